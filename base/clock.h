@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+/* Times are uint64_t nanoseconds on CLOCK_MONOTONIC. */
+#include <stdint.h>
+#include <time.h>
+
+#define NS_PER_US UINT64_C(1000)
+#define NS_PER_MS UINT64_C(1000000)
+#define NS_PER_S  UINT64_C(1000000000)
+
+/* "Never" as a deadline, "for ever" as a timeout. */
+#define NS_FOREVER UINT64_MAX
+
+static inline uint64_t clock_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* The deadline that lies a timeout after now; saturates at NS_FOREVER. */
+static inline uint64_t clock_deadline_ns(uint64_t now_ns, uint64_t timeout_ns) {
+    return timeout_ns > NS_FOREVER - now_ns ? NS_FOREVER : now_ns + timeout_ns;
+}
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_UNITS_H
+#define BASE_UNITS_H
+/* Sizes and times as people write and read them. Pure. */
+#include <stddef.h>
+#include <stdint.h>
+
+#define KIB (UINT64_C(1) << 10)
+#define MIB (UINT64_C(1) << 20)
+#define GIB (UINT64_C(1) << 30)
+#define TIB (UINT64_C(1) << 40)
+
+/* "64MiB", "1.5 GiB", "512" (bytes), "2G" (binary, as people mean it). Returns 0, -EINVAL or -ERANGE. */
+int units_parse_bytes(const char *text, uint64_t *ret_bytes);
+/* "250ms", "10s", "5min", "80us". A bare number is refused: its unit would be a guess. 0, -EINVAL or -ERANGE. */
+int units_parse_ns(const char *text, uint64_t *ret_ns);
+/* "1.5 GiB", "512 B": at most 4 significant digits. Returns text. */
+char *units_format_bytes(uint64_t bytes, char *text, size_t size);
+/* "3 d 4 h", "2 min 5 s", "1.25 ms", "80 ns". Returns text. */
+char *units_format_ns(uint64_t ns, char *text, size_t size);
+
+#define UNITS_TEXT_SIZE 32u
+/* Formats into a buffer that lives to the end of the enclosing block: for arguments of a message. */
+#define BYTES_TEXT(bytes) units_format_bytes((bytes), (char[UNITS_TEXT_SIZE]){0}, UNITS_TEXT_SIZE)
+#define NS_TEXT(ns)       units_format_ns((ns), (char[UNITS_TEXT_SIZE]){0}, UNITS_TEXT_SIZE)
+
+#endif

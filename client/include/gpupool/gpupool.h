@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPUPOOL_GPUPOOL_H
+#define GPUPOOL_GPUPOOL_H
+/**
+ * libgpupool-client: GPU memory and pinned host memory from the pools of gpupoold.
+ *
+ * A client is one connection of this process to the daemon. From its pools a program acquires buffers, uses them like
+ * memory of its own (device pointers in kernels and copies, host pointers anywhere), hands them to other processes of
+ * the same user by token, and releases them. Memory belongs to the daemon: it outlives the program, and comes back by
+ * itself when the program ends.
+ *
+ * Every call is thread-safe, except that one buffer object is used by one thread at a time. Calls return 0 or a
+ * negative GPUPOOL_E_… ; gpupool_error_text() then has the full story. The library never prints, never exits, never
+ * changes the caller's current device, context or pending CUDA error, and refuses to work in a forked child (a child
+ * that executes a program, or opens a client of its own, is fine).
+ *
+ * Streams are cudaStream_t, passed as void *: NULL is the default stream; with a simulated GPU or for plain host use,
+ * those of gpupool_stream_create(). Sizes are bytes, times nanoseconds.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPUPOOL_VERSION_MAJOR 0
+#define GPUPOOL_VERSION_MINOR 1
+#define GPUPOOL_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define GPUPOOL_API __attribute__((visibility("default")))
+#else
+#define GPUPOOL_API
+#endif
+
+/** Errors. The numbers down to -12 are also the wire's. */
+enum gpupool_error {
+    GPUPOOL_OK = 0,
+    GPUPOOL_E_INVALID = -1,       /**< an argument is out of its range */
+    GPUPOOL_E_VERSION = -2,       /**< library and daemon have no protocol version in common */
+    GPUPOOL_E_NO_POOL = -3,       /**< no such pool, or its device is not visible in this process */
+    GPUPOOL_E_TOO_LARGE = -4,     /**< larger than the pool may ever be */
+    GPUPOOL_E_EXHAUSTED = -5,     /**< no room, and the deadline passed; the text says who holds what */
+    GPUPOOL_E_STALE = -6,         /**< this buffer was released before, or never was this client's */
+    GPUPOOL_E_NO_TOKEN = -7,      /**< nothing is shared under this token, or not with this user */
+    GPUPOOL_E_SHARED = -8,        /**< others hold the buffer too: it can only be released whole */
+    GPUPOOL_E_LIMIT = -9,         /**< as many sessions, leases or waiting requests as allowed */
+    GPUPOOL_E_DRIVER = -10,       /**< CUDA or the kernel refused; the text has its error's name */
+    GPUPOOL_E_SHUTDOWN = -11,     /**< the daemon is stopping */
+    GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
+    GPUPOOL_E_CONNECT = -32,      /**< no daemon answers at the socket */
+    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; nothing can be acquired or released */
+    GPUPOOL_E_TIMED_OUT = -34,    /**< the daemon did not answer in time */
+    GPUPOOL_E_PROTOCOL = -35,     /**< the daemon sent something that does not check out; the connection is closed */
+    GPUPOOL_E_FORKED = -36,       /**< the client belongs to the parent of this process */
+    GPUPOOL_E_CAPTURING = -37,    /**< the stream is being captured into a graph: nothing was done */
+    GPUPOOL_E_NO_GPU = -38,       /**< the call needs a GPU, and this process or the daemon has none */
+};
+
+/** Timeouts. */
+#define GPUPOOL_NOW     UINT64_C(0) /**< only what needs no waiting */
+#define GPUPOOL_FOREVER UINT64_MAX
+
+struct gpupool_client;
+
+/** What the daemon's device memory is. */
+enum gpupool_gpu {
+    GPUPOOL_GPU_NONE = 0, /**< no GPU: host pools only */
+    GPUPOOL_GPU_CUDA = 1,
+    GPUPOOL_GPU_SIM = 2,  /**< simulated: "device" memory is ordinary memory of this machine */
+};
+
+/** gpupool_options.flags */
+#define GPUPOOL_OPEN_NO_CUDA 1u /**< never touch CUDA in this process: host pools only, mapped but not registered */
+
+/** Options of gpupool_open(). Start from GPUPOOL_OPTIONS_INIT; members left 0 take the defaults. */
+struct gpupool_options {
+    size_t struct_size;           /**< sizeof(struct gpupool_options), set by the initialiser */
+    /** Socket's path. NULL: $GPUPOOL_SOCKET, else /run/gpupool/gpupool.sock. "private": start a daemon for this
+     * client, which ends with its last client; gpupool_socket_path() tells where others can join it. */
+    const char *socket;
+    /** For "private": the daemon's program. NULL: $GPUPOOL_DAEMON, else the installed one, else gpupoold in PATH. */
+    const char *daemon_path;
+    /** For "private": further arguments, NULL-terminated, such as {"--gpu", "sim", NULL}. May be NULL, then
+     * $GPUPOOL_DAEMON_ARGS is split at blanks. */
+    const char *const *daemon_arguments;
+    uint64_t connect_timeout_ns;  /**< to be connected, or to have the private daemon ready. 0: 10 s */
+    uint64_t answer_timeout_ns;   /**< for an answer, beyond the time that the call itself may wait. 0: 30 s */
+    uint32_t flags;               /**< GPUPOOL_OPEN_… */
+    uint32_t reserved;
+};
+#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0}
+
+enum gpupool_pool_kind {
+    GPUPOOL_POOL_DEVICE = 1,
+    GPUPOOL_POOL_HOST = 2,
+};
+
+/** A pool, as it was when asked. */
+struct gpupool_pool {
+    uint32_t id;
+    uint32_t kind;         /**< enum gpupool_pool_kind */
+    int32_t device;        /**< ordinal in this process (CUDA_VISIBLE_DEVICES applies); -1: host pool, or not visible */
+    int32_t numa_node;     /**< -1: unknown */
+    char uuid[48];         /**< "GPU-…" as nvidia-smi shows it; empty for host pools */
+    char name[64];
+    uint64_t limit_bytes;  /**< what the pool may grow to */
+    uint64_t reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes;
+};
+
+/** A buffer: memory on loan. The caller's, by value; copying it does not copy the loan: releasing one copy makes the
+ * others stale. */
+struct gpupool_buffer {
+    void *data;              /**< device pointer or host pointer, aligned to 512 bytes */
+    uint64_t size_bytes;     /**< as asked */
+    uint64_t capacity_bytes; /**< what may be used */
+    uint32_t pool;
+    uint32_t kind;           /**< enum gpupool_pool_kind */
+    int32_t device;          /**< as in struct gpupool_pool */
+    uint32_t reserved0;
+    uint64_t lease, generation; /**< the loan's name in the daemon */
+    uint64_t reserved[2];
+};
+
+/** Names a shared buffer to other processes of the same user. Whoever knows it may attach: treat it as a secret. */
+struct gpupool_token {
+    uint8_t bytes[32];
+};
+
+/** gpupool_acquire() flags */
+#define GPUPOOL_ZERO 1u /**< zero the buffer, in stream order. Without it the contents are undefined */
+
+struct gpupool_buffer_info {
+    struct gpupool_buffer buffer;
+    uint64_t segment;      /**< the driver allocation that the buffer lies in */
+    uint64_t offset_bytes; /**< and where */
+    uint32_t holders;      /**< leases on this memory, this one included */
+    uint32_t shared;       /**< 1: a token was made for it */
+};
+
+/** The library's version, "0.1.0". Never NULL. */
+GPUPOOL_API const char *gpupool_version(void);
+
+/**
+ * Connects to the daemon. Touches no GPU yet.
+ * @param options borrowed for the call; NULL for the defaults
+ * @param ret_client owned by the caller, gpupool_close() gives it back; untouched on failure
+ * @return 0; INVALID, CONNECT, TIMED_OUT, VERSION, LIMIT, NO_MEMORY, PROTOCOL
+ */
+GPUPOOL_API int gpupool_open(const struct gpupool_options *options, struct gpupool_client **ret_client);
+
+/**
+ * Waits for the GPU work on devices that the client has memory of, closes all mappings and says farewell: whatever is
+ * still leased returns. No other call may be under way. Accepts NULL. In a forked child it only frees memory.
+ */
+GPUPOOL_API void gpupool_close(struct gpupool_client *client);
+
+/** Where the daemon listens; for a private daemon, what other processes set GPUPOOL_SOCKET to. Lives with the client. */
+GPUPOOL_API const char *gpupool_socket_path(const struct gpupool_client *client);
+
+/** What kind of GPU the daemon serves. A program that must not run on a simulation checks this. */
+GPUPOOL_API enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *client);
+
+/**
+ * Lists the pools. One round trip.
+ * @param pools room for capacity pools; may be NULL when capacity is 0
+ * @param ret_count how many there are, which may be more than capacity
+ */
+GPUPOOL_API int gpupool_pools(struct gpupool_client *client, struct gpupool_pool *pools, size_t capacity,
+                              size_t *ret_count);
+
+/** The pool of a device, by its ordinal in this process; -1: the calling thread's current device. NO_POOL, NO_GPU. */
+GPUPOOL_API int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret_pool);
+
+/** The host pool of a NUMA node; -1: that of the node where the calling thread runs, else the first. NO_POOL. */
+GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *ret_pool);
+
+/**
+ * Acquires a buffer. One round trip when the pool has room; the first buffer in a segment also maps it (device about
+ * 0.1 ms; host memory is registered with CUDA, about 15–60 ms a GiB).
+ * @param pool from gpupool_pools() and its like
+ * @param size_bytes 1 or more
+ * @param stream the stream that will use it first
+ * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER
+ * @param flags 0 or GPUPOOL_ZERO
+ * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …
+ */
+GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                                uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
+
+/**
+ * Gives a buffer back. The memory may be used by others once the work enqueued on the stream so far is done; work on
+ * other streams must be done or ordered before it. This version waits for the stream.
+ * @param buffer zeroed on success. A buffer released before, or a copy of one, is refused with STALE
+ * @param stream the stream that used it last; any for a host buffer that no GPU work touches
+ */
+GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream);
+
+/**
+ * Gives the tail of a buffer back and keeps its first new_size_bytes (1 or more; rounded up to 512). As
+ * gpupool_release() otherwise. SHARED when a token was made for the buffer.
+ */
+GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
+                               void *stream);
+
+/**
+ * Names a buffer to other processes of the same user. The token is good while anybody holds the buffer: keep yours
+ * until the other side has attached. What the other side reads must have been written: synchronise the stream first.
+ */
+GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                              struct gpupool_token *ret_token);
+
+/** Takes a shared buffer, as a lease of this client's own. NO_TOKEN when it is not known, gone or another user's. */
+GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
+                               struct gpupool_buffer *ret_buffer);
+
+/** What the daemon knows of a buffer. STALE when it is not this client's any more. */
+GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                              struct gpupool_buffer_info *ret_info);
+
+/**
+ * @name Streams and copies without the CUDA runtime
+ * For programs that run on a simulated GPU as well, or that do not link CUDA otherwise. On CUDA they are
+ * cudaStreamCreateWithFlags(non-blocking), cudaMemcpyAsync and so on. device: ordinal in this process.
+ * @{
+ */
+GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
+GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
+GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream);
+/** Copies between device memory and host memory in any direction, in stream order. */
+GPUPOOL_API int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from,
+                             uint64_t size_bytes, void *stream);
+/** Sets bytes of device or registered host memory, in stream order. */
+GPUPOOL_API int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte, uint64_t size_bytes,
+                            void *stream);
+/** @} */
+
+/** "GPUPOOL_E_EXHAUSTED" for an error number, in constant memory. Never NULL. */
+GPUPOOL_API const char *gpupool_error_name(int error);
+
+/**
+ * The full text of the last error of the calling thread: what failed, the CUDA or system error's name, the device,
+ * the size asked and what the pool holds. Lives until the thread's next failing call. Never NULL, "" before any.
+ */
+GPUPOOL_API const char *gpupool_error_text(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPU_GPU_H
+#define GPU_GPU_H
+/*
+ * The driver calls that the project makes, as one table. cuda.c fills it from the CUDA runtime, sim.c from a
+ * simulated GPU; daemon and client use nothing else, so that the same code runs on both.
+ *
+ * Errors: every call returns 0 or a positive driver error, numbered as CUDA's runtime numbers them (cudaError_t) in
+ * both tables; error_name() gives the name. Outputs are untouched on failure. No call leaves a driver error pending
+ * on the thread or changes the thread's current device or context.
+ *
+ * Devices are ordinals 0…device_count-1 as this process sees them (CUDA_VISIBLE_DEVICES applies); what is the same
+ * device in every process is the UUID. Streams are cudaStream_t as void *: NULL is the default stream, and the
+ * runtime's special values 0x1 (legacy) and 0x2 (per thread) are accepted.
+ *
+ * All calls are thread-safe. Those that may take long (milliseconds and more) are marked [slow] and never run on a
+ * loop.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define GPU_UUID_BYTES       16u
+#define GPU_UUID_TEXT_SIZE   41u /* "GPU-" + 36 + NUL */
+#define GPU_IPC_HANDLE_BYTES 64u /* CUDA_IPC_HANDLE_SIZE */
+
+/* cudaMalloc packs small allocations next to each other and an IPC handle is given for the underlying allocation, so
+ * what is exported is allocated in multiples of this (measured on H200: small cudaMallocs lie 4 KiB apart). */
+#define GPU_ALLOCATION_GRANULE (UINT64_C(2) << 20)
+
+/* The errors that callers tell apart; the numbers are cudaError_t's. */
+enum gpu_error {
+    GPU_SUCCESS = 0,
+    GPU_ERROR_INVALID_VALUE = 1,
+    GPU_ERROR_MEMORY_ALLOCATION = 2,
+    GPU_ERROR_INSUFFICIENT_DRIVER = 35,
+    GPU_ERROR_NO_DEVICE = 100,
+    GPU_ERROR_INVALID_DEVICE = 101,
+    GPU_ERROR_INVALID_CONTEXT = 201,          /* what CUDA says when a handle is opened by its own exporter */
+    GPU_ERROR_MAP_BUFFER_OBJECT_FAILED = 205, /* what CUDA says of a handle that cannot be mapped */
+    GPU_ERROR_INVALID_RESOURCE_HANDLE = 400,
+    GPU_ERROR_NOT_READY = 600,
+    GPU_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    GPU_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+    GPU_ERROR_NOT_SUPPORTED = 801,
+    GPU_ERROR_UNKNOWN = 999,
+};
+
+struct gpu_uuid {
+    uint8_t bytes[GPU_UUID_BYTES];
+};
+
+struct gpu_ipc_handle {
+    uint8_t bytes[GPU_IPC_HANDLE_BYTES];
+};
+
+struct gpu_device {
+    struct gpu_uuid uuid;
+    char name[64];
+    uint64_t total_bytes;
+    int numa_node; /* -1 when the system does not say */
+};
+
+struct gpu {
+    const char *name; /* "cuda" or "sim" */
+
+    int (*device_count)(unsigned *ret_count);
+    int (*device_describe)(unsigned device, struct gpu_device *ret_device);
+    /* [slow] Creates the device's context if need be: 336 ms on H200. */
+    int (*device_memory)(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes);
+    /* [slow] Waits for all work that this process gave to the device. */
+    int (*device_synchronize)(unsigned device);
+    /* The device that the calling thread has current (cudaGetDevice), without creating a context. */
+    int (*device_current)(unsigned *ret_device);
+
+    /* [slow] size: a multiple of GPU_ALLOCATION_GRANULE. The contents are undefined. */
+    int (*memory_allocate)(unsigned device, uint64_t size_bytes, void **ret_memory);
+    /* [slow] Importers keep their mapping alive beyond this call (measured on H200). */
+    int (*memory_free)(unsigned device, void *memory);
+    /* 2–6 µs. An interior pointer gives its base's handle; an imported pointer is refused (INVALID_VALUE). */
+    int (*ipc_export)(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle);
+    /* [slow] 64–105 µs. Refused in the exporting process (INVALID_CONTEXT) and for freed allocations. Opening again
+     * what is open gives the same pointer and counts; each open wants its close. */
+    int (*ipc_open)(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory);
+    int (*ipc_close)(unsigned device, void *memory);
+
+    /* [slow] Pins mapped host memory for all devices (portable, mapped). Page-aligned. */
+    int (*host_register)(void *memory, uint64_t size_bytes);
+    int (*host_unregister)(void *memory);
+
+    int (*stream_create)(unsigned device, void **ret_stream); /* non-blocking towards the default stream */
+    int (*stream_destroy)(unsigned device, void *stream);
+    int (*stream_synchronize)(unsigned device, void *stream); /* [slow] */
+    int (*stream_query)(unsigned device, void *stream);       /* 0 idle, NOT_READY busy */
+    int (*stream_is_capturing)(unsigned device, void *stream, bool *ret_capturing);
+    /* In stream order: writes a 64-bit word in registered host memory; holds the stream until the word (unsigned, as a
+     * cyclic difference) is ≥ value. */
+    int (*stream_write64)(unsigned device, void *stream, uint64_t *word, uint64_t value);
+    int (*stream_wait64)(unsigned device, void *stream, uint64_t *word, uint64_t value);
+    int (*memory_set)(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream);
+    /* Between any two of: device memory, registered host memory, pageable host memory. */
+    int (*memory_copy)(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream);
+
+    /* The processes that the driver holds resources for on this device (NVML's compute processes), as pids of the
+     * caller's PID namespace. Writes at most capacity of them, *ret_count gets how many there are. NOT_SUPPORTED
+     * where nobody can tell (no NVML). Tens to hundreds of µs. */
+    int (*processes)(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count);
+
+    const char *(*error_name)(int error); /* "cudaErrorMemoryAllocation"; never NULL */
+    const char *(*error_text)(int error); /* "out of memory"; never NULL */
+};
+
+/* The CUDA table. Returns 0 and the table when a usable driver with at least one device is there; INSUFFICIENT_DRIVER
+ * where there is no driver or the build had no CUDA toolkit; NO_DEVICE where the driver sees no GPU; otherwise what
+ * the driver said. Creates no context. */
+int gpu_cuda(const struct gpu **ret_gpu);
+
+/* Whether this build contains the CUDA table at all, and the toolkit's version as text ("13.0", or "none"). */
+bool gpu_cuda_built(void);
+const char *gpu_cuda_toolkit(void);
+
+struct gpu_sim_options {
+    unsigned devices;      /* 1…GPU_SIM_DEVICES_MAX; 0: GPU_SIM_DEVICES_MAX, what a client of a simulated GPU wants */
+    uint64_t device_bytes; /* memory of each; 0: 8 GiB */
+};
+#define GPU_SIM_DEVICES_MAX 16u
+
+/* The simulated table (one simulated driver in a process, as with CUDA). The first call fixes the options; later ones
+ * ignore theirs. Its behaviour can be planned from the environment: see sim.h. Returns 0 or a driver error. */
+int gpu_sim(const struct gpu_sim_options *options, const struct gpu **ret_gpu);
+
+/* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as nvidia-smi writes it; text holds GPU_UUID_TEXT_SIZE bytes. */
+void gpu_uuid_format(const struct gpu_uuid *uuid, char text[GPU_UUID_TEXT_SIZE]);
+/* Accepts that form. Returns 0 or -EINVAL. */
+int gpu_uuid_parse(const char *text, struct gpu_uuid *ret_uuid);
+bool gpu_uuid_equal(const struct gpu_uuid *a, const struct gpu_uuid *b);
+
+#endif

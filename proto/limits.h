@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROTO_LIMITS_H
+#define PROTO_LIMITS_H
+/* The limits of the wire that both sides know. Each line says where its value comes from. */
+
+#define PROTO_PACKET_MAX    16384u /* a packet's bytes: far above the largest message, far below the kernel's 208 KiB */
+#define PROTO_POOLS_MAX     64u    /* pools on a machine: 16 GPUs and 8 NUMA nodes with room; fits one packet */
+#define PROTO_NAME_SIZE     64u    /* a GPU's name with NUL: what NVML uses for its own is 64 or 96 */
+#define PROTO_TEXT_MAX      1024u  /* an error's text without NUL */
+#define PROTO_HANDLE_BYTES  64u    /* CUDA_IPC_HANDLE_SIZE */
+#define PROTO_UUID_BYTES    16u    /* CUuuid */
+#define PROTO_TOKEN_BYTES   32u    /* 256 random bits: cannot be guessed, whatever the rate */
+#define PROTO_SIZE_MAX      (UINT64_C(1) << 56) /* bytes of one request: sums of a few stay within 64 bits */
+
+#endif

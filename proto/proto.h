@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROTO_PROTO_H
+#define PROTO_PROTO_H
+/*
+ * The wire format: what travels between a client and the daemon over a SOCK_SEQPACKET Unix socket. One message is one
+ * packet: a header, then the fixed little-endian struct of its operation (ERROR's text and POOLS' array end where the
+ * packet ends). This object is pure: it does no I/O and allocates nothing.
+ *
+ * A decoded message is safe to use: its length is right for its operation, its operation is one that the named sender
+ * may send, every enum is in range, every count fits the packet, sizes and ends of ranges do not overflow, reserved
+ * fields are zero. What ids mean is for the receiver to check.
+ *
+ * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests under
+ * way, and replies come in any order. One-way messages have id 0.
+ *
+ * Descriptors: exactly one accompanies a LEASE message whose segment description is of a kind that has one
+ * (proto_message_fds); nothing else ever carries any. After such a message the daemon sends the session nothing more
+ * until OPENED names the segment: at most one descriptor per session is unread.
+ *
+ * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/limits.h"
+
+#define PROTO_MAGIC         UINT32_C(0x4c505047) /* "GPPL" in memory */
+#define PROTO_VERSION_MIN   1u
+#define PROTO_VERSION_MAX   1u
+
+enum proto_operation {
+    /* client → daemon */
+    PROTO_HELLO = 1,       /* first message of a session; anything else first ends it */
+    PROTO_LIST_POOLS = 2,  /* → POOLS */
+    PROTO_ACQUIRE = 3,     /* → LEASE */
+    PROTO_RELEASE = 4,     /* → OK */
+    PROTO_SHARE = 5,       /* → TOKEN */
+    PROTO_ATTACH = 6,      /* → LEASE */
+    PROTO_QUERY = 7,       /* → INFO */
+    PROTO_OPENED = 8,      /* one-way: the descriptor of this segment has been received */
+    PROTO_BYE = 9,         /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
+    /* daemon → client */
+    PROTO_HELLO_REPLY = 64,
+    PROTO_POOLS = 65,
+    PROTO_LEASE = 66,
+    PROTO_OK = 67,
+    PROTO_TOKEN = 68,
+    PROTO_INFO = 69,
+    PROTO_ERROR = 70,      /* → any request that failed */
+};
+
+/* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
+enum proto_error {
+    PROTO_E_INVALID = 1,       /* an argument is out of its range */
+    PROTO_E_VERSION = 2,       /* no common version */
+    PROTO_E_NO_POOL = 3,       /* no pool with this id */
+    PROTO_E_TOO_LARGE = 4,     /* larger than the pool may ever be */
+    PROTO_E_EXHAUSTED = 5,     /* not free now, and the deadline passed */
+    PROTO_E_STALE = 6,         /* no such lease in this session, or its generation has passed */
+    PROTO_E_NO_TOKEN = 7,      /* nothing shared under this token, or not with this user */
+    PROTO_E_SHARED = 8,        /* a block that others hold too cannot be given back in parts */
+    PROTO_E_LIMIT = 9,         /* the session or the tenant has as many as it may */
+    PROTO_E_DRIVER = 10,       /* the driver or the kernel refused; the text has its error */
+    PROTO_E_SHUTDOWN = 11,     /* the daemon is stopping */
+    PROTO_E_NO_MEMORY = 12,    /* the daemon itself is out of memory for bookkeeping */
+    PROTO_E_MAX = 12,
+};
+
+enum proto_pool_kind {
+    PROTO_POOL_DEVICE = 1,
+    PROTO_POOL_HOST = 2,
+};
+
+/* What the handle of a segment is. The receiver never infers it. */
+enum proto_segment_kind {
+    PROTO_SEGMENT_LEGACY_IPC = 1, /* handle[] is a cudaIpcMemHandle_t */
+    PROTO_SEGMENT_MEMFD = 2,      /* the message carries a sealed memfd; handle[] is zero */
+    PROTO_SEGMENT_VMM_FD = 3,     /* reserved: a cuMemExportToShareableHandle descriptor. Refused by this version */
+};
+
+enum proto_gpu_kind {
+    PROTO_GPU_NONE = 0,
+    PROTO_GPU_CUDA = 1,
+    PROTO_GPU_SIM = 2,
+};
+
+struct proto_header {
+    uint16_t operation; /* enum proto_operation */
+    uint16_t reserved;  /* 0 */
+    uint32_t length;    /* of the whole packet, this header included */
+    uint64_t request;   /* id */
+};
+
+struct proto_hello {
+    uint32_t magic;
+    uint16_t version_min, version_max;
+};
+
+struct proto_hello_reply {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t gpu;        /* enum proto_gpu_kind */
+    uint64_t session;    /* id in the daemon's stats */
+    uint32_t daemon_pid; /* in the daemon's PID namespace */
+    uint32_t reserved;
+};
+
+struct proto_pool {
+    uint32_t id;         /* never 0 */
+    uint32_t kind;       /* enum proto_pool_kind */
+    int32_t device;      /* the daemon's ordinal; -1 for host pools */
+    int32_t numa_node;   /* -1 unknown */
+    uint8_t uuid[PROTO_UUID_BYTES]; /* zero for host pools */
+    uint64_t limit_bytes, reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes;
+    char name[PROTO_NAME_SIZE]; /* NUL-terminated, printable: "NVIDIA H200", "host memory, node 0" */
+};
+
+struct proto_pools {
+    uint32_t count; /* ≤ PROTO_POOLS_MAX; exactly so many follow */
+    uint32_t reserved;
+    struct proto_pool pools[PROTO_POOLS_MAX];
+};
+
+struct proto_acquire {
+    uint32_t pool;
+    uint32_t reserved;
+    uint64_t size_bytes;  /* 1…PROTO_SIZE_MAX */
+    uint64_t timeout_ns;  /* 0: only what is free now; UINT64_MAX: for ever */
+};
+
+struct proto_release {
+    uint64_t lease, generation;
+    /* The part of the block, relative to its start; size 0 (and offset 0): the whole lease, or what is left of it. */
+    uint64_t offset_bytes, size_bytes;
+};
+
+/* SHARE, QUERY: which lease. */
+struct proto_lease_name {
+    uint64_t lease, generation;
+};
+
+struct proto_token {
+    uint8_t bytes[PROTO_TOKEN_BYTES];
+};
+
+struct proto_opened {
+    uint64_t segment;
+};
+
+struct proto_segment {
+    uint64_t id;         /* never 0; unique in the daemon's life */
+    uint64_t size_bytes; /* multiple of 2 MiB */
+    uint32_t pool;
+    uint32_t kind;       /* enum proto_segment_kind; 0 with everything else 0: not described here, seen before */
+    uint8_t handle[PROTO_HANDLE_BYTES];
+};
+
+struct proto_lease {
+    uint64_t lease, generation;
+    uint64_t segment;          /* id: described in this message or an earlier one */
+    uint64_t offset_bytes;     /* of the block in the segment */
+    uint64_t size_bytes;       /* as asked, or as the sharer asked */
+    uint64_t capacity_bytes;   /* the block's: size rounded up to the granule */
+    uint32_t pool;
+    uint32_t reserved;
+    struct proto_segment description;
+};
+
+struct proto_info {
+    uint64_t segment, offset_bytes, size_bytes, capacity_bytes;
+    uint32_t pool;
+    uint32_t holders; /* leases on the block, this one included */
+    uint32_t shared;  /* 1: a token names the block */
+    uint32_t reserved;
+};
+
+struct proto_failure {
+    uint32_t error;       /* enum proto_error */
+    uint32_t text_length; /* bytes that follow; printable UTF-8, no NUL */
+    char text[PROTO_TEXT_MAX + 1]; /* decoded: NUL-terminated */
+};
+
+/* A decoded message, or one to encode. LIST_POOLS, OK and BYE have no body. */
+struct proto_message {
+    struct proto_header header; /* encode fills in length and reserved */
+    union {
+        struct proto_hello hello;
+        struct proto_hello_reply hello_reply;
+        struct proto_pools pools;
+        struct proto_acquire acquire;
+        struct proto_release release;
+        struct proto_lease_name share, query;
+        struct proto_token attach, token;
+        struct proto_opened opened;
+        struct proto_lease lease;
+        struct proto_info info;
+        struct proto_failure failure;
+    };
+};
+
+enum proto_sender {
+    PROTO_FROM_CLIENT,
+    PROTO_FROM_DAEMON,
+};
+
+/* Decodes one packet of size bytes. Returns 0 and the checked message, or -EBADMSG with *ret_reason naming what is
+ * wrong (a constant string, for a log; ret_reason may be NULL). ret_message is undefined on failure. */
+int proto_decode(enum proto_sender sender, const void *packet, size_t size, struct proto_message *ret_message,
+                 const char **ret_reason);
+
+/* Encodes a message into packet (PROTO_PACKET_MAX bytes). Returns the packet's length. The message must be one that
+ * proto_decode would accept: asserted. */
+size_t proto_encode(const struct proto_message *message, void *packet);
+
+/* How many descriptors accompany the message: 0 or 1. */
+unsigned proto_message_fds(const struct proto_message *message);
+
+/* For messages to people: "ACQUIRE", "the pool has no room…". Never NULL, whatever the number. */
+const char *proto_operation_name(unsigned operation);
+const char *proto_error_text(unsigned error);
+
+/* Makes a failure's text from a printf format; cuts it at PROTO_TEXT_MAX on a character boundary. */
+void proto_failure_set(struct proto_failure *failure, enum proto_error error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif
