@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The range allocator's code. A node (struct heap_range) is in one of three states: spare (span NULL, in
+ * spare_nodes), free (in the list of its class) or taken (in no list of the heap's). Nodes are carved from
+ * chunks and never go back to the C library before heap_deinit, so that giving cannot fail and a node that
+ * was given back twice is still there for an assertion to look at: a spare node counts as free.
+ *
+ * Every verb that needs nodes gets them all before it changes anything.
+ *
+ * Known weakness: where every range that could fit lies in the request's own class, only HEAP_SCAN_MAX of
+ * them are looked at, so that heap_take may say -ENOSPC although a later member would fit (by less than 1/32
+ * of the size). With an alignment beyond the granule the same bound holds for all classes between the size
+ * and the size that surely fits: there a range may be missed by more.
+ */
+#include "heap/heap.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NODES_PER_CHUNK 64u /* about 6 KiB: a few pages for a few hundred ranges */
+#define SUBCLASS_BITS   5u
+#define NO_CLASS        UINT32_MAX
+
+_Static_assert(1u << SUBCLASS_BITS == HEAP_SUBCLASSES, "a subclass is the 5 bits below a size's highest one");
+_Static_assert(HEAP_SUBCLASSES == 32, "subclass_bitmap has 32 bits");
+_Static_assert(HEAP_CLASSES == 64, "class_bitmap has 64 bits");
+_Static_assert(HEAP_GRANULE >= HEAP_SUBCLASSES, "the smallest size has 5 bits below its highest one");
+
+struct node_chunk {
+    struct node_chunk *next;
+    struct heap_range nodes[NODES_PER_CHUNK];
+};
+
+/* Gets a node that is in no list. NULL: no memory. */
+static struct heap_range *node_new(struct heap *heap) {
+    if (list_is_empty(&heap->spare_nodes)) {
+        struct node_chunk *chunk = calloc(1, sizeof *chunk);
+        if (chunk == NULL)
+            return NULL;
+        chunk->next = heap->node_chunks;
+        heap->node_chunks = chunk;
+        for (unsigned i = 0; i < NODES_PER_CHUNK; i++) {
+            chunk->nodes[i].free = true;
+            list_append(&heap->spare_nodes, &chunk->nodes[i].class_link);
+        }
+    }
+    struct heap_range *node = list_first(&heap->spare_nodes, struct heap_range, class_link);
+    list_remove(&node->class_link);
+    list_init(&node->user_link);
+    node->user = NULL;
+    return node;
+}
+
+/* Makes a node spare. Accepts NULL. */
+static void node_drop(struct heap *heap, struct heap_range *node) {
+    if (node == NULL)
+        return;
+    node->span = NULL;
+    node->lower = node->upper = NULL;
+    node->free = true;
+    list_prepend(&heap->spare_nodes,
+                 &node->class_link); /* last used, first reused: it is in the CPU's cache */
+}
+
+/* Links a node into its span, above lower (NULL: it is the lowest) and below what was above that. */
+static void node_link_above(struct heap_span *span, struct heap_range *lower, struct heap_range *node) {
+    node->span = span;
+    node->lower = lower;
+    node->upper = lower != NULL ? lower->upper : span->lowest;
+    if (lower != NULL)
+        lower->upper = node;
+    else
+        span->lowest = node;
+    if (node->upper != NULL)
+        node->upper->lower = node;
+}
+
+static void node_unlink(struct heap_range *node) {
+    if (node->lower != NULL)
+        node->lower->upper = node->upper;
+    else
+        node->span->lowest = node->upper;
+    if (node->upper != NULL)
+        node->upper->lower = node->lower;
+}
+
+/* Classes are numbered through: power of two times HEAP_SUBCLASSES plus subclass. Larger sizes never have a
+ * smaller number. */
+static unsigned class_of(uint64_t size) {
+    unsigned power = 63u - (unsigned)__builtin_clzll(size);
+    return power << SUBCLASS_BITS | (unsigned)(size >> (power - SUBCLASS_BITS) & (HEAP_SUBCLASSES - 1));
+}
+
+/* The first class whose members are all at least so large. */
+static unsigned class_that_fits(uint64_t size) {
+    unsigned power = 63u - (unsigned)__builtin_clzll(size);
+    return class_of(size + (UINT64_C(1) << (power - SUBCLASS_BITS)) - 1);
+}
+
+static struct list *class_list(struct heap *heap, unsigned class) {
+    return &heap->classes[class >> SUBCLASS_BITS][class & (HEAP_SUBCLASSES - 1)];
+}
+
+/* The first class at or above this one that has members, or NO_CLASS. */
+static unsigned class_up(const struct heap *heap, unsigned class) {
+    unsigned power = class >> SUBCLASS_BITS;
+    uint32_t subclasses = heap->subclass_bitmap[power] & UINT32_MAX << (class & (HEAP_SUBCLASSES - 1));
+    if (subclasses == 0) {
+        uint64_t powers = power == HEAP_CLASSES - 1 ? 0 : heap->class_bitmap & UINT64_MAX << (power + 1);
+        if (powers == 0)
+            return NO_CLASS;
+        power = (unsigned)__builtin_ctzll(powers);
+        subclasses = heap->subclass_bitmap[power];
+    }
+    return power << SUBCLASS_BITS | (unsigned)__builtin_ctz(subclasses);
+}
+
+/* The first class at or below this one that has members, or NO_CLASS. */
+static unsigned class_down(const struct heap *heap, unsigned class) {
+    unsigned power = class >> SUBCLASS_BITS;
+    uint32_t subclasses =
+        heap->subclass_bitmap[power] & UINT32_MAX >> (HEAP_SUBCLASSES - 1 - (class & (HEAP_SUBCLASSES - 1)));
+    if (subclasses == 0) {
+        uint64_t powers = heap->class_bitmap & ((UINT64_C(1) << power) - 1);
+        if (powers == 0)
+            return NO_CLASS;
+        power = 63u - (unsigned)__builtin_clzll(powers);
+        subclasses = heap->subclass_bitmap[power];
+    }
+    return power << SUBCLASS_BITS | (31u - (unsigned)__builtin_clz(subclasses));
+}
+
+/* Makes a node that is linked into its span a free range. */
+static void range_enlist(struct heap *heap, struct heap_range *range) {
+    unsigned class = class_of(range->size);
+    range->free = true;
+    list_prepend(class_list(heap, class), &range->class_link);
+    heap->subclass_bitmap[class >> SUBCLASS_BITS] |= UINT32_C(1) << (class & (HEAP_SUBCLASSES - 1));
+    heap->class_bitmap |= UINT64_C(1) << (class >> SUBCLASS_BITS);
+}
+
+/* Takes a free range out of its list. Its size is still the one that it was enlisted with. */
+static void range_delist(struct heap *heap, struct heap_range *range) {
+    unsigned class = class_of(range->size), power = class >> SUBCLASS_BITS;
+    list_remove(&range->class_link);
+    if (!list_is_empty(class_list(heap, class)))
+        return;
+    heap->subclass_bitmap[power] &= ~(UINT32_C(1) << (class & (HEAP_SUBCLASSES - 1)));
+    if (heap->subclass_bitmap[power] == 0)
+        heap->class_bitmap &= ~(UINT64_C(1) << power);
+}
+
+static uint64_t align_up(uint64_t offset, uint64_t alignment) {
+    return (offset + alignment - 1) & ~(alignment - 1);
+}
+
+static bool range_fits(const struct heap_range *range, uint64_t size, uint64_t alignment) {
+    uint64_t skipped = align_up(range->offset, alignment) - range->offset;
+    return skipped <= range->size && size <= range->size - skipped;
+}
+
+/* A free range that holds size bytes at the alignment, or NULL. */
+static struct heap_range *range_find(struct heap *heap, uint64_t size, uint64_t alignment) {
+    uint64_t sure_size = size + alignment - HEAP_GRANULE; /* holds it wherever the range begins */
+
+    unsigned class = class_up(heap, class_that_fits(sure_size));
+    if (class != NO_CLASS)
+        return list_first(class_list(heap, class), struct heap_range, class_link);
+
+    /* What is left may fit. The largest first: of those the fewest fail the alignment. */
+    unsigned looked_at = 0, last = class_of(size);
+    for (class = class_down(heap, class_of(sure_size)); class != NO_CLASS && class >= last;
+         class = class_down(heap, class - 1)) {
+        list_for_each(link, class_list(heap, class)) {
+            struct heap_range *range = container_of(link, struct heap_range, class_link);
+            if (range_fits(range, size, alignment))
+                return range;
+            if (++looked_at == HEAP_SCAN_MAX)
+                return NULL;
+        }
+    }
+    return NULL;
+}
+
+void heap_init(struct heap *heap) {
+    memset(heap, 0, sizeof *heap);
+    list_init(&heap->spans);
+    list_init(&heap->spare_nodes);
+    for (unsigned power = 0; power < HEAP_CLASSES; power++)
+        for (unsigned subclass = 0; subclass < HEAP_SUBCLASSES; subclass++)
+            list_init(&heap->classes[power][subclass]);
+}
+
+void heap_deinit(struct heap *heap) {
+    if (heap->spans.next == NULL) /* zeroed, never initialised */
+        return;
+    list_for_each_safe(link, &heap->spans) free(container_of(link, struct heap_span, link));
+    for (struct node_chunk *chunk = heap->node_chunks, *next; chunk != NULL; chunk = next) {
+        next = chunk->next;
+        free(chunk);
+    }
+    memset(heap, 0, sizeof *heap);
+}
+
+int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span **ret_span) {
+    if (size == 0 || size > HEAP_SPAN_MAX || size % HEAP_GRANULE != 0)
+        return -EINVAL;
+    if (size > UINT64_MAX - heap->free_bytes - heap->taken_bytes)
+        return -EINVAL;
+
+    struct heap_span *span = calloc(1, sizeof *span);
+    if (span == NULL)
+        return -ENOMEM;
+    struct heap_range *range = node_new(heap);
+    if (range == NULL) {
+        free(span);
+        return -ENOMEM;
+    }
+    span->heap = heap;
+    span->size = size;
+    span->user = user;
+    list_append(&heap->spans, &span->link);
+
+    range->offset = 0;
+    range->size = size;
+    node_link_above(span, NULL, range);
+    range_enlist(heap, range);
+    heap->free_bytes += size;
+    *ret_span = span;
+    return 0;
+}
+
+void heap_remove_span(struct heap_span *span) {
+    struct heap *heap = span->heap;
+    struct heap_range *range = span->lowest;
+
+    assert(span->taken_bytes == 0);
+    assert(range->free && range->upper == NULL && range->size == span->size);
+    range_delist(heap, range);
+    node_drop(heap, range);
+    heap->free_bytes -= span->size;
+    list_remove(&span->link);
+    free(span);
+}
+
+int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range) {
+    if (size == 0 || size > HEAP_SPAN_MAX)
+        return -EINVAL;
+    if (alignment < HEAP_GRANULE || (alignment & (alignment - 1)) != 0)
+        return -EINVAL;
+    size = align_up(size, HEAP_GRANULE);
+
+    struct heap_range *range = range_find(heap, size, alignment);
+    if (range == NULL)
+        return -ENOSPC;
+    assert(range->free && range_fits(range, size, alignment));
+
+    uint64_t below = align_up(range->offset, alignment) - range->offset;
+    uint64_t above = range->size - below - size;
+    struct heap_range *lower = NULL, *upper = NULL;
+    if (below > 0 && (lower = node_new(heap)) == NULL)
+        return -ENOMEM;
+    if (above > 0 && (upper = node_new(heap)) == NULL) {
+        node_drop(heap, lower);
+        return -ENOMEM;
+    }
+
+    /* The surplus on either side becomes free ranges; beyond them the neighbours are taken, there is nothing
+     * to join. */
+    range_delist(heap, range);
+    if (lower != NULL) {
+        lower->offset = range->offset;
+        lower->size = below;
+        node_link_above(range->span, range->lower, lower);
+        range_enlist(heap, lower);
+    }
+    range->offset += below;
+    range->size = size;
+    if (upper != NULL) {
+        upper->offset = range->offset + size;
+        upper->size = above;
+        node_link_above(range->span, range, upper);
+        range_enlist(heap, upper);
+    }
+    range->free = false;
+    range->user = NULL;
+    list_init(&range->user_link);
+    range->span->taken_bytes += size;
+    heap->taken_bytes += size;
+    heap->free_bytes -= size;
+    heap->taken_ranges++;
+    *ret_range = range;
+    return 0;
+}
+
+int heap_split(struct heap_range *range, uint64_t distance, struct heap_range **ret_upper) {
+    assert(!range->free);
+    if (distance == 0 || distance >= range->size || distance % HEAP_GRANULE != 0)
+        return -EINVAL;
+
+    struct heap *heap = range->span->heap;
+    struct heap_range *upper = node_new(heap);
+    if (upper == NULL)
+        return -ENOMEM;
+    upper->offset = range->offset + distance;
+    upper->size = range->size - distance;
+    upper->free = false;
+    node_link_above(range->span, range, upper);
+    range->size = distance;
+    heap->taken_ranges++;
+    *ret_upper = upper;
+    return 0;
+}
+
+void heap_give(struct heap_range *range) {
+    assert(!range->free); /* or else it was given back before */
+    assert(list_is_empty(&range->user_link));
+
+    struct heap_span *span = range->span;
+    struct heap *heap = span->heap;
+    assert(span->taken_bytes >= range->size && heap->taken_ranges > 0);
+    span->taken_bytes -= range->size;
+    heap->taken_bytes -= range->size;
+    heap->free_bytes += range->size;
+    heap->taken_ranges--;
+
+    struct heap_range *lower = range->lower, *upper = range->upper;
+    if (lower != NULL && lower->free) {
+        range_delist(heap, lower);
+        range->offset = lower->offset;
+        range->size += lower->size;
+        node_unlink(lower);
+        node_drop(heap, lower);
+    }
+    if (upper != NULL && upper->free) {
+        range_delist(heap, upper);
+        range->size += upper->size;
+        node_unlink(upper);
+        node_drop(heap, upper);
+    }
+    range_enlist(heap, range);
+}
+
+uint64_t heap_largest_free(const struct heap *heap) {
+    unsigned class = class_down(heap, HEAP_CLASSES * HEAP_SUBCLASSES - 1);
+    uint64_t largest = 0;
+
+    if (class == NO_CLASS)
+        return 0;
+    list_for_each(link, &heap->classes[class >> SUBCLASS_BITS][class & (HEAP_SUBCLASSES - 1)]) {
+        const struct heap_range *range = container_of(link, struct heap_range, class_link);
+        if (range->size > largest)
+            largest = range->size;
+    }
+    return largest;
+}
+
+static bool link_is_valid(const struct list *link) {
+    return link->next->previous == link && link->previous->next == link;
+}
+
+/* Walks a span from its lowest range up, and adds up what it sees. */
+static bool span_is_valid(const struct heap_span *span, uint64_t *free_ranges, uint64_t *taken_ranges) {
+    const struct heap_range *lower = NULL;
+    uint64_t offset = 0, taken_bytes = 0;
+
+    for (const struct heap_range *range = span->lowest; range != NULL; lower = range, range = range->upper) {
+        if (range->span != span || range->lower != lower || range->offset != offset || range->size == 0)
+            return false;
+        if (range->size % HEAP_GRANULE != 0 || range->size > span->size - offset)
+            return false;
+        if (range->free) {
+            if ((lower != NULL && lower->free) || !link_is_valid(&range->class_link))
+                return false;
+            (*free_ranges)++;
+        } else {
+            taken_bytes += range->size;
+            (*taken_ranges)++;
+        }
+        offset += range->size;
+    }
+    return offset == span->size && taken_bytes == span->taken_bytes;
+}
+
+/* Every member of the class's list is a free range of that class, and the bitmaps know whether there is any.
+ */
+static bool class_is_valid(const struct heap *heap, unsigned class, uint64_t *listed) {
+    unsigned power = class >> SUBCLASS_BITS, subclass = class & (HEAP_SUBCLASSES - 1);
+    const struct list *list = &heap->classes[power][subclass];
+
+    if (list_is_empty(list) == (heap->subclass_bitmap[power] >> subclass & 1))
+        return false;
+    if ((heap->subclass_bitmap[power] != 0) != (heap->class_bitmap >> power & 1))
+        return false;
+    for (const struct list *link = list->next; link != list; link = link->next) {
+        const struct heap_range *range = container_of(link, struct heap_range, class_link);
+        if (!link_is_valid(link) || !range->free || range->span == NULL || range->span->heap != heap)
+            return false;
+        if (class_of(range->size) != class)
+            return false;
+        (*listed)++;
+    }
+    return true;
+}
+
+bool heap_is_valid(const struct heap *heap) {
+    uint64_t bytes = 0, taken_bytes = 0, free_ranges = 0, taken_ranges = 0, listed = 0, nodes = 0;
+
+    list_for_each(link, &heap->spans) {
+        const struct heap_span *span = container_of(link, struct heap_span, link);
+        if (!link_is_valid(link) || span->heap != heap || !span_is_valid(span, &free_ranges, &taken_ranges))
+            return false;
+        bytes += span->size;
+        taken_bytes += span->taken_bytes;
+    }
+    if (taken_bytes != heap->taken_bytes || bytes - taken_bytes != heap->free_bytes ||
+        taken_ranges != heap->taken_ranges)
+        return false;
+    for (unsigned class = 0; class < HEAP_CLASSES * HEAP_SUBCLASSES; class ++)
+        if (!class_is_valid(heap, class, &listed))
+            return false;
+    if (listed != free_ranges)
+        return false;
+
+    /* No node is lost: what is in no span is spare. */
+    for (const struct node_chunk *chunk = heap->node_chunks; chunk != NULL; chunk = chunk->next)
+        nodes += NODES_PER_CHUNK;
+    list_for_each(link, &heap->spare_nodes) {
+        const struct heap_range *node = container_of(link, struct heap_range, class_link);
+        if (!link_is_valid(link) || node->span != NULL || !node->free || nodes-- == 0)
+            return false;
+    }
+    return nodes == free_ranges + taken_ranges;
+}
