@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/tool/json.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* Up to here a double has every integer: 2^53. */
+#define INTEGER_MAX 9007199254740992.0
+
+/* What is being read. The first thing that fails is kept in r and reason; after it nothing more is read. */
+struct reader {
+    int r;
+    char *reason;
+    char where[64]; /* "pools[3]" */
+};
+
+static void cjson_deletep(cJSON **json) {
+    cJSON_Delete(*json);
+}
+
+__attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *reader, const char *format,
+                                                              ...) {
+    va_list arguments;
+
+    if (reader->r < 0)
+        return;
+    va_start(arguments, format);
+    reader->r = vasprintf(&reader->reason, format, arguments) < 0 ? -ENOMEM : -EBADMSG;
+    va_end(arguments);
+    if (reader->r == -ENOMEM)
+        reader->reason = NULL; /* what vasprintf leaves there is undefined */
+}
+
+/* The bytes of the UTF-8 character at text, 0 where there is none. Follows table 3-7 of the Unicode standard.
+ */
+static size_t utf8_length(const unsigned char *text, size_t left) {
+    unsigned char low = 0x80, high = 0xbf;
+    size_t length;
+
+    if (text[0] < 0x80)
+        return 1;
+    if (text[0] >= 0xc2 && text[0] <= 0xdf)
+        length = 2;
+    else if (text[0] >= 0xe0 && text[0] <= 0xef) {
+        length = 3;
+        if (text[0] == 0xe0)
+            low = 0xa0;
+        else if (text[0] == 0xed)
+            high = 0x9f;
+    } else if (text[0] >= 0xf0 && text[0] <= 0xf4) {
+        length = 4;
+        if (text[0] == 0xf0)
+            low = 0x90;
+        else if (text[0] == 0xf4)
+            high = 0x8f;
+    } else
+        return 0;
+    if (left < length || text[1] < low || text[1] > high)
+        return 0;
+    for (size_t i = 2; i < length; i++)
+        if (text[i] < 0x80 || text[i] > 0xbf)
+            return 0;
+    return length;
+}
+
+/* What JSON forbids and cJSON lets through: control characters and bytes that are not UTF-8. */
+static void check_characters(struct reader *reader, const char *line, size_t length) {
+    const unsigned char *text = (const unsigned char *)line;
+
+    for (size_t i = 0; i < length;) {
+        size_t bytes = text[i] < 0x20 ? 0 : utf8_length(text + i, length - i);
+        if (bytes == 0) {
+            reader_fail(reader, "byte %zu (0x%02x) is %s", i, text[i],
+                        text[i] < 0x20 ? "a control character" : "not UTF-8");
+            return;
+        }
+        i += bytes;
+    }
+}
+
+static const cJSON *read_member(struct reader *reader, const cJSON *object, const char *key) {
+    if (reader->r < 0)
+        return NULL;
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (member == NULL)
+        reader_fail(reader, "%s.%s is missing", reader->where, key);
+    return member;
+}
+
+static uint64_t read_integer(struct reader *reader, const cJSON *object, const char *key, bool nullable) {
+    const cJSON *member = read_member(reader, object, key);
+    if (member == NULL)
+        return 0;
+    if (nullable && cJSON_IsNull(member))
+        return REPLY_NULL;
+    double value = member->valuedouble;
+    if (!cJSON_IsNumber(member) || !(value >= 0 && value <= INTEGER_MAX) ||
+        value != (double)(uint64_t)value) {
+        reader_fail(reader, "%s.%s is not an integer from 0 to 2^53", reader->where, key);
+        return 0;
+    }
+    return (uint64_t)value;
+}
+
+static uint64_t read_count(struct reader *reader, const cJSON *object, const char *key) {
+    return read_integer(reader, object, key, false);
+}
+
+static char *read_string(struct reader *reader, const cJSON *object, const char *key, bool nullable) {
+    const cJSON *member = read_member(reader, object, key);
+    if (member == NULL || (nullable && cJSON_IsNull(member)))
+        return NULL;
+    if (!cJSON_IsString(member)) {
+        reader_fail(reader, "%s.%s is not a string", reader->where, key);
+        return NULL;
+    }
+    char *copy = strdup(member->valuestring);
+    if (copy == NULL)
+        reader->r = -ENOMEM;
+    return copy;
+}
+
+static char *read_text(struct reader *reader, const cJSON *object, const char *key) {
+    return read_string(reader, object, key, false);
+}
+
+/* An array's members and room for as many structs; NULL with nothing to read. */
+static void *read_array(struct reader *reader, const cJSON *object, const char *key, size_t element_size,
+                        size_t *ret_count, const cJSON **ret_first) {
+    const cJSON *array = read_member(reader, object, key);
+    if (array == NULL)
+        return NULL;
+    if (!cJSON_IsArray(array)) {
+        reader_fail(reader, "%s.%s is not an array", reader->where, key);
+        return NULL;
+    }
+    size_t count = (size_t)cJSON_GetArraySize(array);
+    if (count == 0)
+        return NULL;
+    void *elements = calloc(count, element_size);
+    if (elements == NULL) {
+        reader->r = -ENOMEM;
+        return NULL;
+    }
+    *ret_count = count;
+    *ret_first = array->child;
+    return elements;
+}
+
+/* Enters the object at an array's index, or the one with a name. */
+static bool read_enter(struct reader *reader, const cJSON *object, const char *name, size_t index) {
+    if (reader->r < 0)
+        return false;
+    if (index == SIZE_MAX)
+        snprintf(reader->where, sizeof reader->where, "%s", name);
+    else
+        snprintf(reader->where, sizeof reader->where, "%s[%zu]", name, index);
+    if (!cJSON_IsObject(object))
+        reader_fail(reader, "%s is not an object", reader->where);
+    return reader->r == 0;
+}
+
+static void read_daemon(struct reader *reader, const cJSON *root, bool stats, struct reply_daemon *daemon) {
+    const cJSON *object = read_member(reader, root, "daemon"), *notice = NULL;
+
+    if (!read_enter(reader, object, "daemon", SIZE_MAX))
+        return;
+    daemon->version = read_text(reader, object, "version");
+    daemon->gpu = read_text(reader, object, "gpu");
+    daemon->pid = read_count(reader, object, "pid");
+    daemon->uptime_ns = read_count(reader, object, "uptime_ns");
+    if (!stats)
+        return;
+    daemon->socket = read_text(reader, object, "socket");
+    daemon->cuda_toolkit = read_string(reader, object, "cuda_toolkit", true);
+    daemon->sessions = read_count(reader, object, "sessions");
+    daemon->sessions_limit = read_count(reader, object, "sessions_limit");
+    daemon->notices =
+        read_array(reader, object, "notices", sizeof *daemon->notices, &daemon->n_notices, &notice);
+    for (size_t i = 0; i < daemon->n_notices && reader->r == 0; i++, notice = notice->next) {
+        if (!cJSON_IsString(notice))
+            reader_fail(reader, "daemon.notices[%zu] is not a string", i);
+        else if ((daemon->notices[i] = strdup(notice->valuestring)) == NULL)
+            reader->r = -ENOMEM;
+    }
+}
+
+static void read_pool(struct reader *reader, const cJSON *object, struct reply_pool *pool) {
+    pool->id = read_count(reader, object, "id");
+    pool->kind = read_text(reader, object, "kind");
+    pool->name = read_text(reader, object, "name");
+    pool->state = read_text(reader, object, "state");
+    pool->uuid = read_string(reader, object, "uuid", true);
+    pool->pages = read_string(reader, object, "pages", true);
+    pool->last_error = read_string(reader, object, "last_error", true);
+    pool->device = read_integer(reader, object, "device", true);
+    pool->numa_node = read_integer(reader, object, "numa_node", true);
+    pool->limit_bytes = read_count(reader, object, "limit_bytes");
+    pool->step_bytes = read_count(reader, object, "step_bytes");
+    pool->reserve_bytes = read_count(reader, object, "reserve_bytes");
+    pool->reserved_bytes = read_count(reader, object, "reserved_bytes");
+    pool->leased_bytes = read_count(reader, object, "leased_bytes");
+    pool->free_bytes = read_count(reader, object, "free_bytes");
+    pool->quarantined_bytes = read_count(reader, object, "quarantined_bytes");
+    pool->largest_free_bytes = read_count(reader, object, "largest_free_bytes");
+    pool->growing_bytes = read_count(reader, object, "growing_bytes");
+    pool->segments = read_count(reader, object, "segments");
+    pool->leases = read_count(reader, object, "leases");
+    pool->waiters = read_count(reader, object, "waiters");
+    pool->acquires = read_count(reader, object, "acquires");
+    pool->releases = read_count(reader, object, "releases");
+    pool->grows = read_count(reader, object, "grows");
+    pool->retires = read_count(reader, object, "retires");
+    pool->failures = read_count(reader, object, "failures");
+}
+
+static void read_session(struct reader *reader, const cJSON *object, struct reply_session *session) {
+    session->id = read_count(reader, object, "id");
+    session->pid = read_count(reader, object, "pid");
+    session->uid = read_count(reader, object, "uid");
+    session->gid = read_count(reader, object, "gid");
+    session->command = read_text(reader, object, "command");
+    session->state = read_text(reader, object, "state");
+    session->quarantine_reason = read_string(reader, object, "quarantine_reason", true);
+    session->quarantined_ns = read_integer(reader, object, "quarantined_ns", true);
+    session->leases = read_count(reader, object, "leases");
+    session->leased_bytes = read_count(reader, object, "leased_bytes");
+    session->waiting = read_count(reader, object, "waiting");
+    session->segments = read_count(reader, object, "segments");
+    session->connected_ns = read_count(reader, object, "connected_ns");
+}
+
+static void read_parts(struct reader *reader, const cJSON *root, unsigned parts, struct reply *reply) {
+    const cJSON *element = NULL;
+
+    if (!read_enter(reader, root, "reply", SIZE_MAX))
+        return;
+    const cJSON *error = cJSON_GetObjectItemCaseSensitive(root, "error");
+    if (error != NULL) {
+        if (read_enter(reader, error, "error", SIZE_MAX)) {
+            reply->error_code = read_text(reader, error, "code");
+            reply->error_message = read_text(reader, error, "message");
+        }
+        return;
+    }
+    if (parts & (REPLY_DAEMON | REPLY_DAEMON_STATS))
+        read_daemon(reader, root, parts & REPLY_DAEMON_STATS, &reply->daemon);
+    if (parts & REPLY_POOLS && read_enter(reader, root, "reply", SIZE_MAX)) {
+        reply->pools = read_array(reader, root, "pools", sizeof *reply->pools, &reply->n_pools, &element);
+        for (size_t i = 0; i < reply->n_pools && read_enter(reader, element, "pools", i);
+             i++, element = element->next)
+            read_pool(reader, element, &reply->pools[i]);
+    }
+    if (parts & REPLY_SESSIONS && read_enter(reader, root, "reply", SIZE_MAX)) {
+        reply->sessions =
+            read_array(reader, root, "sessions", sizeof *reply->sessions, &reply->n_sessions, &element);
+        for (size_t i = 0; i < reply->n_sessions && read_enter(reader, element, "sessions", i);
+             i++, element = element->next)
+            read_session(reader, element, &reply->sessions[i]);
+    }
+    if (parts & REPLY_TRIMMED && read_enter(reader, root, "reply", SIZE_MAX)) {
+        reply->trimmed_bytes = read_count(reader, root, "trimmed_bytes");
+        reply->trimmed =
+            read_array(reader, root, "pools", sizeof *reply->trimmed, &reply->n_trimmed, &element);
+        for (size_t i = 0; i < reply->n_trimmed && read_enter(reader, element, "pools", i);
+             i++, element = element->next) {
+            reply->trimmed[i].id = read_count(reader, element, "id");
+            reply->trimmed[i].trimmed_bytes = read_count(reader, element, "trimmed_bytes");
+        }
+    }
+}
+
+int reply_read(const char *line, size_t length, unsigned parts, struct reply **ret_reply, char **ret_reason) {
+    _cleanup_(reply_freep) struct reply *reply = calloc(1, sizeof *reply);
+    struct reader reader = {0};
+
+    if (reply == NULL)
+        return -ENOMEM;
+    check_characters(&reader, line, length);
+    if (reader.r == 0) {
+        /* The NUL counts: with it cJSON refuses what follows the value. */
+        _cleanup_(cjson_deletep) cJSON *root = cJSON_ParseWithLengthOpts(line, length + 1, NULL, true);
+        if (root == NULL)
+            reader_fail(&reader, "it is not JSON");
+        else
+            read_parts(&reader, root, parts, reply);
+    }
+    if (reader.r < 0) {
+        if (reader.r == -EBADMSG)
+            *ret_reason = reader.reason;
+        else
+            free(reader.reason);
+        return reader.r;
+    }
+    *ret_reply = take_ptr(&reply);
+    return 0;
+}
+
+struct reply *reply_free(struct reply *reply) {
+    if (reply == NULL)
+        return NULL;
+    free(reply->error_code);
+    free(reply->error_message);
+    free(reply->daemon.version);
+    free(reply->daemon.gpu);
+    free(reply->daemon.socket);
+    free(reply->daemon.cuda_toolkit);
+    for (size_t i = 0; i < reply->daemon.n_notices; i++)
+        free(reply->daemon.notices[i]);
+    free(reply->daemon.notices);
+    for (size_t i = 0; i < reply->n_pools; i++) {
+        free(reply->pools[i].kind);
+        free(reply->pools[i].name);
+        free(reply->pools[i].state);
+        free(reply->pools[i].uuid);
+        free(reply->pools[i].pages);
+        free(reply->pools[i].last_error);
+    }
+    free(reply->pools);
+    for (size_t i = 0; i < reply->n_sessions; i++) {
+        free(reply->sessions[i].command);
+        free(reply->sessions[i].state);
+        free(reply->sessions[i].quarantine_reason);
+    }
+    free(reply->sessions);
+    free(reply->trimmed);
+    free(reply);
+    return NULL;
+}

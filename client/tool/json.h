@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_TOOL_JSON_H
+#define CLIENT_TOOL_JSON_H
+/*
+ * The daemon's replies, from JSON into structs. A reply that was read is whole: every member that its schema
+ * (docs/schema) requires is there and of its type, every integer exact. Members that this version does not
+ * know are passed over, so that the tool can ask a newer daemon.
+ *
+ * json.c is the only file that includes cJSON.h: that parser lets through what is not JSON (control
+ * characters, bad UTF-8), has numbers as doubles, and finds keys without regard to case unless told. What
+ * makes up for it is here.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where the schema says null. */
+#define REPLY_NULL UINT64_MAX
+
+struct reply_daemon {
+    char *version, *gpu;
+    uint64_t pid, uptime_ns;
+    /* below: stats only */
+    char *socket, *cuda_toolkit; /* cuda_toolkit may be NULL */
+    uint64_t sessions, sessions_limit;
+    char **notices;
+    size_t n_notices;
+};
+
+struct reply_pool {
+    uint64_t id;
+    char *kind, *name, *state;
+    char *uuid, *pages, *last_error; /* may be NULL */
+    uint64_t device, numa_node;      /* may be REPLY_NULL */
+    uint64_t limit_bytes, step_bytes, reserve_bytes;
+    uint64_t reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes, growing_bytes;
+    uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures;
+};
+
+struct reply_session {
+    uint64_t id, pid, uid, gid;
+    char *command, *state;
+    char *quarantine_reason; /* may be NULL */
+    uint64_t quarantined_ns; /* may be REPLY_NULL */
+    uint64_t leases, leased_bytes, waiting, segments, connected_ns;
+};
+
+struct reply_trimmed {
+    uint64_t id, trimmed_bytes;
+};
+
+/* What a reply consists of, as bits. */
+enum reply_part {
+    REPLY_DAEMON = 1,       /* "daemon" with what ping tells */
+    REPLY_DAEMON_STATS = 2, /* "daemon" with all that stats tells */
+    REPLY_POOLS = 4,
+    REPLY_SESSIONS = 8,
+    REPLY_TRIMMED = 16,
+};
+
+/* One reply. Owns everything it points to. error_code is set when the daemon refused: then nothing else is.
+ */
+struct reply {
+    char *error_code, *error_message;
+    struct reply_daemon daemon;
+    struct reply_pool *pools;
+    size_t n_pools;
+    struct reply_session *sessions;
+    size_t n_sessions;
+    uint64_t trimmed_bytes;
+    struct reply_trimmed *trimmed;
+    size_t n_trimmed;
+};
+
+/* Reads a line of length bytes, which is NUL-terminated, as a reply with the given parts (enum reply_part) or
+ * as an error reply. Returns 0 and a reply that reply_free() gives back; -ENOMEM; -EBADMSG, and then
+ * ret_reason says what is wrong with the line, owned by the caller. Outputs that are not named are untouched.
+ */
+int reply_read(const char *line, size_t length, unsigned parts, struct reply **ret_reply, char **ret_reason);
+
+/* Accepts NULL. Returns NULL. */
+struct reply *reply_free(struct reply *reply);
+
+static inline void reply_freep(struct reply **reply) {
+    reply_free(*reply);
+}
+
+#endif

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/tool/view.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/units.h"
+#include "client/tool/table.h"
+#include "client/tool/text.h"
+
+/* From this share of its limit on, a pool's use is shown as worth a look: what is left may not hold a large
+ * buffer. */
+#define USED_WARNING_PERCENT 90
+
+#define ARRAY_LENGTH(array) (sizeof(array) / sizeof *(array))
+
+static bool is(const char *text, const char *word) {
+    return strcmp(text, word) == 0;
+}
+
+/* Prints a line in a style; what the format makes is passed through text_printable(). */
+__attribute__((format(printf, 4, 5))) static int print_line(FILE *file, bool color, enum style style,
+                                                            const char *format, ...) {
+    _cleanup_(freep) char *raw = NULL, *printable = NULL;
+    va_list arguments;
+
+    va_start(arguments, format);
+    int r = vasprintf(&raw, format, arguments);
+    va_end(arguments);
+    if (r < 0) {
+        raw = NULL; /* what vasprintf leaves there is undefined */
+        return -ENOMEM;
+    }
+    printable = text_printable(raw, NULL);
+    if (printable == NULL)
+        return -ENOMEM;
+    fprintf(file, "%s%s%s\n", style_start(style, color), printable, style_end(style, color));
+    return 0;
+}
+
+static const char *gpu_words(const char *gpu) {
+    if (is(gpu, "cuda"))
+        return "CUDA";
+    if (is(gpu, "sim"))
+        return "simulated GPU";
+    return is(gpu, "none") ? "no GPU" : gpu;
+}
+
+static void add_bytes(struct table *table, uint64_t bytes, enum style style) {
+    table_add(table, bytes == 0 ? STYLE_QUIET : style, "%s", BYTES_TEXT(bytes));
+}
+
+static void add_count(struct table *table, uint64_t count, enum style style) {
+    table_add(table, count == 0 ? STYLE_QUIET : style, "%" PRIu64, count);
+}
+
+/* What a device pool is on and a host pool is of. */
+static void add_place(struct table *table, const struct reply_pool *pool) {
+    if (pool->device != REPLY_NULL)
+        table_add(table, STYLE_PLAIN, "%s %" PRIu64, pool->kind, pool->device);
+    else if (pool->numa_node != REPLY_NULL)
+        table_add(table, STYLE_PLAIN, "%s, node %" PRIu64, pool->kind, pool->numa_node);
+    else
+        table_add(table, STYLE_PLAIN, "%s", pool->kind);
+}
+
+static void add_state(struct table *table, const char *state) {
+    enum style style = is(state, "ready") || is(state, "active") ? STYLE_PLAIN
+                       : is(state, "failed")                     ? STYLE_ALARM
+                                                                 : STYLE_WARNING;
+    table_add(table, style, "%s", state);
+}
+
+static void add_used(struct table *table, const struct reply_pool *pool) {
+    if (pool->limit_bytes == 0) {
+        table_add(table, STYLE_QUIET, "-");
+        return;
+    }
+    double percent = 100.0 * (double)pool->leased_bytes / (double)pool->limit_bytes;
+    enum style style = pool->leased_bytes == 0           ? STYLE_QUIET
+                       : percent >= USED_WARNING_PERCENT ? STYLE_WARNING
+                                                         : STYLE_PLAIN;
+    table_add(table, style, "%.1f%%", percent);
+}
+
+/* Who has how much: the columns that stats and pools begin with. */
+static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
+    static const struct column columns[] = {
+        {"POOL", true},   {"PLACE", false},       {"STATE", false},      {"USED", true},     {"LEASED", true},
+        {"FREE", true},   {"LARGEST FREE", true}, {"QUARANTINED", true}, {"RESERVED", true}, {"LIMIT", true},
+        {"LEASES", true}, {"SEGMENTS", true},     {"WAITERS", true},     {"FAILURES", true}, {"NAME", false},
+    };
+    struct table table;
+
+    table_init(&table, columns, ARRAY_LENGTH(columns));
+    for (size_t i = 0; i < reply->n_pools; i++) {
+        const struct reply_pool *pool = &reply->pools[i];
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
+        add_place(&table, pool);
+        add_state(&table, pool->state);
+        add_used(&table, pool);
+        add_bytes(&table, pool->leased_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->free_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->largest_free_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->quarantined_bytes, STYLE_WARNING);
+        add_bytes(&table, pool->reserved_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->limit_bytes, STYLE_PLAIN);
+        add_count(&table, pool->leases, STYLE_PLAIN);
+        add_count(&table, pool->segments, STYLE_PLAIN);
+        add_count(&table, pool->waiters, STYLE_WARNING);
+        add_count(&table, pool->failures, STYLE_WARNING);
+        table_add(&table, STYLE_PLAIN, "%s", pool->name);
+    }
+    int r = table_print(&table, file, color);
+    table_deinit(&table);
+    for (size_t i = 0; i < reply->n_pools && r == 0; i++)
+        if (reply->pools[i].last_error != NULL)
+            r = print_line(file, color, is(reply->pools[i].state, "failed") ? STYLE_ALARM : STYLE_WARNING,
+                           "  pool %" PRIu64 ", last error: %s", reply->pools[i].id,
+                           reply->pools[i].last_error);
+    return r;
+}
+
+/* How the pools were set up, and what happened to them since the daemon started. */
+static int print_pools_history(const struct reply *reply, FILE *file, bool color) {
+    static const struct column columns[] = {
+        {"POOL", true},     {"STEP", true},     {"RESERVE", true}, {"GROWING", true}, {"PAGES", false},
+        {"ACQUIRES", true}, {"RELEASES", true}, {"GROWS", true},   {"RETIRES", true}, {"UUID", false},
+    };
+    struct table table;
+
+    table_init(&table, columns, ARRAY_LENGTH(columns));
+    for (size_t i = 0; i < reply->n_pools; i++) {
+        const struct reply_pool *pool = &reply->pools[i];
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
+        add_bytes(&table, pool->step_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->reserve_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->growing_bytes, STYLE_PLAIN);
+        table_add(&table, pool->pages == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s",
+                  pool->pages == NULL ? "-" : pool->pages);
+        add_count(&table, pool->acquires, STYLE_PLAIN);
+        add_count(&table, pool->releases, STYLE_PLAIN);
+        add_count(&table, pool->grows, STYLE_PLAIN);
+        add_count(&table, pool->retires, STYLE_PLAIN);
+        table_add(&table, pool->uuid == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s",
+                  pool->uuid == NULL ? "-" : pool->uuid);
+    }
+    int r = table_print(&table, file, color);
+    table_deinit(&table);
+    return r;
+}
+
+static int print_sessions(const struct reply *reply, FILE *file, bool color) {
+    static const struct column columns[] = {
+        {"SESSION", true},  {"PID", true},       {"UID", true},      {"GID", true},
+        {"STATE", false},   {"LEASES", true},    {"LEASED", true},   {"WAITING", true},
+        {"SEGMENTS", true}, {"CONNECTED", true}, {"COMMAND", false},
+    };
+    struct table table;
+
+    table_init(&table, columns, ARRAY_LENGTH(columns));
+    for (size_t i = 0; i < reply->n_sessions; i++) {
+        const struct reply_session *session = &reply->sessions[i];
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->id);
+        add_count(&table, session->pid, STYLE_PLAIN);
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->uid);
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->gid);
+        add_state(&table, session->state);
+        add_count(&table, session->leases, STYLE_PLAIN);
+        add_bytes(&table, session->leased_bytes, STYLE_PLAIN);
+        add_count(&table, session->waiting, STYLE_WARNING);
+        add_count(&table, session->segments, STYLE_PLAIN);
+        table_add(&table, STYLE_PLAIN, "%s", NS_TEXT(session->connected_ns));
+        table_add(&table, session->command[0] == '\0' ? STYLE_QUIET : STYLE_PLAIN, "%s",
+                  session->command[0] == '\0' ? "-" : session->command);
+    }
+    int r = table_print(&table, file, color);
+    table_deinit(&table);
+    for (size_t i = 0; i < reply->n_sessions && r == 0; i++) {
+        const struct reply_session *session = &reply->sessions[i];
+        if (session->quarantine_reason != NULL)
+            r = print_line(file, color, STYLE_WARNING, "  session %" PRIu64 ", in quarantine for %s: %s",
+                           session->id,
+                           NS_TEXT(session->quarantined_ns == REPLY_NULL ? 0 : session->quarantined_ns),
+                           session->quarantine_reason);
+    }
+    return r;
+}
+
+static int print_pools_short(const struct reply *reply, FILE *file, bool color) {
+    if (reply->n_pools == 0)
+        return print_line(file, color, STYLE_QUIET, "No pools.");
+    int r = print_line(file, color, STYLE_HEADING, "Pools");
+    return r < 0 ? r : print_pools_use(reply, file, color);
+}
+
+int view_ping(const struct reply *reply, FILE *file, bool color) {
+    const struct reply_daemon *daemon = &reply->daemon;
+
+    return print_line(file, color, STYLE_PLAIN, "gpupoold %s answers: pid %" PRIu64 ", up %s, %s",
+                      daemon->version, daemon->pid, NS_TEXT(daemon->uptime_ns), gpu_words(daemon->gpu));
+}
+
+int view_stats(const struct reply *reply, FILE *file, bool color) {
+    const struct reply_daemon *daemon = &reply->daemon;
+
+    int r = print_line(file, color, STYLE_HEADING, "gpupoold %s: pid %" PRIu64 ", up %s, %s", daemon->version,
+                       daemon->pid, NS_TEXT(daemon->uptime_ns), gpu_words(daemon->gpu));
+    if (r == 0)
+        r = print_line(file, color, STYLE_PLAIN,
+                       "  socket %s, %" PRIu64 " of at most %" PRIu64 " sessions, %s%s", daemon->socket,
+                       daemon->sessions, daemon->sessions_limit,
+                       daemon->cuda_toolkit == NULL ? "built without CUDA" : "built with CUDA ",
+                       daemon->cuda_toolkit == NULL ? "" : daemon->cuda_toolkit);
+    for (size_t i = 0; i < daemon->n_notices && r == 0; i++)
+        r = print_line(file, color, STYLE_WARNING, "  note: %s", daemon->notices[i]);
+    if (r == 0)
+        r = print_line(file, color, STYLE_PLAIN, "%s", "");
+    if (r == 0)
+        r = print_pools_short(reply, file, color);
+    if (r == 0)
+        r = print_line(file, color, STYLE_PLAIN, "%s", "");
+    return r < 0 ? r : view_sessions(reply, file, color);
+}
+
+int view_pools(const struct reply *reply, FILE *file, bool color) {
+    int r = print_pools_short(reply, file, color);
+    if (r < 0 || reply->n_pools == 0)
+        return r;
+    r = print_line(file, color, STYLE_PLAIN, "%s", "");
+    return r < 0 ? r : print_pools_history(reply, file, color);
+}
+
+int view_sessions(const struct reply *reply, FILE *file, bool color) {
+    if (reply->n_sessions == 0)
+        return print_line(file, color, STYLE_QUIET, "No sessions.");
+    int r = print_line(file, color, STYLE_HEADING, "Sessions");
+    return r < 0 ? r : print_sessions(reply, file, color);
+}
+
+int view_trim(const struct reply *reply, FILE *file, bool color) {
+    static const struct column columns[] = {{"POOL", true}, {"GIVEN BACK", true}};
+    struct table table;
+
+    int r = print_line(file, color, STYLE_HEADING, "%s given back", BYTES_TEXT(reply->trimmed_bytes));
+    if (r < 0 || reply->n_trimmed == 0)
+        return r;
+    table_init(&table, columns, ARRAY_LENGTH(columns));
+    for (size_t i = 0; i < reply->n_trimmed; i++) {
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, reply->trimmed[i].id);
+        add_bytes(&table, reply->trimmed[i].trimmed_bytes, STYLE_PLAIN);
+    }
+    r = table_print(&table, file, color);
+    table_deinit(&table);
+    return r;
+}

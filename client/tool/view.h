@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_TOOL_VIEW_H
+#define CLIENT_TOOL_VIEW_H
+/*
+ * The daemon's replies for people: tables with units, rounded to what can be read at a glance. Programs take
+ * --json, where every byte is exact. Each function prints one reply, which holds the parts that its command
+ * asks for, and returns 0 or -ENOMEM; whether the file took it all is the caller's to check.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "client/tool/json.h"
+
+int view_ping(const struct reply *reply, FILE *file, bool color);
+int view_stats(const struct reply *reply, FILE *file, bool color);
+int view_pools(const struct reply *reply, FILE *file, bool color);
+int view_sessions(const struct reply *reply, FILE *file, bool color);
+int view_trim(const struct reply *reply, FILE *file, bool color);
+
+#endif
