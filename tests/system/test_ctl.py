@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpupoolctl against a scripted admin server."""
+import copy
+import json
+import os
+import pty
+import re
+import select
+import socket
+import subprocess
+import tempfile
+import unittest
+
+from gpupool_system import CTL, WAIT_S, FakeAdmin, check_schema, ctl
+
+GIB = 1 << 30
+
+DAEMON = {"version": "0.1.0", "pid": 4711, "uptime_ns": 125_000_000_000, "gpu": "sim"}
+DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "cuda_toolkit": None, "sessions": 2,
+                "sessions_limit": 1024, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
+DEVICE_POOL = {
+    "id": 1, "kind": "device", "name": "Simulated GPU 0", "uuid": "GPU-53494d00-0000-0000-0000-000000000000", "device": 0,
+    "numa_node": None, "pages": None, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
+    "reserve_bytes": 0, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "free_bytes": GIB - (2 << 20),
+    "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
+    "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 1,
+    "last_error": "cudaErrorMemoryAllocation: out of memory"}
+HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
+             "numa_node": 0, "pages": "transparent", "leased_bytes": 0, "failures": 0, "last_error": None}
+SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
+           "quarantine_reason": None, "quarantined_ns": None, "leases": 3, "leased_bytes": 3 * GIB // 2, "waiting": 0,
+           "segments": 2, "connected_ns": 90_000_000_000}
+DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
+                "quarantine_reason": "the driver still lists process 816", "quarantined_ns": 3_000_000_000}
+
+REPLIES = {
+    "ping": {"daemon": DAEMON},
+    "stats": {"daemon": DAEMON_STATS, "pools": [DEVICE_POOL, HOST_POOL], "sessions": [SESSION, DEAD_SESSION]},
+    "pools": {"pools": [DEVICE_POOL, HOST_POOL]},
+    "sessions": {"sessions": [SESSION, DEAD_SESSION]},
+    "trim": {"trimmed_bytes": 64 << 20, "pools": [{"id": 1, "trimmed_bytes": 64 << 20}, {"id": 2, "trimmed_bytes": 0}]},
+}
+
+
+def line(document, **keywords):
+    return json.dumps(document, **keywords).encode() + b"\n"
+
+
+def columns_of(text, heading):
+    """The rows under the title row that begins with a heading, cut where the titles are, by the alignment of the cells:
+    two or more blanks separate columns."""
+    lines = text.splitlines()
+    start = next(i for i, row in enumerate(lines) if row.split()[:1] == [heading])
+    rows = []
+    for row in lines[start:]:
+        if not row.strip() or row.lstrip().startswith(("pool ", "session ")):
+            break
+        rows.append(row)
+    return rows
+
+
+class Replies(unittest.TestCase):
+    def test_the_replies_of_these_tests_are_what_the_schemas_say(self):
+        for command, reply in REPLIES.items():
+            check_schema(reply, command)
+
+    def test_the_schemas_refuse_what_is_missing_and_what_is_too_much(self):
+        for command, reply in REPLIES.items():
+            for part in reply:
+                less = {key: value for key, value in reply.items() if key != part}
+                with self.subTest(command, without=part), self.assertRaises(Exception):
+                    check_schema(less, command)
+            with self.subTest(command, extra=True), self.assertRaises(Exception):
+                check_schema({**reply, "extra": 1}, command)
+        for change in ({"device": None}, {"pages": "plain"}, {"leased_bytes": -1}, {"leased_bytes": 2**53 + 1},
+                       {"state": "odd"}, {"extra": 1}):
+            with self.subTest(change), self.assertRaises(Exception):
+                check_schema({"pools": [{**DEVICE_POOL, **change}]}, "pools")
+
+
+class Commands(unittest.TestCase):
+    def test_each_command_asks_what_the_schema_allows_and_succeeds(self):
+        for command, reply in REPLIES.items():
+            for options in ([], ["--json"]):
+                with self.subTest(command, options=options), FakeAdmin(line(reply)) as fake:
+                    done = ctl(command, *options, socket_path=fake.path)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                    self.assertEqual(len(fake.requests), 1)
+                    request = json.loads(fake.requests[0])
+                    check_schema(request, "request")
+                    self.assertEqual(request, {"command": command})
+
+    def test_trim_names_its_pool(self):
+        with FakeAdmin(line(REPLIES["trim"])) as fake:
+            self.assertEqual(ctl("trim", "--pool", "4294967295", socket_path=fake.path).returncode, 0)
+            self.assertEqual(json.loads(fake.requests[0]), {"command": "trim", "pool": 4294967295})
+
+    def test_json_is_one_line_with_every_integer_exact(self):
+        for command, reply in REPLIES.items():
+            with self.subTest(command), FakeAdmin(line(reply)) as fake:
+                done = ctl("--json", command, socket_path=fake.path)
+                self.assertEqual(done.stdout.count("\n"), 1)
+                self.assertTrue(done.stdout.endswith("\n"))
+                self.assertEqual(json.loads(done.stdout), reply)
+
+    def test_the_reply_may_come_in_pieces(self):
+        def trickle(connection, _):
+            for byte in line(REPLIES["ping"]):
+                connection.sendall(bytes([byte]))
+
+        with FakeAdmin(trickle) as fake:
+            self.assertEqual(json.loads(ctl("ping", "--json", socket_path=fake.path).stdout), REPLIES["ping"])
+
+    def test_members_of_a_newer_daemon_are_passed_over(self):
+        newer = {"daemon": {**DAEMON, "mood": {"good": [1, 2]}}, "weather": None}
+        with FakeAdmin(line(newer)) as fake:
+            self.assertEqual(ctl("ping", socket_path=fake.path).returncode, 0)
+
+    def test_the_environment_names_the_socket_and_the_option_wins(self):
+        with FakeAdmin(line(REPLIES["ping"])) as named, FakeAdmin(line(REPLIES["ping"])) as other:
+            ctl("ping", environment={"GPUPOOL_ADMIN_SOCKET": named.path})
+            self.assertEqual((len(named.requests), len(other.requests)), (1, 0))
+            ctl("ping", socket_path=other.path, environment={"GPUPOOL_ADMIN_SOCKET": named.path})
+            self.assertEqual((len(named.requests), len(other.requests)), (1, 1))
+
+    def test_help_and_version_need_no_daemon(self):
+        done = ctl("--help", socket_path="/nonexistent")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for word in ("stats", "pools", "sessions", "trim", "ping", "--json", "--admin-socket", "--timeout", "--color"):
+            self.assertIn(word, done.stdout)
+        self.assertRegex(ctl("--version").stdout, r"^gpupoolctl \d+\.\d+\.\d+\n$")
+
+
+class ForPeople(unittest.TestCase):
+    def show(self, command, reply=None, *options, **keywords):
+        with FakeAdmin(line(reply or REPLIES[command])) as fake:
+            done = ctl(command, *options, socket_path=fake.path, **keywords)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def test_stats_tells_of_daemon_pools_and_sessions(self):
+        text = self.show("stats")
+        for words in ("gpupoold 0.1.0", "pid 4711", "2 min 5 s", "simulated GPU", "/run/gpupool/gpupool.sock",
+                      "2 of at most 1024", "built without CUDA", "The GPUs are simulated.", "No huge pages are free.",
+                      "Simulated GPU 0", "host memory, node 0", "2 GiB", "25.0%", "512 MiB", "8 GiB",
+                      "cudaErrorMemoryAllocation: out of memory", "loader", "1.5 GiB", "trainer",
+                      "in quarantine for 3 s: the driver still lists process 816"):
+            self.assertIn(words, text)
+        self.assertNotIn(str(2 * GIB), text)
+
+    def test_pools_tells_the_counters_in_full(self):
+        text = self.show("pools")
+        for words in (str(2**53), "1234567", "transparent", DEVICE_POOL["uuid"], "64 MiB"):
+            self.assertIn(words, text)
+
+    def test_trim_tells_what_came_back(self):
+        text = self.show("trim")
+        self.assertIn("64 MiB given back", text)
+
+    def test_nothing_there_is_said_in_words(self):
+        text = self.show("stats", {"daemon": {**DAEMON_STATS, "notices": []}, "pools": [], "sessions": []})
+        self.assertIn("No pools.", text)
+        self.assertIn("No sessions.", text)
+
+    def test_columns_line_up_whatever_is_in_them(self):
+        sessions = [{**SESSION, "id": i, "pid": 10 ** (i % 7), "command": "x" * (i * 7 % 40) + "é" * (i % 3) + "中"}
+                    for i in range(1, 30)]
+        rows = columns_of(self.show("sessions", {"sessions": sessions}), "SESSION")
+        self.assertEqual(len(rows), 1 + len(sessions))
+        # Right-aligned: each PID ends where its title ends. Left-aligned: each STATE begins where its title begins.
+        end_of_pid, start_of_state = rows[0].index("PID") + len("PID"), rows[0].index("STATE")
+        start_of_command = rows[0].index("COMMAND")
+        for row, session in zip(rows[1:], sessions):
+            self.assertTrue(row[:end_of_pid].endswith(" " + str(session["pid"])), row)
+            self.assertEqual(row[start_of_state:start_of_state + 6], "active")
+            self.assertEqual(row[start_of_command:], session["command"])
+            self.assertEqual(row[start_of_command - 1], " ")
+
+    def test_control_characters_never_reach_the_terminal(self):
+        evil = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202e\x7f\r\n\tname"
+        reply = copy.deepcopy(REPLIES["stats"])
+        reply["sessions"][0]["command"] = evil
+        reply["sessions"][1]["quarantine_reason"] = evil
+        reply["pools"][0]["name"] = reply["pools"][0]["last_error"] = evil
+        reply["daemon"]["notices"] = [evil]
+        reply["daemon"]["version"] = evil
+        dangerous = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]")
+        for ascii_only in (True, False):
+            with FakeAdmin(line(reply, ensure_ascii=ascii_only)) as fake:
+                done = ctl("stats", socket_path=fake.path)
+                self.assertEqual(done.returncode, 0)
+                self.assertIsNone(dangerous.search(done.stdout))
+                self.assertEqual(done.stdout.count("name\n"), 5, done.stdout)  # wherever it was put, and whole
+                done = ctl("stats", "--json", socket_path=fake.path)
+                self.assertIsNone(dangerous.search(done.stdout))
+                self.assertEqual(json.loads(done.stdout), reply)
+
+    def test_the_locale_decides_what_can_be_shown(self):
+        sessions = {"sessions": [{**SESSION, "command": "naïve"}]}
+        self.assertIn("naïve", self.show("sessions", sessions))
+        self.assertIn("na??ve", self.show("sessions", sessions, environment={"LC_ALL": "C"}))
+
+    def test_refusals_are_cleaned_too(self):
+        with FakeAdmin(line({"error": {"code": "internal", "message": "\x1b[2Jboom"}})) as fake:
+            self.assertNotIn("\x1b", ctl("trim", socket_path=fake.path).stderr)
+
+
+class Colours(unittest.TestCase):
+    def on_terminal(self, *options, environment=None):
+        """What gpupoolctl writes when its output is a terminal."""
+        controller, terminal = pty.openpty()
+        with FakeAdmin(line(REPLIES["stats"])) as fake:
+            process = subprocess.Popen([CTL, "stats", f"--admin-socket={fake.path}", *options], stdout=terminal,
+                                       env={"TERM": "xterm", "LC_ALL": "C.UTF-8", **(environment or {})})
+            os.close(terminal)
+            text = b""
+            while select.select([controller], [], [], WAIT_S)[0]:
+                try:
+                    piece = os.read(controller, 65536)
+                except OSError:  # what the controlling side gets when the last writer has gone
+                    break
+                if piece == b"":
+                    break
+                text += piece
+            self.assertEqual(process.wait(WAIT_S), 0)
+            os.close(controller)
+        return text.decode()
+
+    def test_colours_are_for_terminals_only(self):
+        self.assertIn("\x1b[", self.on_terminal())
+        with FakeAdmin(line(REPLIES["stats"])) as fake:
+            self.assertNotIn("\x1b", ctl("stats", socket_path=fake.path).stdout)
+
+    def test_no_color_and_dumb_terminals_are_respected(self):
+        self.assertNotIn("\x1b", self.on_terminal(environment={"NO_COLOR": "1"}))
+        self.assertNotIn("\x1b", self.on_terminal(environment={"TERM": "dumb"}))
+        self.assertIn("\x1b[", self.on_terminal(environment={"NO_COLOR": ""}))
+
+    def test_the_option_wins(self):
+        self.assertNotIn("\x1b", self.on_terminal("--color=never"))
+        self.assertIn("\x1b[", self.on_terminal("--color=always", environment={"NO_COLOR": "1"}))
+        with FakeAdmin(line(REPLIES["stats"])) as fake:
+            coloured = ctl("stats", "--color=always", socket_path=fake.path).stdout
+            plain = ctl("stats", "--color=never", socket_path=fake.path).stdout
+        self.assertIn("\x1b[", coloured)
+        self.assertEqual(re.sub("\x1b\\[[0-9;]*m", "", coloured), plain)
+
+    def test_json_has_no_colours(self):
+        self.assertNotIn("\x1b", self.on_terminal("--json", "--color=always"))
+
+
+class Failures(unittest.TestCase):
+    def test_a_refusal_is_exit_1_with_its_reason(self):
+        error = {"error": {"code": "permission-denied", "message": "trim is for root and uid 990"}}
+        check_schema(error, "error")
+        with FakeAdmin(line(error)) as fake:
+            done = ctl("trim", socket_path=fake.path)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("trim is for root and uid 990", done.stderr)
+            self.assertIn("permission-denied", done.stderr)
+            done = ctl("trim", "--json", socket_path=fake.path)
+            self.assertEqual((done.returncode, json.loads(done.stdout)), (1, error))
+
+    def test_wrong_usage_is_exit_2_and_asks_nothing(self):
+        wrong = ([], ["dance"], ["stats", "pools"], ["stats", "--pool", "1"], ["trim", "--pool", "0"],
+                 ["trim", "--pool", "-1"], ["trim", "--pool", "1x"], ["trim", "--pool", "4294967296"],
+                 ["trim", "--pool", ""], ["ping", "--timeout", "10"], ["ping", "--timeout", "0s"],
+                 ["ping", "--timeout", "soon"], ["ping", "--color=blue"], ["ping", "--nonsense"], ["ping", "--pool"])
+        with FakeAdmin(line(REPLIES["ping"])) as fake:
+            for arguments in wrong:
+                with self.subTest(arguments):
+                    done = ctl(*arguments, socket_path=fake.path)
+                    self.assertEqual((done.returncode, done.stdout), (2, ""))
+                    self.assertNotEqual(done.stderr, "")
+            self.assertEqual(fake.requests, [])
+
+    def test_no_daemon_is_exit_3_and_says_what_to_do(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "admin.sock")
+            done = ctl("ping", socket_path=path)
+            self.assertEqual((done.returncode, done.stdout), (3, ""))
+            self.assertIn(path, done.stderr)
+            self.assertIn("systemctl start gpupoold", done.stderr)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+                dead.bind(path)
+            done = ctl("ping", socket_path=path)
+            self.assertEqual(done.returncode, 3)
+            self.assertIn("systemctl start gpupoold", done.stderr)
+
+    def test_a_path_too_long_for_a_socket_is_exit_3(self):
+        done = ctl("ping", socket_path="/tmp/" + "x" * 200)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("shorter", done.stderr)
+
+    def test_the_data_socket_is_told_apart(self):
+        with tempfile.TemporaryDirectory() as directory, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as data:
+            path = os.path.join(directory, "gpupool.sock")
+            data.bind(path)
+            data.listen()
+            done = ctl("ping", socket_path=path)
+            self.assertEqual(done.returncode, 3)
+            self.assertIn("not an admin socket", done.stderr)
+
+    def test_a_daemon_that_hangs_up_is_exit_3(self):
+        whole = line(REPLIES["ping"])
+        for length in range(len(whole)):
+            with self.subTest(length), FakeAdmin(whole[:length]) as fake:
+                done = ctl("ping", socket_path=fake.path)
+                self.assertEqual((done.returncode, done.stdout), (3, ""))
+                self.assertIn("hung up", done.stderr)
+
+    def test_a_daemon_that_is_silent_is_exit_3(self):
+        def silence(connection, _):
+            connection.recv(1)  # until the tool gives up
+
+        with FakeAdmin(silence) as fake:
+            done = ctl("ping", "--timeout=50ms", socket_path=fake.path)
+            self.assertEqual((done.returncode, done.stdout), (3, ""))
+            self.assertIn("did not answer within 50 ms", done.stderr)
+
+    def test_a_daemon_that_does_not_accept_is_exit_3(self):
+        with tempfile.TemporaryDirectory() as directory, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
+            path = os.path.join(directory, "admin.sock")
+            listener.bind(path)
+            listener.listen(0)
+            first.connect(path)  # the queue is full now
+            done = ctl("ping", "--timeout=50ms", socket_path=path)
+            self.assertEqual(done.returncode, 3)
+            self.assertIn("did not answer within 50 ms", done.stderr)
+
+    def test_what_is_no_reply_is_exit_3(self):
+        good = line(REPLIES["ping"]).rstrip(b"\n")
+        garbage = [b"", b"hello", b"[]", b"null", b"1", b'"daemon"', good[:-1], good + b"}", good + b" x",
+                   good.replace(b"0.1.0", b"0.1\x01"), good.replace(b"0.1.0", b"0.\xff"),
+                   good.replace(b"0.1.0", b"\xc0\xaf"), good.replace(b"0.1.0", b"\xed\xa0\x80"),
+                   good.replace(b"0.1.0", b"\xf4\x90\x80\x80"), good.replace(b"0.1.0", b"\xe4\xb8"),
+                   good + b"\n" + good, b"[" * 100_000, b'{"error":1}', b'{"error":{"code":"internal"}}',
+                   b'{"error":{"code":1,"message":"x"}}']
+        for reply in garbage:
+            with self.subTest(reply[:60]), FakeAdmin(reply + b"\n") as fake:
+                for options in ([], ["--json"]):
+                    done = ctl("ping", *options, socket_path=fake.path)
+                    self.assertEqual((done.returncode, done.stdout), (3, ""))
+                    self.assertNotEqual(done.stderr, "")
+
+    def test_every_member_of_a_reply_must_be_there_and_of_its_type(self):
+        places = [("stats", ("daemon",)), ("stats", ("pools", 1)), ("stats", ("sessions", 0)), ("trim", ("pools", 0))]
+        for command, path in places:
+            members = REPLIES[command]
+            for step in path:
+                members = members[step]
+            for member in members:
+                for wrong in (None, "missing", -1, 1.5, 2**53 + 2, True, {}):
+                    if wrong is None and member in ("uuid", "device", "numa_node", "pages", "last_error",
+                                                    "quarantine_reason", "quarantined_ns", "cuda_toolkit"):
+                        continue
+                    reply = copy.deepcopy(REPLIES[command])
+                    target = reply
+                    for step in path:
+                        target = target[step]
+                    if wrong == "missing":
+                        del target[member]
+                    else:
+                        target[member] = wrong
+                    with self.subTest(command, member=member, wrong=wrong), FakeAdmin(line(reply)) as fake:
+                        done = ctl(command, socket_path=fake.path)
+                        self.assertEqual((done.returncode, done.stdout), (3, ""))
+                        self.assertIn(member, done.stderr)
+
+    def test_output_that_cannot_be_written_is_not_success(self):
+        with FakeAdmin(line(REPLIES["stats"])) as fake, open("/dev/full", "wb") as full:
+            for options in ([], ["--json"]):
+                self.assertEqual(ctl("stats", *options, socket_path=fake.path, stdout=full).returncode, 1)
+
+
+class LargeReplies(unittest.TestCase):
+    def test_tens_of_thousands_of_sessions_are_shown(self):
+        count = 20_000
+        reply = {"sessions": [{**SESSION, "id": i, "pid": i, "command": f"worker-{i}"} for i in range(1, count + 1)]}
+        data = line(reply)
+        self.assertGreater(len(data), 4 << 20)
+        with FakeAdmin(data) as fake:
+            self.assertEqual(json.loads(ctl("sessions", "--json", socket_path=fake.path).stdout), reply)
+            rows = columns_of(ctl("sessions", socket_path=fake.path).stdout, "SESSION")
+            self.assertEqual(len(rows), 1 + count)
+            self.assertTrue(rows[-1].endswith(f"worker-{count}"))
+
+    def test_a_reply_without_end_is_given_up(self):
+        piece = b"x" * (1 << 20)
+        sent = 0
+
+        def flood(connection, _):
+            nonlocal sent
+            while True:  # ends with the tool's hang-up
+                connection.sendall(piece)
+                sent += len(piece)
+
+        with FakeAdmin(flood) as fake:
+            done = ctl("stats", socket_path=fake.path)
+        self.assertEqual(done.returncode, 3)
+        self.assertLess(sent, 80 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real daemon on simulated GPUs, from its admin socket, its tool, its signals and its service manager's side."""
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from gpupool_system import DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, ctl
+
+MIB = 1 << 20
+LINE_MAX = 16384
+CONFIG = "[host]\nlimit = 256MiB\n"
+
+
+def wait_until(condition, what):
+    """Asks again and again, without a pause: each question is a round trip to the daemon."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("this did not come to pass: " + what)
+
+
+class AdminSocket(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(CONFIG)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.close()
+
+    def test_every_reply_is_what_its_schema_says(self):
+        with self.daemon.admin() as admin:
+            for command in ("ping", "stats", "pools", "sessions", "trim"):
+                self.assertNotIn("error", admin.ask(command))
+
+    def test_ping_tells_who_answers(self):
+        daemon = self.daemon.ask("ping")["daemon"]
+        self.assertEqual((daemon["pid"], daemon["gpu"]), (self.daemon.process.pid, "sim"))
+
+    def test_stats_say_that_the_gpus_are_simulated(self):
+        daemon = self.daemon.ask("stats")["daemon"]
+        self.assertEqual(daemon["socket"], str(self.daemon.socket))
+        self.assertEqual((daemon["sessions"], daemon["sessions_limit"]), (0, 1024))
+        self.assertTrue(any("simulated" in notice.lower() for notice in daemon["notices"]), daemon["notices"])
+
+    def test_there_is_a_pool_for_each_gpu_and_a_host_pool(self):
+        pools = self.daemon.ask("pools")["pools"]
+        self.assertEqual([pool["device"] for pool in pools if pool["kind"] == "device"], [0, 1])
+        hosts = [pool for pool in pools if pool["kind"] == "host"]
+        self.assertGreaterEqual(len(hosts), 1)
+        self.assertTrue(all(pool["limit_bytes"] == 256 * MIB for pool in hosts))
+        self.assertEqual(len({pool["id"] for pool in pools}), len(pools))
+        self.assertEqual(len({pool["uuid"] for pool in pools if pool["kind"] == "device"}), 2)
+        for pool in pools:
+            self.assertLessEqual(pool["leased_bytes"] + pool["free_bytes"] + pool["quarantined_bytes"],
+                                 pool["reserved_bytes"])
+
+    def test_commands_on_one_connection_are_answered_in_order(self):
+        commands = ["ping", "stats", "nonsense", "pools", "sessions", "ping"] * 20
+        with self.daemon.admin() as admin:
+            admin.send(b"".join(json.dumps({"command": command}).encode() + b"\n" for command in commands))
+            for command in commands:
+                reply = admin.receive()
+                check_schema(reply, "error" if command == "nonsense" else command)
+
+    def test_a_command_may_come_in_pieces(self):
+        with self.daemon.admin() as admin:
+            for byte in b'{"command":"ping"}\n':
+                admin.send(bytes([byte]))
+            check_schema(admin.receive(), "ping")
+
+    def test_what_is_no_request_is_refused_and_the_connection_goes_on(self):
+        refused = [
+            (b"", "invalid-request"), (b"ping", "invalid-request"), (b"{}", "invalid-request"), (b"[]", "invalid-request"),
+            (b"null", "invalid-request"), (b'"ping"', "invalid-request"), (b"{", "invalid-request"),
+            (b'{"command":"ping"} x', "invalid-request"), (b'{"command":"ping"}{"command":"ping"}', "invalid-request"),
+            (b'{"command":"dance"}', "unknown-command"), (b'{"command":""}', "unknown-command"),
+            (b'{"command":"PING"}', "unknown-command"), (b'{"Command":"ping"}', "invalid-request"),
+            (b'{"command":1}', "invalid-request"), (b'{"command":null}', "invalid-request"),
+            (b'{"command":["ping"]}', "invalid-request"), (b'{"command":"ping","extra":1}', "invalid-request"),
+            (b'{"command":"ping","command":"ping"}', "invalid-request"), (b'{"command":"ping","pool":1}', "invalid-request"),
+            (b'{"command":"trim","pool":"1"}', "invalid-request"), (b'{"command":"trim","pool":1.5}', "invalid-request"),
+            (b'{"command":"trim","pool":-1}', "invalid-request"), (b'{"command":"trim","pool":1e400}', "invalid-request"),
+            (b'{"command":"trim","pool":null}', "invalid-request"), (b'{"command":"trim","pool":true}', "invalid-request"),
+            (b'{"command":"trim","pool":1,"pool":2}', "invalid-request"),
+            (b'{"command":"trim","pool":999999}', "no-such-pool"),
+            (b'{"command":"pi\xffng"}', "invalid-request"), (b'{"command":"pi\x01ng"}', "invalid-request"),
+            (b'{"command":"ping\x00"}', "invalid-request"), (b"[" * 10_000, "invalid-request"),
+            (b'{"command":' * 1000 + b"1" + b"}" * 1000, "invalid-request"),
+        ]
+        with self.daemon.admin() as admin:
+            for request, code in refused:
+                with self.subTest(request[:60]):
+                    admin.send(request + b"\n")
+                    reply = admin.receive()
+                    check_schema(reply, "error")
+                    self.assertEqual(reply["error"]["code"], code, reply)
+            self.assertNotIn("error", admin.ask("ping"))
+
+    def test_a_long_line_is_served_and_one_too_long_ends_the_connection(self):
+        with self.daemon.admin() as admin:
+            admin.send(b'{"command":"ping"' + b" " * (LINE_MAX - 100) + b"}\n")
+            check_schema(admin.receive(), "ping")
+        for line in (b'{"command":"ping"' + b" " * LINE_MAX + b"}\n", b"x" * (LINE_MAX + 1)):
+            with self.subTest(len(line)), self.daemon.admin() as admin:
+                admin.send(line)
+                reply = admin.receive()
+                check_schema(reply, "error")
+                self.assertEqual(reply["error"]["code"], "too-long")
+                try:
+                    self.assertIsNone(admin.receive())
+                except ConnectionResetError:
+                    pass  # the daemon closed with some of the line unread: the kernel says so
+        self.assertNotIn("error", self.daemon.ask("ping"))
+
+    def test_a_client_that_never_reads_does_not_hold_up_the_others(self):
+        deaf = Admin(self.daemon.admin_socket)
+        deaf.socket.setblocking(False)
+        try:
+            for _ in range(2000):
+                deaf.send(b'{"command":"stats"}\n' * 50)
+        except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+            pass  # its queue is full, or the daemon has had enough
+        self.assertNotIn("error", self.daemon.ask("stats"))
+        deaf.close()
+        self.assertNotIn("error", self.daemon.ask("stats"))
+
+    def test_connections_that_break_off_leave_no_descriptors(self):
+        descriptors = f"/proc/{self.daemon.process.pid}/fd"
+        self.daemon.ask("ping")
+        before = len(os.listdir(descriptors))
+        for end in range(0, 19):
+            with self.daemon.admin() as admin:
+                admin.send(b'{"command":"ping"}\n'[:end])
+        wait_until(lambda: len(os.listdir(descriptors)) <= before, "the descriptors of broken connections are closed")
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to be another user")
+    def test_other_users_may_read_and_not_change(self):
+        os.chmod(self.daemon.admin_socket, 0o666)
+        asked = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+s.connect(sys.argv[1])
+for command in (b"stats", b"trim"):
+    s.sendall(b'{"command":"' + command + b'"}\\n')
+    print(s.makefile("r").readline(), end="")
+"""
+        done = subprocess.run(["/usr/bin/python3", "-c", asked, str(self.daemon.admin_socket)], check=True,
+                              capture_output=True, text=True, timeout=WAIT_S, user=65534, group=65534, extra_groups=[],
+                              cwd="/")
+        stats, trim = [json.loads(line) for line in done.stdout.splitlines()]
+        check_schema(stats, "stats")
+        check_schema(trim, "error")
+        self.assertEqual(trim["error"]["code"], "permission-denied")
+
+
+class Tool(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(CONFIG)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.close()
+
+    def test_each_command_works_for_people_and_for_programs(self):
+        for command in ("ping", "stats", "pools", "sessions", "trim"):
+            with self.subTest(command):
+                done = ctl(command, "--json", socket_path=self.daemon.admin_socket)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                check_schema(json.loads(done.stdout), command)
+                done = ctl(command, socket_path=self.daemon.admin_socket)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertNotEqual(done.stdout, "")
+
+    def test_a_pool_that_is_not_there_is_refused(self):
+        done = ctl("trim", "--pool=999999", socket_path=self.daemon.admin_socket)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no-such-pool", done.stderr)
+
+    def test_trim_of_one_pool_speaks_of_that_pool(self):
+        done = ctl("trim", "--pool=1", "--json", socket_path=self.daemon.admin_socket)
+        self.assertEqual([pool["id"] for pool in json.loads(done.stdout)["pools"]], [1])
+
+
+class Configuration(unittest.TestCase):
+    def check(self, text, *arguments):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "gpupoold.conf"
+            path.write_text(text)
+            return subprocess.run([DAEMON, "--config", str(path), "--check-config", *arguments], check=False,
+                                  capture_output=True, text=True, timeout=WAIT_S)
+
+    def test_the_shipped_configuration_is_valid_with_and_without_its_comments(self):
+        shipped = (SOURCE / "systemd/gpupoold.conf").read_text()
+        self.assertEqual(self.check(shipped).returncode, 0)
+        uncommented = re.sub(r"(?m)^# (\w+ = )", r"\1", shipped)
+        self.assertGreater(uncommented.count("\n" + "limit = "), 1)
+        done = self.check(uncommented)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_manual_pages_example_is_valid(self):
+        page = (SOURCE / "docs/man/gpupoold.conf.5.scd").read_text()
+        example = re.search(r"# EXAMPLE\n\n```\n(.*?)```", page, re.DOTALL).group(1)
+        done = self.check(example)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_mistakes_are_named_with_their_line(self):
+        for text, number in (("[daemon]\n\ncolour = blue\n", 3), ("[daemon]\nsessions_limit = many\n", 2),
+                             ("[devices]\nlimit = 1GiB\n", 2), ("[device]\nlimit = 120%\n", 2),
+                             ("[host]\nhuge_pages = sometimes\n", 2), ("[daemon]\nno value\n", 2)):
+            with self.subTest(text):
+                done = self.check(text)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(f"gpupoold.conf:{number}", done.stderr)
+
+    def test_options_that_make_no_sense_are_refused(self):
+        for arguments in (["--gpu", "toaster"], ["--sim-gpus", "0"], ["--sim-memory", "much"], ["--log-level", "loud"],
+                          ["--nonsense"], ["--socket"], ["superfluous"]):
+            with self.subTest(arguments):
+                done = self.check("", *arguments)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertNotEqual(done.stderr, "")
+
+    def test_help_and_version(self):
+        done = subprocess.run([DAEMON, "--help"], check=True, capture_output=True, text=True, timeout=WAIT_S)
+        page = (SOURCE / "docs/man/gpupoold.8.scd").read_text()
+        for option in re.findall(r"(?m)^(?:\*-h\*, )?\*(--[a-z-]+)\*", page):
+            self.assertIn(option, done.stdout)
+        done = subprocess.run([DAEMON, "--version"], check=True, capture_output=True, text=True, timeout=WAIT_S)
+        self.assertRegex(done.stdout, r"\d+\.\d+\.\d+")
+
+    def test_reload_changes_what_it_can_and_names_what_it_cannot(self):
+        with Daemon(CONFIG) as daemon:
+            def limits():
+                return {pool["limit_bytes"] for pool in daemon.ask("pools")["pools"] if pool["kind"] == "host"}
+
+            daemon.config.write_text("[daemon]\nsessions_limit = 7\n[host]\nlimit = 128MiB\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: limits() == {128 * MIB}, "the reloaded limit is there")
+            self.assertEqual(daemon.ask("stats")["daemon"]["sessions_limit"], 7)
+
+            # A mistake changes nothing, not even what stands before it; the reload after it works.
+            daemon.config.write_text("[host]\nlimit = 64MiB\nlimit = nonsense\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: "gpupoold.conf:3" in daemon.log_text(), "the log names the mistake")
+            self.assertEqual(limits(), {128 * MIB})
+            daemon.config.write_text("[host]\nlimit = 32MiB\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: limits() == {32 * MIB}, "the daemon reloads after a mistake")
+
+    def test_reserves_are_there_from_the_start_and_trim_tells_what_it_frees(self):
+        with Daemon("[device]\nreserve = 64MiB\n[host]\nlimit = 256MiB\n") as daemon:
+            pools = [pool for pool in daemon.ask("pools")["pools"] if pool["kind"] == "device"]
+            self.assertEqual([pool["reserve_bytes"] for pool in pools], [64 * MIB] * 2)
+            wait_until(lambda: all(pool["reserved_bytes"] >= 64 * MIB and pool["state"] == "ready"
+                                   for pool in daemon.ask("pools")["pools"] if pool["kind"] == "device"),
+                       "the reserve is made")
+            reply = daemon.ask("trim")
+            self.assertNotIn("error", reply)
+            self.assertEqual(reply["trimmed_bytes"], sum(pool["trimmed_bytes"] for pool in reply["pools"]))
+
+
+class Life(unittest.TestCase):
+    def test_it_stops_cleanly_and_takes_its_sockets_along(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number), Daemon(CONFIG) as daemon:
+                daemon.process.send_signal(number)
+                self.assertEqual(daemon.process.wait(WAIT_S), 0, daemon.log_text())
+                daemon.process = None
+                self.assertFalse(daemon.socket.exists())
+                self.assertFalse(daemon.admin_socket.exists())
+
+    def test_a_second_daemon_on_the_same_socket_is_refused(self):
+        with Daemon(CONFIG) as daemon:
+            second = subprocess.run(daemon.command(), check=False, capture_output=True, text=True, timeout=WAIT_S,
+                                    env=daemon.variables())
+            self.assertNotEqual(second.returncode, 0)
+            self.assertIn(str(daemon.socket), second.stderr)
+            self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
+
+    def test_what_a_killed_daemon_left_behind_is_replaced(self):
+        with Daemon(CONFIG) as daemon:
+            daemon.kill()
+            self.assertTrue(daemon.socket.exists())
+            daemon.start()
+            self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
+
+    def test_a_file_that_is_no_socket_is_left_alone(self):
+        with Daemon(CONFIG, start=False) as daemon:
+            daemon.socket.write_text("precious")
+            done = subprocess.run(daemon.command(), check=False, capture_output=True, text=True, timeout=WAIT_S,
+                                  env=daemon.variables())
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(daemon.socket.read_text(), "precious")
+
+
+class ServiceManager(unittest.TestCase):
+    """What systemd does, done by hand."""
+
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="gpupool-notify-")
+        self.path = os.path.join(self.directory.name, "notify")
+        self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notify.bind(self.path)
+
+    def tearDown(self):
+        self.notify.close()
+        self.directory.cleanup()
+
+    def wait_for(self, word):
+        self.notify.settimeout(WAIT_S)
+        while True:
+            if word in self.notify.recv(4096).decode().split("\n"):
+                return
+
+    def test_it_says_when_it_is_ready_reloading_and_stopping(self):
+        with Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path}) as daemon:
+            self.wait_for("READY=1")
+            daemon.process.send_signal(signal.SIGHUP)
+            self.wait_for("RELOADING=1")
+            self.wait_for("READY=1")
+            daemon.process.send_signal(signal.SIGTERM)
+            self.wait_for("STOPPING=1")
+            self.assertEqual(daemon.process.wait(WAIT_S), 0)
+            daemon.process = None
+
+    def test_it_feeds_the_watchdog(self):
+        with Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path, "WATCHDOG_USEC": "200000"}):
+            for _ in range(3):
+                self.wait_for("WATCHDOG=1")
+
+    def test_it_takes_its_sockets_from_the_manager(self):
+        with Daemon(CONFIG, start=False) as daemon:
+            listeners = []
+            for kind, path in ((socket.SOCK_STREAM, daemon.admin_socket), (socket.SOCK_SEQPACKET, daemon.socket)):
+                listener = socket.socket(socket.AF_UNIX, kind)
+                listener.bind(str(path))
+                listener.listen()
+                listeners.append(listener)
+            before = [os.stat(path).st_ino for path in (daemon.admin_socket, daemon.socket)]
+            # The manager's descriptors are 3 and 4 and LISTEN_PID is the daemon's own, which a shell knows before it becomes
+            # the daemon.
+            copies = [os.dup(listener.fileno()) for listener in listeners]
+            command = f"exec 3<&{copies[0]} 4<&{copies[1]}; LISTEN_PID=$$ exec \"$@\""
+            environment = {**daemon.variables(), "LISTEN_FDS": "2", "LISTEN_FDNAMES": "admin:data",
+                           "NOTIFY_SOCKET": self.path}
+            with open(daemon.log, "ab") as log:
+                daemon.process = subprocess.Popen(["/bin/bash", "-c", command, "bash", *daemon.command()], pass_fds=copies,
+                                                  env=environment, stdout=log, stderr=log)
+            for copy in copies:
+                os.close(copy)
+            for listener in listeners:
+                listener.close()
+            self.wait_for("READY=1")
+            self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as data:
+                data.connect(str(daemon.socket))
+                wait_until(lambda: select.select([data], [], [], 0)[0] or daemon.ask("ping"), "it serves")
+            self.assertEqual([os.stat(path).st_ino for path in (daemon.admin_socket, daemon.socket)], before)
+            self.assertEqual(daemon.stop(), 0, daemon.log_text())
+            # They are the manager's: the next daemon finds them where they were.
+            self.assertTrue(daemon.socket.exists() and daemon.admin_socket.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

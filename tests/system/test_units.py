@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The systemd units, as configured."""
+import configparser
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+UNITS = pathlib.Path(os.environ["GPUPOOL_UNITS"])
+SYSTEM_UNITS = pathlib.Path("/usr/lib/systemd/system")
+NAMES = ("gpupoold.service", "gpupoold.socket", "gpupoold-admin.socket")
+# Ten is no protection at all, in systemd-analyze's tenths.
+EXPOSURE_LIMIT = 15
+
+
+def read_unit(name):
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str
+    unit.read(UNITS / name)
+    return unit
+
+
+class Units(unittest.TestCase):
+    def verify(self, directory, change=""):
+        """Verifies the units in a root of their own, with the system's units around them and a program to start. (The unit
+        names the installed daemon, which need not be there when tests run.)"""
+        root = pathlib.Path(directory)
+        units = root / "usr/lib/systemd/system"
+        shutil.copytree(SYSTEM_UNITS, units, symlinks=True)
+        for name in NAMES:
+            shutil.copy(UNITS / name, units)
+        with open(units / "gpupoold.service", "a", encoding="utf-8") as service:
+            service.write(change)
+        for program in (read_unit("gpupoold.service")["Service"]["ExecStart"].split()[0], "/bin/kill"):
+            path = root / program.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy("/bin/true", path)
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", f"--root={root}", *NAMES], check=False,
+                              capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_systemd_has_nothing_to_say_about_the_units(self):
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(self.verify(directory), (0, ""))
+
+    def test_systemd_would_say_something_about_a_mistake(self):
+        with tempfile.TemporaryDirectory() as directory:
+            _, said = self.verify(directory, "[Service]\nNoNewPrivilege=yes\n")
+            self.assertIn("NoNewPrivilege", said)
+
+    def exposure(self, path):
+        return subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
+                               f"--threshold={EXPOSURE_LIMIT}", str(path)], check=False, capture_output=True, text=True,
+                              timeout=120)
+
+    def test_the_service_is_exposed_to_at_most_1_5(self):
+        done = self.exposure(UNITS / "gpupoold.service")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("Overall exposure level", done.stdout)
+
+    def test_the_measure_of_exposure_can_fail(self):
+        with tempfile.TemporaryDirectory() as directory:
+            open_service = pathlib.Path(directory) / "gpupoold.service"
+            open_service.write_text("[Service]\nExecStart=/bin/true\n", encoding="utf-8")
+            self.assertNotEqual(self.exposure(open_service).returncode, 0)
+
+    def test_the_sockets_are_those_that_daemon_and_tools_expect(self):
+        data, admin = read_unit("gpupoold.socket")["Socket"], read_unit("gpupoold-admin.socket")["Socket"]
+        self.assertEqual(data["ListenSequentialPacket"], "/run/gpupool/gpupool.sock")
+        self.assertEqual((data["FileDescriptorName"], data["SocketMode"], data["SocketGroup"]),
+                         ("data", "0660", "gpupool"))
+        self.assertEqual(admin["ListenStream"], "/run/gpupool/admin.sock")
+        self.assertEqual((admin["FileDescriptorName"], admin["SocketMode"], admin["Service"]),
+                         ("admin", "0666", "gpupoold.service"))
+
+    def test_clients_keep_their_uids_and_names(self):
+        service = read_unit("gpupoold.service")["Service"]
+        self.assertNotIn("PrivateUsers", service)
+        self.assertEqual((service["ProtectProc"], service["ProcSubset"]), ("default", "all"))
+
+
+class SystemFiles(unittest.TestCase):
+    def test_the_user_and_the_directory_can_be_made(self):
+        source = pathlib.Path(os.environ["GPUPOOL_SOURCE"]) / "systemd"
+        with tempfile.TemporaryDirectory() as directory:
+            users = pathlib.Path(directory) / "etc"
+            users.mkdir()
+            subprocess.run(["systemd-sysusers", f"--root={directory}", str(source / "sysusers.conf")], check=True,
+                           capture_output=True, timeout=120)
+            self.assertIn("\ngpupool:", "\n" + (users / "passwd").read_text())
+            self.assertIn("\ngpupool:", "\n" + (users / "group").read_text())
+            subprocess.run(["systemd-tmpfiles", "--create", f"--root={directory}", str(source / "tmpfiles.conf")],
+                           check=True, capture_output=True, timeout=120)
+            made = pathlib.Path(directory) / "run/gpupool"
+            self.assertEqual(made.stat().st_mode & 0o7777, 0o755)
+
+
+if __name__ == "__main__":
+    unittest.main()
