@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table on real GPUs. It must not disturb the program that it lives in: a call that needs a context
+ * pushes the primary context of its device, calls the driver, and pops it again, so that the thread's current
+ * device and context stay what they were; primary contexts are retained with the first call that needs one
+ * and kept for the process.
+ *
+ * The driver's own functions are called, looked up through the statically linked runtime, and not the
+ * runtime's wrappers: those keep an error pending on the thread when they fail, and where the program uses
+ * the same runtime, clearing it would lose an error that the program has not looked at yet. The numbers of
+ * CUresult and cudaError_t are the same ones. The runtime gives the entry points, the errors' names and the
+ * thread's current device.
+ *
+ * Limits: a program that resets a device (cudaDeviceReset) takes this object's context away with it. Where no
+ * context is current, the current device is that of this copy of the runtime: a program with a runtime of its
+ * own that has only chosen a device, in CUDA before 12.0, is not seen.
+ */
+#include "gpu/gpu.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include "base/cleanup.h"
+#include "gpu/nvml.h"
+
+/* All entry points are those of CUDA 12.0, whatever toolkit builds this and whatever driver runs it. */
+#define DRIVER_VERSION 12000
+#define DEVICES_MAX    64 /* of a process: twice what the largest servers have */
+
+/* The driver's functions: member, symbol, type. */
+#define DRIVER_CALLS(X)                                                                                      \
+    X(init, "cuInit", PFN_cuInit_v2000)                                                                      \
+    X(device_count, "cuDeviceGetCount", PFN_cuDeviceGetCount_v2000)                                          \
+    X(device_get, "cuDeviceGet", PFN_cuDeviceGet_v2000)                                                      \
+    X(device_name, "cuDeviceGetName", PFN_cuDeviceGetName_v2000)                                             \
+    X(device_uuid, "cuDeviceGetUuid", PFN_cuDeviceGetUuid_v11040)                                            \
+    X(device_total, "cuDeviceTotalMem", PFN_cuDeviceTotalMem_v3020)                                          \
+    X(device_bus, "cuDeviceGetPCIBusId", PFN_cuDeviceGetPCIBusId_v4010)                                      \
+    X(primary_retain, "cuDevicePrimaryCtxRetain", PFN_cuDevicePrimaryCtxRetain_v7000)                        \
+    X(context_push, "cuCtxPushCurrent", PFN_cuCtxPushCurrent_v4000)                                          \
+    X(context_pop, "cuCtxPopCurrent", PFN_cuCtxPopCurrent_v4000)                                             \
+    X(context_current, "cuCtxGetCurrent", PFN_cuCtxGetCurrent_v4000)                                         \
+    X(context_device, "cuCtxGetDevice", PFN_cuCtxGetDevice_v2000)                                            \
+    X(context_synchronize, "cuCtxSynchronize", PFN_cuCtxSynchronize_v2000)                                   \
+    X(memory_info, "cuMemGetInfo", PFN_cuMemGetInfo_v3020)                                                   \
+    X(memory_allocate, "cuMemAlloc", PFN_cuMemAlloc_v3020)                                                   \
+    X(memory_free, "cuMemFree", PFN_cuMemFree_v3020)                                                         \
+    X(ipc_export, "cuIpcGetMemHandle", PFN_cuIpcGetMemHandle_v4010)                                          \
+    X(ipc_open, "cuIpcOpenMemHandle", PFN_cuIpcOpenMemHandle_v11000)                                         \
+    X(ipc_close, "cuIpcCloseMemHandle", PFN_cuIpcCloseMemHandle_v4010)                                       \
+    X(host_register, "cuMemHostRegister", PFN_cuMemHostRegister_v6050)                                       \
+    X(host_unregister, "cuMemHostUnregister", PFN_cuMemHostUnregister_v4000)                                 \
+    X(host_device_pointer, "cuMemHostGetDevicePointer", PFN_cuMemHostGetDevicePointer_v3020)                 \
+    X(stream_create, "cuStreamCreate", PFN_cuStreamCreate_v2000)                                             \
+    X(stream_destroy, "cuStreamDestroy", PFN_cuStreamDestroy_v4000)                                          \
+    X(stream_synchronize, "cuStreamSynchronize", PFN_cuStreamSynchronize_v2000)                              \
+    X(stream_query, "cuStreamQuery", PFN_cuStreamQuery_v2000)                                                \
+    X(stream_is_capturing, "cuStreamIsCapturing", PFN_cuStreamIsCapturing_v10000)                            \
+    X(stream_write64, "cuStreamWriteValue64", PFN_cuStreamWriteValue64_v11070)                               \
+    X(stream_wait64, "cuStreamWaitValue64", PFN_cuStreamWaitValue64_v11070)                                  \
+    X(memory_set, "cuMemsetD8Async", PFN_cuMemsetD8Async_v3020)                                              \
+    X(memory_copy, "cuMemcpyAsync", PFN_cuMemcpyAsync_v4000)
+
+#define DRIVER_MEMBER(member, symbol, type) type member;
+static struct { DRIVER_CALLS(DRIVER_MEMBER) } driver;
+
+struct device {
+    CUdevice handle;
+    struct gpu_device description;
+    CUcontext context; /* atomic; NULL until a call needs it */
+};
+
+static struct {
+    pthread_mutex_t lock; /* initialisation, and making contexts */
+    bool ready;
+    struct device devices[DEVICES_MAX];
+    unsigned device_count;
+    int first; /* atomic: the device whose context was made first, for calls that name no device; -1: none yet
+                */
+} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER, .first = -1};
+
+_Static_assert(sizeof(CUipcMemHandle) == GPU_IPC_HANDLE_BYTES, "gpu.h's handle is the driver's");
+_Static_assert(sizeof(CUuuid) == GPU_UUID_BYTES, "gpu.h's UUID is the driver's");
+_Static_assert((int)CUDA_ERROR_OUT_OF_MEMORY == (int)GPU_ERROR_MEMORY_ALLOCATION &&
+                   (int)CUDA_ERROR_INVALID_CONTEXT == (int)GPU_ERROR_INVALID_CONTEXT &&
+                   (int)CUDA_ERROR_MAP_FAILED == (int)GPU_ERROR_MAP_BUFFER_OBJECT_FAILED &&
+                   (int)CUDA_ERROR_INVALID_HANDLE == (int)GPU_ERROR_INVALID_RESOURCE_HANDLE &&
+                   (int)CUDA_ERROR_NOT_READY == (int)GPU_ERROR_NOT_READY &&
+                   (int)CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED == (int)GPU_ERROR_HOST_MEMORY_NOT_REGISTERED,
+               "the driver's errors have the runtime's numbers");
+
+/* --- contexts --- */
+
+/* The device's primary context, made if need be. */
+static int context_get(unsigned device, CUcontext *ret_context) {
+    CUcontext context;
+    int r = 0;
+
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    context = __atomic_load_n(&cuda.devices[device].context, __ATOMIC_ACQUIRE);
+    if (context == NULL) {
+        pthread_mutex_lock(&cuda.lock);
+        context = cuda.devices[device].context;
+        if (context == NULL) {
+            r = (int)driver.primary_retain(&context, cuda.devices[device].handle);
+            if (r == 0) {
+                __atomic_store_n(&cuda.devices[device].context, context, __ATOMIC_RELEASE);
+                if (cuda.first < 0)
+                    __atomic_store_n(&cuda.first, (int)device, __ATOMIC_RELEASE);
+            }
+        }
+        pthread_mutex_unlock(&cuda.lock);
+        if (r != 0)
+            return r;
+    }
+    *ret_context = context;
+    return 0;
+}
+
+static int context_enter(unsigned device) {
+    CUcontext context;
+    int r = context_get(device, &context);
+
+    return r != 0 ? r : (int)driver.context_push(context);
+}
+
+/* Leaves the context again. Returns the result of the call that was made in it. */
+static int context_leave(CUresult result) {
+    CUcontext popped;
+    int r = (int)driver.context_pop(&popped);
+
+    return result != CUDA_SUCCESS ? (int)result : r;
+}
+
+/* One driver call in the device's context. */
+#define IN_CONTEXT(device, call)                                                                             \
+    __extension__({                                                                                          \
+        int r_ = context_enter(device);                                                                      \
+        r_ != 0 ? r_ : context_leave(call);                                                                  \
+    })
+
+/* --- devices --- */
+
+static int cuda_device_count(unsigned *ret_count) {
+    *ret_count = cuda.device_count;
+    return 0;
+}
+
+static int cuda_device_describe(unsigned device, struct gpu_device *ret_device) {
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    *ret_device = cuda.devices[device].description;
+    return 0;
+}
+
+static int cuda_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes) {
+    size_t free_bytes, total_bytes;
+    int r = IN_CONTEXT(device, driver.memory_info(&free_bytes, &total_bytes));
+
+    if (r != 0)
+        return r;
+    *ret_free_bytes = free_bytes;
+    *ret_total_bytes = total_bytes;
+    return 0;
+}
+
+static int cuda_device_synchronize(unsigned device) {
+    return IN_CONTEXT(device, driver.context_synchronize());
+}
+
+static int cuda_device_current(unsigned *ret_device) {
+    CUcontext context = NULL;
+    CUdevice handle;
+    int ordinal, r = (int)driver.context_current(&context);
+
+    if (r != 0)
+        return r;
+    if (context != NULL) {
+        r = (int)driver.context_device(&handle);
+        if (r != 0)
+            return r;
+        for (unsigned i = 0; i < cuda.device_count; i++)
+            if (cuda.devices[i].handle == handle) {
+                *ret_device = i;
+                return 0;
+            }
+        return GPU_ERROR_INVALID_DEVICE;
+    }
+    r = (int)cudaGetDevice(&ordinal);
+    if (r != 0) {
+        cudaGetLastError();
+        return r;
+    }
+    if (ordinal < 0 || (unsigned)ordinal >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    *ret_device = (unsigned)ordinal;
+    return 0;
+}
+
+/* A device for calls that concern all of them: always the same one once there is a context, so that what was
+ * registered in it is unregistered in it, and none whose context would be made for this alone. */
+static int any_device(unsigned *ret_device) {
+    int first = __atomic_load_n(&cuda.first, __ATOMIC_ACQUIRE);
+
+    if (first < 0)
+        return cuda_device_current(ret_device);
+    *ret_device = (unsigned)first;
+    return 0;
+}
+
+/* --- memory --- */
+
+static int cuda_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory) {
+    CUdeviceptr memory;
+    int r;
+
+    if (size_bytes == 0 || size_bytes % GPU_ALLOCATION_GRANULE != 0)
+        return GPU_ERROR_INVALID_VALUE;
+    r = IN_CONTEXT(device, driver.memory_allocate(&memory, size_bytes));
+    if (r == 0)
+        *ret_memory = (void *)(uintptr_t)memory;
+    return r;
+}
+
+static int cuda_memory_free(unsigned device, void *memory) {
+    if (memory == NULL)
+        return GPU_ERROR_INVALID_VALUE;
+    return IN_CONTEXT(device, driver.memory_free((uintptr_t)memory));
+}
+
+static int cuda_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle) {
+    CUipcMemHandle handle;
+    int r = IN_CONTEXT(device, driver.ipc_export(&handle, (uintptr_t)memory));
+
+    if (r == 0)
+        memcpy(ret_handle->bytes, &handle, sizeof(handle));
+    return r;
+}
+
+static int cuda_ipc_open(unsigned device, const struct gpu_ipc_handle *bytes, void **ret_memory) {
+    CUipcMemHandle handle;
+    CUdeviceptr memory;
+    int r;
+
+    memcpy(&handle, bytes->bytes, sizeof(handle));
+    r = IN_CONTEXT(device, driver.ipc_open(&memory, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    if (r == 0)
+        *ret_memory = (void *)(uintptr_t)memory;
+    return r;
+}
+
+static int cuda_ipc_close(unsigned device, void *memory) {
+    return IN_CONTEXT(device, driver.ipc_close((uintptr_t)memory));
+}
+
+static int cuda_host_register(void *memory, uint64_t size_bytes) {
+    unsigned device;
+    int r = any_device(&device);
+
+    if (r != 0)
+        return r;
+    return IN_CONTEXT(
+        device,
+        driver.host_register(memory, size_bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+}
+
+static int cuda_host_unregister(void *memory) {
+    unsigned device;
+    int r = any_device(&device);
+
+    return r != 0 ? r : IN_CONTEXT(device, driver.host_unregister(memory));
+}
+
+/* --- streams --- */
+
+static int cuda_stream_create(unsigned device, void **ret_stream) {
+    CUstream stream;
+    int r = IN_CONTEXT(device, driver.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+
+    if (r == 0)
+        *ret_stream = stream;
+    return r;
+}
+
+static int cuda_stream_destroy(unsigned device, void *stream) {
+    return IN_CONTEXT(device, driver.stream_destroy(stream));
+}
+
+static int cuda_stream_synchronize(unsigned device, void *stream) {
+    return IN_CONTEXT(device, driver.stream_synchronize(stream));
+}
+
+static int cuda_stream_query(unsigned device, void *stream) {
+    return IN_CONTEXT(device, driver.stream_query(stream));
+}
+
+static int cuda_stream_is_capturing(unsigned device, void *stream, bool *ret_capturing) {
+    CUstreamCaptureStatus status;
+    int r = IN_CONTEXT(device, driver.stream_is_capturing(stream, &status));
+
+    if (r == 0)
+        *ret_capturing = status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return r;
+}
+
+/* In the device's context: the address by which the device reaches a word of registered host memory. */
+static CUresult word_write(void *stream, uint64_t *word, uint64_t value) {
+    CUdeviceptr address;
+    CUresult result = driver.host_device_pointer(&address, word, 0);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    return driver.stream_write64(stream, address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+static CUresult word_wait(void *stream, uint64_t *word, uint64_t value) {
+    CUdeviceptr address;
+    CUresult result = driver.host_device_pointer(&address, word, 0);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    return driver.stream_wait64(stream, address, value, CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+static int cuda_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    return IN_CONTEXT(device, word_write(stream, word, value));
+}
+
+static int cuda_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    return IN_CONTEXT(device, word_wait(stream, word, value));
+}
+
+static int cuda_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
+    return IN_CONTEXT(device, driver.memory_set((uintptr_t)memory, byte, size_bytes, stream));
+}
+
+static int cuda_memory_copy(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream) {
+    return IN_CONTEXT(device, driver.memory_copy((uintptr_t)to, (uintptr_t)from, size_bytes, stream));
+}
+
+/* --- what is told of others, and errors --- */
+
+static int cuda_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count) {
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    return nvml_compute_processes(&cuda.devices[device].description.uuid, pids, capacity, ret_count);
+}
+
+static const char *cuda_error_name(int error) {
+    return cudaGetErrorName((cudaError_t)error);
+}
+
+static const char *cuda_error_text(int error) {
+    return cudaGetErrorString((cudaError_t)error);
+}
+
+static const struct gpu table = {
+    .name = "cuda",
+    .device_count = cuda_device_count,
+    .device_describe = cuda_device_describe,
+    .device_memory = cuda_device_memory,
+    .device_synchronize = cuda_device_synchronize,
+    .device_current = cuda_device_current,
+    .memory_allocate = cuda_memory_allocate,
+    .memory_free = cuda_memory_free,
+    .ipc_export = cuda_ipc_export,
+    .ipc_open = cuda_ipc_open,
+    .ipc_close = cuda_ipc_close,
+    .host_register = cuda_host_register,
+    .host_unregister = cuda_host_unregister,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .stream_synchronize = cuda_stream_synchronize,
+    .stream_query = cuda_stream_query,
+    .stream_is_capturing = cuda_stream_is_capturing,
+    .stream_write64 = cuda_stream_write64,
+    .stream_wait64 = cuda_stream_wait64,
+    .memory_set = cuda_memory_set,
+    .memory_copy = cuda_memory_copy,
+    .processes = cuda_processes,
+    .error_name = cuda_error_name,
+    .error_text = cuda_error_text,
+};
+
+/* --- initialisation --- */
+
+/* Looks one of the driver's functions up. The runtime opens libcuda.so.1 itself, and says so where there is
+ * none. */
+static int driver_symbol(const char *symbol, void **ret_function) {
+    enum cudaDriverEntryPointQueryResult status;
+    void *function = NULL;
+    cudaError_t error;
+
+#if CUDART_VERSION >= 12050
+    error =
+        cudaGetDriverEntryPointByVersion(symbol, &function, DRIVER_VERSION, cudaEnableLegacyStream, &status);
+#else
+    error = cudaGetDriverEntryPoint(symbol, &function, cudaEnableLegacyStream, &status);
+#endif
+    if (error != cudaSuccess) {
+        cudaGetLastError(); /* not the program's */
+        return (int)error;
+    }
+    if (status != cudaDriverEntryPointSuccess || function == NULL)
+        return GPU_ERROR_INSUFFICIENT_DRIVER;
+    *ret_function = function;
+    return 0;
+}
+
+static int driver_load(void) {
+    int r = 0;
+
+#define DRIVER_LOAD(member, symbol, type)                                                                    \
+    if (r == 0)                                                                                              \
+        r = driver_symbol(symbol, (void **)&driver.member);
+    DRIVER_CALLS(DRIVER_LOAD)
+    return r;
+}
+
+/* The NUMA node of a PCI device, or -1. */
+static int numa_node(char *bus) {
+    _cleanup_(fclosep) FILE *file = NULL;
+    char path[128];
+    int node;
+
+    for (char *c = bus; *c != '\0'; c++)
+        *c = (char)tolower((unsigned char)*c);
+    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", bus);
+    file = fopen(path, "re");
+    if (file == NULL || fscanf(file, "%d", &node) != 1 || node < 0)
+        return -1;
+    return node;
+}
+
+static int device_init(unsigned ordinal, struct device *device) {
+    struct gpu_device *description = &device->description;
+    char bus[32];
+    CUuuid uuid;
+    size_t total_bytes;
+    int r = (int)driver.device_get(&device->handle, (int)ordinal);
+
+    if (r == 0)
+        r = (int)driver.device_uuid(&uuid, device->handle);
+    if (r == 0)
+        r = (int)driver.device_name(description->name, (int)sizeof(description->name), device->handle);
+    if (r == 0)
+        r = (int)driver.device_total(&total_bytes, device->handle);
+    if (r != 0)
+        return r;
+    memcpy(description->uuid.bytes, uuid.bytes, GPU_UUID_BYTES);
+    description->name[sizeof(description->name) - 1] = '\0';
+    description->total_bytes = total_bytes;
+    description->numa_node = -1;
+    if (driver.device_bus(bus, (int)sizeof(bus), device->handle) == CUDA_SUCCESS)
+        description->numa_node = numa_node(bus);
+    return 0;
+}
+
+/* Locked. */
+static int cuda_init(void) {
+    int count, r = driver_load();
+
+    if (r == 0)
+        r = (int)driver.init(0);
+    if (r == 0)
+        r = (int)driver.device_count(&count);
+    if (r != 0)
+        return r;
+    if (count <= 0)
+        return GPU_ERROR_NO_DEVICE;
+    if (count > DEVICES_MAX)
+        count = DEVICES_MAX;
+    for (unsigned i = 0; i < (unsigned)count; i++) {
+        r = device_init(i, &cuda.devices[i]);
+        if (r != 0)
+            return r;
+    }
+    cuda.device_count = (unsigned)count;
+    return 0;
+}
+
+int gpu_cuda(const struct gpu **ret_gpu) {
+    int r = 0;
+
+    pthread_mutex_lock(&cuda.lock);
+    if (!cuda.ready)
+        r = cuda_init();
+    if (r == 0)
+        cuda.ready = true;
+    pthread_mutex_unlock(&cuda.lock);
+    if (r != 0)
+        return r;
+    *ret_gpu = &table;
+    return 0;
+}
+
+bool gpu_cuda_built(void) {
+    return true;
+}
+
+const char *gpu_cuda_toolkit(void) {
+    return GPUPOOL_CUDA_TOOLKIT;
+}

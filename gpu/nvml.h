@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPU_NVML_H
+#define GPU_NVML_H
+/*
+ * The one thing asked of NVML: which processes a GPU's driver still holds resources for. The library is
+ * opened at run time, once, and kept; nothing of NVML is needed to build. Thread-safe.
+ */
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "gpu/gpu.h"
+
+/* The compute processes on the device with this UUID, as pids of the caller's PID namespace. Writes at most
+ * capacity of them; *ret_count gets how many there are. Returns 0, or NOT_SUPPORTED where NVML is absent,
+ * does not know the device (a MIG slice) or fails. */
+int nvml_compute_processes(const struct gpu_uuid *uuid, pid_t *pids, size_t capacity, size_t *ret_count);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPU_SIM_H
+#define GPU_SIM_H
+/*
+ * The simulated GPU, beyond the table of gpu.h: what can be planned from outside, for tests and
+ * demonstrations.
+ *
+ * Device memory is a sealed memfd mapped in the process; streams are threads; an IPC handle is a bearer token
+ * that the exporting process exchanges for the memfd over an abstract Unix socket, whoever asks: as a legacy
+ * CUDA IPC handle does, under any uid. What a process may see of other processes is what its own exports
+ * tell: processes() lists this process and those that hold mappings of its memory, until they closed the last
+ * one or are dead.
+ *
+ * Environment, read by the first gpu_sim() of a process (text that cannot be parsed makes it fail with
+ * INVALID_VALUE):
+ *
+ *   CUDA_VISIBLE_DEVICES      ordinals or UUIDs (or unambiguous beginnings of them), as for CUDA: renumbers
+ * the devices; the first entry that names none ends the list. GPUPOOL_SIM_LATENCY=0     calls take no longer
+ * than the simulation needs. Otherwise they take what they took on an H200 (driver 580, CUDA 13.0): creating
+ * a context 336 ms, allocating 25 us and 44 us/GiB, freeing 22 us and 203 us/GiB, exporting 5 us, opening a
+ * handle 85 us, closing it 35 us, registering host memory 0.15 ms and 31 ms/GiB, unregistering 50 us and 11.5
+ * ms/GiB. GPUPOOL_SIM_FAIL          "call:n:error[,...]": the n-th call (from 1, counted in this process) of
+ * that name in the table fails with that error (a number) and does nothing else; "n+": it and all later ones.
+ * The call "any" counts all calls. "memory_allocate:3:2,ipc_open:1+:201". GPUPOOL_SIM_HANG
+ * "call:n:milliseconds[,...]": the n-th call sleeps so long before it does its work. GPUPOOL_SIM_LINGER_MS=N
+ * how a dead client's GPU work looks (a kernel in flight outlives its process by milliseconds, or by seconds
+ * where a forked child holds the device open). With the first import the process forks a ghost. When the
+ * process dies with imported memory still mapped, the ghost goes on writing an incrementing 64-bit counter to
+ * the first word of each such allocation for N ms; so long the exporter's processes() lists the dead pid. The
+ *                             ghost is an ordinary child of the process: a wait for "any child" sees it.
+ *   GPUPOOL_SIM_LINGER_KEEP_FDS=1  the ghost keeps all descriptors that the process had open at its first
+ * import, as a forked worker does. Otherwise it closes them.
+ *
+ * Where it differs from CUDA: streams are never captured; the default streams do not order other streams;
+ * stream waits and writes, copies and sets take the CPU's time; copies with unregistered host memory on one
+ * side are synchronous; host code can read and write device memory through its pointer; the socket is found
+ * only within one network namespace; memory that importers still have mapped does not count against the
+ * device's size once its exporter has freed it; a peer GPU's memory is listed for the GPU that it lies on.
+ */
+#include <stdbool.h>
+
+#include "gpu/gpu.h"
+
+/* Plans one failure in this process, in place of the one planned before: from now on the nth call (from 1) of
+ * that name in the table, or of any table call for "any", fails with error and does nothing else. nth 0:
+ * none. Returns 0, or -EINVAL when the table has no such call. Thread-safe. */
+int gpu_sim_fail(const char *call, unsigned nth, int error);
+
+/* Whether the failure planned last has happened: an n-th failure loop ends with the round in which it did
+ * not. */
+bool gpu_sim_failed(void);
+
+/* Sets the calling thread's current device, as cudaSetDevice() would: what device_current() returns. Threads
+ * start with device 0. Returns 0 or INVALID_DEVICE. */
+int gpu_sim_set_device(unsigned device);
+
+#endif

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The exporter's side of IPC. With its first export a process starts one thread, which serves an abstract
+ * Unix socket for the rest of the process's life: whoever presents a valid handle gets the allocation's
+ * memfd, under any uid. A connection (a peer) stays open while its process has the memory mapped, which is
+ * how processes() knows who has.
+ *
+ * A peer is fresh until it presented a valid handle; fresh peers are few and have little time. Every packet
+ * is one handle, every answer one sim_answer; anything else ends the connection. Nothing here blocks on a
+ * peer: what cannot be sent at once ends the connection too. The peers belong to the thread; the lock is for
+ * those who count them.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "gpu/sim_internal.h"
+
+#define PEERS_MAX       4096u /* what a process with 16 GPUs and 256 clients of each needs */
+#define FRESH_PEERS_MAX 64u   /* an importer presents its handle in the moment after it connected */
+#define FRESH_NS        (10 * NS_PER_S)
+#define BACKLOG         1024
+#define EVENTS_MAX      64
+#define ACCEPTS_MAX     64              /* in a row, before the peers have their turn again */
+#define EXPORT_NS       (5 * NS_PER_US) /* measured on H200: 2–6 us */
+
+struct peer {
+    int fd;
+    pid_t pid;
+    uint32_t devices;     /* a bit for each physical device that it asked memory of; 0: fresh */
+    uint64_t deadline_ns; /* while fresh */
+    struct list link;     /* in exporter.fresh or exporter.peers */
+};
+
+static struct {
+    pthread_mutex_t lock; /* start; peers' membership and devices */
+    bool started;
+    uint32_t pid;
+    uint8_t nonce[SIM_NONCE_BYTES];
+    int listener, epoll, spare;
+    struct list fresh; /* oldest first; the thread's alone */
+    struct list peers;
+    unsigned fresh_count, peer_count;
+} exporter = {.lock = PTHREAD_MUTEX_INITIALIZER, .listener = -1, .epoll = -1, .spare = -1};
+
+int sim_random(void *bytes, size_t size) {
+    return getrandom(bytes, size, 0) == (ssize_t)size ? 0 : GPU_ERROR_UNKNOWN;
+}
+
+unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address) {
+    char text[sizeof(address->sun_path) - 1];
+    int length = snprintf(text, sizeof(text), "gpupool-sim/%u/", (unsigned)handle->pid);
+
+    for (unsigned i = 0; i < SIM_NONCE_BYTES; i++)
+        length += snprintf(text + length, sizeof(text) - (size_t)length, "%02x", handle->nonce[i]);
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(address->sun_path + 1, text, (size_t)length); /* the leading NUL makes it abstract */
+    return (unsigned)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+bool sim_handle_is_own(const struct sim_handle *handle) {
+    bool own;
+
+    pthread_mutex_lock(&exporter.lock);
+    own = exporter.started && memcmp(handle->nonce, exporter.nonce, sizeof(exporter.nonce)) == 0;
+    pthread_mutex_unlock(&exporter.lock);
+    return own;
+}
+
+/* --- peers --- */
+
+static void peer_end(struct peer *peer) {
+    pthread_mutex_lock(&exporter.lock);
+    list_remove(&peer->link);
+    if (peer->devices == 0)
+        exporter.fresh_count--;
+    exporter.peer_count--;
+    pthread_mutex_unlock(&exporter.lock);
+    close_fd(peer->fd);
+    free(peer);
+}
+
+/* Compares all bytes whatever they are, so that the time taken says nothing about the secret. */
+static bool secret_equal(const uint8_t *a, const uint8_t *b) {
+    uint8_t difference = 0;
+
+    for (unsigned i = 0; i < SIM_SECRET_BYTES; i++)
+        difference |= a[i] ^ b[i];
+    return difference == 0;
+}
+
+/* The allocation that a handle names; the caller gets a reference. */
+static int handle_resolve(const struct sim_handle *handle, struct sim_range **ret_range) {
+    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
+
+    if (handle->magic != SIM_MAGIC || handle->reserved != 0 || !sim_handle_is_own(handle))
+        return GPU_ERROR_INVALID_VALUE;
+    range = sim_range_find_allocation(handle->id);
+    if (range == NULL)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED; /* freed */
+    if (!secret_equal(handle->secret, range->secret) || handle->physical != range->physical)
+        return GPU_ERROR_INVALID_VALUE;
+    *ret_range = take_ptr(&range);
+    return 0;
+}
+
+/* Sends an answer, and the descriptor where there is one. Never blocks. */
+static int answer_send(int fd, const struct sim_answer *answer, int memfd) {
+    struct iovec part = {.iov_base = (void *)answer, .iov_len = sizeof(*answer)};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (memfd >= 0) {
+        control.header = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof(int)),
+            .cmsg_level = SOL_SOCKET,
+            .cmsg_type = SCM_RIGHTS,
+        };
+        memcpy(CMSG_DATA(&control.header), &memfd, sizeof(memfd));
+        message.msg_control = &control;
+        message.msg_controllen = sizeof(control);
+    }
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(*answer) ? 0 : -EIO;
+}
+
+/* Reads one packet and answers it. Returns 0, or negative when the connection is to end. */
+static int peer_serve(struct peer *peer) {
+    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
+    struct sim_answer answer = {0};
+    struct sim_handle handle;
+    ssize_t length;
+
+    /* No control buffer: the kernel drops whatever descriptors a peer attaches. */
+    length = recv(peer->fd, &handle, sizeof(handle), MSG_DONTWAIT | MSG_TRUNC);
+    if (length < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+    if (length != sizeof(handle))
+        return -EPROTO;
+    answer.error = (uint32_t)handle_resolve(&handle, &range);
+    if (answer.error != 0)
+        return answer_send(peer->fd, &answer, -1);
+    pthread_mutex_lock(&exporter.lock);
+    if (peer->devices == 0) {
+        exporter.fresh_count--;
+        list_remove(&peer->link);
+        list_append(&exporter.peers, &peer->link);
+    }
+    peer->devices |= 1u << range->physical;
+    pthread_mutex_unlock(&exporter.lock);
+    answer.size_bytes = range->size_bytes;
+    return answer_send(peer->fd, &answer, range->memfd);
+}
+
+/* Takes an accepted connection over; closes it where there is no room. */
+static void peer_begin(int accepted) {
+    _cleanup_(close_fdp) int fd = accepted;
+    _cleanup_(freep) struct peer *peer = NULL;
+    struct ucred credentials;
+    socklen_t length = sizeof(credentials);
+
+    if (exporter.fresh_count == FRESH_PEERS_MAX)
+        peer_end(list_first(&exporter.fresh, struct peer, link));
+    if (exporter.peer_count == PEERS_MAX ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0)
+        return;
+    peer = calloc(1, sizeof(*peer));
+    if (peer == NULL || epoll_ctl(exporter.epoll, EPOLL_CTL_ADD, fd,
+                                  &(struct epoll_event){.events = EPOLLIN, .data.ptr = peer}) < 0)
+        return;
+    peer->fd = take_fd(&fd);
+    peer->pid = credentials.pid;
+    peer->deadline_ns = clock_now_ns() + FRESH_NS;
+    pthread_mutex_lock(&exporter.lock);
+    list_append(&exporter.fresh, &peer->link);
+    exporter.fresh_count++;
+    exporter.peer_count++;
+    pthread_mutex_unlock(&exporter.lock);
+    peer = NULL;
+}
+
+/* With all descriptors in use, a connection would stay in the queue and wake the thread for ever: it is
+ * accepted in place of the spare descriptor, and closed. */
+static void refuse_one(void) {
+    if (exporter.spare < 0)
+        return;
+    exporter.spare = close_fd(exporter.spare);
+    close_fd(accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    exporter.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void accept_some(void) {
+    for (unsigned i = 0; i < ACCEPTS_MAX; i++) {
+        int fd = accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd >= 0)
+            peer_begin(fd);
+        else if (errno == EMFILE || errno == ENFILE) {
+            if (!list_is_empty(&exporter.fresh)) {
+                peer_end(list_first(&exporter.fresh, struct peer, link));
+                continue;
+            }
+            if (exporter.spare < 0)
+                exporter.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            if (exporter.spare < 0) {
+                /* Somebody else took it in between; give the process a moment rather than spin. */
+                nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS}, NULL);
+                return;
+            }
+            refuse_one();
+        } else if (errno != ECONNABORTED && errno != EINTR)
+            return;
+    }
+}
+
+/* Ends the fresh peers whose time is over. Returns how long epoll may wait, in ms. */
+static int fresh_expire(void) {
+    while (!list_is_empty(&exporter.fresh)) {
+        struct peer *oldest = list_first(&exporter.fresh, struct peer, link);
+        uint64_t now_ns = clock_now_ns();
+
+        if (oldest->deadline_ns > now_ns)
+            return (int)((oldest->deadline_ns - now_ns) / NS_PER_MS) + 1;
+        peer_end(oldest);
+    }
+    return -1;
+}
+
+static void *serve(void *unused) {
+    (void)unused;
+    prctl(PR_SET_NAME, "gpupool-sim-ipc");
+    for (;;) {
+        struct epoll_event events[EVENTS_MAX];
+        bool accepting = false;
+        int count = epoll_wait(exporter.epoll, events, EVENTS_MAX, fresh_expire());
+
+        for (int i = 0; i < count; i++) {
+            struct peer *peer = events[i].data.ptr;
+
+            /* Accepting ends fresh peers, which may have events of their own here: it comes last. */
+            if (peer == NULL)
+                accepting = true;
+            else if (peer_serve(peer) < 0)
+                peer_end(peer);
+        }
+        if (accepting)
+            accept_some();
+    }
+    return NULL;
+}
+
+/* --- start --- */
+
+static int thread_start(void) {
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_t thread;
+    int r;
+
+    if (pthread_attr_init(&attributes) != 0)
+        return -ENOMEM;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    /* The process's signals are for the process's own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    r = -pthread_create(&thread, &attributes, serve, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return r;
+}
+
+/* Locked. */
+static int exporter_start(void) {
+    _cleanup_(close_fdp) int listener = -1, epoll = -1, spare = -1;
+    struct sockaddr_un address;
+    struct sim_handle own = {.pid = (uint32_t)getpid()};
+    socklen_t length;
+
+    if (sim_random(own.nonce, sizeof(own.nonce)) != 0)
+        return GPU_ERROR_UNKNOWN;
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    epoll = epoll_create1(EPOLL_CLOEXEC);
+    spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    length = sim_handle_address(&own, &address);
+    if (listener < 0 || epoll < 0 || spare < 0 || bind(listener, (struct sockaddr *)&address, length) < 0 ||
+        listen(listener, BACKLOG) < 0 ||
+        epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &(struct epoll_event){.events = EPOLLIN}) < 0)
+        return GPU_ERROR_UNKNOWN;
+    list_init(&exporter.fresh);
+    list_init(&exporter.peers);
+    exporter.listener = listener;
+    exporter.epoll = epoll;
+    exporter.spare = spare;
+    if (thread_start() < 0) {
+        exporter.listener = exporter.epoll = exporter.spare = -1;
+        return GPU_ERROR_UNKNOWN;
+    }
+    listener = epoll = spare = -1;
+    exporter.pid = own.pid;
+    memcpy(exporter.nonce, own.nonce, sizeof(own.nonce));
+    exporter.started = true;
+    return 0;
+}
+
+/* --- the table's calls --- */
+
+int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle) {
+    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
+    struct sim_handle handle = {.magic = SIM_MAGIC};
+    unsigned physical;
+    int r = sim_enter(SIM_IPC_EXPORT);
+
+    if (r == 0)
+        r = sim_context(device, &physical);
+    if (r != 0)
+        return r;
+    range = sim_range_find(memory);
+    if (range == NULL || range->kind != SIM_RANGE_DEVICE || range->physical != physical)
+        return GPU_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&exporter.lock);
+    if (!exporter.started)
+        r = exporter_start();
+    handle.pid = exporter.pid;
+    memcpy(handle.nonce, exporter.nonce, sizeof(handle.nonce));
+    pthread_mutex_unlock(&exporter.lock);
+    if (r != 0)
+        return r;
+    handle.physical = physical;
+    handle.id = range->id;
+    memcpy(handle.secret, range->secret, sizeof(handle.secret));
+    sim_spend(EXPORT_NS, 0, 0);
+    memcpy(ret_handle->bytes, &handle, sizeof(handle));
+    return 0;
+}
+
+/* Adds a pid that is not there yet. */
+static void pid_add(pid_t pid, pid_t *pids, size_t capacity, size_t *count) {
+    for (size_t i = 0; i < *count && i < capacity; i++)
+        if (pids[i] == pid)
+            return;
+    if (*count < capacity)
+        pids[*count] = pid;
+    (*count)++;
+}
+
+int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count) {
+    _cleanup_(freep) pid_t *seen = NULL;
+    size_t count = 0, room;
+    unsigned physical;
+    int r = sim_enter(SIM_PROCESSES);
+
+    if (r == 0)
+        r = sim_device(device, &physical);
+    if (r != 0)
+        return r;
+    pthread_mutex_lock(&exporter.lock);
+    room = exporter.peer_count + 1;
+    /* Not in the caller's array, which may be too small to tell which pids were counted. */
+    seen = malloc(room * sizeof(*seen));
+    if (seen == NULL)
+        r = GPU_ERROR_MEMORY_ALLOCATION;
+    else {
+        if (sim_has_context(physical))
+            pid_add(getpid(), seen, room, &count);
+        if (exporter.started)
+            list_for_each(position, &exporter.peers) {
+                const struct peer *peer = container_of(position, struct peer, link);
+
+                /* 0: a process outside this PID namespace, which has no pid here. */
+                if ((peer->devices & 1u << physical) != 0 && peer->pid != 0)
+                    pid_add(peer->pid, seen, room, &count);
+            }
+    }
+    pthread_mutex_unlock(&exporter.lock);
+    if (r != 0)
+        return r;
+    for (size_t i = 0; i < count && i < capacity; i++)
+        pids[i] = seen[i];
+    *ret_count = count;
+    return 0;
+}

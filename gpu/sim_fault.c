@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Planned failures and hangs of the simulated GPU. A plan names a call of the table and which of its calls it
+ * means; it counts for itself, from the moment it was made. Plans of the environment live as long as the
+ * process; one more is made, and replaced, by gpu_sim_fail(). All under one lock; without any plan a call
+ * costs one load.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "gpu/sim.h"
+#include "gpu/sim_internal.h"
+
+#define PLANS_MAX                  32u  /* of the environment; more than any test has wanted */
+#define PLAN_TEXT_MAX              128u /* one entry: a call's name and two numbers */
+#define ERROR_INITIALIZATION_ERROR 3    /* what CUDA says in a forked child */
+
+static const char *const call_names[] = {
+    [SIM_DEVICE_COUNT] = "device_count",
+    [SIM_DEVICE_DESCRIBE] = "device_describe",
+    [SIM_DEVICE_MEMORY] = "device_memory",
+    [SIM_DEVICE_SYNCHRONIZE] = "device_synchronize",
+    [SIM_DEVICE_CURRENT] = "device_current",
+    [SIM_MEMORY_ALLOCATE] = "memory_allocate",
+    [SIM_MEMORY_FREE] = "memory_free",
+    [SIM_IPC_EXPORT] = "ipc_export",
+    [SIM_IPC_OPEN] = "ipc_open",
+    [SIM_IPC_CLOSE] = "ipc_close",
+    [SIM_HOST_REGISTER] = "host_register",
+    [SIM_HOST_UNREGISTER] = "host_unregister",
+    [SIM_STREAM_CREATE] = "stream_create",
+    [SIM_STREAM_DESTROY] = "stream_destroy",
+    [SIM_STREAM_SYNCHRONIZE] = "stream_synchronize",
+    [SIM_STREAM_QUERY] = "stream_query",
+    [SIM_STREAM_IS_CAPTURING] = "stream_is_capturing",
+    [SIM_STREAM_WRITE64] = "stream_write64",
+    [SIM_STREAM_WAIT64] = "stream_wait64",
+    [SIM_MEMORY_SET] = "memory_set",
+    [SIM_MEMORY_COPY] = "memory_copy",
+    [SIM_PROCESSES] = "processes",
+    [SIM_CALL_ANY] = "any",
+};
+
+struct plan {
+    enum sim_call call;
+    uint64_t nth;  /* 0: empty */
+    uint64_t seen; /* calls so far */
+    bool and_later;
+    bool hit;
+    int error;        /* a failure */
+    uint64_t hang_ns; /* a hang */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct plan plans[PLANS_MAX];
+    size_t plan_count;
+    struct plan in_process;
+    bool any; /* atomic: there is a plan at all */
+} faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int call_parse(const char *text, enum sim_call *ret_call) {
+    for (unsigned i = 0; i < sizeof(call_names) / sizeof(call_names[0]); i++)
+        if (strcmp(text, call_names[i]) == 0) {
+            *ret_call = (enum sim_call)i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+/* A decimal number up to where the text goes on. */
+static int number_parse(char **text, uint64_t max, uint64_t *ret_number) {
+    char *end;
+    unsigned long long number;
+
+    if (**text < '0' || **text > '9')
+        return -EINVAL;
+    errno = 0;
+    number = strtoull(*text, &end, 10);
+    if (errno != 0 || number > max)
+        return -EINVAL;
+    *text = end;
+    *ret_number = number;
+    return 0;
+}
+
+/* One "call:n[+]:number". */
+static int plan_parse(char *text, bool is_hang, struct plan *ret_plan) {
+    struct plan plan = {0};
+    uint64_t number;
+    char *colon = strchr(text, ':');
+
+    if (colon == NULL)
+        return -EINVAL;
+    *colon = '\0';
+    if (call_parse(text, &plan.call) < 0)
+        return -EINVAL;
+    text = colon + 1;
+    if (number_parse(&text, UINT32_MAX, &plan.nth) < 0 || plan.nth == 0)
+        return -EINVAL;
+    if (*text == '+') {
+        plan.and_later = true;
+        text++;
+    }
+    if (*text++ != ':' || number_parse(&text, INT32_MAX, &number) < 0 || number == 0 || *text != '\0')
+        return -EINVAL;
+    if (is_hang)
+        plan.hang_ns = number * NS_PER_MS;
+    else
+        plan.error = (int)number;
+    *ret_plan = plan;
+    return 0;
+}
+
+static int plans_parse(const char *text, bool is_hang) {
+    while (text != NULL && *text != '\0') {
+        char entry[PLAN_TEXT_MAX];
+        const char *comma = strchrnul(text, ',');
+        size_t length = (size_t)(comma - text);
+
+        if (length >= sizeof(entry) || faults.plan_count == PLANS_MAX)
+            return -EINVAL;
+        memcpy(entry, text, length);
+        entry[length] = '\0';
+        if (plan_parse(entry, is_hang, &faults.plans[faults.plan_count]) < 0)
+            return -EINVAL;
+        faults.plan_count++;
+        text = *comma == ',' ? comma + 1 : comma;
+    }
+    return 0;
+}
+
+int sim_fault_init(void) {
+    int r;
+
+    pthread_mutex_lock(&faults.lock);
+    faults.plan_count = 0;
+    r = plans_parse(secure_getenv("GPUPOOL_SIM_FAIL"), false);
+    if (r == 0)
+        r = plans_parse(secure_getenv("GPUPOOL_SIM_HANG"), true);
+    if (r < 0)
+        faults.plan_count = 0;
+    if (faults.plan_count > 0)
+        __atomic_store_n(&faults.any, true, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&faults.lock);
+    return r < 0 ? GPU_ERROR_INVALID_VALUE : 0;
+}
+
+/* Counts a call. Returns whether the plan means it. */
+static bool plan_hit(struct plan *plan, enum sim_call call) {
+    if (plan->nth == 0 || (plan->call != SIM_CALL_ANY && plan->call != call))
+        return false;
+    plan->seen++;
+    if (plan->seen != plan->nth && !(plan->and_later && plan->seen > plan->nth))
+        return false;
+    plan->hit = true;
+    return true;
+}
+
+int sim_enter(enum sim_call call) {
+    uint64_t hang_ns = 0;
+    int error = 0;
+
+    if (sim_is_forked())
+        return ERROR_INITIALIZATION_ERROR;
+    if (!__atomic_load_n(&faults.any, __ATOMIC_ACQUIRE))
+        return 0;
+    pthread_mutex_lock(&faults.lock);
+    for (size_t i = 0; i < faults.plan_count; i++) {
+        struct plan *plan = &faults.plans[i];
+
+        if (!plan_hit(plan, call))
+            continue;
+        if (plan->hang_ns > 0)
+            hang_ns = plan->hang_ns;
+        else if (error == 0)
+            error = plan->error;
+    }
+    if (plan_hit(&faults.in_process, call) && error == 0)
+        error = faults.in_process.error;
+    pthread_mutex_unlock(&faults.lock);
+    if (hang_ns > 0) {
+        struct timespec left = {.tv_sec = (time_t)(hang_ns / NS_PER_S),
+                                .tv_nsec = (long)(hang_ns % NS_PER_S)};
+
+        while (nanosleep(&left, &left) < 0 && errno == EINTR)
+            continue;
+    }
+    return error;
+}
+
+int gpu_sim_fail(const char *call, unsigned nth, int error) {
+    enum sim_call parsed;
+
+    if (call_parse(call, &parsed) < 0)
+        return -EINVAL;
+    pthread_mutex_lock(&faults.lock);
+    faults.in_process = (struct plan){.call = parsed, .nth = nth, .error = error};
+    __atomic_store_n(&faults.any, nth > 0 || faults.plan_count > 0, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&faults.lock);
+    return 0;
+}
+
+bool gpu_sim_failed(void) {
+    bool hit;
+
+    pthread_mutex_lock(&faults.lock);
+    hit = faults.in_process.hit;
+    pthread_mutex_unlock(&faults.lock);
+    return hit;
+}

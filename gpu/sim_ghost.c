@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ghost: how a dead client's GPU work looks from outside. On a real GPU a kernel in flight outlives its
+ * process by milliseconds, and by seconds where a forked child holds the device's descriptors; so long the
+ * driver lists the dead pid. Here a child process, forked with the first import where GPUPOOL_SIM_LINGER_MS
+ * asks for it, holds copies of the links (so that exporters list the pid) and mappings of the imported memory
+ * (so that it can write).
+ *
+ * The process tells the ghost over a socket pair what it links and maps and what it gives up; the end of that
+ * socket, or the process's pidfd, is its death. Then the ghost writes a counter to the first word of each
+ * mapping that is left, for the time asked, and exits. It is a fork of a process with threads: it makes
+ * system calls and touches its own static state, nothing else. All calls are under the import lock.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "gpu/sim_internal.h"
+
+/* What one ghost keeps; beyond that links and mappings end with their process. */
+#define GHOST_LINKS_MAX    256
+#define GHOST_MAPPINGS_MAX 1024
+#define GHOST_WRITE_NS     (100 * NS_PER_US) /* between writes: often enough to be seen at once */
+#define GHOST_LOW_FD       2                 /* first descriptor that the ghost needs none of */
+
+enum ghost_verb {
+    GHOST_LINK, /* with the connection */
+    GHOST_UNLINK,
+    GHOST_MAP, /* with the memfd */
+    GHOST_UNMAP,
+};
+
+struct ghost_message {
+    uint32_t verb;
+    uint32_t reserved;
+    uint64_t key;
+    uint64_t size_bytes;
+};
+
+struct ghost_link {
+    uint64_t key; /* 0: free */
+    int fd;
+};
+
+struct ghost_mapping {
+    uint64_t key; /* 0: free */
+    uint64_t size_bytes;
+    uint64_t *words;
+};
+
+/* The process's end: -1 before the first import and where no ghost could be made. */
+static int ghost_socket = -1;
+static bool ghost_tried;
+
+/* In the ghost only. */
+static struct ghost_link ghost_links[GHOST_LINKS_MAX];
+static struct ghost_mapping ghost_mappings[GHOST_MAPPINGS_MAX];
+
+/* --- in the ghost --- */
+
+static void ghost_handle(const struct ghost_message *message, int fd) {
+    void *words;
+
+    switch ((enum ghost_verb)message->verb) {
+    case GHOST_LINK:
+        for (unsigned i = 0; i < GHOST_LINKS_MAX; i++)
+            if (ghost_links[i].key == 0) {
+                ghost_links[i] = (struct ghost_link){.key = message->key, .fd = fd};
+                return; /* kept */
+            }
+        break;
+    case GHOST_UNLINK:
+        for (unsigned i = 0; i < GHOST_LINKS_MAX; i++)
+            if (ghost_links[i].key == message->key) {
+                close(ghost_links[i].fd);
+                ghost_links[i].key = 0;
+                break;
+            }
+        break;
+    case GHOST_MAP:
+        words = mmap(NULL, message->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        for (unsigned i = 0; words != MAP_FAILED && i < GHOST_MAPPINGS_MAX; i++)
+            if (ghost_mappings[i].key == 0) {
+                ghost_mappings[i] = (struct ghost_mapping){message->key, message->size_bytes, words};
+                break;
+            }
+        break;
+    case GHOST_UNMAP:
+        for (unsigned i = 0; i < GHOST_MAPPINGS_MAX; i++)
+            if (ghost_mappings[i].key == message->key) {
+                munmap(ghost_mappings[i].words, ghost_mappings[i].size_bytes);
+                ghost_mappings[i].key = 0;
+                break;
+            }
+        break;
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Takes one message from the process. Returns 1, 0 when there is none, negative when there will be none. */
+static int ghost_receive(int socket) {
+    struct ghost_message message;
+    struct iovec part = {.iov_base = &message, .iov_len = sizeof(message)};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t length = recvmsg(socket, &header, MSG_DONTWAIT);
+    struct cmsghdr *first;
+    int fd = -1;
+
+    if (length < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+    if (length != sizeof(message))
+        return -EPIPE;
+    first = CMSG_FIRSTHDR(&header);
+    if (first != NULL && first->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(first), sizeof(fd));
+    ghost_handle(&message, fd);
+    return 1;
+}
+
+static void ghost_write(uint64_t duration_ns) {
+    uint64_t end_ns = clock_now_ns() + duration_ns;
+
+    for (uint64_t counter = 1; clock_now_ns() < end_ns; counter++) {
+        for (unsigned i = 0; i < GHOST_MAPPINGS_MAX; i++)
+            if (ghost_mappings[i].key != 0)
+                __atomic_store_n(ghost_mappings[i].words, counter, __ATOMIC_RELEASE);
+        nanosleep(&(struct timespec){.tv_nsec = (long)GHOST_WRITE_NS}, NULL);
+    }
+}
+
+static bool ghost_has_mappings(void) {
+    for (unsigned i = 0; i < GHOST_MAPPINGS_MAX; i++)
+        if (ghost_mappings[i].key != 0)
+            return true;
+    return false;
+}
+
+static void close_from(int low) {
+    if (close_range((unsigned)low, ~0u, 0) == 0)
+        return;
+    for (int fd = low; fd < 65536; fd++) /* Linux before 5.9 */
+        close(fd);
+}
+
+/* The ghost's life. socket and pidfd are the descriptors that it needs. */
+static void ghost_live(int socket, int pidfd) {
+    struct pollfd events[2];
+    bool alive = true;
+
+    prctl(PR_SET_NAME, "gpupool-ghost");
+    setsid(); /* what is sent to the process's group, a terminal's interrupt say, is not for work on a GPU */
+    if (!sim_linger_keeps_fds()) {
+        /* By way of high numbers, since either may be where the other goes. */
+        int high_socket = fcntl(socket, F_DUPFD, 16), high_pidfd = fcntl(pidfd, F_DUPFD, 16);
+
+        socket = dup2(high_socket, 0);
+        pidfd = dup2(high_pidfd, 1);
+        close_from(GHOST_LOW_FD);
+    }
+    if (socket < 0 || pidfd < 0)
+        _exit(1);
+    events[0] = (struct pollfd){.fd = socket, .events = POLLIN};
+    events[1] = (struct pollfd){.fd = pidfd, .events = POLLIN};
+    while (alive) {
+        int received;
+
+        if (poll(events, 2, -1) < 0 && errno != EINTR)
+            break;
+        alive = (events[1].revents & (POLLIN | POLLHUP | POLLERR)) == 0;
+        do
+            received = ghost_receive(socket);
+        while (received > 0);
+        if (received < 0)
+            alive = false;
+    }
+    if (ghost_has_mappings())
+        ghost_write(sim_linger_ns());
+    _exit(0);
+}
+
+/* --- in the process --- */
+
+void sim_ghost_start(void) {
+    _cleanup_(close_fdp) int pidfd = -1;
+    int pair[2];
+    sigset_t all, before;
+    pid_t pid;
+
+    if (ghost_tried || sim_linger_ns() == 0)
+        return;
+    ghost_tried = true;
+    pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (pidfd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return;
+    /* No handler of the process may run in the ghost. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid = fork();
+    if (pid == 0) {
+        close(pair[0]);
+        ghost_live(pair[1], pidfd);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    close_fd(pair[1]);
+    if (pid < 0)
+        close_fd(pair[0]);
+    else
+        ghost_socket = pair[0];
+}
+
+/* Best effort: a ghost that is gone takes nothing in, and the process goes on without. */
+static void ghost_tell(const struct ghost_message *message, int fd) {
+    struct iovec part = {.iov_base = (void *)message, .iov_len = sizeof(*message)};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (ghost_socket < 0)
+        return;
+    if (fd >= 0) {
+        control.header = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof(int)),
+            .cmsg_level = SOL_SOCKET,
+            .cmsg_type = SCM_RIGHTS,
+        };
+        memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+        header.msg_control = &control;
+        header.msg_controllen = sizeof(control);
+    }
+    if (sendmsg(ghost_socket, &header, MSG_NOSIGNAL) < 0)
+        ghost_socket = close_fd(ghost_socket);
+}
+
+void sim_ghost_link(uint64_t key, int fd) {
+    ghost_tell(&(struct ghost_message){.verb = GHOST_LINK, .key = key}, fd);
+}
+
+void sim_ghost_unlink(uint64_t key) {
+    ghost_tell(&(struct ghost_message){.verb = GHOST_UNLINK, .key = key}, -1);
+}
+
+void sim_ghost_map(uint64_t key, int memfd, uint64_t size_bytes) {
+    ghost_tell(&(struct ghost_message){.verb = GHOST_MAP, .key = key, .size_bytes = size_bytes}, memfd);
+}
+
+void sim_ghost_unmap(uint64_t key) {
+    ghost_tell(&(struct ghost_message){.verb = GHOST_UNMAP, .key = key}, -1);
+}

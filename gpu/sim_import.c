@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The importer's side of IPC. A link is this process's connection to one exporter for one of its devices; it
+ * is made by the first handle opened and closed with the last mapping from it, so that the exporter can tell
+ * who has its memory mapped. Opening what is open already gives the same mapping and counts. Mappings outlive
+ * the exporter's free and its death: they hold the memfd's pages.
+ *
+ * One lock for all: opening takes a round trip to the exporter, which answers within a bound or is given up.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "gpu/sim_internal.h"
+
+#define ANSWER_S 5 /* an exporter that takes longer than this for a lookup is as good as dead */
+
+/* Measured on H200, driver 580, CUDA 13.0: 64–105 us, 33–40 us. Opening again costs nothing worth spending.
+ */
+#define OPEN_NS  (85 * NS_PER_US)
+#define CLOSE_NS (35 * NS_PER_US)
+
+struct sim_link {
+    uint8_t nonce[SIM_NONCE_BYTES]; /* which exporter */
+    uint32_t physical;              /* which of its devices */
+    int fd;
+    unsigned mappings; /* 0 only while the first handle is being opened */
+    uint64_t key;      /* its name towards the ghost */
+    struct list link;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct list links;
+    struct sim_range **imports; /* all that are open, in no order; each a reference */
+    size_t count, capacity;
+    uint64_t last_key;
+} importer = {.lock = PTHREAD_MUTEX_INITIALIZER, .links = {&importer.links, &importer.links}};
+
+/* --- links --- */
+
+static int link_connect(const struct sim_handle *handle, struct sim_link **ret_link) {
+    _cleanup_(freep) struct sim_link *link = calloc(1, sizeof(*link));
+    _cleanup_(close_fdp) int fd = -1;
+    struct timeval timeout = {.tv_sec = ANSWER_S};
+    struct sockaddr_un address;
+    socklen_t length = sim_handle_address(handle, &address);
+
+    if (link == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
+        return GPU_ERROR_UNKNOWN;
+    /* ECONNREFUSED: the exporter is dead. */
+    if (connect(fd, (struct sockaddr *)&address, length) < 0)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    memcpy(link->nonce, handle->nonce, sizeof(link->nonce));
+    link->physical = handle->physical;
+    link->key = ++importer.last_key;
+    link->fd = take_fd(&fd);
+    list_append(&importer.links, &link->link);
+    sim_ghost_link(link->key, link->fd);
+    *ret_link = take_ptr(&link);
+    return 0;
+}
+
+static int link_get(const struct sim_handle *handle, struct sim_link **ret_link) {
+    list_for_each(position, &importer.links) {
+        struct sim_link *link = container_of(position, struct sim_link, link);
+
+        if (link->physical == handle->physical && memcmp(link->nonce, handle->nonce, SIM_NONCE_BYTES) == 0) {
+            *ret_link = link;
+            return 0;
+        }
+    }
+    return link_connect(handle, ret_link);
+}
+
+/* Ends a link that no mapping needs. */
+static void link_end_if_unused(struct sim_link *link) {
+    if (link->mappings > 0)
+        return;
+    sim_ghost_unlink(link->key);
+    list_remove(&link->link);
+    close_fd(link->fd);
+    free(link);
+}
+
+/* Receives an answer and at most one descriptor; more than one, or one too many, is a failed call. */
+static int answer_receive(int fd, struct sim_answer *ret_answer, int *ret_memfd) {
+    _cleanup_(close_fdp) int memfd = -1;
+    struct sim_answer answer;
+    struct iovec part = {.iov_base = &answer, .iov_len = sizeof(answer)};
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t length;
+    bool strange = false;
+
+    do
+        length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    while (length < 0 && errno == EINTR);
+    if (length < 0)
+        return -errno;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL;
+         header = CMSG_NXTHDR(&message, header)) {
+        size_t count;
+
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        /* Room for one int, aligned, takes two descriptors. */
+        count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int received;
+
+            memcpy(&received, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+            if (memfd >= 0) {
+                strange = true;
+                close_fd(received);
+            } else
+                memfd = received;
+        }
+    }
+    if (length != sizeof(answer) || strange || (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 ||
+        (answer.error == 0) != (memfd >= 0))
+        return -EPROTO;
+    *ret_answer = answer;
+    *ret_memfd = take_fd(&memfd);
+    return 0;
+}
+
+/* Presents a handle to its exporter. */
+static int link_ask(struct sim_link *link, const struct sim_handle *handle, int *ret_memfd,
+                    uint64_t *ret_size) {
+    _cleanup_(close_fdp) int memfd = -1;
+    struct sim_answer answer = {0};
+    struct stat status;
+    int seals;
+
+    if (send(link->fd, handle, sizeof(*handle), MSG_NOSIGNAL) != sizeof(*handle) ||
+        answer_receive(link->fd, &answer, &memfd) < 0)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    if (answer.error != 0)
+        return answer.error <= GPU_ERROR_UNKNOWN ? (int)answer.error : GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    /* Who answers holds the nonce, but is it the exporter? At least the memory cannot shrink under the
+     * mapping. */
+    seals = fcntl(memfd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(memfd, &status) < 0 || answer.size_bytes == 0 ||
+        (uint64_t)status.st_size != answer.size_bytes)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    *ret_memfd = take_fd(&memfd);
+    *ret_size = answer.size_bytes;
+    return 0;
+}
+
+/* --- imports --- */
+
+static struct sim_range *import_find(const struct gpu_ipc_handle *handle) {
+    for (size_t i = 0; i < importer.count; i++)
+        if (memcmp(&importer.imports[i]->handle, handle, sizeof(*handle)) == 0)
+            return importer.imports[i];
+    return NULL;
+}
+
+static int imports_reserve(void) {
+    size_t capacity = importer.capacity > 0 ? 2 * importer.capacity : 64;
+    struct sim_range **imports;
+
+    if (importer.count < importer.capacity)
+        return 0;
+    imports = realloc(importer.imports, capacity * sizeof(*imports));
+    if (imports == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    importer.imports = imports;
+    importer.capacity = capacity;
+    return 0;
+}
+
+/* Maps what a handle names. On success the mapping is registered and the link counts it. */
+static int import_create(struct sim_link *link, const struct gpu_ipc_handle *bytes,
+                         const struct sim_handle *handle, struct sim_range **ret_range) {
+    _cleanup_(freep) struct sim_range *range = calloc(1, sizeof(*range));
+    _cleanup_(close_fdp) int memfd = -1;
+    uint64_t size_bytes;
+    void *start;
+    int r;
+
+    if (range == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    r = imports_reserve();
+    if (r == 0)
+        r = link_ask(link, handle, &memfd, &size_bytes);
+    if (r != 0)
+        return r;
+    start = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+    if (start == MAP_FAILED)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    madvise(start, size_bytes, MADV_DONTFORK);
+    range->kind = SIM_RANGE_IMPORT;
+    range->start = (uintptr_t)start;
+    range->size_bytes = size_bytes;
+    range->references = 1;
+    range->physical = handle->physical;
+    range->memfd = -1;
+    range->handle = *bytes;
+    range->link = link;
+    range->opens = 1;
+    range->ghost_key = ++importer.last_key;
+    r = sim_range_register(range);
+    if (r != 0) {
+        sim_range_unref(take_ptr(&range));
+        return r;
+    }
+    sim_ghost_map(range->ghost_key, memfd, size_bytes);
+    importer.imports[importer.count++] = sim_range_ref(range);
+    link->mappings++;
+    *ret_range = take_ptr(&range);
+    return 0;
+}
+
+int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *bytes, void **ret_memory) {
+    struct sim_range *range;
+    struct sim_handle handle;
+    struct sim_link *link;
+    unsigned physical;
+    int r = sim_enter(SIM_IPC_OPEN);
+
+    if (r == 0)
+        r = sim_context(device, &physical);
+    if (r != 0)
+        return r;
+    memcpy(&handle, bytes->bytes, sizeof(handle));
+    if (handle.magic != SIM_MAGIC || handle.physical >= GPU_SIM_DEVICES_MAX)
+        return GPU_ERROR_INVALID_VALUE;
+    if (sim_handle_is_own(&handle))
+        return GPU_ERROR_INVALID_CONTEXT;
+
+    pthread_mutex_lock(&importer.lock);
+    range = import_find(bytes);
+    if (range != NULL)
+        range->opens++;
+    else {
+        sim_ghost_start();
+        r = link_get(&handle, &link);
+        if (r == 0) {
+            r = import_create(link, bytes, &handle, &range);
+            if (r != 0)
+                link_end_if_unused(link);
+            else
+                sim_spend(OPEN_NS, 0, 0);
+        }
+    }
+    if (r == 0)
+        *ret_memory = (void *)range->start;
+    pthread_mutex_unlock(&importer.lock);
+    return r;
+}
+
+/* The place of an open import in importer.imports, or importer.count. */
+static size_t import_index(const void *memory) {
+    size_t i = 0;
+
+    while (i < importer.count && importer.imports[i]->start != (uintptr_t)memory)
+        i++;
+    return i;
+}
+
+int sim_ipc_close(unsigned device, void *memory) {
+    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
+    struct sim_link *link;
+    unsigned physical;
+    bool last = false;
+    size_t index;
+    int r = sim_enter(SIM_IPC_CLOSE);
+
+    if (r == 0)
+        r = sim_context(device, &physical);
+    if (r != 0)
+        return r;
+    pthread_mutex_lock(&importer.lock);
+    index = import_index(memory);
+    if (index == importer.count)
+        r = GPU_ERROR_INVALID_VALUE;
+    else if (importer.imports[index]->opens > 1)
+        importer.imports[index]->opens--;
+    else
+        last = true;
+    pthread_mutex_unlock(&importer.lock);
+    if (!last)
+        return r;
+
+    /* Without the lock: work on the memory may take as long as it likes. Somebody may open the handle again,
+     * or close it too, in the meantime. */
+    sim_streams_drain(physical);
+    pthread_mutex_lock(&importer.lock);
+    index = import_index(memory);
+    if (index == importer.count)
+        r = GPU_ERROR_INVALID_VALUE;
+    else if (--importer.imports[index]->opens == 0) {
+        range = importer.imports[index];
+        importer.imports[index] = importer.imports[--importer.count];
+        link = range->link;
+        sim_ghost_unmap(range->ghost_key);
+        sim_range_unregister(range);
+        range = sim_range_unref(range); /* unmapped before the exporter hears that it is */
+        link->mappings--;
+        link_end_if_unused(link);
+        sim_spend(CLOSE_NS, 0, 0);
+    }
+    pthread_mutex_unlock(&importer.lock);
+    return r;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPU_SIM_INTERNAL_H
+#define GPU_SIM_INTERNAL_H
+/*
+ * What the simulated GPU's objects know of each other. One simulated driver in a process, as with CUDA:
+ *   sim.c         the table, options, devices and contexts, latencies
+ *   sim_fault.c   planned failures and hangs
+ *   sim_memory.c  ranges: allocations, imports, registered host memory
+ *   sim_export.c  the exporter: the thread that hands out memfds for handles, and who holds connections
+ *   sim_import.c  the importer: opened handles and the links to their exporters
+ *   sim_ghost.c   the child that goes on writing when its process is dead
+ *   sim_stream.c  streams
+ *
+ * Devices are named in two ways: the ordinal that callers pass (CUDA_VISIBLE_DEVICES applies), and the
+ * physical index, which is the same in every process. Everything behind sim_device() and sim_context() is
+ * physical.
+ *
+ * Locks, in the order in which they nest: import, peers, streams, a stream's own, ranges. Faults and contexts
+ * have locks of their own, with nothing inside.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "gpu/gpu.h"
+
+/* --- sim_fault.c --- */
+
+/* The table's calls, as faults and hangs count them. */
+enum sim_call {
+    SIM_DEVICE_COUNT,
+    SIM_DEVICE_DESCRIBE,
+    SIM_DEVICE_MEMORY,
+    SIM_DEVICE_SYNCHRONIZE,
+    SIM_DEVICE_CURRENT,
+    SIM_MEMORY_ALLOCATE,
+    SIM_MEMORY_FREE,
+    SIM_IPC_EXPORT,
+    SIM_IPC_OPEN,
+    SIM_IPC_CLOSE,
+    SIM_HOST_REGISTER,
+    SIM_HOST_UNREGISTER,
+    SIM_STREAM_CREATE,
+    SIM_STREAM_DESTROY,
+    SIM_STREAM_SYNCHRONIZE,
+    SIM_STREAM_QUERY,
+    SIM_STREAM_IS_CAPTURING,
+    SIM_STREAM_WRITE64,
+    SIM_STREAM_WAIT64,
+    SIM_MEMORY_SET,
+    SIM_MEMORY_COPY,
+    SIM_PROCESSES,
+    SIM_CALL_ANY,
+};
+
+/* Reads the plans of the environment. Returns 0 or INVALID_VALUE. Once, before any sim_enter(). */
+int sim_fault_init(void);
+
+/* Every call of the table begins here: counts it, hangs it, and returns the error that is planned for it,
+ * else 0; in a forked child, which CUDA does not support either, always cudaErrorInitializationError. */
+int sim_enter(enum sim_call call);
+
+/* --- sim.c --- */
+
+/* Checks an ordinal. Returns 0 or INVALID_DEVICE. */
+int sim_device(unsigned device, unsigned *ret_physical);
+/* As sim_device(), and creates this process's context on the device where there is none yet. */
+int sim_context(unsigned device, unsigned *ret_physical);
+bool sim_has_context(unsigned physical);
+/* Whether this process is a forked child of the one that initialised the simulated driver. */
+bool sim_is_forked(void);
+uint64_t sim_device_bytes(void);
+/* How long this process's ghost goes on, 0: no ghost; and whether the ghost keeps descriptors. */
+uint64_t sim_linger_ns(void);
+bool sim_linger_keeps_fds(void);
+/* Lets the time pass that a call takes on a real GPU: so much, and so much a GiB. */
+void sim_spend(uint64_t ns, uint64_t ns_per_gib, uint64_t size_bytes);
+
+/* --- sim_memory.c --- */
+
+enum sim_range_kind {
+    SIM_RANGE_DEVICE, /* memory that this process allocated */
+    SIM_RANGE_IMPORT, /* memory of another process, opened here */
+    SIM_RANGE_HOST,   /* registered host memory */
+};
+
+#define SIM_SECRET_BYTES 16u
+
+struct sim_link;
+
+/* A range of addresses that the driver knows. Ranges do not overlap. Registered until it is freed, closed or
+ * unregistered; lives on while operations in streams refer to it, and only then is device memory unmapped. */
+struct sim_range {
+    enum sim_range_kind kind;
+    uintptr_t start;
+    uint64_t size_bytes;
+    unsigned references; /* atomic: the registry's, and one of each user */
+    unsigned physical;   /* device; not for host ranges */
+    /* SIM_RANGE_DEVICE */
+    int memfd;
+    uint64_t id;
+    uint8_t secret[SIM_SECRET_BYTES];
+    /* SIM_RANGE_IMPORT: under the import lock */
+    struct gpu_ipc_handle handle;
+    struct sim_link *link;
+    uint64_t opens;
+    uint64_t ghost_key;
+};
+
+/* Finds the registered range that holds an address; the caller gets a reference. NULL: none. */
+struct sim_range *sim_range_find(const void *address);
+/* The same by an allocation's id. */
+struct sim_range *sim_range_find_allocation(uint64_t id);
+/* Whether any registered range has a byte in [start, start + size). */
+bool sim_range_touches(const void *start, uint64_t size_bytes);
+/* Registers a range whose members are filled in; takes the caller's first reference. Returns 0, or
+ * MEMORY_ALLOCATION with the range still the caller's. */
+int sim_range_register(struct sim_range *range);
+/* Takes a range out of the registry, with the registry's reference. False: it was not registered any more. */
+bool sim_range_unregister(struct sim_range *range);
+struct sim_range *sim_range_unref(struct sim_range *range);
+struct sim_range *sim_range_ref(struct sim_range *range);
+static inline void sim_range_unrefp(struct sim_range **range) {
+    sim_range_unref(*range);
+}
+/* Whether all pages of a range of addresses are mapped in this process. */
+bool sim_is_mapped(const void *start, uint64_t size_bytes);
+
+int sim_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes);
+int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory);
+int sim_memory_free(unsigned device, void *memory);
+int sim_host_register(void *memory, uint64_t size_bytes);
+int sim_host_unregister(void *memory);
+
+/* --- sim_export.c --- */
+
+#define SIM_NONCE_BYTES 16u
+#define SIM_MAGIC       UINT64_C(0x3149504d49535047) /* "GPSIMPI1" in memory */
+
+/* What the 64 bytes of a handle are. */
+struct sim_handle {
+    uint64_t magic;
+    uint32_t pid; /* of the exporter, in its PID namespace: part of the socket's name */
+    uint32_t physical;
+    uint64_t id;
+    uint64_t reserved;              /* 0 */
+    uint8_t nonce[SIM_NONCE_BYTES]; /* names the exporter: the other part of the socket's name */
+    uint8_t secret[SIM_SECRET_BYTES];
+};
+_Static_assert(sizeof(struct sim_handle) == GPU_IPC_HANDLE_BYTES, "a handle has CUDA's size");
+
+/* The exporter's answer to a handle, with the memfd when error is 0. */
+struct sim_answer {
+    uint32_t error;
+    uint32_t reserved;
+    uint64_t size_bytes;
+};
+
+struct sockaddr_un;
+/* The exporter's socket. Returns the address's length. */
+unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address);
+/* Whether this process made the handle. */
+bool sim_handle_is_own(const struct sim_handle *handle);
+/* Random bytes that nobody guesses. Returns 0 or UNKNOWN. */
+int sim_random(void *bytes, size_t size);
+
+int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle);
+int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count);
+
+/* --- sim_import.c --- */
+
+int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory);
+int sim_ipc_close(unsigned device, void *memory);
+
+/* --- sim_ghost.c: all under the import lock; they do nothing where no ghost is wanted --- */
+
+/* Forks the ghost, at the first call. Before the first link: a ghost that keeps descriptors must not keep
+ * one. */
+void sim_ghost_start(void);
+/* The process has opened, or closes, its connection to an exporter. */
+void sim_ghost_link(uint64_t key, int fd);
+void sim_ghost_unlink(uint64_t key);
+/* The process has mapped, or unmaps, an allocation. */
+void sim_ghost_map(uint64_t key, int memfd, uint64_t size_bytes);
+void sim_ghost_unmap(uint64_t key);
+
+/* --- sim_stream.c --- */
+
+/* Waits until all work is done that was given to the streams of a device before; SIM_ALL_DEVICES: of all. */
+#define SIM_ALL_DEVICES GPU_SIM_DEVICES_MAX
+void sim_streams_drain(unsigned physical);
+
+int sim_device_synchronize(unsigned device);
+int sim_stream_create(unsigned device, void **ret_stream);
+int sim_stream_destroy(unsigned device, void *stream);
+int sim_stream_synchronize(unsigned device, void *stream);
+int sim_stream_query(unsigned device, void *stream);
+int sim_stream_is_capturing(unsigned device, void *stream, bool *ret_capturing);
+int sim_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value);
+int sim_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value);
+int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream);
+int sim_memory_copy(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream);
+
+#endif

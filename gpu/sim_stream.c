@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams of the simulated GPU. Each is a queue of operations and a thread that does them in order; whoever
+ * enqueues goes on at once. A stream is created (open), takes operations, and is destroyed: it leaves the
+ * registry, its thread does what is queued and ends. The default streams, one a device (NULL and 0x1) and one
+ * a device and thread (0x2), are made when first used; those of a thread end with it.
+ *
+ * Addresses are checked when an operation is enqueued, and the operation keeps the ranges that it touches:
+ * memory that is freed meanwhile stays mapped until the operation is done. Copies that touch host memory
+ * which is not registered are done before the call returns, in stream order.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "gpu/sim_internal.h"
+
+#define STREAM_LEGACY     ((void *)0x1) /* cudaStreamLegacy */
+#define STREAM_PER_THREAD ((void *)0x2) /* cudaStreamPerThread */
+
+/* A waiting stream looks at its word at these intervals, ever longer. */
+#define WAIT_NS_MIN (2 * NS_PER_US)
+#define WAIT_NS_MAX (200 * NS_PER_US)
+
+enum operation_kind {
+    OPERATION_WRITE64,
+    OPERATION_WAIT64,
+    OPERATION_SET,
+    OPERATION_COPY,
+};
+
+struct operation {
+    enum operation_kind kind;
+    void *to; /* the word, for writes and waits */
+    const void *from;
+    struct sim_range *to_range, *from_range; /* references; NULL for unregistered host memory */
+    uint64_t value;                          /* the byte, for sets */
+    uint64_t size_bytes;
+    struct list link;
+};
+
+struct sim_stream {
+    unsigned physical;
+    uint64_t id;
+    unsigned users;   /* calls that are using it; under streams.lock */
+    struct list link; /* in streams.open; in id order */
+
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct list queue;
+    uint64_t given, done; /* operations */
+    bool closing;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t unused; /* some stream has lost its last user */
+    struct list open;
+    uint64_t last_id;
+    struct sim_stream *defaults[GPU_SIM_DEVICES_MAX];
+    bool has_key;
+    pthread_key_t per_thread; /* struct thread_streams */
+} streams = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .unused = PTHREAD_COND_INITIALIZER,
+    .open = {&streams.open, &streams.open},
+};
+
+struct thread_streams {
+    struct sim_stream *streams[GPU_SIM_DEVICES_MAX];
+};
+
+/* --- operations --- */
+
+static void operation_free(struct operation *operation) {
+    sim_range_unref(operation->to_range);
+    sim_range_unref(operation->from_range);
+    free(operation);
+}
+
+static void wait_for_word(const uint64_t *word, uint64_t value) {
+    uint64_t pause_ns = WAIT_NS_MIN;
+
+    /* The device compares cyclically too: CU_STREAM_WAIT_VALUE_GEQ is (int64_t)(*word - value) >= 0. */
+    while ((int64_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        pause_ns = 2 * pause_ns < WAIT_NS_MAX ? 2 * pause_ns : WAIT_NS_MAX;
+    }
+}
+
+static void operation_do(const struct operation *operation) {
+    switch (operation->kind) {
+    case OPERATION_WRITE64:
+        __atomic_store_n((uint64_t *)operation->to, operation->value, __ATOMIC_RELEASE);
+        return;
+    case OPERATION_WAIT64:
+        wait_for_word(operation->to, operation->value);
+        return;
+    case OPERATION_SET:
+        memset(operation->to, (int)operation->value, operation->size_bytes);
+        return;
+    case OPERATION_COPY:
+        memmove(operation->to, operation->from, operation->size_bytes);
+        return;
+    }
+}
+
+/* --- a stream --- */
+
+static void *stream_work(void *user) {
+    struct sim_stream *stream = user;
+
+    prctl(PR_SET_NAME, "gpupool-stream");
+    pthread_mutex_lock(&stream->lock);
+    for (;;) {
+        struct operation *operation = list_first(&stream->queue, struct operation, link);
+
+        if (operation == NULL && stream->closing)
+            break;
+        if (operation == NULL) {
+            pthread_cond_wait(&stream->changed, &stream->lock);
+            continue;
+        }
+        list_remove(&operation->link);
+        pthread_mutex_unlock(&stream->lock);
+        operation_do(operation);
+        operation_free(operation);
+        pthread_mutex_lock(&stream->lock);
+        stream->done++;
+        pthread_cond_broadcast(&stream->changed);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return NULL;
+}
+
+/* Makes a stream and adds it to the registry, which is locked. */
+static int stream_open(unsigned physical, struct sim_stream **ret_stream) {
+    struct sim_stream *stream = calloc(1, sizeof(*stream));
+    sigset_t all, before;
+    int r;
+
+    if (stream == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    stream->physical = physical;
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->changed, NULL);
+    list_init(&stream->queue);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    r = pthread_create(&stream->thread, NULL, stream_work, stream);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (r != 0) {
+        free(stream);
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    }
+    stream->id = ++streams.last_id;
+    list_append(&streams.open, &stream->link);
+    *ret_stream = stream;
+    return 0;
+}
+
+/* Ends a stream that has left the registry, when it has done its work and nobody uses it any more. */
+static void stream_close(struct sim_stream *stream) {
+    pthread_mutex_lock(&stream->lock);
+    stream->closing = true;
+    pthread_cond_broadcast(&stream->changed);
+    pthread_mutex_unlock(&stream->lock);
+    pthread_join(stream->thread, NULL);
+    pthread_mutex_lock(&streams.lock);
+    while (stream->users > 0)
+        pthread_cond_wait(&streams.unused, &streams.lock);
+    pthread_mutex_unlock(&streams.lock);
+    pthread_mutex_destroy(&stream->lock);
+    pthread_cond_destroy(&stream->changed);
+    free(stream);
+}
+
+static void thread_streams_close(void *user) {
+    struct thread_streams *own = user;
+
+    for (unsigned i = 0; i < GPU_SIM_DEVICES_MAX; i++) {
+        if (own->streams[i] == NULL)
+            continue;
+        pthread_mutex_lock(&streams.lock);
+        list_remove(&own->streams[i]->link);
+        pthread_mutex_unlock(&streams.lock);
+        stream_close(own->streams[i]);
+    }
+    free(own);
+}
+
+/* The slot of the calling thread's own stream of a device. Locked. */
+static int thread_slot(unsigned physical, struct sim_stream ***ret_slot) {
+    struct thread_streams *own;
+
+    if (!streams.has_key) {
+        if (pthread_key_create(&streams.per_thread, thread_streams_close) != 0)
+            return GPU_ERROR_MEMORY_ALLOCATION;
+        streams.has_key = true;
+    }
+    own = pthread_getspecific(streams.per_thread);
+    if (own == NULL) {
+        own = calloc(1, sizeof(*own));
+        if (own == NULL || pthread_setspecific(streams.per_thread, own) != 0) {
+            free(own);
+            return GPU_ERROR_MEMORY_ALLOCATION;
+        }
+    }
+    *ret_slot = &own->streams[physical];
+    return 0;
+}
+
+/* Finds the open stream that a caller's handle names. Locked. */
+static int stream_find(unsigned physical, void *handle, struct sim_stream **ret_stream) {
+    struct sim_stream **slot;
+    int r;
+
+    if (handle == NULL || handle == STREAM_LEGACY)
+        slot = &streams.defaults[physical];
+    else if (handle == STREAM_PER_THREAD) {
+        r = thread_slot(physical, &slot);
+        if (r != 0)
+            return r;
+    } else {
+        list_for_each(position, &streams.open) {
+            struct sim_stream *stream = container_of(position, struct sim_stream, link);
+
+            if (stream == handle && stream->physical == physical) {
+                *ret_stream = stream;
+                return 0;
+            }
+        }
+        return GPU_ERROR_INVALID_RESOURCE_HANDLE;
+    }
+    if (*slot == NULL) {
+        r = stream_open(physical, slot);
+        if (r != 0)
+            return r;
+    }
+    *ret_stream = *slot;
+    return 0;
+}
+
+/* As stream_find(), and the caller is a user of the stream until stream_put(). */
+static int stream_get(unsigned device, void *handle, struct sim_stream **ret_stream) {
+    unsigned physical;
+    int r = sim_context(device, &physical);
+
+    if (r != 0)
+        return r;
+    pthread_mutex_lock(&streams.lock);
+    r = stream_find(physical, handle, ret_stream);
+    if (r == 0)
+        (*ret_stream)->users++;
+    pthread_mutex_unlock(&streams.lock);
+    return r;
+}
+
+static void stream_put(struct sim_stream *stream) {
+    pthread_mutex_lock(&streams.lock);
+    if (--stream->users == 0)
+        pthread_cond_broadcast(&streams.unused);
+    pthread_mutex_unlock(&streams.lock);
+}
+
+/* Waits until a stream has done what it was given up to now. */
+static void stream_drain(struct sim_stream *stream) {
+    uint64_t until;
+
+    pthread_mutex_lock(&stream->lock);
+    until = stream->given;
+    while (stream->done < until)
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* Enqueues an operation on the stream that a handle names; takes the operation. is_synchronous: waits until
+ * it is done. */
+static int stream_give(unsigned device, void *handle, struct operation *operation, bool is_synchronous) {
+    struct sim_stream *stream;
+    uint64_t ticket;
+    int r = stream_get(device, handle, &stream);
+
+    if (r != 0) {
+        operation_free(operation);
+        return r;
+    }
+    pthread_mutex_lock(&stream->lock);
+    list_append(&stream->queue, &operation->link);
+    ticket = ++stream->given;
+    pthread_cond_broadcast(&stream->changed);
+    while (is_synchronous && stream->done < ticket)
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    pthread_mutex_unlock(&stream->lock);
+    stream_put(stream);
+    return 0;
+}
+
+void sim_streams_drain(unsigned physical) {
+    uint64_t seen = 0, newest = 0;
+
+    for (;;) {
+        struct sim_stream *next = NULL;
+
+        pthread_mutex_lock(&streams.lock);
+        if (seen == 0)
+            newest = streams.last_id;
+        list_for_each(position, &streams.open) {
+            struct sim_stream *stream = container_of(position, struct sim_stream, link);
+
+            if (stream->id > seen && stream->id <= newest &&
+                (physical == SIM_ALL_DEVICES || stream->physical == physical)) {
+                next = stream;
+                next->users++;
+                seen = next->id;
+                break;
+            }
+        }
+        pthread_mutex_unlock(&streams.lock);
+        if (next == NULL)
+            return;
+        stream_drain(next);
+        stream_put(next);
+    }
+}
+
+/* --- the table's calls --- */
+
+int sim_device_synchronize(unsigned device) {
+    unsigned physical;
+    int r = sim_enter(SIM_DEVICE_SYNCHRONIZE);
+
+    if (r == 0)
+        r = sim_context(device, &physical);
+    if (r != 0)
+        return r;
+    sim_streams_drain(physical);
+    return 0;
+}
+
+int sim_stream_create(unsigned device, void **ret_stream) {
+    struct sim_stream *stream;
+    unsigned physical;
+    int r = sim_enter(SIM_STREAM_CREATE);
+
+    if (r == 0)
+        r = sim_context(device, &physical);
+    if (r != 0)
+        return r;
+    pthread_mutex_lock(&streams.lock);
+    r = stream_open(physical, &stream);
+    pthread_mutex_unlock(&streams.lock);
+    if (r == 0)
+        *ret_stream = stream;
+    return r;
+}
+
+int sim_stream_destroy(unsigned device, void *handle) {
+    struct sim_stream *stream;
+    unsigned physical;
+    int r = sim_enter(SIM_STREAM_DESTROY);
+
+    if (r == 0)
+        r = sim_context(device, &physical);
+    if (r != 0)
+        return r;
+    if (handle == NULL || handle == STREAM_LEGACY || handle == STREAM_PER_THREAD)
+        return GPU_ERROR_INVALID_RESOURCE_HANDLE;
+    pthread_mutex_lock(&streams.lock);
+    r = stream_find(physical, handle, &stream);
+    /* A default stream's address is no handle. */
+    if (r == 0 && stream == streams.defaults[physical])
+        r = GPU_ERROR_INVALID_RESOURCE_HANDLE;
+    if (r == 0)
+        list_remove(&stream->link);
+    pthread_mutex_unlock(&streams.lock);
+    if (r == 0)
+        stream_close(stream);
+    return r;
+}
+
+int sim_stream_synchronize(unsigned device, void *handle) {
+    struct sim_stream *stream;
+    int r = sim_enter(SIM_STREAM_SYNCHRONIZE);
+
+    if (r == 0)
+        r = stream_get(device, handle, &stream);
+    if (r != 0)
+        return r;
+    stream_drain(stream);
+    stream_put(stream);
+    return 0;
+}
+
+int sim_stream_query(unsigned device, void *handle) {
+    struct sim_stream *stream;
+    int r = sim_enter(SIM_STREAM_QUERY);
+
+    if (r == 0)
+        r = stream_get(device, handle, &stream);
+    if (r != 0)
+        return r;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->done < stream->given)
+        r = GPU_ERROR_NOT_READY;
+    pthread_mutex_unlock(&stream->lock);
+    stream_put(stream);
+    return r;
+}
+
+/* Simulated streams are never captured. */
+int sim_stream_is_capturing(unsigned device, void *handle, bool *ret_capturing) {
+    struct sim_stream *stream;
+    int r = sim_enter(SIM_STREAM_IS_CAPTURING);
+
+    if (r == 0)
+        r = stream_get(device, handle, &stream);
+    if (r != 0)
+        return r;
+    stream_put(stream);
+    *ret_capturing = false;
+    return 0;
+}
+
+static int word_operation(enum operation_kind kind, unsigned device, void *stream, uint64_t *word,
+                          uint64_t value) {
+    struct operation *operation;
+    struct sim_range *range;
+
+    if (word == NULL || (uintptr_t)word % sizeof(*word) != 0)
+        return GPU_ERROR_INVALID_VALUE;
+    range = sim_range_find(word);
+    /* A word that is aligned lies in the range as a whole. */
+    if (range == NULL || range->kind != SIM_RANGE_HOST) {
+        sim_range_unref(range);
+        return GPU_ERROR_INVALID_VALUE;
+    }
+    operation = calloc(1, sizeof(*operation));
+    if (operation == NULL) {
+        sim_range_unref(range);
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    }
+    *operation = (struct operation){.kind = kind, .to = word, .to_range = range, .value = value};
+    return stream_give(device, stream, operation, false);
+}
+
+int sim_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    int r = sim_enter(SIM_STREAM_WRITE64);
+
+    return r != 0 ? r : word_operation(OPERATION_WRITE64, device, stream, word, value);
+}
+
+int sim_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    int r = sim_enter(SIM_STREAM_WAIT64);
+
+    return r != 0 ? r : word_operation(OPERATION_WAIT64, device, stream, word, value);
+}
+
+/* Checks one side of an operation. *ret_range gets a reference, or NULL for unregistered host memory. */
+static int side_get(const void *start, uint64_t size_bytes, struct sim_range **ret_range) {
+    _cleanup_(sim_range_unrefp) struct sim_range *range = sim_range_find(start);
+
+    if (range != NULL) {
+        if (size_bytes > range->size_bytes - ((uintptr_t)start - range->start))
+            return GPU_ERROR_INVALID_VALUE;
+        *ret_range = take_ptr(&range);
+        return 0;
+    }
+    if (start == NULL || sim_range_touches(start, size_bytes) || !sim_is_mapped(start, size_bytes))
+        return GPU_ERROR_INVALID_VALUE;
+    *ret_range = NULL;
+    return 0;
+}
+
+int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
+    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
+    struct operation *operation;
+    unsigned physical;
+    int r = sim_enter(SIM_MEMORY_SET);
+
+    if (r == 0)
+        r = sim_device(device, &physical);
+    if (r != 0 || size_bytes == 0)
+        return r;
+    r = side_get(memory, size_bytes, &range);
+    if (r != 0)
+        return r;
+    if (range == NULL) /* the device cannot reach it */
+        return GPU_ERROR_INVALID_VALUE;
+    operation = calloc(1, sizeof(*operation));
+    if (operation == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    *operation = (struct operation){
+        .kind = OPERATION_SET,
+        .to = memory,
+        .to_range = take_ptr(&range),
+        .value = byte,
+        .size_bytes = size_bytes,
+    };
+    return stream_give(device, stream, operation, false);
+}
+
+int sim_memory_copy(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream) {
+    _cleanup_(sim_range_unrefp) struct sim_range *to_range = NULL, *from_range = NULL;
+    struct operation *operation;
+    unsigned physical;
+    bool is_synchronous;
+    int r = sim_enter(SIM_MEMORY_COPY);
+
+    if (r == 0)
+        r = sim_device(device, &physical);
+    if (r != 0 || size_bytes == 0)
+        return r;
+    r = side_get(to, size_bytes, &to_range);
+    if (r == 0)
+        r = side_get(from, size_bytes, &from_range);
+    if (r != 0)
+        return r;
+    is_synchronous = to_range == NULL || from_range == NULL;
+    operation = calloc(1, sizeof(*operation));
+    if (operation == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    *operation = (struct operation){
+        .kind = OPERATION_COPY,
+        .to = to,
+        .from = from,
+        .to_range = take_ptr(&to_range),
+        .from_range = take_ptr(&from_range),
+        .size_bytes = size_bytes,
+    };
+    return stream_give(device, stream, operation, is_synchronous);
+}
