@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed: the files, the library's names, and programs in C and C++ that are built against it."""
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "system"))
+import gpupool_system  # noqa: E402
+
+BUILD = os.environ["GPUPOOL_BUILD"]
+VERSION = os.environ["GPUPOOL_VERSION"]
+MAJOR_SO = "0"
+LIB, CMAKE = os.environ["GPUPOOL_LIBDIR"], os.environ["GPUPOOL_CMAKE"]
+CC, CXX = os.environ["GPUPOOL_CC"], os.environ.get("GPUPOOL_CXX") or "c++"
+SANITIZE = [f"-fsanitize={os.environ['GPUPOOL_SANITIZE']}"] if os.environ.get("GPUPOOL_SANITIZE") else []
+WAIT_S = 300
+
+FILES = {
+    "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
+    f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
+    f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/pkgconfig/gpupool.pc",
+    f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
+    f"{LIB}/cmake/gpupool/gpupool-targets.cmake",
+    f"{LIB}/cmake/gpupool/gpupool-targets-{os.environ['GPUPOOL_CONFIG'].lower()}.cmake",
+    "lib/systemd/system/gpupoold.service", "lib/systemd/system/gpupoold.socket",
+    "lib/systemd/system/gpupoold-admin.socket", "lib/sysusers.d/gpupool.conf", "lib/tmpfiles.d/gpupool.conf",
+    *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
+}
+MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man5/gpupoold.conf.5",
+                "share/man/man8/gpupoold.8"}
+if os.environ["GPUPOOL_MAN"] == "ON":
+    FILES |= MANUAL_PAGES
+
+
+def run(*command, **keywords):
+    done = subprocess.run([str(word) for word in command], check=False, capture_output=True, text=True, timeout=WAIT_S,
+                          **keywords)
+    if done.returncode != 0:
+        raise AssertionError(f"{shlex.join(map(str, command))}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def install(prefix):
+    return run(CMAKE, "--install", BUILD, "--prefix", prefix)
+
+
+class Package(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="gpupool-package-")
+        cls.work = pathlib.Path(cls.directory.name)
+        cls.prefix = cls.work / "prefix"
+        install(cls.prefix)
+        gpupool_system.DAEMON = str(cls.prefix / "sbin/gpupoold")
+        gpupool_system.CTL = str(cls.prefix / "bin/gpupoolctl")
+        cls.daemon = gpupool_system.Daemon("[host]\nlimit = 256MiB\n")
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            cls.daemon.close()
+        finally:
+            cls.directory.cleanup()
+
+    def check_program(self, program):
+        """It runs against the installed daemon, and leaves nothing leased."""
+        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
+                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
+        self.assertEqual(run(program, env=environment), f"gpupool {VERSION}: 65536 bytes there and back\n")
+        pools = self.daemon.ask("pools")["pools"]
+        self.assertEqual(sum(pool["leased_bytes"] for pool in pools), 0)
+        self.assertGreater(sum(pool["acquires"] for pool in pools), 0)
+
+    def test_the_files_are_those_that_belong_there(self):
+        found = {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*") if not path.is_dir()}
+        self.assertEqual(found, FILES)
+
+    def test_no_file_names_the_build_tree(self):
+        for path in self.prefix.rglob("*"):
+            if path.suffix in (".pc", ".cmake", ".service", ".socket", ".conf", ".json", ".h"):
+                text = path.read_text()
+                with self.subTest(str(path.relative_to(self.prefix))):
+                    self.assertNotIn(BUILD, text)
+                    self.assertIsNone(re.search(r"@[A-Z][A-Z_]+@", text))
+
+    def test_what_an_operator_changed_is_kept(self):
+        config = self.prefix / "etc/gpupool/gpupoold.conf"
+        config.write_text("[host]\nlimit = 1GiB\n")
+        install(self.prefix)
+        self.assertEqual(config.read_text(), "[host]\nlimit = 1GiB\n")
+
+    def test_the_shared_library_has_its_soname_and_its_link(self):
+        library = self.prefix / LIB / "libgpupool-client.so"
+        self.assertIn(f"[libgpupool-client.so.{MAJOR_SO}]", run("readelf", "-d", library))
+        self.assertTrue(library.is_symlink())
+        self.assertEqual(library.resolve().name, f"libgpupool-client.so.{VERSION}")
+
+    def test_the_libraries_show_the_public_names_and_no_others(self):
+        header = (self.prefix / "include/gpupool/gpupool.h").read_text()
+        public = set(re.findall(r"GPUPOOL_API[^;(]*?\b(gpupool_\w+)\(", header))
+        self.assertGreater(len(public), 15)
+
+        def names(*command):
+            symbols = [line.split() for line in run(*command).splitlines()]
+            return {words[-1].split("@")[0] for words in symbols if len(words) == 3 and words[1] in "TDBRVWi"}
+
+        shared = names("nm", "-D", "--defined-only", self.prefix / LIB / "libgpupool-client.so")
+        self.assertEqual(shared, public)
+        if not SANITIZE:
+            static = names("nm", "-g", "--defined-only", self.prefix / LIB / "libgpupool-client.a")
+            self.assertEqual(static, public)
+
+    def test_programs_are_built_by_pkg_config(self):
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(self.prefix / LIB / "pkgconfig")}
+
+        def flags(*options):
+            return shlex.split(run("pkg-config", "--define-prefix", *options, "gpupool", env=environment))
+
+        self.assertEqual(flags("--modversion"), [VERSION])
+        cplusplus = self.work / "program.cc"
+        shutil.copy(HERE / "program.c", cplusplus)
+        for compiler, source, standard in ((CC, HERE / "program.c", "-std=c11"), (CXX, cplusplus, "-std=c++17")):
+            for static in (False, True):
+                with self.subTest(compiler=compiler, static=static):
+                    program = self.work / f"pkg-config-{source.suffix[1:]}-{static}"
+                    libraries = flags("--static", "--libs") if static else flags("--libs")
+                    if static:  # by -lgpupool-client the linker would take the shared one that lies beside it
+                        libraries = ["-l:libgpupool-client.a" if word == "-lgpupool-client" else word
+                                     for word in libraries]
+                    run(compiler, standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", *SANITIZE, *flags("--cflags"),
+                        source, "-o", program, *libraries)
+                    needed = run("readelf", "-d", program)
+                    self.assertEqual("libgpupool-client" in needed, not static)
+                    self.check_program(program)
+
+    def test_programs_are_built_by_cmake(self):
+        source, build = self.work / "consumer", self.work / "consumer-build"
+        source.mkdir()
+        shutil.copy(HERE / "program.c", source / "program.c")
+        shutil.copy(HERE / "program.c", source / "program.cc")
+        text = (HERE / "project.cmake.in").read_text()
+        (source / "CMakeLists.txt").write_text(text.replace("@version@", VERSION.rpartition(".")[0]))
+        run(CMAKE, "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+            f"-DCMAKE_C_COMPILER={CC}", f"-DCMAKE_CXX_COMPILER={CXX}", f"-DCMAKE_C_FLAGS={' '.join(SANITIZE)}",
+            f"-DCMAKE_CXX_FLAGS={' '.join(SANITIZE)}")
+        run(CMAKE, "--build", build)
+        for program in ("shared_c", "shared_cc", "static_c", "static_cc"):
+            with self.subTest(program):
+                self.check_program(build / program)
+
+    def test_another_major_version_is_not_taken(self):
+        source = self.work / "future"
+        source.mkdir()
+        (source / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(future LANGUAGES C)\n"
+                                               "find_package(gpupool 1.0 REQUIRED)\n")
+        with self.assertRaises(AssertionError):
+            run(CMAKE, "-S", source, "-B", self.work / "future-build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+
+    def test_daemon_and_tool_run_from_where_they_are(self):
+        self.assertEqual(run(self.prefix / "bin/gpupoolctl", "--version"), f"gpupoolctl {VERSION}\n")
+        done = gpupool_system.ctl("stats", socket_path=self.daemon.admin_socket)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn(f"gpupoold {VERSION}", done.stdout)
+
+    @unittest.skipUnless(os.environ["GPUPOOL_MAN"] == "ON", "built without manual pages")
+    def test_the_manual_pages_are_manual_pages(self):
+        for page in MANUAL_PAGES:
+            with self.subTest(page):
+                name, section = page.rsplit("/", 1)[1].rsplit(".", 1)
+                text = (self.prefix / page).read_text()
+                self.assertIn(f'.TH "{name}" "{section}"', text)
+                self.assertIn('.SH NAME', text)
+
+
+if __name__ == "__main__":
+    unittest.main()
