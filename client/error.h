@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_ERROR_H
+#define CLIENT_ERROR_H
+/*
+ * The text of the calling thread's last error. Each thread owns one fixed buffer; a text too long for it is
+ * cut. The function that fails writes what it knows, its callers put in front what they were about:
+ * "acquiring 64 MiB from pool 1: mapping segment 7 …: cudaErrorMapBufferObjectFailed (…)".
+ */
+#include <stddef.h>
+
+/* The daemon's longest text (PROTO_TEXT_MAX) and half as much for what the library puts in front of it. */
+#define ERROR_TEXT_SIZE 1536u
+
+/* Replaces the calling thread's text. Returns error, so that a caller can return it. */
+int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts words and ": " in front of the text. Returns error. */
+int error_prefix(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* For cleaning up after a failure by calls that may fail themselves: keeps the text, and brings it back. */
+void error_save(char text[static ERROR_TEXT_SIZE]);
+void error_restore(const char text[static ERROR_TEXT_SIZE]);
+
+#endif
