@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SEGMENT_H
+#define CLIENT_SEGMENT_H
+/*
+ * The segments that this client has been told of. A client owns one table; a segment stays in it, at the same
+ * place, until the client closes.
+ *
+ * The daemon describes a segment once in a session, with the first lease in it. Whoever reads that lease from
+ * the socket enters the description (segments_enter), in order of arrival, so that a later lease without a
+ * description finds it. Opening is left to the thread that got the lease, because it may take long: a host
+ * segment is mapped and registered with the driver, a device segment's handle is opened.
+ *
+ *     DESCRIBED ──segments_open──▶ OPENING ──▶ OPEN
+ *         ▲                           │
+ *         └────────── failed ─────────┘   the description is kept: the daemon will not repeat it
+ *
+ * Invariants: fd ≥ 0 only for a MEMFD segment that is not OPEN; memory != NULL exactly when OPEN.
+ *
+ * Lock order: the connection's lock may be held when the table's is taken, never the other way round.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "client/device.h"
+#include "proto/proto.h"
+
+/* One cudaHostRegister of 512 GiB or more fails on driver line 580; 64 GiB is far from it and still few
+ * calls. */
+#define SEGMENT_REGISTER_MAX_BYTES (UINT64_C(64) << 30)
+
+/* A client deals with tens of segments, rarely with thousands: a bucket holds a few even then. */
+#define SEGMENT_BUCKETS 256u
+
+enum segment_state {
+    SEGMENT_DESCRIBED,
+    SEGMENT_OPENING,
+    SEGMENT_OPEN,
+};
+
+struct segment {
+    struct list link; /* in its bucket */
+    uint64_t id;
+    uint64_t size_bytes;
+    uint32_t pool;
+    enum proto_segment_kind kind;
+    enum segment_state state;
+    int fd;
+    struct gpu_ipc_handle handle;
+    void *memory;
+    int device;                /* ordinal in this process; -1 for host memory */
+    const struct gpu *gpu;     /* the table it was opened or registered with; NULL: plain host memory */
+    uint64_t registered_bytes; /* from the start of memory */
+};
+
+struct segments {
+    pthread_mutex_t lock;
+    pthread_cond_t opened; /* a segment has left OPENING */
+    struct list buckets[SEGMENT_BUCKETS];
+    uint64_t register_piece_bytes;
+};
+
+void segments_init(struct segments *segments);
+
+/* Closes what is open: unregisters and unmaps, closes handles. Nobody may use the memory any more. Returns
+ * true when the driver did all of it, so that the daemon may be told that this process maps nothing. */
+bool segments_close(struct segments *segments);
+
+/* Closes what is still open and frees the bookkeeping. */
+void segments_deinit(struct segments *segments);
+
+/* Only frees the bookkeeping: in a forked child the mappings are not there. */
+void segments_forget(struct segments *segments);
+
+/* Checks a lease against the table and enters the description that it brings, if it brings one. *fd is the
+ * message's descriptor or -1, and is taken when the description is entered; so is *spare, the memory for the
+ * new segment. Returns 0 and the lease's segment, or -EBADMSG with *ret_reason naming what is wrong. */
+int segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
+                   struct segment **spare, struct segment **ret_segment, const char **ret_reason);
+
+/* Where a block lies in this process; NULL when there is no such block of this pool, or its segment is not
+ * open. */
+void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uint64_t offset_bytes,
+                      uint64_t capacity_bytes);
+
+/* Opens a segment, unless it is open: afterwards its memory can be used. uuid names the device of a device
+ * pool. Returns 0, DRIVER, NO_POOL (device not visible in this process), NO_GPU. */
+int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
+                  const uint8_t uuid[PROTO_UUID_BYTES]);
+
+#endif
