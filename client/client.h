@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CLIENT_H
+#define CLIENT_CLIENT_H
+/*
+ * A client: what gpupool_open() makes. It owns one of each: the connection, the table of segments, the list
+ * of devices, the remembered pools, the fork guard. All of it is there from open to close and none is shared
+ * with other clients of the process.
+ *
+ * Locks: the connection's, then the segments'. Those of devices and pools are leaves. The caller's threads
+ * may be in any call at once; close is alone.
+ */
+#include <stdint.h>
+
+#include "client/connection.h"
+#include "client/device.h"
+#include "client/fork_guard.h"
+#include "client/include/gpupool/gpupool.h"
+#include "client/pool.h"
+#include "client/segment.h"
+
+struct gpupool_client {
+    struct fork_guard guard;
+    struct connection connection;
+    struct segments segments;
+    struct devices devices;
+    struct pools pools;
+    uint64_t answer_timeout_ns;
+    char *socket_path;
+};
+
+/* What every call begins with: INVALID for no client, FORKED in a child. */
+int client_enter(const struct gpupool_client *client);
+
+/* The deadline of a request that the daemon may take timeout_ns over. */
+uint64_t client_deadline_ns(const struct gpupool_client *client, uint64_t timeout_ns);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams and copies over the driver table: for programs that also run on a simulated GPU, or that do not
+ * link CUDA themselves. Nothing here talks to the daemon; a client whose daemon is gone can still copy its
+ * buffers away.
+ */
+#include "client/client.h"
+#include "client/error.h"
+
+/* What every call here begins with. */
+static int enter(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
+    int r = client_enter(client);
+    return r < 0 ? r : devices_need_device(&client->devices, device, ret_gpu);
+}
+
+static int finish(const struct gpu *gpu, int error, int device, const char *what) {
+    if (error == 0)
+        return 0;
+    devices_fail(gpu, error, what);
+    return error_prefix(GPUPOOL_E_DRIVER, "device %d", device);
+}
+
+int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    if (ret_stream == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_stream_create: ret_stream is NULL");
+    return finish(gpu, gpu->stream_create((unsigned)device, ret_stream), device, "creating a stream");
+}
+
+int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    return finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream");
+}
+
+int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    return finish(gpu, gpu->stream_synchronize((unsigned)device, stream), device, "waiting for a stream");
+}
+
+int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from, uint64_t size_bytes,
+                 void *stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    if (size_bytes == 0)
+        return 0;
+    if (to == NULL || from == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_copy: from or to NULL");
+    return finish(gpu, gpu->memory_copy((unsigned)device, to, from, size_bytes, stream), device, "copying");
+}
+
+int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte, uint64_t size_bytes,
+                void *stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    if (size_bytes == 0)
+        return 0;
+    if (memory == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_set: memory is NULL");
+    return finish(gpu, gpu->memory_set((unsigned)device, memory, (uint8_t)byte, size_bytes, stream), device,
+                  "setting memory");
+}
