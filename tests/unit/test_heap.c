@@ -535,6 +535,7 @@ static void model_insert(struct model *model, struct heap_range *range) {
         assert_false(model->taken[i].span == span && model->taken[i].offset < range->offset + range->size &&
                      range->offset < model->taken[i].offset + model->taken[i].size);
     }
+    range->user = model; /* the next owner of the node must not see it */
     model->taken[model->count].range = range;
     model->taken[model->count].span = span;
     model->taken[model->count].offset = range->offset;
@@ -662,6 +663,9 @@ static void model_split(struct model *model) {
     assert_int_equal(heap_split(range, distance, &upper), 0);
     assert_int_equal(range->size, distance);
     assert_int_equal(upper->offset, model->taken[i].offset + distance);
+    assert_ptr_equal(range->user, model);
+    assert_null(upper->user);
+    assert_true(list_is_empty(&upper->user_link));
     model->taken_bytes -= model->taken[i].size - distance;
     model->taken[i].size = distance;
     model_insert(model, upper);

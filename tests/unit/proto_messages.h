@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_PROTO_MESSAGES_H
+#define TESTS_UNIT_PROTO_MESSAGES_H
+/* Valid messages of the wire format, made at random from a seed, and what the tests of the format share.
+ * Included after cmocka.h. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/proto.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+#define SEGMENT_STEP  (UINT64_C(2) << 20)
+
+static const uint16_t operations[] = {
+    PROTO_HELLO, PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_RELEASE,     PROTO_SHARE, PROTO_ATTACH,
+    PROTO_QUERY, PROTO_OPENED,     PROTO_BYE,     PROTO_HELLO_REPLY, PROTO_POOLS, PROTO_LEASE,
+    PROTO_OK,    PROTO_TOKEN,      PROTO_INFO,    PROTO_ERROR,
+};
+
+static inline enum proto_sender sender_of(uint16_t operation) {
+    return operation < PROTO_HELLO_REPLY ? PROTO_FROM_CLIENT : PROTO_FROM_DAEMON;
+}
+
+static inline enum proto_sender other(enum proto_sender sender) {
+    return sender == PROTO_FROM_CLIENT ? PROTO_FROM_DAEMON : PROTO_FROM_CLIENT;
+}
+
+/* xorshift64*: the same numbers on every machine. */
+static uint64_t random_state;
+
+static inline uint64_t random64(void) {
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return random_state * UINT64_C(2685821657736338717);
+}
+
+/* 0…bound, both included. */
+static inline uint64_t random_to(uint64_t bound) {
+    return bound == UINT64_MAX ? random64() : random64() % (bound + 1);
+}
+
+/* Of all magnitudes alike, 1…bound. */
+static inline uint64_t random_size(uint64_t bound) {
+    uint64_t size = random64() >> random_to(63);
+    return size == 0 ? 1 : size > bound ? bound : size;
+}
+
+static inline void random_bytes(void *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        ((uint8_t *)bytes)[i] = (uint8_t)random64();
+}
+
+/* At most size bytes of printable text, with the characters at the edges of UTF-8's ranges. Returns its
+ * length. */
+static inline size_t random_text(char *text, size_t size) {
+    static const char *const characters[] = {
+        " ",
+        "~",
+        "A",
+        "9",
+        "\xc2\xa0",
+        "\xdf\xbf",
+        "\xe0\xa0\x80",
+        "\xed\x9f\xbf",
+        "\xee\x80\x80",
+        "\xef\xbf\xbd",
+        "\xf0\x90\x80\x80",
+        "\xf4\x8f\xbf\xbf",
+        "\xc3\xa4",
+        "\xe2\x80\xa6",
+    };
+    size_t wanted = random_to(size), length = 0;
+    for (;;) {
+        const char *character = characters[random_to(LENGTH(characters) - 1)];
+        size_t bytes = strlen(character);
+        if (length + bytes > wanted)
+            return length;
+        memcpy(text + length, character, bytes);
+        length += bytes;
+    }
+}
+
+static inline void random_pool(struct proto_pool *pool) {
+    pool->id = (uint32_t)random_size(UINT32_MAX);
+    pool->kind = random_to(1) ? PROTO_POOL_DEVICE : PROTO_POOL_HOST;
+    pool->device = pool->kind == PROTO_POOL_DEVICE ? (int32_t)random_to(INT32_MAX) : -1;
+    pool->numa_node = (int32_t)random_to(8) - 1;
+    if (pool->kind == PROTO_POOL_DEVICE)
+        random_bytes(pool->uuid, sizeof pool->uuid);
+    pool->limit_bytes = random_to(UINT64_MAX);
+    pool->reserved_bytes = random_size(PROTO_SIZE_MAX);
+    pool->leased_bytes = random_to(PROTO_SIZE_MAX);
+    pool->free_bytes = random_size(PROTO_SIZE_MAX);
+    pool->quarantined_bytes = random_size(PROTO_SIZE_MAX);
+    pool->largest_free_bytes = random_size(PROTO_SIZE_MAX);
+    random_text(pool->name, sizeof pool->name - 1);
+}
+
+static inline void random_lease(struct proto_lease *lease) {
+    lease->lease = random64();
+    lease->generation = random64();
+    lease->segment = random_size(UINT64_MAX);
+    lease->pool = (uint32_t)random_size(UINT32_MAX);
+    lease->capacity_bytes = random_size(PROTO_SIZE_MAX / 1024) * 512;
+    lease->offset_bytes = random_to(PROTO_SIZE_MAX / 1024 - 1) * 512;
+    lease->size_bytes = lease->capacity_bytes - random_to(511);
+    if (random_to(2) == 0)
+        return;
+    struct proto_segment *segment = &lease->description;
+    segment->id = lease->segment;
+    segment->pool = lease->pool;
+    segment->kind = random_to(1) ? PROTO_SEGMENT_LEGACY_IPC : PROTO_SEGMENT_MEMFD;
+    if (segment->kind == PROTO_SEGMENT_LEGACY_IPC)
+        random_bytes(segment->handle, sizeof segment->handle);
+    /* The smallest segment that holds the block, so that every byte more would be out of it. */
+    uint64_t end = lease->offset_bytes + lease->capacity_bytes;
+    segment->size_bytes = (end + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
+}
+
+/* Makes a valid message. POOLS has at most pools_max pools: large ones make some tests slow. */
+static inline void random_message(uint16_t operation, uint32_t pools_max, struct proto_message *message) {
+    memset(message, 0, sizeof *message);
+    message->header.operation = operation;
+    message->header.request = operation == PROTO_OPENED                   ? 0
+                              : operation == PROTO_ERROR && !random_to(3) ? 0
+                                                                          : random_size(UINT64_MAX);
+    switch (operation) {
+    case PROTO_HELLO:
+        message->hello.magic = PROTO_MAGIC;
+        message->hello.version_min = (uint16_t)random_size(UINT16_MAX);
+        message->hello.version_max =
+            (uint16_t)(message->hello.version_min + random_to(UINT16_MAX - message->hello.version_min));
+        break;
+    case PROTO_ACQUIRE:
+        message->acquire.pool = (uint32_t)random64();
+        message->acquire.size_bytes = random_size(PROTO_SIZE_MAX);
+        message->acquire.timeout_ns = random_to(1) ? random64() : UINT64_MAX;
+        break;
+    case PROTO_RELEASE:
+        message->release.lease = random64();
+        message->release.generation = random64();
+        if (random_to(1)) {
+            message->release.size_bytes = random_size(PROTO_SIZE_MAX / 1024) * 512;
+            message->release.offset_bytes = random_to(PROTO_SIZE_MAX / 1024) * 512;
+        }
+        break;
+    case PROTO_SHARE:
+    case PROTO_QUERY:
+        random_bytes(&message->share, sizeof message->share);
+        break;
+    case PROTO_ATTACH:
+    case PROTO_TOKEN:
+        random_bytes(&message->token, sizeof message->token);
+        break;
+    case PROTO_OPENED:
+        message->opened.segment = random_size(UINT64_MAX);
+        break;
+    case PROTO_HELLO_REPLY:
+        message->hello_reply.magic = PROTO_MAGIC;
+        message->hello_reply.version = PROTO_VERSION_MAX;
+        message->hello_reply.gpu = (uint16_t)random_to(PROTO_GPU_SIM);
+        message->hello_reply.session = random64();
+        message->hello_reply.daemon_pid = (uint32_t)random64();
+        break;
+    case PROTO_POOLS:
+        message->pools.count = (uint32_t)random_to(pools_max);
+        for (uint32_t i = 0; i < message->pools.count; i++)
+            random_pool(&message->pools.pools[i]);
+        break;
+    case PROTO_LEASE:
+        random_lease(&message->lease);
+        break;
+    case PROTO_INFO:
+        message->info.segment = random_size(UINT64_MAX);
+        message->info.capacity_bytes = random_size(PROTO_SIZE_MAX / 1024) * 512;
+        message->info.offset_bytes = random_to(PROTO_SIZE_MAX / 1024) * 512;
+        message->info.size_bytes = message->info.capacity_bytes - random_to(511);
+        message->info.pool = (uint32_t)random_size(UINT32_MAX);
+        message->info.holders = (uint32_t)random_size(UINT32_MAX);
+        message->info.shared = (uint32_t)random_to(1);
+        break;
+    case PROTO_ERROR:
+        message->failure.error = (uint32_t)random_to(PROTO_E_MAX - 1) + 1;
+        message->failure.text_length = (uint32_t)random_text(message->failure.text, PROTO_TEXT_MAX);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Decodes from memory of exactly the packet's size, so that the sanitisers see a byte read beyond it. */
+static inline int decode_exactly(enum proto_sender sender, const void *packet, size_t size,
+                                 struct proto_message *ret_message) {
+    void *copy = malloc(size);
+    const char *reason = NULL;
+    assert_true(copy != NULL || size == 0);
+    if (size > 0)
+        memcpy(copy, packet, size);
+    int r = proto_decode(sender, copy, size, ret_message, &reason);
+    free(copy);
+    assert_true(r == 0 || r == -EBADMSG);
+    assert_true((r == 0) == (reason == NULL));
+    return r;
+}
+
+/* By another way than the decoder's: characters are decoded, and their numbers looked at. */
+static inline bool is_printable(const char *text, size_t length) {
+    for (size_t i = 0; i < length;) {
+        uint8_t first = (uint8_t)text[i];
+        unsigned more = first < 0x80 ? 0 : (first & 0xe0) == 0xc0 ? 1 : (first & 0xf0) == 0xe0 ? 2 : 3;
+        uint32_t number = more == 0 ? first : first & (0x3fu >> more);
+        if (first >= 0x80 && (first < 0xc0 || first >= 0xf8))
+            return false;
+        if (more > length - 1 - i)
+            return false;
+        for (unsigned k = 1; k <= more; k++) {
+            uint8_t next = (uint8_t)text[i + k];
+            if ((next & 0xc0) != 0x80)
+                return false;
+            number = number << 6 | (next & 0x3f);
+        }
+        static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+        if (number < least[more] || number > 0x10ffff || (number >= 0xd800 && number <= 0xdfff))
+            return false;
+        if (number < 0x20 || (number >= 0x7f && number <= 0x9f))
+            return false;
+        i += 1 + more;
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The wire format's rules one by one: each broken alone in a message that is otherwise valid; the texts of
+ * failures; and what the encoder must not make. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "proto_messages.h"
+
+/* One rule broken at a time: what the decoder must not let through, each in a message that is otherwise
+ * valid. */
+
+enum breakage_value_size {
+    BYTE = 1,
+    U16 = 2,
+    U32 = 4,
+    U64 = 8,
+};
+
+struct breakage {
+    uint16_t operation;
+    size_t offset; /* in the body; from the end of the header */
+    size_t width;
+    uint64_t value;
+};
+
+#define BODY(type, member) offsetof(struct type, member)
+#define IN_POOL(member)    (offsetof(struct proto_pools, pools) + offsetof(struct proto_pool, member))
+#define IN_SEGMENT(member)                                                                                   \
+    (offsetof(struct proto_lease, description) + offsetof(struct proto_segment, member))
+
+/* Valid messages with plain contents, for the table of breakages. */
+static void plain_message(uint16_t operation, struct proto_message *message) {
+    memset(message, 0, sizeof *message);
+    message->header.operation = operation;
+    message->header.request = operation == PROTO_OPENED ? 0 : 7;
+    switch (operation) {
+    case PROTO_HELLO:
+        message->hello = (struct proto_hello){PROTO_MAGIC, 1, 1};
+        break;
+    case PROTO_HELLO_REPLY:
+        message->hello_reply = (struct proto_hello_reply){PROTO_MAGIC, 1, PROTO_GPU_SIM, 3, 4, 0};
+        break;
+    case PROTO_POOLS:
+        message->pools.count = 1;
+        message->pools.pools[0] = (struct proto_pool){
+            .id = 1, .kind = PROTO_POOL_HOST, .device = -1, .numa_node = 0, .name = "host memory, node 0"};
+        break;
+    case PROTO_ACQUIRE:
+        message->acquire = (struct proto_acquire){1, 0, 1, 0};
+        break;
+    case PROTO_RELEASE:
+        message->release = (struct proto_release){1, 1, 512, 512};
+        break;
+    case PROTO_OPENED:
+        message->opened.segment = 9;
+        break;
+    case PROTO_LEASE:
+        message->lease = (struct proto_lease){
+            1, 1, 9, 512, 1000, 1024, 1, 0, {9, SEGMENT_STEP, 1, PROTO_SEGMENT_MEMFD, {0}}};
+        break;
+    case PROTO_INFO:
+        message->info = (struct proto_info){9, 512, 1000, 1024, 1, 1, 0, 0};
+        break;
+    case PROTO_ERROR:
+        proto_failure_set(&message->failure, PROTO_E_STALE, "lease %d", 5);
+        break;
+    default:
+        break;
+    }
+}
+
+static void each_broken_rule_is_refused(void **state) {
+    (void)state;
+    static const struct breakage breakages[] = {
+        {PROTO_HELLO, BODY(proto_hello, magic), U32, PROTO_MAGIC + 1},
+        {PROTO_HELLO, BODY(proto_hello, version_min), U16, 0},
+        {PROTO_HELLO, BODY(proto_hello, version_min), U16, 2},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, magic), U32, 0},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, 0},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, 2},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, gpu), U16, 3},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, reserved), U32, 1},
+        {PROTO_POOLS, BODY(proto_pools, count), U32, 0},
+        {PROTO_POOLS, BODY(proto_pools, count), U32, 2},
+        {PROTO_POOLS, BODY(proto_pools, count), U32, PROTO_POOLS_MAX + 1},
+        {PROTO_POOLS, BODY(proto_pools, count), U32, UINT32_MAX},
+        {PROTO_POOLS, BODY(proto_pools, count), U32, UINT64_C(0x10000001)},
+        {PROTO_POOLS, BODY(proto_pools, reserved), U32, 1},
+        {PROTO_POOLS, IN_POOL(id), U32, 0},
+        {PROTO_POOLS, IN_POOL(kind), U32, 0},
+        {PROTO_POOLS, IN_POOL(kind), U32, 3},
+        {PROTO_POOLS, IN_POOL(kind), U32, PROTO_POOL_DEVICE}, /* its device is -1 */
+        {PROTO_POOLS, IN_POOL(device), U32, 0},
+        {PROTO_POOLS, IN_POOL(device), U32, UINT32_MAX - 1},
+        {PROTO_POOLS, IN_POOL(numa_node), U32, UINT32_MAX - 1},
+        {PROTO_POOLS, IN_POOL(uuid), BYTE, 1},
+        {PROTO_POOLS, IN_POOL(uuid) + 15, BYTE, 1},
+        {PROTO_POOLS, IN_POOL(reserved_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_POOLS, IN_POOL(leased_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_POOLS, IN_POOL(free_bytes), U64, UINT64_MAX},
+        {PROTO_POOLS, IN_POOL(quarantined_bytes), U64, UINT64_MAX},
+        {PROTO_POOLS, IN_POOL(largest_free_bytes), U64, UINT64_MAX},
+        {PROTO_POOLS, IN_POOL(name), BYTE, '\n'},
+        {PROTO_POOLS, IN_POOL(name), BYTE, 0x7f},
+        {PROTO_POOLS, IN_POOL(name), BYTE, 0xc3},
+        {PROTO_POOLS, IN_POOL(name), BYTE, 0}, /* and a rest that is not zero */
+        {PROTO_POOLS, IN_POOL(name) + 63, BYTE, 'x'},
+        {PROTO_ACQUIRE, BODY(proto_acquire, reserved), U32, 1},
+        {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, 0},
+        {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, 513},
+        {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, 1},
+        {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, 0}, /* its offset is 512 */
+        {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, PROTO_SIZE_MAX},
+        {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, UINT64_MAX - 511},
+        {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, UINT64_MAX - 511},
+        {PROTO_OPENED, BODY(proto_opened, segment), U64, 0},
+        {PROTO_LEASE, BODY(proto_lease, segment), U64, 0},
+        {PROTO_LEASE, BODY(proto_lease, segment), U64, 10},
+        {PROTO_LEASE, BODY(proto_lease, offset_bytes), U64, 1},
+        {PROTO_LEASE, BODY(proto_lease, offset_bytes), U64, SEGMENT_STEP - 512},
+        {PROTO_LEASE, BODY(proto_lease, offset_bytes), U64, SEGMENT_STEP},
+        {PROTO_LEASE, BODY(proto_lease, offset_bytes), U64, UINT64_MAX - 511},
+        {PROTO_LEASE, BODY(proto_lease, size_bytes), U64, 0},
+        {PROTO_LEASE, BODY(proto_lease, size_bytes), U64, 1025},
+        {PROTO_LEASE, BODY(proto_lease, capacity_bytes), U64, 1001},
+        {PROTO_LEASE, BODY(proto_lease, capacity_bytes), U64, SEGMENT_STEP},
+        {PROTO_LEASE, BODY(proto_lease, capacity_bytes), U64, UINT64_MAX - 511},
+        {PROTO_LEASE, BODY(proto_lease, pool), U32, 0},
+        {PROTO_LEASE, BODY(proto_lease, pool), U32, 2},
+        {PROTO_LEASE, BODY(proto_lease, reserved), U32, 1},
+        {PROTO_LEASE, IN_SEGMENT(id), U64, 0},
+        {PROTO_LEASE, IN_SEGMENT(id), U64, 10},
+        {PROTO_LEASE, IN_SEGMENT(size_bytes), U64, 0},
+        {PROTO_LEASE, IN_SEGMENT(size_bytes), U64, SEGMENT_STEP + 512},
+        {PROTO_LEASE, IN_SEGMENT(size_bytes), U64, PROTO_SIZE_MAX + SEGMENT_STEP},
+        {PROTO_LEASE, IN_SEGMENT(pool), U32, 2},
+        {PROTO_LEASE, IN_SEGMENT(kind), U32, 0},
+        {PROTO_LEASE, IN_SEGMENT(kind), U32, PROTO_SEGMENT_VMM_FD},
+        {PROTO_LEASE, IN_SEGMENT(kind), U32, 4},
+        {PROTO_LEASE, IN_SEGMENT(handle), BYTE, 1},
+        {PROTO_LEASE, IN_SEGMENT(handle) + 63, BYTE, 1},
+        {PROTO_INFO, BODY(proto_info, segment), U64, 0},
+        {PROTO_INFO, BODY(proto_info, offset_bytes), U64, 256},
+        {PROTO_INFO, BODY(proto_info, offset_bytes), U64, PROTO_SIZE_MAX},
+        {PROTO_INFO, BODY(proto_info, size_bytes), U64, 0},
+        {PROTO_INFO, BODY(proto_info, size_bytes), U64, 1025},
+        {PROTO_INFO, BODY(proto_info, capacity_bytes), U64, 1023},
+        {PROTO_INFO, BODY(proto_info, pool), U32, 0},
+        {PROTO_INFO, BODY(proto_info, holders), U32, 0},
+        {PROTO_INFO, BODY(proto_info, shared), U32, 2},
+        {PROTO_INFO, BODY(proto_info, reserved), U32, 1},
+        {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
+        {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
+        {PROTO_ERROR, BODY(proto_failure, text_length), U32, 6},
+        {PROTO_ERROR, BODY(proto_failure, text_length), U32, 8},
+        {PROTO_ERROR, BODY(proto_failure, text_length), U32, UINT32_MAX},
+        {PROTO_ERROR, BODY(proto_failure, text), BYTE, 0},
+        {PROTO_ERROR, BODY(proto_failure, text), BYTE, 0x1b},
+        {PROTO_ERROR, BODY(proto_failure, text) + 6, BYTE, 0xc3},
+    };
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(breakages); i++) {
+        const struct breakage *breakage = &breakages[i];
+        plain_message(breakage->operation, &message);
+        size_t size = proto_encode(&message, packet);
+        assert_int_equal(decode_exactly(sender_of(breakage->operation), packet, size, &decoded), 0);
+        memcpy(packet + 16 + breakage->offset, &breakage->value, breakage->width);
+        if (decode_exactly(sender_of(breakage->operation), packet, size, &decoded) == 0)
+            fail_msg("breakage %zu of %s was let through", i, proto_operation_name(breakage->operation));
+    }
+}
+
+static void lease_without_a_description_still_names_segment_and_pool(void **state) {
+    (void)state;
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (unsigned zero = 0; zero < 3; zero++) {
+        plain_message(PROTO_LEASE, &message);
+        memset(&message.lease.description, 0, sizeof message.lease.description);
+        size_t size = proto_encode(&message, packet);
+        if (zero == 1)
+            memset(packet + 16 + BODY(proto_lease, segment), 0, sizeof message.lease.segment);
+        else if (zero == 2)
+            memset(packet + 16 + BODY(proto_lease, pool), 0, sizeof message.lease.pool);
+        assert_int_equal(decode_exactly(PROTO_FROM_DAEMON, packet, size, &decoded), zero == 0 ? 0 : -EBADMSG);
+    }
+}
+
+static void request_ids_are_where_they_belong(void **state) {
+    (void)state;
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(operations); i++)
+        for (uint64_t request = 0; request <= 1; request++) {
+            plain_message(operations[i], &message);
+            size_t size = proto_encode(&message, packet);
+            memcpy(packet + 8, &request, sizeof request);
+            bool wanted = operations[i] == PROTO_ERROR || (operations[i] == PROTO_OPENED) == (request == 0);
+            assert_int_equal(decode_exactly(sender_of(operations[i]), packet, size, &decoded),
+                             wanted ? 0 : -EBADMSG);
+        }
+}
+
+static void malformed_utf8_is_refused(void **state) {
+    (void)state;
+    static const char *const malformed[] = {
+        "\x80",
+        "\xbf",
+        "\xc0\x80",
+        "\xc1\xbf",
+        "\xc2",
+        "\xc2 ",
+        "\xe0\x9f\xbf",
+        "\xe2\x80",
+        "\xed\xa0\x80",
+        "\xed\xbf\xbf",
+        "\xf0\x8f\xbf\xbf",
+        "\xf0\x9f\x98",
+        "\xf4\x90\x80\x80",
+        "\xf5\x80\x80\x80",
+        "\xff",
+        "\xfe",
+        "\xc2\x80",
+        "\xc2\x9f",
+        "a\tb",
+        "\r",
+        "\x1f",
+        "\x7f",
+        "\xe2\x28\xa1",
+        "\xf0\x90\x80\xc0",
+    };
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    plain_message(PROTO_ERROR, &message);
+    for (size_t i = 0; i < LENGTH(malformed); i++) {
+        size_t length = strlen(malformed[i]);
+        message.failure.text_length = (uint32_t)length;
+        memset(message.failure.text, 'x', length);
+        size_t size = proto_encode(&message, packet);
+        memcpy(packet + 24, malformed[i], length);
+        assert_false(is_printable(malformed[i], length));
+        assert_int_equal(decode_exactly(PROTO_FROM_DAEMON, packet, size, &decoded), -EBADMSG);
+    }
+}
+
+static void only_a_described_memfd_brings_a_descriptor(void **state) {
+    (void)state;
+    static struct proto_message message;
+
+    for (size_t i = 0; i < LENGTH(operations); i++) {
+        plain_message(operations[i], &message);
+        assert_int_equal(proto_message_fds(&message), operations[i] == PROTO_LEASE);
+    }
+    plain_message(PROTO_LEASE, &message);
+    message.lease.description.kind = PROTO_SEGMENT_LEGACY_IPC;
+    assert_int_equal(proto_message_fds(&message), 0);
+    memset(&message.lease.description, 0, sizeof message.lease.description);
+    assert_int_equal(proto_message_fds(&message), 0);
+}
+
+static void numbers_have_names(void **state) {
+    (void)state;
+    assert_string_equal(proto_operation_name(PROTO_ACQUIRE), "ACQUIRE");
+    assert_string_equal(proto_operation_name(PROTO_HELLO_REPLY), "HELLO_REPLY");
+    assert_string_equal(proto_operation_name(UINT32_MAX), "unknown operation");
+    for (unsigned error = 1; error <= PROTO_E_MAX; error++) {
+        assert_string_not_equal(proto_error_text(error), "unknown error");
+        for (unsigned before = 1; before < error; before++)
+            assert_string_not_equal(proto_error_text(error), proto_error_text(before));
+    }
+    assert_string_equal(proto_error_text(0), "unknown error");
+    assert_string_equal(proto_error_text(PROTO_E_MAX + 1), "unknown error");
+    assert_string_equal(proto_error_text(UINT32_MAX), "unknown error");
+}
+
+/* Encodes and decodes the failure, which must succeed whatever was put into it. */
+static void assert_failure_travels(const struct proto_failure *failure) {
+    static struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    message.header.operation = PROTO_ERROR;
+    message.header.request = 1;
+    message.failure = *failure;
+    size_t size = proto_encode(&message, packet);
+    assert_int_equal(decode_exactly(PROTO_FROM_DAEMON, packet, size, &decoded), 0);
+    assert_int_equal(strlen(decoded.failure.text), failure->text_length);
+    assert_string_equal(decoded.failure.text, failure->text);
+}
+
+static void failure_text_is_cut_between_characters(void **state) {
+    (void)state;
+    static const char *const characters[] = {"x", "\xc3\xa4", "\xe2\x80\xa6", "\xf0\x9f\x98\x80"};
+    struct proto_failure failure;
+    char text[4 * PROTO_TEXT_MAX + 8];
+
+    for (size_t width = 1; width <= 4; width++)
+        for (size_t before = PROTO_TEXT_MAX - 8; before <= PROTO_TEXT_MAX + 1; before++) {
+            /* before bytes of x, then two characters of this width */
+            memset(text, 'x', before);
+            memcpy(text + before, characters[width - 1], width);
+            memcpy(text + before + width, characters[width - 1], width);
+            text[before + 2 * width] = '\0';
+            proto_failure_set(&failure, PROTO_E_EXHAUSTED, "%s", text);
+
+            size_t wanted = before > PROTO_TEXT_MAX ? PROTO_TEXT_MAX : before;
+            for (unsigned k = 0; k < 2 && wanted + width <= PROTO_TEXT_MAX; k++)
+                wanted += width;
+            assert_int_equal(failure.error, PROTO_E_EXHAUSTED);
+            assert_int_equal(failure.text_length, wanted);
+            assert_memory_equal(failure.text, text, wanted);
+            assert_int_equal(failure.text[wanted], 0);
+            assert_failure_travels(&failure);
+        }
+}
+
+static void failure_text_is_made_printable(void **state) {
+    (void)state;
+    struct proto_failure failure;
+    char text[2 * PROTO_TEXT_MAX];
+
+    proto_failure_set(&failure, PROTO_E_DRIVER, "%s has %u", "a\nb\x1b[31m\xff\xc3\xa4\xc3", 3u);
+    assert_string_equal(failure.text, "a?b?[31m?\xc3\xa4? has 3");
+    assert_failure_travels(&failure);
+    proto_failure_set(&failure, PROTO_E_DRIVER, "%s", "");
+    assert_int_equal(failure.text_length, 0);
+    assert_failure_travels(&failure);
+
+    random_state = 7;
+    for (unsigned round = 0; round < 5000; round++) {
+        size_t length = random_to(sizeof text - 1);
+        for (size_t i = 0; i < length; i++) /* many beginnings and middles of characters */
+            text[i] = (char)(random_to(3) ? 0x80 + random_to(127) : 1 + random_to(126));
+        text[length] = '\0';
+        proto_failure_set(&failure, PROTO_E_DRIVER, "%s", text);
+        assert_true(failure.text_length <= PROTO_TEXT_MAX);
+        assert_true(failure.text_length >= (length > PROTO_TEXT_MAX ? PROTO_TEXT_MAX - 3 : length));
+        assert_failure_travels(&failure);
+    }
+}
+
+static void encoding_what_would_be_refused_is_caught(void **state) {
+    (void)state;
+#ifdef NDEBUG
+    skip(); /* this build has no assertions */
+#else
+    static struct proto_message message;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (unsigned round = 0; round < 4; round++) {
+        plain_message(round == 0   ? PROTO_ACQUIRE
+                      : round == 1 ? PROTO_LEASE
+                      : round == 2 ? PROTO_POOLS
+                                   : PROTO_OK,
+                      &message);
+        switch (round) {
+        case 0:
+            message.acquire.size_bytes = 0;
+            break;
+        case 1:
+            message.lease.description.kind = PROTO_SEGMENT_VMM_FD;
+            break;
+        case 2:
+            message.pools.count = PROTO_POOLS_MAX + 1;
+            break;
+        default:
+            message.header.operation = 63;
+        }
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            signal(SIGABRT, SIG_DFL);
+            close(STDERR_FILENO);
+            proto_encode(&message, packet);
+            _exit(0);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    }
+#endif
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_broken_rule_is_refused),
+        cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
+        cmocka_unit_test(request_ids_are_where_they_belong),
+        cmocka_unit_test(malformed_utf8_is_refused),
+        cmocka_unit_test(only_a_described_memfd_brings_a_descriptor),
+        cmocka_unit_test(numbers_have_names),
+        cmocka_unit_test(failure_text_is_cut_between_characters),
+        cmocka_unit_test(failure_text_is_made_printable),
+        cmocka_unit_test(encoding_what_would_be_refused_is_caught),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
