@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/admin_json.h"
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "daemon/backing.h"
+#include "daemon/daemon.h"
+#include "daemon/pool/core.h"
+
+#define REQUEST_DEPTH_MAX 4 /* requests are flat */
+
+/* --- what comes in
+ * ----------------------------------------------------------------------------------------------- */
+
+/* The length of the UTF-8 character at text, or 0: overlong forms, surrogates and what lies beyond U+10FFFF
+ * are none. */
+static size_t utf8_length(const unsigned char *text, size_t size) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = text[0] < 0x80       ? 1
+                    : text[0] >> 5 == 6  ? 2
+                    : text[0] >> 4 == 14 ? 3
+                    : text[0] >> 3 == 30 ? 4
+                                         : 0;
+    if (length == 0 || length > size)
+        return 0;
+    uint32_t character = length == 1 ? text[0] : text[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (text[i] >> 6 != 2)
+            return 0;
+        character = character << 6 | (text[i] & 0x3f);
+    }
+    if (character < least[length] || character > 0x10ffff || (character >= 0xd800 && character <= 0xdfff))
+        return 0;
+    return length;
+}
+
+/* Returns NULL, or what is wrong with the line before JSON is even looked at. */
+static const char *scan(const char *line, size_t size) {
+    const unsigned char *text = (const unsigned char *)line;
+    unsigned depth = 0;
+    bool in_string = false;
+
+    for (size_t i = 0; i < size;) {
+        size_t length = utf8_length(text + i, size - i);
+        if (length == 0)
+            return "the request is not valid UTF-8";
+        if (text[i] < ' ' && text[i] != '\t' && text[i] != '\r')
+            return "the request has a control character in it";
+        if (in_string && text[i] == '\\') {
+            i += 2; /* whatever is escaped, a multi-byte character cannot be */
+            continue;
+        }
+        if (text[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && (text[i] == '{' || text[i] == '[') && ++depth > REQUEST_DEPTH_MAX)
+            return "the request is nested too deeply: a request is one flat object";
+        else if (!in_string && (text[i] == '}' || text[i] == ']') && depth > 0)
+            depth--;
+        i += length;
+    }
+    return NULL;
+}
+
+/* The one function that reads integers: cJSON keeps numbers as doubles, which are exact up to 2^53. */
+static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_integer) {
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0) || item->valuedouble > (double)maximum)
+        return false;
+    uint64_t integer = (uint64_t)item->valuedouble;
+    if ((double)integer != item->valuedouble)
+        return false;
+    *ret_integer = integer;
+    return true;
+}
+
+struct request_keys {
+    const char *command;
+    bool has_pool;
+    uint64_t pool;
+};
+
+/* Takes a parsed request apart. Returns NULL or what is wrong. */
+static const char *read_keys(const cJSON *request, struct request_keys *ret_keys) {
+    struct request_keys keys = {0};
+    const cJSON *item;
+
+    if (!cJSON_IsObject(request))
+        return "a request is an object, such as {\"command\":\"stats\"}";
+    cJSON_ArrayForEach(item, request) {
+        if (strcmp(item->string, "command") == 0) {
+            if (keys.command != NULL)
+                return "'command' is given twice";
+            if (!cJSON_IsString(item))
+                return "'command' is a string: ping, stats, pools, sessions or trim";
+            keys.command = item->valuestring;
+        } else if (strcmp(item->string, "pool") == 0) {
+            if (keys.has_pool)
+                return "'pool' is given twice";
+            if (!read_integer(item, UINT32_MAX, &keys.pool))
+                return "'pool' is a pool's id, a whole number";
+            keys.has_pool = true;
+        } else {
+            return "the request has an unknown key: there are 'command' and, for trim, 'pool'";
+        }
+    }
+    if (keys.command == NULL)
+        return "the request has no 'command': one of ping, stats, pools, sessions, trim";
+    *ret_keys = keys;
+    return NULL;
+}
+
+/* --- what goes out
+ * ----------------------------------------------------------------------------------------------- */
+
+static void put_integer(cJSON *object, const char *key, uint64_t integer) {
+    const uint64_t exact = UINT64_C(1) << 53; /* beyond it a double would show another number */
+    cJSON_AddNumberToObject(object, key, (double)(integer < exact ? integer : exact));
+}
+
+static void put_string(cJSON *object, const char *key, const char *string) {
+    if (string == NULL)
+        cJSON_AddNullToObject(object, key);
+    else
+        cJSON_AddStringToObject(object, key, string);
+}
+
+static const char *gpu_name(enum proto_gpu_kind gpu) {
+    return gpu == PROTO_GPU_CUDA ? "cuda" : gpu == PROTO_GPU_SIM ? "sim" : "none";
+}
+
+static cJSON *describe_daemon(const struct daemon *daemon, bool brief) {
+    cJSON *object = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(object, "version", GPUPOOL_VERSION);
+    put_integer(object, "pid", (uint64_t)getpid());
+    put_integer(object, "uptime_ns", clock_now_ns() - daemon->started_ns);
+    cJSON_AddStringToObject(object, "gpu", gpu_name(daemon->gpu_kind));
+    if (brief)
+        return object;
+    cJSON_AddStringToObject(object, "socket", daemon->data_listener.path);
+    put_string(object, "cuda_toolkit", gpu_cuda_built() ? gpu_cuda_toolkit() : NULL);
+    put_integer(object, "sessions", daemon->core->n_sessions);
+    put_integer(object, "sessions_limit", daemon->core->sessions_limit);
+    cJSON *notices = cJSON_AddArrayToObject(object, "notices");
+    for (unsigned i = 0; i < daemon->n_notices; i++)
+        cJSON_AddItemToArray(notices, cJSON_CreateString(daemon->notices[i]));
+    return object;
+}
+
+static cJSON *describe_pool(const struct pool *pool) {
+    static const char *const states[] = {"starting", "ready", "failed"};
+    const struct supplier *supplier = pool->owner;
+    bool is_host = pool->kind == PROTO_POOL_HOST;
+    cJSON *object = cJSON_CreateObject();
+    char uuid[GPU_UUID_TEXT_SIZE];
+    struct gpu_uuid binary;
+
+    memcpy(binary.bytes, pool->uuid, sizeof binary.bytes);
+    gpu_uuid_format(&binary, uuid);
+    put_integer(object, "id", pool->id);
+    cJSON_AddStringToObject(object, "kind", is_host ? "host" : "device");
+    cJSON_AddStringToObject(object, "name", pool->name);
+    put_string(object, "uuid", is_host ? NULL : uuid);
+    if (is_host)
+        cJSON_AddNullToObject(object, "device");
+    else
+        put_integer(object, "device", (uint64_t)pool->device);
+    if (pool->numa_node < 0)
+        cJSON_AddNullToObject(object, "numa_node");
+    else
+        put_integer(object, "numa_node", (uint64_t)pool->numa_node);
+    put_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
+    cJSON_AddStringToObject(object, "state", states[pool->state]);
+    put_integer(object, "limit_bytes", pool->limit_bytes);
+    put_integer(object, "step_bytes", pool->step_bytes);
+    put_integer(object, "reserve_bytes", pool->reserve_bytes);
+    put_integer(object, "reserved_bytes", pool->reserved_bytes);
+    put_integer(object, "leased_bytes", pool->leased_bytes);
+    put_integer(object, "free_bytes", pool_free_bytes(pool));
+    put_integer(object, "quarantined_bytes", pool->quarantined_bytes);
+    put_integer(object, "largest_free_bytes", pool_largest_free_bytes(pool));
+    put_integer(object, "growing_bytes", pool->growing_bytes);
+    put_integer(object, "segments", pool->n_segments);
+    put_integer(object, "leases", pool->n_leases);
+    put_integer(object, "waiters", pool->n_waiters);
+    put_integer(object, "acquires", pool->n_acquires);
+    put_integer(object, "releases", pool->n_releases);
+    put_integer(object, "grows", pool->n_grows);
+    put_integer(object, "retires", pool->n_retires);
+    put_integer(object, "failures", pool->n_failures);
+    put_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
+    return object;
+}
+
+static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
+    bool quarantined = session->state == SESSION_QUARANTINED;
+    cJSON *object = cJSON_CreateObject();
+
+    put_integer(object, "id", session->id);
+    put_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+    put_integer(object, "uid", session->peer.uid);
+    put_integer(object, "gid", session->peer.gid);
+    cJSON_AddStringToObject(object, "command", session->peer.command);
+    cJSON_AddStringToObject(object, "state", quarantined ? "quarantined" : "active");
+    put_string(object, "quarantine_reason", session->quarantine_reason);
+    if (quarantined)
+        put_integer(object, "quarantined_ns", now_ns - session->lost_ns);
+    else
+        cJSON_AddNullToObject(object, "quarantined_ns");
+    put_integer(object, "leases", session->n_leases);
+    put_integer(object, "leased_bytes", session->leased_bytes);
+    put_integer(object, "waiting", session->n_requests);
+    put_integer(object, "segments", session->n_segments);
+    put_integer(object, "connected_ns", now_ns - session->connected_ns);
+    return object;
+}
+
+static void put_pools(cJSON *reply, const struct core *core) {
+    cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
+    for (unsigned i = 0; i < core->n_pools; i++)
+        cJSON_AddItemToArray(pools, describe_pool(core->pools[i]));
+}
+
+static void put_sessions(cJSON *reply, const struct core *core) {
+    cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
+    uint64_t now_ns = clock_now_ns();
+    list_for_each(position, &core->sessions) cJSON_AddItemToArray(
+        sessions, describe_session(container_of(position, struct session, link), now_ns));
+}
+
+/* Prints the reply on one line. Takes it. */
+static char *finish(cJSON *reply) {
+    char *text = cJSON_PrintUnformatted(reply);
+    cJSON_Delete(reply);
+    if (text == NULL)
+        return NULL;
+    size_t length = strlen(text);
+    char *line = realloc(text, length + 2);
+    if (line == NULL) {
+        free(text);
+        return NULL;
+    }
+    memcpy(line + length, "\n", 2);
+    return line;
+}
+
+char *admin_json_error(const char *code, const char *message) {
+    cJSON *reply = cJSON_CreateObject();
+    cJSON *error = cJSON_AddObjectToObject(reply, "error");
+    cJSON_AddStringToObject(error, "code", code);
+    cJSON_AddStringToObject(error, "message", message);
+    return finish(reply);
+}
+
+static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    const struct core *core = daemon->core;
+    uint64_t total = 0;
+
+    if (uid != 0 && uid != geteuid())
+        return admin_json_error("permission-denied", "trim is for root and for the daemon's own user");
+    if (keys->has_pool && core_find_pool(core, (uint32_t)keys->pool) == NULL)
+        return admin_json_error("no-such-pool", "no pool has this id; 'pools' lists them");
+    cJSON *reply = cJSON_CreateObject();
+    cJSON *pools = cJSON_CreateArray();
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        struct pool *pool = core->pools[i];
+        if (keys->has_pool && pool->id != keys->pool)
+            continue;
+        uint64_t bytes = core_trim(pool);
+        cJSON *entry = cJSON_CreateObject();
+        put_integer(entry, "id", pool->id);
+        put_integer(entry, "trimmed_bytes", bytes);
+        cJSON_AddItemToArray(pools, entry);
+        total += bytes;
+    }
+    put_integer(reply, "trimmed_bytes", total);
+    cJSON_AddItemToObject(reply, "pools", pools);
+    return finish(reply);
+}
+
+static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    const struct core *core = daemon->core;
+
+    if (strcmp(keys->command, "trim") == 0)
+        return answer_trim(daemon, uid, keys);
+    if (keys->has_pool)
+        return admin_json_error("invalid-request", "'pool' goes with trim only");
+    bool stats = strcmp(keys->command, "stats") == 0;
+    bool ping = strcmp(keys->command, "ping") == 0;
+    bool pools = strcmp(keys->command, "pools") == 0;
+    bool sessions = strcmp(keys->command, "sessions") == 0;
+    if (!stats && !ping && !pools && !sessions)
+        return admin_json_error("unknown-command", "the commands are ping, stats, pools, sessions and trim");
+    cJSON *reply = cJSON_CreateObject();
+    if (stats || ping)
+        cJSON_AddItemToObject(reply, "daemon", describe_daemon(daemon, ping));
+    if (stats || pools)
+        put_pools(reply, core);
+    if (stats || sessions)
+        put_sessions(reply, core);
+    return finish(reply);
+}
+
+char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size_t size) {
+    struct request_keys keys;
+    const char *end, *wrong = scan(line, size);
+
+    if (wrong != NULL)
+        return admin_json_error("invalid-request", wrong);
+    cJSON *request = cJSON_ParseWithLengthOpts(line, size, &end, 0);
+    while (request != NULL && end < line + size && strchr(" \t\r", *end) != NULL)
+        end++;
+    if (request == NULL || end != line + size) {
+        cJSON_Delete(request);
+        return admin_json_error("invalid-request", "the line is not one JSON object");
+    }
+    wrong = read_keys(request, &keys);
+    char *reply = wrong != NULL ? admin_json_error("invalid-request", wrong) : answer(daemon, uid, &keys);
+    cJSON_Delete(request);
+    return reply;
+}

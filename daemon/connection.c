@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/connection.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "daemon/backing.h"
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "daemon/peer.h"
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16: refuse descriptors at the door */
+#endif
+
+#define REASON_PROCESS "its process has not ended"
+#define REASON_DRIVER  "the driver still lists its process"
+
+/* A packet that could not be sent yet. */
+struct reply {
+    struct list link;
+    int fd;           /* to go along, -1: none. Borrowed from the backing, which lives as long as the lease */
+    uint64_t segment; /* whose descriptor it is */
+    size_t size;
+    uint8_t packet[];
+};
+
+static void connection_on_ready(uv_poll_t *poll, int status, int events);
+static void connection_end(struct connection *connection, const char *why);
+
+static void connection_watch(struct connection *connection) {
+    /* While replies are kept nothing more is read, or a client could make us keep ever more; except for the
+     * OPENED that lets them go. */
+    bool paused = connection->n_replies > 0 && connection->awaited_segment == 0;
+    bool writable = connection->n_replies > 0 && connection->awaited_segment == 0;
+    int mask = (paused ? 0 : UV_READABLE) | (writable ? UV_WRITABLE : 0) | UV_DISCONNECT;
+
+    if (mask != connection->watching) { /* uv_poll_start costs two epoll calls even when nothing changes */
+        connection->watching = mask;
+        uv_poll_start(&connection->poll, mask, connection_on_ready);
+    }
+}
+
+/* Returns 0, -EAGAIN when the socket is full, or a negative errno that ends the connection. */
+static int connection_write(struct connection *connection, const void *packet, size_t size, int fd) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec vector = {(void *)packet, size};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (fd >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    }
+    do
+        n = sendmsg(connection->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) /* ETOOMANYREFS: too many descriptors of ours are in flight; they will be read */
+        return errno == EWOULDBLOCK || errno == ETOOMANYREFS || errno == ENOBUFS ? -EAGAIN : -errno;
+    return 0;
+}
+
+static void connection_drop_replies(struct connection *connection) {
+    list_for_each_safe(position, &connection->replies) {
+        list_remove(position);
+        free(container_of(position, struct reply, link));
+    }
+    connection->n_replies = 0;
+}
+
+/* Sends a message, or keeps it. Returns 0, or a negative errno that ends the connection. */
+static int connection_send(struct connection *connection, const struct proto_message *message, int fd) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    uint64_t segment = fd >= 0 ? message->lease.segment : 0;
+    size_t size = proto_encode(message, packet);
+
+    if (connection->n_replies == 0 && connection->awaited_segment == 0) {
+        int r = connection_write(connection, packet, size, fd);
+        if (r == 0)
+            connection->awaited_segment = segment;
+        if (r != -EAGAIN)
+            return r;
+    }
+    if (connection->n_replies >= CONNECTION_QUEUE_MAX)
+        return -ENOBUFS;
+    struct reply *reply = malloc(sizeof *reply + size);
+    if (reply == NULL)
+        return -ENOMEM;
+    reply->fd = fd;
+    reply->segment = segment;
+    reply->size = size;
+    memcpy(reply->packet, packet, size);
+    list_append(&connection->replies, &reply->link);
+    connection->n_replies++;
+    return 0;
+}
+
+static int connection_flush(struct connection *connection) {
+    while (connection->n_replies > 0 && connection->awaited_segment == 0) {
+        struct reply *reply = list_first(&connection->replies, struct reply, link);
+        int r = connection_write(connection, reply->packet, reply->size, reply->fd);
+        if (r < 0)
+            return r == -EAGAIN ? 0 : r;
+        connection->awaited_segment = reply->segment;
+        list_remove(&reply->link);
+        connection->n_replies--;
+        free(reply);
+    }
+    return 0;
+}
+
+static struct proto_message reply_to(enum proto_operation operation, uint64_t request) {
+    return (struct proto_message){.header = {.operation = operation, .request = request}};
+}
+
+static int connection_send_error(struct connection *connection, uint64_t request, int error,
+                                 const char *text) {
+    struct proto_message message = reply_to(PROTO_ERROR, request);
+    proto_failure_set(&message.failure, (enum proto_error)error, "%s", text);
+    return connection_send(connection, &message, -1);
+}
+
+/* Sends a lease, with its segment's description and descriptor the first time. */
+static int connection_send_lease(struct connection *connection, uint64_t request, struct lease *lease) {
+    struct proto_message message = reply_to(PROTO_LEASE, request);
+    const struct backing *backing = lease->block->segment->backing;
+    bool describe;
+    int fd = -1;
+
+    core_describe_lease(lease, &message.lease, &describe);
+    if (describe) {
+        message.lease.description.kind = backing->kind;
+        if (backing->kind == PROTO_SEGMENT_MEMFD)
+            fd = backing->fd;
+        else
+            memcpy(message.lease.description.handle, backing->handle.bytes, sizeof backing->handle.bytes);
+    }
+    return connection_send(connection, &message, fd);
+}
+
+/* What a failed call of the core means: ours end the connection, the client's are answered. */
+static int connection_refuse(struct connection *connection, uint64_t request, int error) {
+    if (error == -ENOMEM)
+        return connection_send_error(connection, request, PROTO_E_NO_MEMORY,
+                                     "the daemon has no memory for its bookkeeping: try again later");
+    if (error < 0)
+        return error;
+    switch (error) {
+    case PROTO_E_STALE:
+        return connection_send_error(
+            connection, request, error,
+            "this session has no such lease: it was released before, or belongs to another");
+    case PROTO_E_SHARED:
+        return connection_send_error(
+            connection, request, error,
+            "the block is shared: release it whole, or do not share what is to be divided");
+    case PROTO_E_NO_TOKEN:
+        return connection_send_error(
+            connection, request, error,
+            "nothing is shared under this token with this user: the holder may have released it "
+            "before you attached");
+    case PROTO_E_LIMIT:
+        return connection_send_error(connection, request, error,
+                                     "this session has as many leases as it may: release some, or raise "
+                                     "session_leases_limit in the daemon's configuration");
+    default:
+        return connection_send_error(connection, request, error, proto_error_text((unsigned)error));
+    }
+}
+
+static int connection_send_ok(struct connection *connection, uint64_t request) {
+    struct proto_message message = reply_to(PROTO_OK, request);
+    return connection_send(connection, &message, -1);
+}
+
+static int handle_hello(struct connection *connection, const struct proto_message *message) {
+    struct daemon *daemon = connection->daemon;
+    struct proto_message reply = reply_to(PROTO_HELLO_REPLY, message->header.request);
+
+    if (message->hello.version_min > PROTO_VERSION_MAX || message->hello.version_max < PROTO_VERSION_MIN) {
+        connection_send_error(connection, message->header.request, PROTO_E_VERSION,
+                              message->hello.version_min > PROTO_VERSION_MAX
+                                  ? "the client library is newer than the daemon: update gpupoold"
+                                  : "the client library is older than the daemon: update libgpupool-client");
+        return -EPROTO;
+    }
+    if (daemon->stopping) {
+        connection_send_error(connection, message->header.request, PROTO_E_SHUTDOWN,
+                              "the daemon is stopping");
+        return -ESHUTDOWN;
+    }
+    int r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
+    if (r != 0) {
+        connection_send_error(connection, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
+                              r > 0
+                                  ? "the daemon has as many sessions as it may: raise sessions_limit in its "
+                                    "configuration, or end some"
+                                  : "the daemon has no memory for its bookkeeping");
+        return r > 0 ? -EUSERS : r;
+    }
+    connection->session->owner = connection;
+    connection->state = CONNECTION_OPEN;
+    daemon->n_handshakes--;
+    daemon->served = true;
+    reply.hello_reply = (struct proto_hello_reply){
+        .magic = PROTO_MAGIC,
+        .version =
+            message->hello.version_max < PROTO_VERSION_MAX ? message->hello.version_max : PROTO_VERSION_MAX,
+        .gpu = (uint16_t)daemon->gpu_kind,
+        .session = connection->session->id,
+        .daemon_pid = (uint32_t)getpid(),
+    };
+    return connection_send(connection, &reply, -1);
+}
+
+static int handle_list_pools(struct connection *connection, const struct proto_message *message) {
+    const struct core *core = connection->daemon->core;
+    struct proto_message reply = reply_to(PROTO_POOLS, message->header.request);
+
+    reply.pools.count = core->n_pools;
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        const struct pool *pool = core->pools[i];
+        struct proto_pool *wire = &reply.pools.pools[i];
+        *wire = (struct proto_pool){
+            .id = pool->id,
+            .kind = pool->kind,
+            .device = pool->device,
+            .numa_node = pool->numa_node,
+            .limit_bytes = pool->limit_bytes,
+            .reserved_bytes = pool->reserved_bytes,
+            .leased_bytes = pool->leased_bytes,
+            .free_bytes = pool_free_bytes(pool),
+            .quarantined_bytes = pool->quarantined_bytes,
+            .largest_free_bytes = pool_largest_free_bytes(pool),
+        };
+        memcpy(wire->uuid, pool->uuid, sizeof wire->uuid);
+        memcpy(wire->name, pool->name, sizeof wire->name);
+    }
+    return connection_send(connection, &reply, -1);
+}
+
+static int handle_share(struct connection *connection, const struct proto_message *message) {
+    struct proto_message reply = reply_to(PROTO_TOKEN, message->header.request);
+    struct proto_token fresh;
+
+    if (getrandom(fresh.bytes, sizeof fresh.bytes, 0) != (ssize_t)sizeof fresh.bytes)
+        return connection_send_error(connection, message->header.request, PROTO_E_DRIVER,
+                                     "the kernel gave no random bytes");
+    int r = core_share(connection->session, &message->share, &fresh, &reply.token);
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send(connection, &reply, -1);
+}
+
+static int handle_attach(struct connection *connection, const struct proto_message *message) {
+    struct lease *lease;
+    int r = core_attach(connection->session, &message->attach, &lease);
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send_lease(connection, message->header.request, lease);
+}
+
+static int handle_query(struct connection *connection, const struct proto_message *message) {
+    struct proto_message reply = reply_to(PROTO_INFO, message->header.request);
+    int r = core_query(connection->session, &message->query, &reply.info);
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send(connection, &reply, -1);
+}
+
+static int handle_bye(struct connection *connection, const struct proto_message *message) {
+    core_session_close(connection->session, clock_now_ns());
+    connection->session = NULL;
+    connection->state = CONNECTION_CLOSING;
+    connection_send_ok(connection, message->header.request);
+    return -ESHUTDOWN; /* a socket that is closed still delivers what was sent */
+}
+
+/* Returns 0, or a negative errno that ends the connection. */
+static int connection_handle(struct connection *connection, const struct proto_message *message) {
+    uint64_t now_ns = clock_now_ns();
+    int r;
+
+    if (connection->state == CONNECTION_GREETING)
+        return message->header.operation == PROTO_HELLO ? handle_hello(connection, message) : -EPROTO;
+    switch (message->header.operation) {
+    case PROTO_LIST_POOLS:
+        return handle_list_pools(connection, message);
+    case PROTO_ACQUIRE:
+        r = core_acquire(connection->session, message->header.request, &message->acquire, now_ns);
+        return r == 0 ? 0 : connection_refuse(connection, message->header.request, r);
+    case PROTO_RELEASE:
+        r = core_release(connection->session, &message->release, now_ns);
+        if (r != 0)
+            return connection_refuse(connection, message->header.request, r);
+        return connection_send_ok(connection, message->header.request);
+    case PROTO_SHARE:
+        return handle_share(connection, message);
+    case PROTO_ATTACH:
+        return handle_attach(connection, message);
+    case PROTO_QUERY:
+        return handle_query(connection, message);
+    case PROTO_OPENED:
+        if (connection->awaited_segment == 0 || message->opened.segment != connection->awaited_segment)
+            return -EPROTO;
+        connection->awaited_segment = 0;
+        return connection_flush(connection);
+    case PROTO_BYE:
+        return handle_bye(connection, message);
+    default: /* a second HELLO */
+        return -EPROTO;
+    }
+}
+
+/* Reads one packet. Returns 0, -EAGAIN, or a negative errno that ends the connection. */
+static int connection_read(struct connection *connection) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message message;
+    const char *reason;
+
+    /* No control buffer: descriptors that a client attaches are dropped by the kernel. MSG_TRUNC: the true
+     * length. */
+    ssize_t n = recv(connection->fd, packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
+    if (n < 0)
+        return errno == EINTR || errno == EAGAIN ? -EAGAIN : -errno;
+    if (n == 0)
+        return -ECONNRESET;
+    int r = (size_t)n > sizeof packet ? -EMSGSIZE
+                                      : proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason);
+    if (r < 0) {
+        log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends",
+                 (int)connection->peer.pid, connection->peer.command,
+                 (size_t)n > sizeof packet ? "too long" : reason);
+        return -EPROTO;
+    }
+    return connection_handle(connection, &message);
+}
+
+static void connection_on_ready(uv_poll_t *poll, int status, int events) {
+    struct connection *connection = poll->data;
+    struct daemon *daemon = connection->daemon;
+    int r = status < 0 ? -ECONNRESET : 0; /* libuv has stopped polling */
+
+    if (r == 0 && (events & UV_WRITABLE))
+        r = connection_flush(connection);
+    for (unsigned i = 0; r == 0 && (events & UV_READABLE) && i < CONNECTION_PACKETS_PER_TURN; i++) {
+        r = connection_read(connection);
+        if (connection->n_replies > 0 && connection->awaited_segment == 0)
+            break; /* no room for its answers: it is to read first */
+    }
+    if (r == -EAGAIN)
+        r = 0;
+    if (r == 0 && (events & UV_DISCONNECT) && !(events & UV_READABLE))
+        r = -ECONNRESET; /* a hang-up is level triggered: a paused connection would spin */
+    if (r < 0)
+        connection_end(connection, r == -EPROTO ? "broke the protocol" : "closed its socket");
+    else
+        connection_watch(connection);
+    daemon_drain(daemon);
+}
+
+/* --- ends
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void connection_on_closed(uv_handle_t *handle) {
+    struct connection *connection = handle->data;
+    if (--connection->handles > 0 || !connection->freeing)
+        return;
+    close_fd(connection->fd);
+    close_fd(connection->pidfd);
+    free(connection);
+}
+
+static void connection_close_handle(struct connection *connection, uv_handle_t *handle) {
+    (void)connection;
+    if (!uv_is_closing(handle))
+        uv_close(handle, connection_on_closed);
+}
+
+/* The connection is over in every respect; its memory goes when libuv has let go of it. */
+static void connection_free(struct connection *connection) {
+    struct daemon *daemon = connection->daemon;
+
+    assert(connection->session == NULL && !connection->freeing);
+    if (connection->state == CONNECTION_GREETING)
+        daemon->n_handshakes--;
+    reaper_forget(&connection->reaping);
+    connection_drop_replies(connection);
+    list_remove(&connection->link);
+    daemon->n_connections--;
+    connection->freeing = true;
+    connection_close_handle(connection, (uv_handle_t *)&connection->poll);
+    connection_close_handle(connection, (uv_handle_t *)&connection->process_poll);
+    daemon_session_left(daemon);
+}
+
+static void connection_on_socket_closed(uv_handle_t *handle) {
+    struct connection *connection = handle->data;
+    connection->fd = close_fd(connection->fd);
+    connection_on_closed(handle);
+}
+
+/* The lost session's memory is safe. */
+static void connection_reap(struct connection *connection) {
+    struct daemon *daemon = connection->daemon;
+    struct session *session = connection->session;
+
+    connection->session = NULL;
+    core_session_gone(session, clock_now_ns());
+    connection_free(connection);
+    daemon_drain(daemon);
+}
+
+static void connection_on_driver_done(struct reaping *reaping) {
+    connection_reap(container_of(reaping, struct connection, reaping));
+}
+
+static void connection_on_process_over(struct connection *connection) {
+    struct daemon *daemon = connection->daemon;
+
+    connection->session->quarantine_reason = REASON_DRIVER;
+    /* A session that was never given a segment has no GPU work on any; without a GPU there is none at all. A
+     * pid of 0 is of another PID namespace, where the driver's list tells nothing. */
+    if (daemon->gpu == NULL || connection->session->n_segments == 0 || connection->peer.pid <= 0) {
+        connection_reap(connection);
+        return;
+    }
+    connection->reaping.pid = connection->peer.pid;
+    connection->reaping.on_gone = connection_on_driver_done;
+    reaper_wait(&daemon->reaper, &connection->reaping);
+}
+
+/* The socket is of no more use. What the process holds stays until it is safe. */
+static void connection_end(struct connection *connection, const char *why) {
+    if (connection->session == NULL) {
+        connection_free(connection);
+        return;
+    }
+    assert(connection->state == CONNECTION_OPEN);
+    log_debug("pid %d (%s) %s without a farewell", (int)connection->peer.pid, connection->peer.command, why);
+    connection->state = CONNECTION_LOST;
+    connection_drop_replies(connection);
+    core_session_lose(connection->session, clock_now_ns(), REASON_PROCESS);
+    if (!uv_is_closing((uv_handle_t *)&connection->poll))
+        uv_close((uv_handle_t *)&connection->poll, connection_on_socket_closed);
+    daemon_session_left(connection->daemon);
+    if (connection->process_over)
+        connection_on_process_over(connection);
+}
+
+static void connection_on_process(uv_poll_t *poll, int status, int events) {
+    struct connection *connection = poll->data;
+    struct daemon *daemon = connection->daemon;
+    (void)status, (void)events;
+
+    uv_poll_stop(poll);
+    connection->process_over = true;
+    if (connection->state == CONNECTION_LOST) {
+        connection_on_process_over(connection);
+    } else {
+        /* Its farewell may still lie in the socket, which a forked child may keep open. */
+        while (connection_read(connection) == 0) {
+        }
+        connection_end(connection, "ended");
+    }
+    daemon_drain(daemon);
+}
+
+void connection_drop_unready(struct connection *connection) {
+    assert(connection->state == CONNECTION_GREETING);
+    connection_free(connection);
+}
+
+void connection_discard(struct connection *connection) {
+    struct session *session = connection->session;
+    if (session != NULL) {
+        if (session->state == SESSION_ACTIVE)
+            core_session_lose(session, clock_now_ns(), REASON_PROCESS);
+        core_session_gone(session, clock_now_ns());
+        connection->session = NULL;
+    }
+    connection_free(connection);
+}
+
+/* --- beginning
+ * ------------------------------------------------------------------------------------------------- */
+
+void connection_accept(struct daemon *daemon, int socket_fd) {
+    _cleanup_(close_fdp) int fd = socket_fd;
+    _cleanup_(close_fdp) int pidfd = -1;
+    int off = 0;
+
+    struct connection *connection = calloc(1, sizeof *connection);
+    if (connection == NULL)
+        return;
+    int r = peer_identify(fd, &connection->peer);
+    if (r == 0)
+        r = peer_open_pidfd(fd, connection->peer.pid, &pidfd);
+    if (r < 0) {
+        if (r != -ESRCH)
+            log_warning("a client (pid %d) was sent away: %s; its end could not be observed, so its memory "
+                        "could never be "
+                        "reclaimed safely",
+                        (int)connection->peer.pid, strerror(-r));
+        free(connection);
+        return;
+    }
+    setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off); /* older kernels drop them at recv */
+    connection->daemon = daemon;
+    connection->accepted_ns = clock_now_ns();
+    connection->state = CONNECTION_GREETING;
+    list_init(&connection->replies);
+    list_init(&connection->reaping.link);
+    if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {
+        free(connection);
+        return;
+    }
+    connection->poll.data = connection;
+    connection->fd = take_fd(&fd);
+    connection->handles = 1;
+    connection->pidfd = -1;
+    list_append(&daemon->connections, &connection->link);
+    daemon->n_connections++;
+    daemon->n_handshakes++;
+    if (uv_poll_init(&daemon->loop, &connection->process_poll, pidfd) == 0) {
+        connection->process_poll.data = connection;
+        connection->pidfd = take_fd(&pidfd);
+        connection->handles++;
+        r = uv_poll_start(&connection->process_poll, UV_READABLE, connection_on_process);
+    } else {
+        /* half built: the one handle there is frees it */
+        list_remove(&connection->link);
+        daemon->n_connections--;
+        daemon->n_handshakes--;
+        connection->freeing = true;
+        uv_close((uv_handle_t *)&connection->poll, connection_on_closed);
+        return;
+    }
+    connection_watch(connection);
+    if (r < 0)
+        connection_free(connection);
+}
+
+void connection_send_answer(struct connection *connection, const struct answer *answer) {
+    int r;
+    if (connection->state != CONNECTION_OPEN)
+        return;
+    if (answer->lease != NULL) {
+        r = connection_send_lease(connection, answer->request, answer->lease);
+    } else {
+        struct proto_message message = reply_to(PROTO_ERROR, answer->request);
+        message.failure = answer->failure;
+        r = connection_send(connection, &message, -1);
+    }
+    if (r < 0)
+        connection_end(connection, "did not read its replies");
+    else
+        connection_watch(connection);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CONNECTION_H
+#define DAEMON_CONNECTION_H
+/*
+ * A connection: one client's data socket, and after that what is known of its process until its memory is
+ * safe.
+ *
+ *   GREETING --HELLO--> OPEN --BYE--> CLOSING (the last reply is on its way) --> gone
+ *   GREETING --anything else--> gone
+ *   OPEN --end of file, error, exit--> LOST (socket closed, session in quarantine) --process and driver
+ * done--> gone
+ *
+ * It reads a bounded number of packets a turn and writes at once where it can. Replies that the client does
+ * not read are kept, up to CONNECTION_QUEUE_MAX; while some are kept nothing more is read, and beyond the
+ * maximum the connection ends. After a message with a descriptor nothing is sent until the client says
+ * OPENED.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/list.h"
+#include "daemon/pool/core.h"
+#include "daemon/reaper.h"
+
+struct daemon;
+
+/* One turn's packets of one client: a few round trips' worth, so that a flood of one delays others by little.
+ */
+#define CONNECTION_PACKETS_PER_TURN 16u
+/* Kept replies: what all threads of a large process may be waiting for at once. */
+#define CONNECTION_QUEUE_MAX 4352u
+
+enum connection_state {
+    CONNECTION_GREETING,
+    CONNECTION_OPEN,
+    CONNECTION_CLOSING,
+    CONNECTION_LOST,
+};
+
+struct connection {
+    struct daemon *daemon;
+    enum connection_state state;
+    struct peer peer;
+    struct session *session; /* OPEN and LOST */
+    int fd, pidfd;
+    uv_poll_t poll, process_poll;
+    unsigned handles;  /* uv handles that are not closed yet */
+    int watching;      /* the poll's mask */
+    bool process_over; /* the pidfd said so */
+    bool freeing;
+    struct list replies; /* struct reply.link, kept for a client that does not read */
+    unsigned n_replies;
+    uint64_t awaited_segment; /* its descriptor was sent, OPENED has not come; 0: none */
+    uint64_t accepted_ns;
+    struct reaping reaping;
+    struct list link; /* in daemon->connections */
+};
+
+/* Takes an accepted socket. Closes it when it cannot be served. */
+void connection_accept(struct daemon *daemon, int fd);
+
+/* Sends the core's answer to an acquire. */
+void connection_send_answer(struct connection *connection, const struct answer *answer);
+
+/* Ends a connection that has not said HELLO. */
+void connection_drop_unready(struct connection *connection);
+
+/* Frees everything at once, whatever is still leased: for the daemon's own end. */
+void connection_discard(struct connection *connection);
+
+#endif

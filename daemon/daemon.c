@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/daemon.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "daemon/admin.h"
+#include "daemon/connection.h"
+#include "daemon/log.h"
+#include "daemon/numa.h"
+#include "daemon/pool/core.h"
+
+/* How long a connection may take to say HELLO, and how many may be about to. */
+#define HANDSHAKE_NS   (10 * NS_PER_S)
+#define HANDSHAKES_MAX 256u
+/* A private daemon that nobody comes to ends by itself. */
+#define PRIVATE_GRACE_MS 30000
+
+struct supplier *daemon_supplier(struct daemon *daemon, const struct pool *pool) {
+    return daemon->suppliers[pool->id - 1];
+}
+
+void daemon_add_notice(struct daemon *daemon, const char *notice) {
+    for (unsigned i = 0; i < daemon->n_notices; i++)
+        if (strcmp(daemon->notices[i], notice) == 0)
+            return;
+    if (daemon->n_notices < DAEMON_NOTICES_MAX)
+        daemon->notices[daemon->n_notices++] = notice;
+}
+
+/* --- carrying out what the core decides
+ * -------------------------------------------------------------------------- */
+
+static void daemon_on_tick(uv_timer_t *timer) {
+    struct daemon *daemon = timer->data;
+    daemon->tick_ns = NS_FOREVER;
+    core_tick(daemon->core, clock_now_ns());
+    daemon_drain(daemon);
+}
+
+static void daemon_arm_tick(struct daemon *daemon) {
+    uint64_t next_ns = core_next_tick_ns(daemon->core);
+    if (next_ns == daemon->tick_ns || daemon->stopping)
+        return;
+    daemon->tick_ns = next_ns;
+    if (next_ns == NS_FOREVER) {
+        uv_timer_stop(&daemon->tick_timer);
+        return;
+    }
+    uint64_t now_ns = clock_now_ns();
+    uv_update_time(&daemon->loop);
+    /* rounded up: a timer that fires early would fire again and again until the deadline */
+    uv_timer_start(&daemon->tick_timer, daemon_on_tick,
+                   next_ns <= now_ns ? 0 : (next_ns - now_ns) / NS_PER_MS + 1, 0);
+}
+
+/* Says once that clients are served: when every pool knows whether its device works and has its reserve. */
+static void daemon_announce_ready(struct daemon *daemon) {
+    if (daemon->ready_announced)
+        return;
+    for (unsigned i = 0; i < daemon->core->n_pools; i++) {
+        const struct pool *pool = daemon->core->pools[i];
+        bool filling = pool->reserved_bytes < pool->reserve_bytes && pool->last_error[0] == '\0' &&
+                       pool->reserve_bytes <= pool->limit_bytes;
+        if (pool->state == POOL_STARTING || (pool->state == POOL_READY && filling))
+            return;
+    }
+    daemon->ready_announced = true;
+    sd_notify(0, "READY=1");
+    log_info("serving %u pools on %s", daemon->core->n_pools, daemon->data_listener.path);
+    if (daemon->options.ready_fd >= 0) {
+        if (write(daemon->options.ready_fd, "1", 1) != 1)
+            log_warning("nobody reads --ready-fd");
+        daemon->options.ready_fd = close_fd(daemon->options.ready_fd);
+    }
+}
+
+void daemon_drain(struct daemon *daemon) {
+    struct answer answer;
+    struct pool *pool;
+    struct segment *segment;
+    uint64_t size_bytes;
+    bool more = true;
+
+    if (daemon->draining)
+        return; /* sending an answer can end a session, which decides more: the loop below sees it */
+    daemon->draining = true;
+    while (more) {
+        more = false;
+        while (core_next_answer(daemon->core, &answer)) {
+            connection_send_answer(answer.session->owner, &answer);
+            more = true;
+        }
+        while (!daemon->stopping && core_next_growth(daemon->core, &pool, &size_bytes)) {
+            supplier_grow(daemon_supplier(daemon, pool), size_bytes);
+            more = true;
+        }
+        while (!daemon->stopping && core_next_retirement(daemon->core, &segment)) {
+            supplier_retire(daemon_supplier(daemon, segment->pool), segment);
+            more = true;
+        }
+    }
+    daemon->draining = false;
+    daemon_arm_tick(daemon);
+    daemon_announce_ready(daemon);
+}
+
+/* --- pools
+ * ------------------------------------------------------------------------------------------------------- */
+
+static int daemon_add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct gpu *gpu,
+                           uint64_t total_bytes) {
+    struct config_pool_sizes sizes;
+    struct pool *pool;
+    bool is_host = pool_config->kind == PROTO_POOL_HOST;
+
+    config_resolve(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid,
+                   is_host ? pool_config->numa_node : pool_config->device, total_bytes, &sizes);
+    if (!sizes.enabled)
+        return 0;
+    pool_config->limit_bytes = sizes.limit_bytes;
+    pool_config->step_bytes = sizes.step_bytes;
+    pool_config->reserve_bytes = sizes.reserve_bytes;
+    if (sizes.reserve_bytes > sizes.limit_bytes)
+        log_warning("%s: its reserve of %s is above its limit of %s and is cut to it", pool_config->name,
+                    BYTES_TEXT(sizes.reserve_bytes), BYTES_TEXT(sizes.limit_bytes));
+    struct supplier *supplier = calloc(1, sizeof *supplier);
+    if (supplier == NULL)
+        return -ENOMEM;
+    int r = core_add_pool(daemon->core, pool_config, &pool);
+    if (r < 0) {
+        free(supplier);
+        return r;
+    }
+    supplier->daemon = daemon;
+    supplier->pool = pool;
+    supplier->gpu = gpu;
+    supplier->total_bytes = total_bytes;
+    supplier->huge_pages = sizes.huge_pages;
+    pool->owner = supplier;
+    daemon->suppliers[pool->id - 1] = supplier;
+    return 0;
+}
+
+static int daemon_add_device_pools(struct daemon *daemon) {
+    unsigned count;
+
+    int r = daemon->gpu->device_count(&count);
+    if (r != 0) {
+        log_error("counting the GPUs failed with %s", daemon->gpu->error_name(r));
+        return -EIO;
+    }
+    for (unsigned device = 0; device < count; device++) {
+        struct gpu_device description;
+        struct pool_config pool = {.kind = PROTO_POOL_DEVICE, .device = (int)device};
+        r = daemon->gpu->device_describe(device, &description);
+        if (r != 0) {
+            log_error("device %u cannot be described (%s) and gets no pool", device,
+                      daemon->gpu->error_name(r));
+            continue;
+        }
+        memcpy(pool.uuid, description.uuid.bytes, sizeof pool.uuid);
+        pool.numa_node = description.numa_node;
+        pool.name = description.name;
+        r = daemon_add_pool(daemon, &pool, daemon->gpu, description.total_bytes);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int daemon_add_host_pools(struct daemon *daemon) {
+    int nodes[NUMA_NODES_MAX];
+    unsigned count = numa_nodes(nodes);
+
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t total, available;
+        char name[POOL_NAME_SIZE];
+        struct pool_config pool = {
+            .kind = PROTO_POOL_HOST, .device = -1, .numa_node = nodes[i], .name = name};
+        int r = numa_memory(nodes[i], &total, &available);
+        if (r < 0) {
+            log_error("the memory of NUMA node %d is not known (%s); it gets no pool", nodes[i],
+                      strerror(-r));
+            continue;
+        }
+        snprintf(name, sizeof name, "host memory, node %d", nodes[i]);
+        r = daemon_add_pool(daemon, &pool, NULL, total);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int daemon_start_gpu(struct daemon *daemon) {
+    enum config_gpu wanted = daemon->config->gpu;
+    int r;
+
+    if (wanted == CONFIG_GPU_NONE)
+        return 0;
+    if (wanted == CONFIG_GPU_SIM) {
+        struct gpu_sim_options options = {daemon->config->sim_gpus, daemon->config->sim_memory_bytes};
+        r = gpu_sim(&options, &daemon->gpu);
+        if (r != 0) {
+            log_error("the simulated GPU cannot be started (error %d)", r);
+            return -EIO;
+        }
+        daemon->gpu_kind = PROTO_GPU_SIM;
+        daemon_add_notice(daemon,
+                          "The GPUs are simulated: device memory is ordinary memory of this machine.");
+        log_warning("the GPUs are simulated (gpu = sim): device memory is ordinary memory of this machine");
+        return 0;
+    }
+    /* An MPS client would die with the first worker that is killed under MPS (measured on H200: a killed
+     * worker left cudaErrorIllegalAddress in the daemon's context). No MPS server listens in a directory that
+     * does not exist. */
+    setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/gpupoold-stays-out-of-mps", 1);
+    r = gpu_cuda(&daemon->gpu);
+    if (r == 0) {
+        daemon->gpu_kind = PROTO_GPU_CUDA;
+        return 0;
+    }
+    daemon->gpu = NULL;
+    if (wanted == CONFIG_GPU_CUDA) {
+        log_error("gpu = cuda, but %s: install the NVIDIA driver, or use --gpu none or --gpu sim",
+                  !gpu_cuda_built()          ? "this build was made without a CUDA toolkit"
+                  : r == GPU_ERROR_NO_DEVICE ? "the driver sees no GPU"
+                  : r == GPU_ERROR_INSUFFICIENT_DRIVER
+                      ? "there is no driver, or it is older than the CUDA runtime"
+                      : "the driver cannot be used");
+        return -ENODEV;
+    }
+    if (r != GPU_ERROR_INSUFFICIENT_DRIVER && r != GPU_ERROR_NO_DEVICE)
+        log_warning("the CUDA driver is there but cannot be used (error %d): serving host memory only", r);
+    daemon_add_notice(daemon, gpu_cuda_built() ? "No GPU was found: host memory only."
+                                               : "Built without a CUDA toolkit: host memory only.");
+    log_info("%s", daemon->notices[daemon->n_notices - 1]);
+    return 0;
+}
+
+static int daemon_add_pools(struct daemon *daemon) {
+    int r = 0;
+    if (daemon->gpu != NULL)
+        r = daemon_add_device_pools(daemon);
+    if (r == 0)
+        r = daemon_add_host_pools(daemon);
+    if (r < 0)
+        return r;
+    if (daemon->core->n_pools == 0) {
+        log_error("no pool is enabled: there is nothing to serve");
+        return -ENODEV;
+    }
+    return 0;
+}
+
+static int daemon_start_suppliers(struct daemon *daemon) {
+    for (unsigned i = 0; i < daemon->core->n_pools; i++) {
+        int r = supplier_start(daemon->suppliers[i]);
+        if (r < 0) {
+            log_error("a worker thread cannot be started: %s", strerror(-r));
+            for (unsigned j = i; j < daemon->core->n_pools; j++) {
+                free(daemon->suppliers[j]);
+                daemon->suppliers[j] = NULL;
+            }
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* --- sockets
+ * ----------------------------------------------------------------------------------------------------- */
+
+static int daemon_open_sockets(struct daemon *daemon) {
+    char **names = NULL;
+    int n = sd_listen_fds_with_names(1, &names);
+
+    for (int i = 0; i < n; i++) {
+        bool is_admin = strcmp(names[i], "admin") == 0;
+        int fd = SD_LISTEN_FDS_START + i;
+        if (!is_admin && strcmp(names[i], "data") != 0 && strcmp(names[i], "unknown") != 0) {
+            log_warning("systemd passed a socket named '%s', which is neither data nor admin; it is not used",
+                        names[i]);
+            close_fd(fd);
+        } else if (listener_adopt(is_admin ? &daemon->admin_listener : &daemon->data_listener, fd,
+                                  is_admin ? SOCK_STREAM : SOCK_SEQPACKET) < 0) {
+            log_error("the socket that systemd passed as '%s' is not a listening %s Unix socket", names[i],
+                      is_admin ? "stream" : "seqpacket");
+            n = -EINVAL;
+        }
+    }
+    if (names != NULL)
+        for (char **name = names; *name != NULL; name++)
+            free(*name);
+    free(names);
+    if (n < 0)
+        return n;
+    /* The private daemon's sockets lie in a directory that only its user can enter. */
+    if (daemon->data_listener.fd < 0) {
+        int r = listener_open(&daemon->data_listener, daemon->config->socket, SOCK_SEQPACKET, 0660);
+        if (r < 0)
+            return r;
+    }
+    if (daemon->admin_listener.fd < 0) {
+        int r = listener_open(&daemon->admin_listener, daemon->config->admin_socket, SOCK_STREAM, 0666);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static void daemon_on_data(struct listener *listener, int fd) {
+    struct daemon *daemon = listener->user;
+
+    if (daemon->n_handshakes >= HANDSHAKES_MAX) { /* who connected and said nothing for longest makes room */
+        list_for_each(position, &daemon->connections) {
+            struct connection *connection = container_of(position, struct connection, link);
+            if (connection->state == CONNECTION_GREETING) {
+                connection_drop_unready(connection);
+                break;
+            }
+        }
+    }
+    connection_accept(daemon, fd);
+}
+
+static void daemon_on_admin(struct listener *listener, int fd) {
+    admin_accept(listener->user, fd);
+}
+
+static void daemon_on_handshake_timer(uv_timer_t *timer) {
+    struct daemon *daemon = timer->data;
+    uint64_t now_ns = clock_now_ns();
+
+    list_for_each_safe(position, &daemon->connections) {
+        struct connection *connection = container_of(position, struct connection, link);
+        if (connection->state == CONNECTION_GREETING && now_ns - connection->accepted_ns > HANDSHAKE_NS)
+            connection_drop_unready(connection);
+    }
+}
+
+/* --- signals, watchdog, end
+ * -------------------------------------------------------------------------------------- */
+
+static void daemon_stop(struct daemon *daemon) {
+    daemon->stopping = true;
+    uv_stop(&daemon->loop);
+}
+
+static void daemon_on_terminate(uv_signal_t *signal, int number) {
+    struct daemon *daemon = signal->data;
+    log_info("%s: stopping", number == SIGTERM ? "SIGTERM" : "SIGINT");
+    daemon_stop(daemon);
+}
+
+static void daemon_on_reload(uv_signal_t *signal, int number) {
+    struct daemon *daemon = signal->data;
+    struct config fresh;
+    (void)number;
+
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_now_ns() / 1000));
+    if (daemon->options.reread(daemon->options.reread_user, &fresh) == 0) {
+        struct config *config = daemon->config;
+        if (strcmp(fresh.socket, config->socket) != 0 ||
+            strcmp(fresh.admin_socket, config->admin_socket) != 0 || fresh.gpu != config->gpu ||
+            fresh.sim_gpus != config->sim_gpus || fresh.sim_memory_bytes != config->sim_memory_bytes)
+            log_warning("sockets and gpu settings changed: they need a restart");
+        for (unsigned i = 0; i < daemon->core->n_pools; i++) {
+            struct pool *pool = daemon->core->pools[i];
+            struct supplier *supplier = daemon->suppliers[i];
+            struct config_pool_sizes sizes;
+            bool is_host = pool->kind == PROTO_POOL_HOST;
+            config_resolve(&fresh, pool->kind, is_host ? NULL : pool->uuid,
+                           is_host ? pool->numa_node : pool->device, supplier->total_bytes, &sizes);
+            if (!sizes.enabled)
+                log_warning("%s is disabled now: that needs a restart", pool->name);
+            supplier->huge_pages = sizes.huge_pages;
+            core_pool_configure(pool, sizes.limit_bytes, sizes.step_bytes, sizes.reserve_bytes,
+                                clock_now_ns());
+        }
+        daemon->core->sessions_limit = fresh.sessions_limit;
+        daemon->core->session_leases_limit = fresh.session_leases_limit;
+        log_set_level(fresh.log_level);
+        /* sockets and GPUs stay as they are, so that the next reload compares with what is in force */
+        memcpy(fresh.socket, config->socket, sizeof fresh.socket);
+        memcpy(fresh.admin_socket, config->admin_socket, sizeof fresh.admin_socket);
+        fresh.gpu = config->gpu;
+        fresh.sim_gpus = config->sim_gpus;
+        fresh.sim_memory_bytes = config->sim_memory_bytes;
+        config_deinit(config);
+        config_move(config, &fresh);
+        log_info("configuration read again");
+    } else {
+        log_error("the configuration stays as it was");
+    }
+    sd_notify(0, "READY=1");
+    daemon_drain(daemon);
+}
+
+static void daemon_on_watchdog(uv_timer_t *timer) {
+    struct daemon *daemon = timer->data;
+
+    for (unsigned i = 0; i < daemon->core->n_pools; i++)
+        if (!worker_is_alive(&daemon->suppliers[i]->worker)) {
+            log_warning("%s: a driver call has not come back; systemd's watchdog is not answered",
+                        daemon->core->pools[i]->name);
+            return;
+        }
+    if (daemon->reaper.started && !worker_is_alive(&daemon->reaper.worker)) {
+        log_warning("NVML does not answer; systemd's watchdog is not answered");
+        return;
+    }
+    sd_notify(0, "WATCHDOG=1");
+}
+
+static void daemon_start_watchdog(struct daemon *daemon) {
+    uint64_t usec;
+    uv_timer_init(&daemon->loop, &daemon->watchdog_timer);
+    daemon->watchdog_timer.data = daemon;
+    if (sd_watchdog_enabled(0, &usec) > 0)
+        uv_timer_start(&daemon->watchdog_timer, daemon_on_watchdog, 0, usec / 1000 / 3 + 1);
+}
+
+static void daemon_on_private_timer(uv_timer_t *timer) {
+    struct daemon *daemon = timer->data;
+    if (!daemon->served) {
+        log_info("nobody came: stopping");
+        daemon_stop(daemon);
+    }
+}
+
+void daemon_session_left(struct daemon *daemon) {
+    if (!daemon->options.private || !daemon->served || daemon->stopping)
+        return;
+    list_for_each(position, &daemon->connections) {
+        enum connection_state state = container_of(position, struct connection, link)->state;
+        if (state == CONNECTION_OPEN || state == CONNECTION_GREETING)
+            return;
+    }
+    /* What is in quarantine does not hold us up: the driver keeps memory that a dying process has mapped. */
+    daemon_stop(daemon);
+}
+
+static void daemon_start_signal(struct daemon *daemon, uv_signal_t *handle, uv_signal_cb callback,
+                                int number) {
+    uv_signal_init(&daemon->loop, handle);
+    handle->data = daemon;
+    uv_signal_start(handle, callback, number);
+}
+
+static void daemon_start_timers(struct daemon *daemon) {
+    uv_timer_init(&daemon->loop, &daemon->tick_timer);
+    daemon->tick_timer.data = daemon;
+    daemon->tick_ns = NS_FOREVER;
+    uv_timer_init(&daemon->loop, &daemon->handshake_timer);
+    daemon->handshake_timer.data = daemon;
+    uv_timer_start(&daemon->handshake_timer, daemon_on_handshake_timer, 5000, 5000);
+    uv_timer_init(&daemon->loop, &daemon->private_timer);
+    daemon->private_timer.data = daemon;
+    if (daemon->options.private)
+        uv_timer_start(&daemon->private_timer, daemon_on_private_timer, PRIVATE_GRACE_MS, 0);
+    daemon_start_signal(daemon, &daemon->on_terminate, daemon_on_terminate, SIGTERM);
+    daemon_start_signal(daemon, &daemon->on_interrupt, daemon_on_terminate, SIGINT);
+    daemon_start_signal(daemon, &daemon->on_reload, daemon_on_reload, SIGHUP);
+    daemon_start_watchdog(daemon);
+}
+
+static void daemon_close_handle(uv_handle_t *handle, void *user) {
+    (void)user;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+/* Everything back to nothing, in the opposite order. What clients still hold stays mapped in them: the driver
+ * and the kernel keep it for them. */
+static void daemon_free(struct daemon *daemon) {
+    daemon->stopping = true;
+    listener_close(&daemon->data_listener);
+    listener_close(&daemon->admin_listener);
+    if (daemon->options.private) { /* made for it by the client that started it, named by its socket */
+        char directory[CONFIG_PATH_SIZE];
+        snprintf(directory, sizeof directory, "%s", daemon->config->socket);
+        *strrchr(directory, '/') = '\0';
+        rmdir(directory);
+    }
+    reaper_stop(&daemon->reaper);
+    while (!list_is_empty(&daemon->connections))
+        connection_discard(container_of(daemon->connections.next, struct connection, link));
+    while (!list_is_empty(&daemon->admin_clients))
+        admin_drop(container_of(daemon->admin_clients.next, struct admin_client, link));
+    for (unsigned i = 0; i < daemon->core->n_pools; i++)
+        if (daemon->suppliers[i] != NULL)
+            supplier_stop(daemon->suppliers[i]);
+    uv_run(&daemon->loop,
+           UV_RUN_NOWAIT); /* lets what is closing finish, before the rest is closed by force */
+    uv_walk(&daemon->loop, daemon_close_handle, NULL);
+    uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    for (unsigned i = 0; i < daemon->core->n_pools; i++)
+        free(daemon->suppliers[i]);
+    core_free(daemon->core);
+    int r = uv_loop_close(&daemon->loop);
+    assert(r == 0);
+    (void)r;
+    free(daemon);
+}
+
+int daemon_run(const struct daemon_options *options) {
+    struct daemon *daemon = calloc(1, sizeof *daemon);
+    if (daemon == NULL)
+        return -ENOMEM;
+    daemon->options = *options;
+    daemon->config = options->config;
+    daemon->started_ns = clock_now_ns();
+    daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
+    daemon->admin_listener = daemon->data_listener;
+    list_init(&daemon->connections);
+    list_init(&daemon->admin_clients);
+    int r = core_new(&daemon->core);
+    if (r < 0) {
+        free(daemon);
+        return r;
+    }
+    r = uv_loop_init(&daemon->loop);
+    if (r < 0) {
+        core_free(daemon->core);
+        free(daemon);
+        return r;
+    }
+    daemon->core->sessions_limit = daemon->config->sessions_limit;
+    daemon->core->session_leases_limit = daemon->config->session_leases_limit;
+    signal(SIGPIPE, SIG_IGN);
+
+    r = daemon_open_sockets(daemon);
+    if (r == 0)
+        r = daemon_start_gpu(daemon);
+    if (r == 0)
+        r = daemon_add_pools(daemon);
+    if (r == 0 && daemon->gpu != NULL)
+        r = reaper_start(&daemon->reaper, daemon);
+    if (r == 0)
+        r = daemon_start_suppliers(daemon);
+    if (r == 0) {
+        daemon_start_timers(daemon);
+        r = listener_start(&daemon->data_listener, &daemon->loop, daemon_on_data, daemon);
+    }
+    if (r == 0)
+        r = listener_start(&daemon->admin_listener, &daemon->loop, daemon_on_admin, daemon);
+    if (r == 0) {
+        daemon_drain(daemon);
+        uv_run(&daemon->loop, UV_RUN_DEFAULT);
+        sd_notify(0, "STOPPING=1");
+    }
+    daemon_free(daemon);
+    return r;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_DAEMON_H
+#define DAEMON_DAEMON_H
+/*
+ * The daemon: the libuv loop and everything on it. It owns the core, the suppliers, the listeners, the
+ * connections and the admin clients; each of them turns what happens into calls of the core and then has
+ * daemon_drain() carry out what the core decided.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/list.h"
+#include "daemon/config.h"
+#include "daemon/listener.h"
+#include "daemon/reaper.h"
+#include "daemon/supplier.h"
+#include "gpu/gpu.h"
+#include "proto/limits.h"
+#include "proto/proto.h"
+
+#define DAEMON_NOTICES_MAX 8u
+
+struct core;
+
+/* How it was started: what the configuration does not say. */
+struct daemon_options {
+    struct config *config;   /* borrowed; replaced by what daemon_reload() read */
+    const char *config_path; /* NULL: none; read again on SIGHUP */
+    int (*reread)(void *user,
+                  struct config *ret_config); /* file and command line again; logs what is wrong */
+    void *reread_user;
+    bool private; /* ends with its last client and removes its sockets' directory */
+    int ready_fd; /* gets a byte once clients can connect; -1: none */
+};
+
+struct daemon {
+    uv_loop_t loop;
+    struct daemon_options options;
+    struct config *config;
+    const struct gpu *gpu; /* NULL: none */
+    enum proto_gpu_kind gpu_kind;
+    uint64_t started_ns;
+    struct core *core;
+    struct supplier *suppliers[PROTO_POOLS_MAX]; /* as core->pools */
+    struct listener data_listener, admin_listener;
+    struct list connections;   /* struct connection.link */
+    struct list admin_clients; /* struct admin_client.link */
+    unsigned n_admin_clients, n_connections;
+    unsigned n_handshakes; /* connections that have not said HELLO */
+    struct reaper reaper;
+    uv_timer_t tick_timer, handshake_timer, watchdog_timer, private_timer;
+    uv_signal_t on_terminate, on_interrupt, on_reload;
+    uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
+    bool draining, served, stopping;
+    bool ready_announced;
+    const char *notices[DAEMON_NOTICES_MAX]; /* what the operator should know; constant strings */
+    unsigned n_notices;
+};
+
+/* Runs until a signal or, for a private one, the last client ends it. Returns 0, or a negative errno when it
+ * could not start (logged). */
+int daemon_run(const struct daemon_options *options);
+
+/* Sends the core's answers, starts its growths and retirements, and arms the timer for its next deadline. To
+ * be called after every call that changes the core. */
+void daemon_drain(struct daemon *daemon);
+
+/* Tells the daemon that a session has gone: a private one ends after the last. */
+void daemon_session_left(struct daemon *daemon);
+
+void daemon_add_notice(struct daemon *daemon, const char *notice);
+
+struct supplier *daemon_supplier(struct daemon *daemon, const struct pool *pool);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "daemon/log.h"
+
+#define LISTEN_BACKLOG                                                                                       \
+    512 /* what a burst of starting workers may leave in line; the kernel caps it at somaxconn */
+#define ACCEPTS_PER_TURN 32u /* then others have their turn */
+#define SERVICE_GROUP    "gpupool"
+
+static int unix_socket(int type, const char *path, struct sockaddr_un *ret_address) {
+    *ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    snprintf(ret_address->sun_path, sizeof ret_address->sun_path, "%s", path);
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Whether somebody answers at the path. */
+static bool socket_is_served(const char *path, int type) {
+    struct sockaddr_un address;
+    _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
+    if (fd < 0)
+        return false;
+    return connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN;
+}
+
+/* Removes a socket that nobody serves. What is no socket is not touched. */
+static int remove_stale(const char *path) {
+    struct stat status;
+    if (lstat(path, &status) < 0)
+        return errno == ENOENT ? 0 : -errno;
+    if (!S_ISSOCK(status.st_mode)) {
+        log_error("%s exists and is no socket: remove it, or choose another path", path);
+        return -EEXIST;
+    }
+    return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+/* Lets the members of the service's group in, where there is such a group and we may. */
+static void give_to_group(const char *path) {
+    struct group *group = geteuid() == 0 ? getgrnam(SERVICE_GROUP) : NULL;
+    if (group != NULL && chown(path, (uid_t)-1, group->gr_gid) < 0)
+        log_warning("%s: cannot be given to group %s: %s", path, SERVICE_GROUP, strerror(errno));
+}
+
+/* Locks PATH.lock, which the holder removes when it ends: a lock on a file that is no longer there is worth nothing, so
+ * the file has to be the same before and after. Returns a descriptor, -EWOULDBLOCK, or a negative errno. */
+static int lock_path(const char *path) {
+    for (;;) {
+        struct stat locked, there;
+        _cleanup_(close_fdp) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &locked) < 0)
+            return -errno;
+        if (stat(path, &there) == 0 && there.st_ino == locked.st_ino && there.st_dev == locked.st_dev)
+            return take_fd(&fd);
+    }
+}
+
+int listener_open(struct listener *listener, const char *path, int type, mode_t mode) {
+    struct sockaddr_un address;
+    char lock[sizeof listener->path + sizeof ".lock"];
+
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    _cleanup_(close_fdp) int lock_fd = lock_path(lock);
+    if (lock_fd < 0 && lock_fd != -EWOULDBLOCK) {
+        log_error("%s: %s; the directory has to exist and be writable for the daemon", lock, strerror(-lock_fd));
+        return lock_fd;
+    }
+    if (lock_fd < 0 || socket_is_served(path, type)) {
+        log_error("another daemon serves %s: stop it, or choose another path with --socket and --admin-socket", path);
+        return -EADDRINUSE;
+    }
+    int r = remove_stale(path);
+    if (r < 0)
+        return r;
+    _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
+    if (fd < 0)
+        return fd;
+    mode_t mask = umask(0777); /* nobody gets in before the mode is set */
+    r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
+    umask(mask);
+    if (r == 0) {
+        if ((mode & S_IWOTH) == 0)
+            give_to_group(path);
+        r = chmod(path, mode) < 0 ? -errno : 0;
+    }
+    if (r == 0)
+        r = listen(fd, LISTEN_BACKLOG) < 0 ? -errno : 0;
+    if (r < 0) {
+        log_error("%s: %s", path, strerror(-r));
+        return r;
+    }
+    *listener =
+        (struct listener){.fd = take_fd(&fd), .lock_fd = take_fd(&lock_fd), .spare_fd = -1, .owned = true};
+    snprintf(listener->path, sizeof listener->path, "%s", path);
+    return 0;
+}
+
+int listener_adopt(struct listener *listener, int fd, int type) {
+    struct sockaddr_un address = {0};
+    socklen_t length = sizeof address, size = sizeof(int);
+    int actual_type = 0, listening = 0;
+
+    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0 || address.sun_family != AF_UNIX ||
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &actual_type, &size) < 0 || actual_type != type ||
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0 || !listening)
+        return -EINVAL;
+    *listener = (struct listener){.fd = fd, .lock_fd = -1, .spare_fd = -1};
+    snprintf(listener->path, sizeof listener->path, "%s", address.sun_path);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    return 0;
+}
+
+static void listener_on_ready(uv_poll_t *poll, int status, int events) {
+    struct listener *listener = poll->data;
+    (void)events;
+
+    for (unsigned i = 0; status >= 0 && i < ACCEPTS_PER_TURN; i++) {
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            listener->on_accept(listener, fd);
+            continue;
+        }
+        if (errno == EINTR || errno == ECONNABORTED)
+            continue;
+        if ((errno == EMFILE || errno == ENFILE) && listener->spare_fd >= 0) {
+            /* Level triggered: who cannot be let in has to be sent away, or the loop would turn on this
+             * forever. */
+            listener->spare_fd = close_fd(listener->spare_fd);
+            close_fd(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
+            listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            log_warning("%s: no descriptors are left, a client was sent away; raise LimitNOFILE or lower "
+                        "sessions_limit",
+                        listener->path);
+            continue;
+        }
+        return;
+    }
+}
+
+int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)(struct listener *, int),
+                   void *user) {
+    listener->on_accept = on_accept;
+    listener->user = user;
+    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int r = uv_poll_init(loop, &listener->poll, listener->fd);
+    if (r < 0)
+        return r;
+    listener->poll.data = listener;
+    listener->polling = true;
+    return uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
+}
+
+void listener_close(struct listener *listener) {
+    char lock[sizeof listener->path + sizeof ".lock"];
+
+    if (listener->polling) {
+        uv_poll_stop(&listener->poll);
+        uv_close((uv_handle_t *)&listener->poll, NULL);
+        listener->polling = false;
+    }
+    if (listener->owned) {
+        unlink(listener->path);
+        snprintf(lock, sizeof lock, "%s.lock", listener->path);
+        unlink(lock);
+        listener->owned = false;
+    }
+    listener->fd = close_fd(listener->fd);
+    listener->lock_fd = close_fd(listener->lock_fd);
+    listener->spare_fd = close_fd(listener->spare_fd);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_LISTENER_H
+#define DAEMON_LISTENER_H
+/*
+ * A listening Unix socket: made by the daemon itself, under a lock that keeps a second daemon off the same
+ * path, or taken over from systemd. Accepted sockets are handed on non-blocking and close-on-exec; when
+ * descriptors run out, the connection at the head of the line is closed instead of turning the loop forever.
+ */
+#include <stdbool.h>
+#include <sys/types.h>
+#include <uv.h>
+
+struct listener {
+    char path[108];
+    int fd;
+    int lock_fd;  /* flock on PATH.lock; -1 with systemd's socket */
+    int spare_fd; /* to be given up for an accept when there is no other descriptor */
+    bool owned;   /* made here: the path is removed at the end */
+    uv_poll_t poll;
+    bool polling;
+    void (*on_accept)(struct listener *listener, int fd); /* takes fd */
+    void *user;
+};
+
+/* type: SOCK_SEQPACKET or SOCK_STREAM. mode: of the socket's file. Removes a stale socket. Returns 0,
+ * -EADDRINUSE when another daemon serves the path, or a negative errno; logs why. */
+int listener_open(struct listener *listener, const char *path, int type, mode_t mode);
+
+/* Takes a listening socket from systemd; checks its kind. Returns 0 or -EINVAL. */
+int listener_adopt(struct listener *listener, int fd, int type);
+
+/* Begins to accept. Returns 0 or a negative errno. */
+int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)(struct listener *, int),
+                   void *user);
+
+/* Stops, closes and removes what it made. Accepts a listener with fd -1. */
+void listener_close(struct listener *listener);
+
+#endif

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpupoold's command line. Documented for users in gpupoold(8). */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "gpu/gpu.h"
+
+enum {
+    EXIT_USAGE = 2,
+    OPTION_KEY = 256, /* options that set a key of [daemon]: OPTION_KEY + index */
+};
+
+/* Options that are a key of the configuration file's [daemon] section. */
+static const struct {
+    const char *option, *key;
+} keyed[] = {
+    {"socket", "socket"},     {"admin-socket", "admin_socket"}, {"gpu", "gpu"},
+    {"sim-gpus", "sim_gpus"}, {"sim-memory", "sim_memory"},     {"log-level", "log_level"},
+};
+#define KEYED (sizeof keyed / sizeof *keyed)
+
+struct command_line {
+    const char *config_path;
+    bool config_given;
+    const char *values[KEYED];
+    bool private, check_config;
+    int ready_fd;
+};
+
+static void print_help(void) {
+    printf("Usage: gpupoold [OPTION]…\n"
+           "Lends GPU memory and pinned host memory to worker processes.\n\n"
+           "  --config FILE         configuration (default " CONFIG_FILE_DEFAULT ", if it is there)\n"
+           "  --socket PATH         data socket (default " CONFIG_SOCKET_DEFAULT ")\n"
+           "  --admin-socket PATH   administrative socket (default " CONFIG_ADMIN_SOCKET_DEFAULT ")\n"
+           "  --gpu cuda|sim|none   device memory (default: cuda where there is a GPU, else none)\n"
+           "  --sim-gpus N          how many simulated GPUs (default 1)\n"
+           "  --sim-memory SIZE     memory of each (default 8GiB)\n"
+           "  --log-level LEVEL     error, warning, info or debug (default info)\n"
+           "  --check-config        read the configuration, say what is wrong with it, and exit\n"
+           "  --private             end with the last client, and remove the sockets' directory\n"
+           "  --ready-fd N          write a byte to this descriptor when clients can connect\n"
+           "  --help, --version\n\n"
+           "See gpupoold(8) and gpupoold.conf(5).\n");
+}
+
+static int parse_descriptor(const char *text, int *ret_fd) {
+    char *end;
+    errno = 0;
+    long number = strtol(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || number < 0 || number > 1 << 20)
+        return -EINVAL;
+    *ret_fd = (int)number;
+    return 0;
+}
+
+/* Returns -1 to go on, or the exit status. */
+static int parse_command_line(int argc, char **argv, struct command_line *line) {
+    struct option options[KEYED + 8] = {0};
+    int option;
+
+    for (unsigned i = 0; i < KEYED; i++)
+        options[i] = (struct option){keyed[i].option, required_argument, NULL, OPTION_KEY + (int)i};
+    options[KEYED] = (struct option){"config", required_argument, NULL, 'c'};
+    options[KEYED + 1] = (struct option){"private", no_argument, NULL, 'p'};
+    options[KEYED + 2] = (struct option){"ready-fd", required_argument, NULL, 'r'};
+    options[KEYED + 3] = (struct option){"check-config", no_argument, NULL, 'k'};
+    options[KEYED + 4] = (struct option){"help", no_argument, NULL, 'h'};
+    options[KEYED + 5] = (struct option){"version", no_argument, NULL, 'v'};
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (option >= OPTION_KEY) {
+            line->values[option - OPTION_KEY] = optarg;
+            continue;
+        }
+        switch (option) {
+        case 'c':
+            line->config_path = optarg;
+            line->config_given = true;
+            break;
+        case 'p':
+            line->private = true;
+            break;
+        case 'r':
+            if (parse_descriptor(optarg, &line->ready_fd) < 0) {
+                fprintf(stderr, "gpupoold: --ready-fd: '%s' is no descriptor's number\n", optarg);
+                return EXIT_USAGE;
+            }
+            break;
+        case 'k':
+            line->check_config = true;
+            break;
+        case 'h':
+            print_help();
+            return EXIT_SUCCESS;
+        case 'v':
+            printf("gpupoold %s (%s%s)\n", GPUPOOL_VERSION, gpu_cuda_built() ? "CUDA " : "no CUDA",
+                   gpu_cuda_built() ? gpu_cuda_toolkit() : "");
+            return EXIT_SUCCESS;
+        default:
+            fprintf(stderr, "Try 'gpupoold --help'.\n");
+            return EXIT_USAGE;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "gpupoold: unexpected argument '%s'\nTry 'gpupoold --help'.\n", argv[optind]);
+        return EXIT_USAGE;
+    }
+    return -1;
+}
+
+/* Defaults, file, command line. Used again on SIGHUP. Returns 0 or a negative errno, logged. */
+static int read_configuration(void *user, struct config *ret_config) {
+    const struct command_line *line = user;
+    struct config config;
+    char error[1024];
+    int r = 0;
+
+    config_init(&config);
+    /* the default file need not be there, and a private daemon is its program's own affair */
+    if (line->config_given || (!line->private && access(line->config_path, F_OK) == 0))
+        r = config_read_file(&config, line->config_path, error, sizeof error);
+    for (unsigned i = 0; r == 0 && i < KEYED; i++)
+        if (line->values[i] != NULL) {
+            char complaint[896];
+            r = config_set(&config, "daemon", keyed[i].key, line->values[i], complaint, sizeof complaint);
+            if (r < 0)
+                snprintf(error, sizeof error, "--%s: %s", keyed[i].option, complaint);
+        }
+    if (r < 0) {
+        log_error("%s", error);
+        config_deinit(&config);
+        return r;
+    }
+    config_move(ret_config, &config);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    struct command_line line = {.config_path = CONFIG_FILE_DEFAULT, .ready_fd = -1};
+    struct config config;
+
+    int status = parse_command_line(argc, argv, &line);
+    if (status >= 0)
+        return status;
+    if (read_configuration(&line, &config) < 0)
+        return EXIT_USAGE;
+    if (line.check_config) {
+        config_deinit(&config);
+        printf("%s: no mistakes\n",
+               line.config_given || access(line.config_path, F_OK) == 0 ? line.config_path : "defaults");
+        return EXIT_SUCCESS;
+    }
+    log_set_level(config.log_level);
+    struct daemon_options options = {
+        .config = &config,
+        .config_path = line.config_path,
+        .reread = read_configuration,
+        .reread_user = &line,
+        .private = line.private,
+        .ready_fd = line.ready_fd,
+    };
+    int r = daemon_run(&options);
+    config_deinit(&config);
+    return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

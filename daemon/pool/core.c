@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/pool/core.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/pool/tenant.h"
+
+int core_new(struct core **ret_core) {
+    struct core *core = calloc(1, sizeof *core);
+    if (core == NULL)
+        return -ENOMEM;
+    list_init(&core->tenants);
+    list_init(&core->sessions);
+    list_init(&core->answered);
+    list_init(&core->retiring);
+    core->sessions_limit = SESSIONS_MAX_DEFAULT;
+    core->session_leases_limit = SESSION_LEASES_DEFAULT;
+    *ret_core = core;
+    return 0;
+}
+
+static void segment_forget(struct segment *segment) {
+    struct pool *pool = segment->pool;
+    pool->core->segments[segment->slot] = NULL;
+    pool->reserved_bytes -= segment->size_bytes;
+    list_remove(&segment->link);
+    free(segment);
+}
+
+struct core *core_free(struct core *core) {
+    if (core == NULL)
+        return NULL;
+    assert(list_is_empty(&core->sessions) && list_is_empty(&core->answered));
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        struct segment *segment = core->segments[slot];
+        if (segment == NULL)
+            continue;
+        if (segment->state == SEGMENT_ASSIGNED)
+            tenant_disown(segment);
+        segment_forget(segment);
+    }
+    assert(list_is_empty(&core->tenants));
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        assert(core->pools[i]->reserved_bytes == 0 && core->pools[i]->leased_bytes == 0);
+        free(core->pools[i]);
+    }
+    assert(core->tokens == NULL);
+    lease_table_deinit(&core->leases);
+    free(core->segments);
+    free(core);
+    return NULL;
+}
+
+static uint64_t round_down_to_segment(uint64_t bytes) {
+    return bytes / SEGMENT_GRANULE * SEGMENT_GRANULE;
+}
+
+static void pool_set_sizes(struct pool *pool, uint64_t limit_bytes, uint64_t step_bytes,
+                           uint64_t reserve_bytes) {
+    pool->limit_bytes = round_down_to_segment(limit_bytes);
+    pool->step_bytes = step_bytes < SEGMENT_GRANULE ? SEGMENT_GRANULE : round_down_to_segment(step_bytes);
+    pool->reserve_bytes = round_down_to_segment(reserve_bytes < limit_bytes ? reserve_bytes : limit_bytes);
+}
+
+int core_add_pool(struct core *core, const struct pool_config *config, struct pool **ret_pool) {
+    if (core->n_pools == PROTO_POOLS_MAX)
+        return -ENOSPC;
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL)
+        return -ENOMEM;
+    pool->core = core;
+    pool->id = core->n_pools + 1;
+    pool->kind = config->kind;
+    pool->device = config->device;
+    pool->numa_node = config->numa_node;
+    memcpy(pool->uuid, config->uuid, sizeof pool->uuid);
+    snprintf(pool->name, sizeof pool->name, "%s", config->name);
+    pool->next_deadline_ns = NS_FOREVER;
+    pool_set_sizes(pool, config->limit_bytes, config->step_bytes, config->reserve_bytes);
+    list_init(&pool->segments);
+    list_init(&pool->heaps);
+    list_init(&pool->waiters);
+    core->pools[core->n_pools++] = pool;
+    *ret_pool = pool;
+    return 0;
+}
+
+struct pool *core_find_pool(const struct core *core, uint32_t id) {
+    return id >= 1 && id <= core->n_pools ? core->pools[id - 1] : NULL;
+}
+
+void core_pool_ready(struct pool *pool, uint64_t now_ns) {
+    assert(pool->state == POOL_STARTING);
+    pool->state = POOL_READY;
+    pool_serve(pool, now_ns);
+}
+
+void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
+    assert(pool->state == POOL_STARTING);
+    pool->state = POOL_FAILED;
+    snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
+    pool_serve(pool, now_ns);
+}
+
+void core_pool_configure(struct pool *pool, uint64_t limit_bytes, uint64_t step_bytes, uint64_t reserve_bytes,
+                         uint64_t now_ns) {
+    pool_set_sizes(pool, limit_bytes, step_bytes, reserve_bytes);
+    pool_serve(pool, now_ns);
+}
+
+int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
+                      struct session **ret_session) {
+    struct tenant *tenant;
+
+    if (core->n_sessions >= core->sessions_limit)
+        return PROTO_E_LIMIT;
+    struct session *session = calloc(1, sizeof *session);
+    if (session == NULL)
+        return -ENOMEM;
+    int r = tenant_get(core, peer->uid, &tenant);
+    if (r < 0) {
+        free(session);
+        return r;
+    }
+    tenant->sessions++;
+    session->core = core;
+    session->tenant = tenant;
+    session->id = ++core->next_session_id;
+    session->peer = *peer;
+    session->connected_ns = now_ns;
+    list_init(&session->leases);
+    list_init(&session->requests);
+    list_append(&core->sessions, &session->link);
+    core->n_sessions++;
+    *ret_session = session;
+    return 0;
+}
+
+static void session_free(struct session *session, uint64_t now_ns) {
+    session_clear(session, now_ns);
+    assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
+           session->n_segments == 0);
+    list_remove(&session->link);
+    session->core->n_sessions--;
+    session->tenant->sessions--;
+    tenant_drop_if_unused(session->tenant);
+    free(session->seen);
+    free(session);
+}
+
+void core_session_close(struct session *session, uint64_t now_ns) {
+    assert(session->state == SESSION_ACTIVE);
+    session_free(session, now_ns);
+}
+
+void core_session_lose(struct session *session, uint64_t now_ns, const char *reason) {
+    assert(session->state == SESSION_ACTIVE);
+    while (!list_is_empty(&session->requests))
+        request_free(container_of(session->requests.next, struct request, session_link));
+    list_for_each(position, &session->leases)
+        lease_quarantine(container_of(position, struct lease, session_link));
+    session->state = SESSION_QUARANTINED;
+    session->lost_ns = now_ns;
+    session->quarantine_reason = reason;
+}
+
+void core_session_gone(struct session *session, uint64_t now_ns) {
+    assert(session->state == SESSION_QUARANTINED);
+    session_free(session, now_ns);
+}
+
+int core_acquire(struct session *session, uint64_t request_id, const struct proto_acquire *acquire,
+                 uint64_t now_ns) {
+    struct core *core = session->core;
+    struct pool *pool = core_find_pool(core, acquire->pool);
+    struct request *request;
+
+    assert(session->state == SESSION_ACTIVE);
+    int r =
+        request_new(session, pool, request_id, acquire->size_bytes, now_ns, acquire->timeout_ns, &request);
+    if (r < 0)
+        return r;
+    if (pool == NULL)
+        request_refuse(request, PROTO_E_NO_POOL);
+    else if (session->n_leases >= core->session_leases_limit || session->n_requests > SESSION_WAITING_MAX)
+        request_refuse(request, PROTO_E_LIMIT);
+    else
+        pool_ask(pool, request, now_ns);
+    return 0;
+}
+
+int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
+    struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    struct pool *pool = lease->block->segment->pool;
+    if (release->size_bytes == 0) {
+        pool = lease_close(lease);
+    } else {
+        int r = lease_release_part(lease, release->offset_bytes, release->size_bytes);
+        if (r != 0)
+            return r;
+    }
+    if (pool != NULL)
+        pool_serve(pool, now_ns);
+    return 0;
+}
+
+int core_share(struct session *session, const struct proto_lease_name *name, const struct proto_token *fresh,
+               struct proto_token *ret_token) {
+    struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    return block_share(session->core, lease->block, fresh, ret_token);
+}
+
+int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease) {
+    struct core *core = session->core;
+    struct block *block = block_find(core, token);
+
+    /* One answer for all three, so that another tenant learns nothing. A block that only dead processes hold
+     * is on its way back to the pool: nobody may join it. */
+    if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0)
+        return PROTO_E_NO_TOKEN;
+    if (session->n_leases >= core->session_leases_limit)
+        return PROTO_E_LIMIT;
+    int r = session_reserve_segment(session, block->segment);
+    if (r < 0)
+        return r;
+    return lease_join(session, block, ret_lease);
+}
+
+int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info) {
+    const struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    const struct block *block = lease->block;
+    *ret_info = (struct proto_info){
+        .segment = block->segment->id,
+        .offset_bytes = block->offset_bytes,
+        .size_bytes = block->size_bytes,
+        .capacity_bytes = block->capacity_bytes,
+        .pool = block->segment->pool->id,
+        .holders = block->live + block->quarantined,
+        .shared = block->shared,
+    };
+    return 0;
+}
+
+/* Finds a slot that no segment has, or makes more of them. Returns 0 or -ENOMEM. */
+static int core_find_slot(struct core *core, size_t *ret_slot) {
+    for (size_t slot = 0; slot < core->segment_slots; slot++)
+        if (core->segments[slot] == NULL) {
+            *ret_slot = slot;
+            return 0;
+        }
+    size_t slots = core->segment_slots == 0 ? 64 : core->segment_slots * 2;
+    struct segment **segments = realloc(core->segments, slots * sizeof *segments);
+    if (segments == NULL)
+        return -ENOMEM;
+    for (size_t slot = core->segment_slots; slot < slots; slot++)
+        segments[slot] = NULL;
+    *ret_slot = core->segment_slots;
+    core->segments = segments;
+    core->segment_slots = slots;
+    return 0;
+}
+
+static void pool_growth_over(struct pool *pool) {
+    assert(pool->growing_bytes > 0 && !pool->grow_decided);
+    pool->growing_bytes = 0;
+}
+
+int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns) {
+    struct core *core = pool->core;
+    size_t slot;
+
+    assert(size_bytes == pool->growing_bytes && size_bytes % SEGMENT_GRANULE == 0);
+    struct segment *segment = calloc(1, sizeof *segment);
+    if (segment == NULL || core_find_slot(core, &slot) < 0) {
+        free(segment);
+        core_growth_failed(pool, "the daemon has no memory for its bookkeeping", now_ns);
+        return -ENOMEM;
+    }
+    pool_growth_over(pool);
+    segment->pool = pool;
+    segment->id = ++core->next_segment_id;
+    segment->slot = (uint32_t)slot;
+    segment->size_bytes = size_bytes;
+    segment->backing = backing;
+    core->segments[slot] = segment;
+    list_append(&pool->segments, &segment->link);
+    pool->n_segments++;
+    pool->n_grows++;
+    pool->reserved_bytes += size_bytes;
+    pool->grow_exact = false;
+    pool->last_error[0] = '\0';
+    pool_serve(pool, now_ns);
+    return 0;
+}
+
+void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
+    uint64_t tried = pool->growing_bytes;
+    const struct request *first = list_first(&pool->waiters, struct request, link);
+
+    pool_growth_over(pool);
+    snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
+    /* A whole step may be too much where what is needed is not; idle segments may be in the way; else the
+     * driver is asked again after a while. */
+    if (!pool->grow_exact && first != NULL && first->size_bytes + SEGMENT_GRANULE <= tried) {
+        pool->grow_exact = true;
+    } else {
+        pool->grow_exact = false;
+        if (first == NULL || pool_retire_idle(pool, tried, 0) == 0)
+            pool->grow_retry_ns = clock_deadline_ns(now_ns, GROW_RETRY_NS);
+    }
+    pool_serve(pool, now_ns);
+}
+
+void core_segment_retired(struct segment *segment, uint64_t now_ns) {
+    struct pool *pool = segment->pool;
+    assert(segment->state == SEGMENT_RETIRING);
+    pool->retiring_bytes -= segment->size_bytes;
+    segment_forget(segment);
+    pool_serve(pool, now_ns);
+}
+
+uint64_t core_trim(struct pool *pool) {
+    return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes);
+}
+
+void core_tick(struct core *core, uint64_t now_ns) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_tick(core->pools[i], now_ns);
+}
+
+uint64_t core_next_tick_ns(const struct core *core) {
+    uint64_t next = NS_FOREVER;
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        uint64_t tick = pool_next_tick_ns(core->pools[i]);
+        if (tick < next)
+            next = tick;
+    }
+    return next;
+}
+
+bool core_next_answer(struct core *core, struct answer *ret_answer) {
+    struct request *request = list_first(&core->answered, struct request, link);
+    if (request == NULL)
+        return false;
+    ret_answer->session = request->session;
+    ret_answer->request = request->id;
+    ret_answer->lease = request->lease;
+    if (request->state == REQUEST_REFUSED)
+        request_explain(request, &ret_answer->failure);
+    request_free(request);
+    return true;
+}
+
+bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes) {
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        struct pool *pool = core->pools[i];
+        if (pool->grow_decided) {
+            pool->grow_decided = false;
+            *ret_pool = pool;
+            *ret_size_bytes = pool->growing_bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool core_next_retirement(struct core *core, struct segment **ret_segment) {
+    struct segment *segment = list_first(&core->retiring, struct segment, link);
+    if (segment == NULL)
+        return false;
+    list_remove(&segment->link);
+    *ret_segment = segment;
+    return true;
+}
+
+void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe) {
+    const struct block *block = lease->block;
+    struct segment *segment = block->segment;
+
+    *ret_lease = (struct proto_lease){
+        .lease = lease->id,
+        .generation = lease->generation,
+        .segment = segment->id,
+        .offset_bytes = block->offset_bytes,
+        .size_bytes = block->size_bytes,
+        .capacity_bytes = block->capacity_bytes,
+        .pool = segment->pool->id,
+    };
+    *ret_describe = session_see_segment(lease->session, segment);
+    if (*ret_describe) {
+        ret_lease->description.id = segment->id;
+        ret_lease->description.size_bytes = segment->size_bytes;
+        ret_lease->description.pool = segment->pool->id;
+    }
+}
+
+static bool session_is_valid(const struct session *session) {
+    uint64_t leased = 0;
+    unsigned leases = 0, requests = 0, segments = 0;
+
+    list_for_each(position, &session->leases) {
+        const struct lease *lease = container_of(position, struct lease, session_link);
+        if (lease->session != session || session->core->leases.slots[lease->id - 1] != lease)
+            return false;
+        leased += lease->block->held_bytes;
+        leases++;
+    }
+    list_for_each(position, &session->requests) requests++;
+    for (size_t word = 0; word < session->seen_words; word++)
+        segments += (unsigned)__builtin_popcountll(session->seen[word]);
+    return leased == session->leased_bytes && leases == session->n_leases &&
+           requests == session->n_requests && segments == session->n_segments &&
+           (session->state == SESSION_ACTIVE || requests == 0);
+}
+
+/* Whether as many sessions have seen each segment as it counts. */
+static bool mappers_are_valid(const struct core *core) {
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        unsigned mappers = 0;
+        list_for_each(position, &core->sessions) {
+            const struct session *session = container_of(position, struct session, link);
+            if (slot / 64 < session->seen_words && (session->seen[slot / 64] >> slot % 64 & 1))
+                mappers++;
+        }
+        if (core->segments[slot] == NULL ? mappers != 0 : core->segments[slot]->mappers != mappers)
+            return false;
+    }
+    return true;
+}
+
+bool core_is_valid(const struct core *core) {
+    uint64_t session_leases = 0, pool_leases = 0;
+    unsigned sessions = 0;
+
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        if (core->pools[i]->id != i + 1 || !pool_is_valid(core->pools[i]))
+            return false;
+        pool_leases += core->pools[i]->n_leases;
+    }
+    list_for_each(position, &core->sessions) {
+        const struct session *session = container_of(position, struct session, link);
+        if (!session_is_valid(session))
+            return false;
+        session_leases += session->n_leases;
+        sessions++;
+    }
+    return sessions == core->n_sessions && session_leases == pool_leases &&
+           session_leases == core->leases.used && mappers_are_valid(core);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_POOL_CORE_H
+#define DAEMON_POOL_CORE_H
+/*
+ * The core of the daemon: who has which memory, as plain data structures. It makes no system call, reads no
+ * clock and calls no driver: what happens comes in as calls (with the time), and what has to be done about it
+ * goes out through core_next_answer(), core_next_growth() and core_next_retirement(), which the shell drains
+ * after every event. So any history can be played through it at the speed of memory.
+ *
+ * It owns everything in daemon/pool/. Not thread-safe: the loop's thread alone uses it.
+ *
+ * Return values: 0; a positive PROTO_E_… for what is the client's doing; a negative errno for what is ours
+ * (-ENOMEM).
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "daemon/pool/lease.h"
+#include "daemon/pool/pool.h"
+#include "daemon/pool/request.h"
+#include "daemon/pool/segment.h"
+#include "daemon/pool/session.h"
+#include "proto/proto.h"
+
+struct core {
+    struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
+    unsigned n_pools;
+    struct list tenants, sessions;
+    unsigned n_sessions;
+    struct lease_table leases;
+    void *tokens;              /* tsearch tree of shared blocks by token */
+    struct segment **segments; /* by slot; NULL: unused */
+    size_t segment_slots;
+    struct list answered; /* request.link: for core_next_answer */
+    struct list retiring; /* segment.link: for core_next_retirement */
+    uint64_t next_session_id, next_segment_id;
+    uint32_t sessions_limit, session_leases_limit;
+};
+
+/* An answer for the shell to send. */
+struct answer {
+    struct session *session;
+    uint64_t request;
+    struct lease *lease;          /* NULL: refused, see failure */
+    struct proto_failure failure; /* only when lease is NULL */
+};
+
+/* Returns 0 or -ENOMEM. */
+int core_new(struct core **ret_core);
+
+/* Frees the core. All sessions must be gone and all segments retired or forgotten by the shell: segments that
+ * are left are dropped without further ado (their backing is the shell's). Accepts NULL, returns NULL. */
+struct core *core_free(struct core *core);
+
+/* What a pool is made with; the strings are copied. Sizes are rounded down to SEGMENT_GRANULE, step at least
+ * one. */
+struct pool_config {
+    enum proto_pool_kind kind;
+    int device, numa_node;
+    uint8_t uuid[PROTO_UUID_BYTES];
+    const char *name;
+    uint64_t limit_bytes, step_bytes, reserve_bytes;
+};
+
+/* Adds a pool, STARTING. Returns 0, -ENOMEM or -ENOSPC (PROTO_POOLS_MAX). */
+int core_add_pool(struct core *core, const struct pool_config *config, struct pool **ret_pool);
+
+/* NULL when there is none. */
+struct pool *core_find_pool(const struct core *core, uint32_t id);
+
+/* The pool's device can be used now: growth may begin. / It never will: those who wait are refused. */
+void core_pool_ready(struct pool *pool, uint64_t now_ns);
+void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns);
+
+/* Changes what may change while running. Lowering a limit takes nothing away; it only stops growth. */
+void core_pool_configure(struct pool *pool, uint64_t limit_bytes, uint64_t step_bytes, uint64_t reserve_bytes,
+                         uint64_t now_ns);
+
+/* Sessions. open: 0, PROTO_E_LIMIT or -ENOMEM. */
+int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
+                      struct session **ret_session);
+/* Farewell: the client's streams are idle and its mappings closed. Everything returns; the session is freed.
+ */
+void core_session_close(struct session *session, uint64_t now_ns);
+/* The connection ended in any other way: leases go into quarantine, nothing returns. reason is a constant
+ * string. */
+void core_session_lose(struct session *session, uint64_t now_ns, const char *reason);
+/* The lost session's process and its GPU work are over: everything returns; the session is freed. */
+void core_session_gone(struct session *session, uint64_t now_ns);
+
+/* Asks for a block. The answer, whichever, comes from core_next_answer. Returns 0 or -ENOMEM (no answer will
+ * come). */
+int core_acquire(struct session *session, uint64_t request, const struct proto_acquire *acquire,
+                 uint64_t now_ns);
+
+/* Gives a lease back, whole or in part. 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED, -ENOMEM. */
+int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
+
+/* Names the lease's block; fresh are random bytes for the case that it has no token yet. 0, PROTO_E_STALE,
+ * -ENOMEM. */
+int core_share(struct session *session, const struct proto_lease_name *name, const struct proto_token *fresh,
+               struct proto_token *ret_token);
+
+/* Takes a further lease on a shared block. 0, PROTO_E_NO_TOKEN (unknown, gone, another tenant's),
+ * PROTO_E_LIMIT, -ENOMEM. */
+int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease);
+
+/* Describes a lease. 0 or PROTO_E_STALE. */
+int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info);
+
+/* The shell made the growth that core_next_growth gave it. size_bytes: as decided. Takes backing along.
+ * Returns 0, or -ENOMEM: the core knows nothing of the segment, and the shell frees it. */
+int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns);
+/* It could not. error is text for people with the driver's error in it. */
+void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns);
+/* The shell has freed a segment that core_next_retirement gave it; the segment is gone afterwards. */
+void core_segment_retired(struct segment *segment, uint64_t now_ns);
+
+/* Retires the pool's idle segments (those that nobody has mapped), down to its reserve. Returns the bytes. */
+uint64_t core_trim(struct pool *pool);
+
+/* Time has passed. / When that matters next; NS_FOREVER: never. */
+void core_tick(struct core *core, uint64_t now_ns);
+uint64_t core_next_tick_ns(const struct core *core);
+
+/* Decisions, one a call; false when there are no more. */
+bool core_next_answer(struct core *core, struct answer *ret_answer);
+bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes);
+bool core_next_retirement(struct core *core, struct segment **ret_segment);
+
+/* Fills in what a client is told of its lease, except the handle: that is the shell's. *ret_describe: the
+ * session sees the segment for the first time, and the description has to go along. */
+void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe);
+
+/* Checks every invariant of every object. For tests and on demand: linear in everything. */
+bool core_is_valid(const struct core *core);
+
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/pool/lease.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/pool/core.h"
+#include "daemon/pool/pool.h"
+#include "daemon/pool/segment.h"
+#include "daemon/pool/session.h"
+#include "daemon/pool/tenant.h"
+#include "heap/heap.h"
+
+/* Tokens are random, so glibc's balanced tree needs no secret of its own to stay balanced. */
+static int block_compare_tokens(const void *a, const void *b) {
+    const struct block *left = a, *right = b;
+    return memcmp(left->token.bytes, right->token.bytes, sizeof left->token.bytes);
+}
+
+void lease_table_deinit(struct lease_table *table) {
+    assert(table->used == 0);
+    free(table->slots);
+    free(table->free_slots);
+    memset(table, 0, sizeof *table);
+}
+
+static int lease_table_reserve(struct lease_table *table) {
+    if (table->used < table->capacity)
+        return 0;
+    uint32_t capacity = table->capacity == 0 ? 64 : table->capacity * 2;
+    if (capacity < table->capacity)
+        return -ENOMEM;
+    struct lease **slots = realloc(table->slots, capacity * sizeof *slots);
+    if (slots == NULL)
+        return -ENOMEM;
+    table->slots = slots;
+    uint32_t *free_slots = realloc(table->free_slots, capacity * sizeof *free_slots);
+    if (free_slots == NULL)
+        return -ENOMEM;
+    table->free_slots = free_slots;
+    for (uint32_t slot = table->capacity; slot < capacity; slot++)
+        slots[slot] = NULL;
+    /* the lowest slot on top, so that ids stay small */
+    for (uint32_t i = 0; i < capacity - table->capacity; i++)
+        free_slots[i] = capacity - 1 - i;
+    table->capacity = capacity;
+    return 0;
+}
+
+static void lease_table_insert(struct lease_table *table, struct lease *lease) {
+    uint32_t slot = table->free_slots[table->capacity - table->used - 1];
+    table->used++;
+    table->slots[slot] = lease;
+    lease->id = (uint64_t)slot + 1;
+    lease->generation = ++table->next_generation;
+}
+
+static void lease_table_remove(struct lease_table *table, struct lease *lease) {
+    uint32_t slot = (uint32_t)(lease->id - 1);
+    table->slots[slot] = NULL;
+    table->used--;
+    table->free_slots[table->capacity - table->used - 1] = slot;
+}
+
+static void block_charge(struct block *block, uint64_t bytes) {
+    struct pool *pool = block->segment->pool;
+    if (block->live > 0)
+        pool->leased_bytes += bytes;
+    else if (block->quarantined > 0)
+        pool->quarantined_bytes += bytes;
+}
+
+static void block_discharge(struct block *block, uint64_t bytes) {
+    struct pool *pool = block->segment->pool;
+    if (block->live > 0)
+        pool->leased_bytes -= bytes;
+    else if (block->quarantined > 0)
+        pool->quarantined_bytes -= bytes;
+}
+
+/* Changes who is on a block; the charge follows. */
+static void block_count(struct block *block, int live, int quarantined) {
+    block_discharge(block, block->held_bytes);
+    block->live += (unsigned)live;
+    block->quarantined += (unsigned)quarantined;
+    block_charge(block, block->held_bytes);
+}
+
+static void block_free(struct core *core, struct block *block) {
+    assert(block->live == 0 && block->quarantined == 0 && list_is_empty(&block->leases));
+    if (block->shared)
+        tdelete(block, &core->tokens, block_compare_tokens);
+    list_for_each_safe(position, &block->ranges) {
+        struct heap_range *range = container_of(position, struct heap_range, user_link);
+        list_remove(&range->user_link);
+        heap_give(range);
+    }
+    free(block);
+}
+
+int lease_join(struct session *session, struct block *block, struct lease **ret_lease) {
+    struct core *core = session->core;
+    int r = lease_table_reserve(&core->leases);
+    if (r < 0)
+        return r;
+    struct lease *lease = calloc(1, sizeof *lease);
+    if (lease == NULL)
+        return -ENOMEM;
+    lease->block = block;
+    lease->session = session;
+    lease_table_insert(&core->leases, lease);
+    list_append(&session->leases, &lease->session_link);
+    list_append(&block->leases, &lease->block_link);
+    block_count(block, +1, 0);
+    session->n_leases++;
+    session->leased_bytes += block->held_bytes;
+    block->segment->pool->n_leases++;
+    *ret_lease = lease;
+    return 0;
+}
+
+int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
+               struct lease **ret_lease) {
+    struct block *block = calloc(1, sizeof *block);
+    if (block == NULL)
+        return -ENOMEM;
+    block->segment = range->span->user;
+    block->offset_bytes = range->offset;
+    block->size_bytes = size_bytes;
+    block->capacity_bytes = block->held_bytes = range->size;
+    list_init(&block->ranges);
+    list_init(&block->leases);
+    int r = lease_join(session, block, ret_lease);
+    if (r < 0) {
+        free(block);
+        return r;
+    }
+    range->user = block;
+    list_append(&block->ranges, &range->user_link);
+    return 0;
+}
+
+struct pool *lease_close(struct lease *lease) {
+    struct session *session = lease->session;
+    struct core *core = session->core;
+    struct block *block = lease->block;
+    struct pool *pool = block->segment->pool;
+    bool quarantined = session->state == SESSION_QUARANTINED;
+
+    list_remove(&lease->session_link);
+    list_remove(&lease->block_link);
+    lease_table_remove(&core->leases, lease);
+    block_count(block, quarantined ? 0 : -1, quarantined ? -1 : 0);
+    session->n_leases--;
+    session->leased_bytes -= block->held_bytes;
+    pool->n_leases--;
+    pool->n_releases++;
+    free(lease);
+    if (block->live > 0 || block->quarantined > 0)
+        return NULL;
+    block_free(core, block);
+    return pool;
+}
+
+/* Whether [offset, end) of the segment is wholly in ranges that the block holds. */
+static bool block_holds(const struct block *block, uint64_t offset, uint64_t end) {
+    list_for_each(position, &block->ranges) {
+        const struct heap_range *range = container_of(position, struct heap_range, user_link);
+        if (offset >= end)
+            break;
+        if (range->offset > offset)
+            return false;
+        if (range->offset + range->size > offset)
+            offset = range->offset + range->size;
+    }
+    return offset >= end;
+}
+
+/* Makes a segment offset inside the block the border of two ranges. Returns 0 or -ENOMEM. */
+static int block_split(struct block *block, uint64_t offset) {
+    list_for_each(position, &block->ranges) {
+        struct heap_range *range = container_of(position, struct heap_range, user_link), *upper;
+        if (range->offset >= offset || range->offset + range->size <= offset)
+            continue;
+        int r = heap_split(range, offset - range->offset, &upper);
+        if (r < 0)
+            return r;
+        upper->user = block;
+        list_insert_before(range->user_link.next, &upper->user_link);
+        return 0;
+    }
+    return 0;
+}
+
+int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
+    struct block *block = lease->block;
+
+    if (block->shared || block->live + block->quarantined > 1)
+        return PROTO_E_SHARED;
+    if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
+        size_bytes > block->capacity_bytes - offset_bytes)
+        return PROTO_E_INVALID;
+    uint64_t start = block->offset_bytes + offset_bytes, end = start + size_bytes;
+    if (!block_holds(block, start, end))
+        return PROTO_E_INVALID;
+    int r = block_split(block, start);
+    if (r == 0)
+        r = block_split(block, end);
+    if (r < 0)
+        return r; /* a border more between two taken ranges changes nothing */
+
+    block_discharge(block, size_bytes);
+    block->held_bytes -= size_bytes;
+    lease->session->leased_bytes -= size_bytes;
+    list_for_each_safe(position, &block->ranges) {
+        struct heap_range *range = container_of(position, struct heap_range, user_link);
+        if (range->offset >= start && range->offset < end) {
+            list_remove(&range->user_link);
+            heap_give(range);
+        }
+    }
+    if (list_is_empty(&block->ranges)) {
+        lease_close(lease);
+        return 0;
+    }
+    const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
+    block->capacity_bytes = last->offset + last->size - block->offset_bytes;
+    if (block->size_bytes > block->capacity_bytes)
+        block->size_bytes = block->capacity_bytes;
+    return 0;
+}
+
+void lease_quarantine(struct lease *lease) {
+    block_count(lease->block, -1, +1);
+}
+
+struct lease *lease_find(struct core *core, const struct session *session, uint64_t id, uint64_t generation) {
+    if (id == 0 || id > core->leases.capacity)
+        return NULL;
+    struct lease *lease = core->leases.slots[id - 1];
+    if (lease == NULL || lease->generation != generation || lease->session != session)
+        return NULL;
+    return lease;
+}
+
+int block_share(struct core *core, struct block *block, const struct proto_token *fresh,
+                struct proto_token *ret_token) {
+    if (!block->shared) {
+        block->token = *fresh;
+        if (tsearch(block, &core->tokens, block_compare_tokens) == NULL)
+            return -ENOMEM;
+        block->shared = true;
+    }
+    *ret_token = block->token;
+    return 0;
+}
+
+struct block *block_find(struct core *core, const struct proto_token *token) {
+    struct block key = {.token = *token};
+    struct block **found = tfind(&key, &core->tokens, block_compare_tokens);
+    return found == NULL ? NULL : *found;
+}
+
+bool block_is_valid(const struct block *block) {
+    uint64_t held = 0, end = block->offset_bytes;
+    unsigned live = 0, quarantined = 0;
+
+    if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
+        return false;
+    list_for_each(position, &block->ranges) {
+        const struct heap_range *range = container_of(position, struct heap_range, user_link);
+        if (range->free || range->user != block || range->span != block->segment->span || range->offset < end)
+            return false;
+        held += range->size;
+        end = range->offset + range->size;
+    }
+    list_for_each(position, &block->leases) {
+        const struct lease *lease = container_of(position, struct lease, block_link);
+        if (lease->block != block || lease->session->tenant != block->segment->owner->tenant)
+            return false;
+        if (lease->session->state == SESSION_QUARANTINED)
+            quarantined++;
+        else
+            live++;
+    }
+    return held == block->held_bytes && end - block->offset_bytes == block->capacity_bytes &&
+           block->size_bytes <= block->capacity_bytes && live == block->live &&
+           quarantined == block->quarantined;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_POOL_LEASE_H
+#define DAEMON_POOL_LEASE_H
+/*
+ * A block is what was cut from a segment for one acquire: a range, or what is left of it after parts came
+ * back. A lease is one session's right to use it, named by id and generation. The block lives while it has
+ * leases, and its bytes are charged to the pool once: as leased while a lease of a live session is on it, as
+ * quarantined when only leases of lost sessions are left.
+ *
+ * A shared block has a token, by which other sessions of the same tenant attach: they get leases of their
+ * own.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "proto/proto.h"
+
+struct core;
+struct heap_range;
+struct pool;
+struct segment;
+struct session;
+
+struct block {
+    struct segment *segment;
+    uint64_t offset_bytes;      /* of its start in the segment */
+    uint64_t size_bytes;        /* as asked */
+    uint64_t capacity_bytes;    /* up to the end of the last range that is held */
+    uint64_t held_bytes;        /* capacity less the parts that came back */
+    struct list ranges;         /* heap_range.user_link, by offset */
+    struct list leases;         /* lease.block_link */
+    unsigned live, quarantined; /* leases by the state of their sessions */
+    bool shared;
+    struct proto_token token;
+};
+
+struct lease {
+    struct block *block;
+    struct session *session;
+    uint64_t id, generation;
+    struct list session_link, block_link;
+};
+
+/* The leases by id. An id is a slot's number plus one; generations are never reused. */
+struct lease_table {
+    struct lease **slots;
+    uint32_t capacity, used;
+    uint32_t *free_slots; /* a stack of capacity - used */
+    uint64_t next_generation;
+};
+
+void lease_table_deinit(struct lease_table *table);
+
+/* Opens a lease on a new block over a taken range (taken over on success). Returns 0 or -ENOMEM. */
+int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
+               struct lease **ret_lease);
+
+/* Opens a further lease on a block that another session holds. Returns 0 or -ENOMEM. */
+int lease_join(struct session *session, struct block *block, struct lease **ret_lease);
+
+/* Ends a lease; its block returns to the heap when it was the last. Returns the pool that got memory back, or
+ * NULL. */
+struct pool *lease_close(struct lease *lease);
+
+/* Gives back the part [offset, offset + size) of the block, which has to be wholly held. Ends the lease when
+ * nothing is left. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED or -ENOMEM. */
+int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes);
+
+/* Moves the lease's charge from leased to quarantined, once its session is lost. */
+void lease_quarantine(struct lease *lease);
+
+/* The session's lease of that name, or NULL: a stale generation, another session's, or none. */
+struct lease *lease_find(struct core *core, const struct session *session, uint64_t id, uint64_t generation);
+
+/* Makes the block known under a token (or gives the one that it has). Returns 0 or -ENOMEM. */
+int block_share(struct core *core, struct block *block, const struct proto_token *fresh,
+                struct proto_token *ret_token);
+
+/* The block of a token, or NULL. */
+struct block *block_find(struct core *core, const struct proto_token *token);
+
+bool block_is_valid(const struct block *block);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_POOL_LIMITS_H
+#define DAEMON_POOL_LIMITS_H
+/* The limits of the core that are not on the wire. Each line says where its value comes from. */
+#include "base/clock.h"
+#include "base/units.h"
+
+/* Segments are multiples of this: cudaMalloc packs smaller allocations next to each other, and a legacy IPC
+ * handle opens the whole of what they lie in (measured on H200). It is also the size of a huge page. */
+#define SEGMENT_GRANULE (2 * MIB)
+
+#define SESSION_WAITING_MAX                                                                                  \
+    4096u /* requests of a session that wait in line: more threads than a process has */
+#define SESSIONS_MAX_DEFAULT   1024u  /* with one descriptor each, and pidfd: well below LimitNOFILE=16384 */
+#define SESSION_LEASES_DEFAULT 65536u /* about 16 MiB of bookkeeping for the largest session */
+#define COMMAND_SIZE           64u    /* a session's command for people, NUL included */
+#define POOL_NAME_SIZE         64u    /* as on the wire */
+#define POOL_ERROR_SIZE        256u   /* a driver's message with its numbers */
+#define GROW_RETRY_NS                                                                                        \
+    (1 * NS_PER_S)       /* after the driver refused: soon enough for people, rare enough for it */
+#define HOLDERS_NAMED 3u /* holders that a refusal names: what fits a line */
+
+#endif

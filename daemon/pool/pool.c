@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/pool/pool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/units.h"
+#include "daemon/pool/core.h"
+#include "daemon/pool/lease.h"
+#include "daemon/pool/request.h"
+#include "daemon/pool/segment.h"
+#include "daemon/pool/session.h"
+#include "daemon/pool/tenant.h"
+
+bool segment_is_idle(const struct segment *segment) {
+    if (segment->mappers > 0)
+        return false;
+    return segment->state == SEGMENT_UNASSIGNED ||
+           (segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
+}
+
+static uint64_t round_up_to_segment(uint64_t bytes) {
+    return (bytes + SEGMENT_GRANULE - 1) / SEGMENT_GRANULE * SEGMENT_GRANULE;
+}
+
+uint64_t pool_free_bytes(const struct pool *pool) {
+    return pool->reserved_bytes - pool->leased_bytes - pool->quarantined_bytes - pool->retiring_bytes;
+}
+
+uint64_t pool_largest_free_bytes(const struct pool *pool) {
+    uint64_t largest = 0;
+    list_for_each(position, &pool->heaps) {
+        uint64_t bytes = heap_largest_free(&container_of(position, struct tenant_heap, pool_link)->heap);
+        if (bytes > largest)
+            largest = bytes;
+    }
+    list_for_each(position, &pool->segments) {
+        const struct segment *segment = container_of(position, struct segment, link);
+        if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes > largest)
+            largest = segment->size_bytes;
+    }
+    return largest;
+}
+
+/* The smallest segment without a tenant that has the size. */
+static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes) {
+    struct segment *best = NULL;
+    list_for_each(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
+            (best == NULL || segment->size_bytes < best->size_bytes))
+            best = segment;
+    }
+    return best;
+}
+
+/* Takes a range for the tenant, from its own segments or from one that has no tenant yet.
+ * Returns 0, -ENOSPC or -ENOMEM. */
+static int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
+                     struct heap_range **ret_range) {
+    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
+    if (heap != NULL) {
+        int r = heap_take(&heap->heap, size_bytes, HEAP_GRANULE, ret_range);
+        if (r != -ENOSPC)
+            return r;
+    }
+    struct segment *segment = pool_find_unassigned(pool, size_bytes);
+    if (segment == NULL)
+        return -ENOSPC;
+    int r = tenant_adopt(tenant, segment);
+    if (r < 0)
+        return r;
+    return heap_take(&segment->owner->heap, size_bytes, HEAP_GRANULE, ret_range);
+}
+
+/* Grants the request from what is free. Returns 0, -ENOSPC or -ENOMEM. */
+static int pool_grant(struct pool *pool, struct request *request) {
+    struct session *session = request->session;
+    struct heap_range *range;
+    struct lease *lease;
+
+    int r = pool_take(pool, session->tenant, request->size_bytes, &range);
+    if (r < 0)
+        return r;
+    r = session_reserve_segment(session, range->span->user);
+    if (r == 0)
+        r = lease_open(session, range, request->size_bytes, &lease);
+    if (r < 0) {
+        heap_give(range);
+        return r;
+    }
+    request_grant(request, lease);
+    return 0;
+}
+
+static uint64_t pool_room(const struct pool *pool) {
+    return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
+}
+
+static void pool_decide_growth(struct pool *pool, uint64_t need_bytes) {
+    uint64_t room = pool_room(pool),
+             size = pool->grow_exact || pool->step_bytes < need_bytes ? need_bytes : pool->step_bytes;
+    assert(pool->growing_bytes == 0 && need_bytes <= room);
+    pool->growing_bytes = size < room ? size : room;
+    pool->grow_decided = true;
+}
+
+static uint64_t pool_idle_bytes(const struct pool *pool) {
+    uint64_t bytes = 0;
+    list_for_each(position, &pool->segments) {
+        const struct segment *segment = container_of(position, struct segment, link);
+        if (segment_is_idle(segment))
+            bytes += segment->size_bytes;
+    }
+    return bytes;
+}
+
+/* Grows for the first waiter for whom there is room; else makes room for the first of all by retiring idle
+ * segments, if that is enough; without waiters, grows towards the reserve. */
+static void pool_plan(struct pool *pool, uint64_t now_ns) {
+    if (pool->state != POOL_READY || pool->growing_bytes > 0 || pool->retiring_bytes > 0 ||
+        now_ns < pool->grow_retry_ns)
+        return;
+    uint64_t room = pool_room(pool);
+    list_for_each(position, &pool->waiters) {
+        const struct request *request = container_of(position, struct request, link);
+        uint64_t need = round_up_to_segment(request->size_bytes);
+        if (need <= room) {
+            pool_decide_growth(pool, need);
+            return;
+        }
+    }
+    const struct request *first = list_first(&pool->waiters, struct request, link);
+    if (first != NULL) {
+        uint64_t need = round_up_to_segment(first->size_bytes);
+        if (room + pool_idle_bytes(pool) >= need)
+            pool_retire_idle(pool, need - room, 0);
+    } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
+        uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
+        uint64_t size = missing < pool->step_bytes ? missing : pool->step_bytes;
+        pool_decide_growth(pool, size < room ? size : room);
+    }
+}
+
+void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
+    if (pool->state == POOL_FAILED) {
+        request_refuse(request, PROTO_E_DRIVER);
+        return;
+    }
+    if (request->size_bytes > pool->limit_bytes) {
+        request_refuse(request, PROTO_E_TOO_LARGE);
+        return;
+    }
+    int r = pool_grant(pool, request);
+    if (r == -ENOMEM)
+        request_refuse(request, PROTO_E_NO_MEMORY);
+    if (r != -ENOSPC)
+        return;
+    request_wait(request);
+    pool_plan(pool, now_ns);
+    /* Whoever does not wait has still set growth going, and finds room when it asks again. */
+    if (request->deadline_ns <= now_ns)
+        request_refuse(request, PROTO_E_EXHAUSTED);
+}
+
+/* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. */
+static bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
+    return pool->state == POOL_FAILED || (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 &&
+                                          pool->quarantined_bytes == 0 && pool->retiring_bytes == 0);
+}
+
+void pool_serve(struct pool *pool, uint64_t now_ns) {
+    list_for_each_safe(position, &pool->waiters) {
+        struct request *request = container_of(position, struct request, link);
+        int r = pool_grant(pool, request);
+        if (r == -ENOMEM)
+            request_refuse(request, PROTO_E_NO_MEMORY);
+        else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
+            request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
+    }
+    pool_plan(pool, now_ns);
+    if (pool_is_hopeless(pool, now_ns))
+        while (!list_is_empty(&pool->waiters))
+            request_refuse(container_of(pool->waiters.next, struct request, link), PROTO_E_DRIVER);
+}
+
+void pool_tick(struct pool *pool, uint64_t now_ns) {
+    if (pool->next_deadline_ns <= now_ns) {
+        pool->next_deadline_ns = NS_FOREVER;
+        list_for_each_safe(position, &pool->waiters) {
+            struct request *request = container_of(position, struct request, link);
+            if (request->deadline_ns <= now_ns)
+                request_refuse(request, PROTO_E_EXHAUSTED);
+            else if (request->deadline_ns < pool->next_deadline_ns)
+                pool->next_deadline_ns = request->deadline_ns;
+        }
+    }
+    if (pool->grow_retry_ns != 0 && pool->grow_retry_ns <= now_ns) {
+        pool->grow_retry_ns = 0;
+        pool_plan(pool, now_ns);
+    }
+}
+
+uint64_t pool_next_tick_ns(const struct pool *pool) {
+    uint64_t next = list_is_empty(&pool->waiters) ? NS_FOREVER : pool->next_deadline_ns;
+    if (pool->grow_retry_ns != 0 && pool->grow_retry_ns < next)
+        next = pool->grow_retry_ns;
+    return next;
+}
+
+uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
+    uint64_t retired = 0;
+    list_for_each_safe(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (retired >= bytes)
+            break;
+        if (!segment_is_idle(segment) ||
+            pool->reserved_bytes - pool->retiring_bytes < keep_bytes + segment->size_bytes)
+            continue;
+        if (segment->state == SEGMENT_ASSIGNED)
+            tenant_disown(segment);
+        segment->state = SEGMENT_RETIRING;
+        list_remove(&segment->link);
+        list_append(&pool->core->retiring, &segment->link);
+        pool->n_segments--;
+        pool->n_retires++;
+        pool->retiring_bytes += segment->size_bytes;
+        retired += segment->size_bytes;
+    }
+    return retired;
+}
+
+void pool_explain(const struct pool *pool, char *text, size_t size) {
+    int n = snprintf(text, size, "%s free (largest block %s), %s reserved of at most %s",
+                     BYTES_TEXT(pool_free_bytes(pool)), BYTES_TEXT(pool_largest_free_bytes(pool)),
+                     BYTES_TEXT(pool->reserved_bytes), BYTES_TEXT(pool->limit_bytes));
+    if (n > 0 && (size_t)n < size && pool->quarantined_bytes > 0)
+        snprintf(text + n, size - (size_t)n, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
+}
+
+bool pool_is_valid(const struct pool *pool) {
+    uint64_t reserved = pool->retiring_bytes, free_bytes = 0, held = 0, waiters = 0, leases = 0;
+    unsigned segments = 0;
+
+    list_for_each(position, &pool->segments) {
+        const struct segment *segment = container_of(position, struct segment, link);
+        if (segment->pool != pool || segment->state == SEGMENT_RETIRING ||
+            (segment->state == SEGMENT_ASSIGNED) != (segment->owner != NULL) ||
+            (segment->owner == NULL) != (segment->span == NULL))
+            return false;
+        segments++;
+        reserved += segment->size_bytes;
+        if (segment->state == SEGMENT_UNASSIGNED) {
+            free_bytes += segment->size_bytes;
+            continue;
+        }
+        for (const struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
+            if (range->free)
+                continue;
+            const struct block *block = range->user;
+            held += range->size;
+            if (block == NULL || block->segment != segment || !block_is_valid(block))
+                return false;
+            if (container_of(block->ranges.next, struct heap_range, user_link) == range)
+                leases += block->live + block->quarantined;
+        }
+    }
+    list_for_each(position, &pool->heaps) {
+        const struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+        if (!heap_is_valid(&heap->heap))
+            return false;
+        free_bytes += heap->heap.free_bytes;
+    }
+    list_for_each(position, &pool->waiters) waiters++;
+    return reserved == pool->reserved_bytes && segments == pool->n_segments &&
+           free_bytes == pool_free_bytes(pool) && held == pool->leased_bytes + pool->quarantined_bytes &&
+           waiters == pool->n_waiters && leases == pool->n_leases;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_POOL_POOL_H
+#define DAEMON_POOL_POOL_H
+/*
+ * A pool: all memory of one kind in one place. It owns its segments and the line of requests that wait for
+ * room, and decides when to grow: when a request fits nowhere and the limit allows it, or to reach the
+ * configured reserve. One growth is under way at a time; the shell makes it on the pool's worker and reports
+ * back.
+ *
+ *   STARTING --the device's context exists--> READY;  STARTING --the driver refused--> FAILED
+ *
+ * Invariant (pool_is_valid): leased + quarantined + retiring + free = reserved, where free is what heaps and
+ * unassigned segments have; leased and quarantined bytes are those of the blocks.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "daemon/pool/limits.h"
+#include "proto/proto.h"
+
+struct core;
+struct request;
+struct segment;
+
+enum pool_state {
+    POOL_STARTING,
+    POOL_READY,
+    POOL_FAILED,
+};
+
+struct pool {
+    struct core *core;
+    uint32_t id;
+    enum proto_pool_kind kind;
+    int device, numa_node; /* -1: none, unknown */
+    uint8_t uuid[PROTO_UUID_BYTES];
+    char name[POOL_NAME_SIZE];
+    enum pool_state state;
+    uint64_t limit_bytes, step_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
+
+    struct list segments; /* all but RETIRING ones */
+    struct list heaps;    /* tenant_heap.pool_link */
+    struct list waiters;  /* request.link, in order of arrival */
+    uint64_t reserved_bytes, leased_bytes, quarantined_bytes, retiring_bytes;
+    uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
+    bool grow_decided;         /* …and not yet taken by the shell */
+    bool grow_exact;           /* the last growth failed: ask for no more than needed */
+    uint64_t grow_retry_ns;    /* no growth before */
+    uint64_t next_deadline_ns; /* no waiter's deadline is before */
+    unsigned n_segments;
+    uint64_t n_leases, n_waiters;
+    uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
+    char last_error[POOL_ERROR_SIZE];
+    void *owner; /* the shell's */
+};
+
+uint64_t pool_free_bytes(const struct pool *pool);
+
+/* The largest block that could be taken at once by somebody: linear in the segments, for the stats. */
+uint64_t pool_largest_free_bytes(const struct pool *pool);
+
+/* Tries to answer a new request now; otherwise it waits, or is refused when it must not. */
+void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns);
+
+/* After memory came back or was made: answers those who wait, in order, and decides on growth. */
+void pool_serve(struct pool *pool, uint64_t now_ns);
+
+/* Refuses those whose deadline has passed, retries a growth that was put off. */
+void pool_tick(struct pool *pool, uint64_t now_ns);
+
+/* When pool_tick wants to be called next; NS_FOREVER: never. */
+uint64_t pool_next_tick_ns(const struct pool *pool);
+
+/* Retires idle segments of at least so many bytes in all (or as many as there are), but never below what must
+ * be kept. Returns the bytes. */
+uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes);
+
+/* "1 GiB free (largest 512 MiB), 79 GiB reserved of at most 80 GiB, 2 GiB in quarantine". */
+void pool_explain(const struct pool *pool, char *text, size_t size);
+
+/* Walks segments, heaps and blocks. */
+bool pool_is_valid(const struct pool *pool);
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/pool/request.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+#include "base/units.h"
+#include "daemon/pool/core.h"
+#include "daemon/pool/lease.h"
+#include "daemon/pool/limits.h"
+#include "daemon/pool/pool.h"
+#include "daemon/pool/segment.h"
+#include "daemon/pool/session.h"
+#include "daemon/pool/tenant.h"
+
+int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_t size_bytes, uint64_t now_ns,
+                uint64_t timeout_ns, struct request **ret_request) {
+    struct request *request = calloc(1, sizeof *request);
+    if (request == NULL)
+        return -ENOMEM;
+    request->session = session;
+    request->pool = pool;
+    request->id = id;
+    request->size_bytes = size_bytes;
+    request->asked_ns = now_ns;
+    request->deadline_ns = clock_deadline_ns(now_ns, timeout_ns);
+    list_init(&request->link);
+    list_append(&session->requests, &request->session_link);
+    session->n_requests++;
+    *ret_request = request;
+    return 0;
+}
+
+/* Takes the request out of the line it stands in. */
+static void request_unlink(struct request *request) {
+    if (request->state == REQUEST_WAITING && !list_is_empty(&request->link))
+        request->pool->n_waiters--;
+    list_remove(&request->link);
+}
+
+void request_free(struct request *request) {
+    request_unlink(request);
+    list_remove(&request->session_link);
+    request->session->n_requests--;
+    free(request);
+}
+
+void request_wait(struct request *request) {
+    struct pool *pool = request->pool;
+    assert(request->state == REQUEST_WAITING && list_is_empty(&request->link));
+    list_append(&pool->waiters, &request->link);
+    pool->n_waiters++;
+    if (request->deadline_ns < pool->next_deadline_ns)
+        pool->next_deadline_ns = request->deadline_ns;
+}
+
+void request_grant(struct request *request, struct lease *lease) {
+    assert(request->state == REQUEST_WAITING);
+    request_unlink(request);
+    request->state = REQUEST_GRANTED;
+    request->lease = lease;
+    request->pool->n_acquires++;
+    list_append(&request->session->core->answered, &request->link);
+}
+
+void request_refuse(struct request *request, enum proto_error error) {
+    assert(request->state == REQUEST_WAITING);
+    request_unlink(request);
+    request->state = REQUEST_REFUSED;
+    request->error = error;
+    if (request->pool != NULL)
+        request->pool->n_failures++;
+    list_append(&request->session->core->answered, &request->link);
+}
+
+struct holder {
+    const struct session *session;
+    uint64_t bytes;
+};
+
+static uint64_t session_holds(const struct session *session, const struct pool *pool) {
+    uint64_t bytes = 0;
+    list_for_each(position, &session->leases) {
+        const struct lease *lease = container_of(position, struct lease, session_link);
+        if (lease->block->segment->pool == pool)
+            bytes += lease->block->held_bytes;
+    }
+    return bytes;
+}
+
+/* Writes ", held by …" with the largest holders of the request's own tenant and the sum of the others'. */
+static void explain_holders(const struct request *request, char *text, size_t size) {
+    struct core *core = request->session->core;
+    struct holder largest[HOLDERS_NAMED] = {0};
+    uint64_t others = 0;
+    size_t used = 0;
+
+    text[0] = '\0';
+    list_for_each(position, &core->sessions) {
+        const struct session *session = container_of(position, struct session, link);
+        struct holder holder = {session, session_holds(session, request->pool)};
+        if (session->tenant != request->session->tenant) {
+            others += holder.bytes;
+            continue;
+        }
+        for (unsigned i = 0; i < HOLDERS_NAMED && holder.bytes > 0; i++)
+            if (holder.bytes > largest[i].bytes) {
+                struct holder displaced = largest[i];
+                largest[i] = holder;
+                holder = displaced;
+            }
+    }
+    for (unsigned i = 0; i < HOLDERS_NAMED && largest[i].bytes > 0 && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s pid %d (%s) %s%s", i == 0 ? "; held by" : ",",
+                                 (int)largest[i].session->peer.pid, largest[i].session->peer.command,
+                                 BYTES_TEXT(largest[i].bytes),
+                                 largest[i].session->state == SESSION_QUARANTINED ? " in quarantine" : "");
+    if (others > 0 && used < size)
+        snprintf(text + used, size - used, "%s other users %s", used == 0 ? "; held by" : ",",
+                 BYTES_TEXT(others));
+}
+
+void request_explain(const struct request *request, struct proto_failure *ret_failure) {
+    const struct pool *pool = request->pool;
+    char holders[PROTO_TEXT_MAX / 2], full[PROTO_TEXT_MAX / 2];
+
+    assert(request->state == REQUEST_REFUSED);
+    switch (request->error) {
+    case PROTO_E_NO_POOL:
+        proto_failure_set(ret_failure, request->error,
+                          "no pool has this id: list the pools for those there are");
+        return;
+    case PROTO_E_LIMIT:
+        proto_failure_set(
+            ret_failure, request->error,
+            "this session has %u leases and %u requests waiting, and may have %u and %u: release "
+            "buffers, or raise session_leases_limit in the daemon's configuration",
+            request->session->n_leases, request->session->n_requests,
+            request->session->core->session_leases_limit, SESSION_WAITING_MAX);
+        return;
+    case PROTO_E_TOO_LARGE:
+        proto_failure_set(
+            ret_failure, request->error,
+            "%s asked of %s, which may grow to %s: raise its limit in the daemon's configuration, or ask "
+            "for less",
+            BYTES_TEXT(request->size_bytes), pool->name, BYTES_TEXT(pool->limit_bytes));
+        return;
+    case PROTO_E_NO_MEMORY:
+        proto_failure_set(ret_failure, request->error,
+                          "the daemon has no memory for its bookkeeping: try again later");
+        return;
+    default:
+        break;
+    }
+    pool_explain(pool, full, sizeof full);
+    explain_holders(request, holders, sizeof holders);
+    if (request->error == PROTO_E_DRIVER)
+        proto_failure_set(ret_failure, request->error, "%s asked of %s: %s; %s",
+                          BYTES_TEXT(request->size_bytes), pool->name, pool->last_error, full);
+    else
+        proto_failure_set(ret_failure, request->error,
+                          "%s asked of %s, not free within the time given: %s%s%s%s",
+                          BYTES_TEXT(request->size_bytes), pool->name, full, holders,
+                          pool->last_error[0] != '\0' ? "; the last growth failed: " : "", pool->last_error);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_POOL_REQUEST_H
+#define DAEMON_POOL_REQUEST_H
+/*
+ * A request for a block, from its arrival until its answer is taken by the shell. Its session owns it.
+ *
+ *   WAITING (in its pool's line) --a block was found--> GRANTED (in core->answered, has the lease)
+ *                                --cannot be, deadline--> REFUSED (in core->answered, has the error)
+ */
+#include <stdint.h>
+
+#include "base/list.h"
+#include "proto/proto.h"
+
+struct lease;
+struct pool;
+struct session;
+
+enum request_state {
+    REQUEST_WAITING,
+    REQUEST_GRANTED,
+    REQUEST_REFUSED,
+};
+
+struct request {
+    struct session *session;
+    struct pool *pool; /* NULL: the client named none that exists */
+    uint64_t id;
+    uint64_t size_bytes;
+    uint64_t asked_ns, deadline_ns;
+    enum request_state state;
+    struct lease *lease;    /* GRANTED */
+    enum proto_error error; /* REFUSED */
+    struct list link;       /* pool->waiters, then core->answered */
+    struct list session_link;
+};
+
+/* Returns 0 or -ENOMEM. The request is WAITING and in no line yet. */
+int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_t size_bytes, uint64_t now_ns,
+                uint64_t timeout_ns, struct request **ret_request);
+
+/* Removes the request from wherever it stands. A granted lease stays with the session. */
+void request_free(struct request *request);
+
+/* Puts the request at the end of its pool's line. */
+void request_wait(struct request *request);
+
+/* The two ends of waiting: both put it in line for the shell. */
+void request_grant(struct request *request, struct lease *lease);
+void request_refuse(struct request *request, enum proto_error error);
+
+/* Writes why a request was refused, for its client: what was asked, what the pool has, and who holds it, as
+ * far as this tenant may know (its own processes by name, others as a sum). */
+void request_explain(const struct request *request, struct proto_failure *ret_failure);
+
+#endif

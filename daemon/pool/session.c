@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/pool/session.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/pool/core.h"
+#include "daemon/pool/lease.h"
+#include "daemon/pool/pool.h"
+#include "daemon/pool/request.h"
+#include "daemon/pool/segment.h"
+
+int session_reserve_segment(struct session *session, const struct segment *segment) {
+    size_t words = (size_t)segment->slot / 64 + 1;
+    if (words <= session->seen_words)
+        return 0;
+    uint64_t *seen = realloc(session->seen, words * sizeof *seen);
+    if (seen == NULL)
+        return -ENOMEM;
+    memset(seen + session->seen_words, 0, (words - session->seen_words) * sizeof *seen);
+    session->seen = seen;
+    session->seen_words = words;
+    return 0;
+}
+
+bool session_see_segment(struct session *session, struct segment *segment) {
+    uint64_t bit = UINT64_C(1) << segment->slot % 64;
+    assert(segment->slot / 64 < session->seen_words);
+    if (session->seen[segment->slot / 64] & bit)
+        return false;
+    session->seen[segment->slot / 64] |= bit;
+    session->n_segments++;
+    segment->mappers++;
+    return true;
+}
+
+void session_clear(struct session *session, uint64_t now_ns) {
+    struct core *core = session->core;
+
+    while (!list_is_empty(&session->requests))
+        request_free(container_of(session->requests.next, struct request, session_link));
+    while (!list_is_empty(&session->leases))
+        lease_close(container_of(session->leases.next, struct lease, session_link));
+    for (size_t word = 0; word < session->seen_words; word++)
+        while (session->seen[word] != 0) {
+            unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
+            core->segments[word * 64 + bit]->mappers--;
+            session->seen[word] &= session->seen[word] - 1;
+            session->n_segments--;
+        }
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_serve(core->pools[i], now_ns);
+}

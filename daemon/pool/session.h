@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_POOL_SESSION_H
+#define DAEMON_POOL_SESSION_H
+/*
+ * A session: one connected process. It owns its leases and its requests that wait.
+ *
+ *   ACTIVE --farewell (streams idle, mappings closed)--> gone, leases returned
+ *   ACTIVE --anything else--> QUARANTINED --its process and its GPU work are over--> gone, leases returned
+ *
+ * In quarantine nothing of it is reused: a killed process's GPU work goes on after its socket closed
+ * (measured on H200: writes 9 ms after end-of-file; 3.5 s where a forked child kept the driver's
+ * descriptors).
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/list.h"
+#include "daemon/pool/limits.h"
+
+struct core;
+struct segment;
+struct tenant;
+
+enum session_state {
+    SESSION_ACTIVE,
+    SESSION_QUARANTINED,
+};
+
+/* Who connected, as the kernel attests it. */
+struct peer {
+    pid_t pid;
+    uid_t uid;
+    gid_t gid;
+    char command[COMMAND_SIZE]; /* printable UTF-8 */
+};
+
+struct session {
+    struct core *core;
+    struct tenant *tenant;
+    uint64_t id;
+    struct peer peer;
+    enum session_state state;
+    uint64_t connected_ns, lost_ns;
+    const char *quarantine_reason; /* what the shell waits for; a constant string, NULL while ACTIVE */
+    struct list leases;            /* lease.session_link */
+    struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
+    unsigned n_leases, n_requests;
+    uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
+    uint64_t *seen;        /* a bit for each segment slot whose handle this session was given */
+    size_t seen_words;
+    unsigned n_segments; /* bits that are set */
+    void *owner;         /* the shell's */
+    struct list link;    /* in core->sessions */
+};
+
+/* Makes room to remember the segment. Returns 0 or -ENOMEM. */
+int session_reserve_segment(struct session *session, const struct segment *segment);
+
+/* Notes that the session is given the segment's handle now. True the first time: the handle has to be sent.
+ */
+bool session_see_segment(struct session *session, struct segment *segment);
+
+/* Drops what waits, gives all leases back and forgets the segments. The session is then empty. */
+void session_clear(struct session *session, uint64_t now_ns);
+
+#endif

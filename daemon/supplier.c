@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/supplier.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "daemon/pool/core.h"
+
+struct supply_job {
+    struct worker_job job;
+    struct supplier *supplier;
+    struct segment *segment; /* to retire */
+    struct backing *backing; /* made, or to be freed */
+    uint64_t size_bytes;
+    int result;
+    char error[BACKING_ERROR_SIZE];
+};
+
+static struct supply_job *supply_job_new(struct supplier *supplier, void (*run)(struct worker_job *),
+                                         void (*done)(struct worker_job *)) {
+    struct supply_job *job = calloc(1, sizeof *job);
+    if (job != NULL) {
+        job->job.run = run;
+        job->job.done = done;
+        job->supplier = supplier;
+    }
+    return job;
+}
+
+static void start_run(struct worker_job *job) {
+    struct supply_job *start = container_of(job, struct supply_job, job);
+    struct supplier *supplier = start->supplier;
+    uint64_t free_bytes, total_bytes;
+
+    if (supplier->gpu == NULL)
+        return;
+    start->result = supplier->gpu->device_memory((unsigned)supplier->pool->device, &free_bytes, &total_bytes);
+    if (start->result != 0)
+        snprintf(start->error, sizeof start->error, "making a context on device %d failed with %s (%s)",
+                 supplier->pool->device, supplier->gpu->error_name(start->result),
+                 supplier->gpu->error_text(start->result));
+}
+
+static void start_done(struct worker_job *job) {
+    struct supply_job *start = container_of(job, struct supply_job, job);
+    struct supplier *supplier = start->supplier;
+
+    if (start->result == 0) {
+        core_pool_ready(supplier->pool, clock_now_ns());
+    } else {
+        log_error("%s: %s; the pool stays closed until the daemon restarts", supplier->pool->name,
+                  start->error);
+        core_pool_failed(supplier->pool, start->error, clock_now_ns());
+    }
+    free(start);
+    daemon_drain(supplier->daemon);
+}
+
+static void grow_run(struct worker_job *job) {
+    struct supply_job *grow = container_of(job, struct supply_job, job);
+    struct supplier *supplier = grow->supplier;
+
+    if (supplier->gpu != NULL)
+        grow->result = backing_new_device(supplier->gpu, (unsigned)supplier->pool->device, grow->size_bytes,
+                                          &grow->backing, grow->error);
+    else
+        grow->result = backing_new_host(supplier->pool->numa_node, grow->size_bytes, supplier->huge_pages,
+                                        &supplier->worker, &grow->backing, grow->error);
+}
+
+static void free_run(struct worker_job *job) {
+    struct supply_job *supply = container_of(job, struct supply_job, job);
+    supply->backing = backing_free(supply->backing);
+}
+
+static void discard_done(struct worker_job *job) {
+    free(container_of(job, struct supply_job, job));
+}
+
+static void grow_done(struct worker_job *job) {
+    struct supply_job *grow = container_of(job, struct supply_job, job);
+    struct supplier *supplier = grow->supplier;
+    struct daemon *daemon = supplier->daemon;
+    struct pool *pool = supplier->pool;
+
+    if (grow->result < 0) {
+        if (pool->last_error[0] == '\0') /* once for a series of failures */
+            log_warning("%s: growth by %s failed: %s; lower the pool's limit, or free memory on the device",
+                        pool->name, BYTES_TEXT(grow->size_bytes), grow->error);
+        core_growth_failed(pool, grow->error, clock_now_ns());
+    } else {
+        supplier->pages = grow->backing->pages;
+        log_debug("%s: grew by %s", pool->name, BYTES_TEXT(grow->size_bytes));
+        if (core_segment_made(pool, grow->size_bytes, grow->backing, clock_now_ns()) < 0) {
+            grow->job.run = free_run;
+            grow->job.done = discard_done;
+            worker_submit(&supplier->worker, &grow->job);
+            daemon_drain(daemon);
+            return;
+        }
+    }
+    free(grow);
+    daemon_drain(daemon);
+}
+
+static void retire_done(struct worker_job *job) {
+    struct supply_job *retire = container_of(job, struct supply_job, job);
+    struct daemon *daemon = retire->supplier->daemon;
+    core_segment_retired(retire->segment, clock_now_ns());
+    free(retire);
+    daemon_drain(daemon);
+}
+
+int supplier_start(struct supplier *supplier) {
+    char name[16];
+
+    snprintf(name, sizeof name, "%s %d", supplier->gpu != NULL ? "device" : "host",
+             supplier->gpu != NULL ? supplier->pool->device : supplier->pool->numa_node);
+    struct supply_job *start = supply_job_new(supplier, start_run, start_done);
+    if (start == NULL)
+        return -ENOMEM;
+    int r = worker_start(&supplier->worker, &supplier->daemon->loop, name);
+    if (r < 0) {
+        free(start);
+        return r;
+    }
+    worker_submit(&supplier->worker, &start->job);
+    return 0;
+}
+
+void supplier_grow(struct supplier *supplier, uint64_t size_bytes) {
+    struct supply_job *grow = supply_job_new(supplier, grow_run, grow_done);
+    if (grow == NULL) {
+        core_growth_failed(supplier->pool, "the daemon has no memory for its bookkeeping", clock_now_ns());
+        return;
+    }
+    grow->size_bytes = size_bytes;
+    worker_submit(&supplier->worker, &grow->job);
+}
+
+void supplier_retire(struct supplier *supplier, struct segment *segment) {
+    struct supply_job *retire = supply_job_new(supplier, free_run, retire_done);
+    if (retire == NULL) {
+        /* Waiting is the lesser evil: without it the memory could not be accounted for. */
+        segment->backing = backing_free(segment->backing);
+        core_segment_retired(segment, clock_now_ns());
+        return;
+    }
+    retire->segment = segment;
+    retire->backing = segment->backing;
+    segment->backing = NULL;
+    worker_submit(&supplier->worker, &retire->job);
+}
+
+void supplier_stop(struct supplier *supplier) {
+    list_for_each(position, &supplier->pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        struct supply_job *discard = supply_job_new(supplier, free_run, discard_done);
+        if (discard == NULL) {
+            segment->backing = backing_free(segment->backing);
+            continue;
+        }
+        discard->backing = segment->backing;
+        segment->backing = NULL;
+        worker_submit(&supplier->worker, &discard->job);
+    }
+    worker_stop(&supplier->worker);
+    /* A growth that was under way has come in as a last segment. */
+    list_for_each(position, &supplier->pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        segment->backing = backing_free(segment->backing);
+    }
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SUPPLIER_H
+#define DAEMON_SUPPLIER_H
+/*
+ * A supplier: what makes and frees the segments of one pool, on a worker thread of its own. It carries out
+ * the core's growth and retirement decisions and reports back; the loop never waits for it. One for each
+ * pool, owned by the daemon.
+ */
+#include <stdint.h>
+
+#include "daemon/backing.h"
+#include "daemon/config.h"
+#include "daemon/worker.h"
+
+struct daemon;
+struct pool;
+struct segment;
+
+struct supplier {
+    struct daemon *daemon;
+    struct pool *pool;
+    struct worker worker;
+    const struct gpu *gpu; /* NULL for host pools */
+    uint64_t total_bytes;  /* the device's or the node's memory: what percentages are taken of */
+    enum config_huge_pages huge_pages;
+    enum backing_pages pages; /* of the newest segment */
+};
+
+/* Starts the worker, and with it the device's context (or nothing, for host memory): the pool becomes ready,
+ * or failed, when that is done. Returns 0 or a negative errno. */
+int supplier_start(struct supplier *supplier);
+
+/* Frees every segment of the pool and stops the worker. No session may be left. Blocks until the driver is
+ * done. */
+void supplier_stop(struct supplier *supplier);
+
+void supplier_grow(struct supplier *supplier, uint64_t size_bytes);
+void supplier_retire(struct supplier *supplier, struct segment *segment);
+
+#endif

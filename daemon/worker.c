@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/worker.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static void *worker_main(void *argument) {
+    struct worker *worker = argument;
+
+    pthread_mutex_lock(&worker->lock);
+    for (;;) {
+        struct worker_job *job = list_first(&worker->queued, struct worker_job, link);
+        if (job == NULL) {
+            if (worker->stopping)
+                break;
+            pthread_cond_wait(&worker->wake, &worker->lock);
+            continue;
+        }
+        list_remove(&job->link);
+        pthread_mutex_unlock(&worker->lock);
+        job->run(job);
+        worker_beat(worker);
+        pthread_mutex_lock(&worker->lock);
+        list_append(&worker->finished, &job->link);
+        uv_async_send(&worker->async);
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return NULL;
+}
+
+static void worker_finish(struct worker *worker) {
+    for (;;) {
+        pthread_mutex_lock(&worker->lock);
+        struct worker_job *job = list_first(&worker->finished, struct worker_job, link);
+        if (job != NULL)
+            list_remove(&job->link);
+        pthread_mutex_unlock(&worker->lock);
+        if (job == NULL)
+            return;
+        worker->pending--;
+        job->done(job);
+    }
+}
+
+static void worker_on_async(uv_async_t *async) {
+    worker_finish(async->data);
+}
+
+int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
+    sigset_t all, before;
+
+    snprintf(worker->name, sizeof worker->name, "%s", name);
+    pthread_mutex_init(&worker->lock, NULL);
+    pthread_cond_init(&worker->wake, NULL);
+    list_init(&worker->queued);
+    list_init(&worker->finished);
+    worker->stopping = false;
+    worker->pending = 0;
+    worker->heartbeat = 1;
+    worker->watched_heartbeat = 0;
+    int r = uv_async_init(loop, &worker->async, worker_on_async);
+    if (r < 0)
+        return r;
+    worker->async.data = worker;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    r = -pthread_create(&worker->thread, NULL, worker_main, worker);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (r < 0) {
+        uv_close((uv_handle_t *)&worker->async, NULL);
+        return r;
+    }
+    pthread_setname_np(worker->thread, worker->name);
+    return 0;
+}
+
+void worker_stop(struct worker *worker) {
+    pthread_mutex_lock(&worker->lock);
+    worker->stopping = true;
+    pthread_cond_signal(&worker->wake);
+    pthread_mutex_unlock(&worker->lock);
+    pthread_join(worker->thread, NULL);
+    worker_finish(worker);
+    uv_close((uv_handle_t *)&worker->async, NULL);
+    pthread_cond_destroy(&worker->wake);
+    pthread_mutex_destroy(&worker->lock);
+}
+
+void worker_submit(struct worker *worker, struct worker_job *job) {
+    pthread_mutex_lock(&worker->lock);
+    worker->pending++;
+    list_append(&worker->queued, &job->link);
+    pthread_cond_signal(&worker->wake);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+bool worker_is_alive(struct worker *worker) {
+    uint64_t heartbeat = atomic_load_explicit(&worker->heartbeat, memory_order_relaxed);
+    bool alive = worker->pending == 0 || heartbeat != worker->watched_heartbeat;
+    worker->watched_heartbeat = heartbeat;
+    return alive;
+}
