@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_HEAP_FIXTURE_H
+#define TESTS_UNIT_HEAP_FIXTURE_H
+/* What the tests of the range allocator share. Included after cmocka.h. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/units.h"
+#include "heap/heap.h"
+
+/* xorshift64*: the same numbers on every machine. */
+static uint64_t random_state;
+
+static inline uint64_t random64(void) {
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return random_state * UINT64_C(2685821657736338717);
+}
+
+static inline uint64_t random_below(uint64_t bound) {
+    return random64() % bound;
+}
+
+static inline struct heap *heap_new(void) {
+    struct heap *heap = malloc(sizeof *heap);
+    assert_non_null(heap);
+    heap_init(heap);
+    return heap;
+}
+
+static inline void heap_destroy(struct heap *heap) {
+    heap_deinit(heap);
+    free(heap);
+}
+
+static inline struct heap_span *add_span(struct heap *heap, uint64_t size) {
+    struct heap_span *span = NULL;
+    assert_int_equal(heap_add_span(heap, size, heap, &span), 0);
+    assert_non_null(span);
+    return span;
+}
+
+static inline struct heap_range *take(struct heap *heap, uint64_t size) {
+    struct heap_range *range = NULL;
+    assert_int_equal(heap_take(heap, size, HEAP_GRANULE, &range), 0);
+    return range;
+}
+
+#endif
