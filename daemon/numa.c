@@ -58,8 +58,11 @@ int numa_memory(int node, uint64_t *ret_total_bytes, uint64_t *ret_available_byt
     if (r < 0)
         return r;
     snprintf(path, sizeof path, "/sys/devices/system/node/node%d/meminfo", node);
-    r = read_meminfo(path, "MemTotal", &total);
-    if (r < 0) { /* no NUMA: the node is the machine */
+    /* A machine with one node is that node; some hypervisors that add memory as it is used account for it in
+     * /proc/meminfo alone. */
+    int nodes[NUMA_NODES_MAX];
+    r = numa_nodes(nodes) == 1 ? -ENODATA : read_meminfo(path, "MemTotal", &total);
+    if (r < 0) {
         r = read_meminfo("/proc/meminfo", "MemTotal", &total);
         if (r < 0)
             return r;
