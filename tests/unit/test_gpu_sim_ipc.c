@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated GPU between processes: handles, who may open them, who is listed as holding memory, what a
+ * dead client leaves behind, and what hostile processes can do to the exporter.
+ */
+#include <errno.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+
+#include "gpu/sim_internal.h"
+#include "gpu_sim_fixture.h"
+
+#define OTHER_UID 65534 /* nobody */
+
+static bool is_listed(pid_t pid) {
+    pid_t pids[64];
+    size_t count;
+
+    assert_int_equal(gpu->processes(0, pids, 64, &count), 0);
+    for (size_t i = 0; i < count && i < 64; i++)
+        if (pids[i] == pid)
+            return true;
+    return false;
+}
+
+static void memory_is_shared_by_handle(void **state) {
+    char *memory = allocate(4 * MIB);
+    struct gpu_ipc_handle handle = export(memory), interior = export(memory + 3 * MIB);
+    struct peer peer = start_peer();
+    uint64_t slot;
+
+    (void)state;
+    /* An interior pointer names its allocation. */
+    assert_memory_equal(&handle, &interior, sizeof(handle));
+    write_word(memory + 8, 11);
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    slot = peer_value(&peer);
+    assert_int_equal(peer_ask(&peer, "get %u 8", (unsigned)slot), 0);
+    assert_int_equal(peer_value(&peer), 11);
+    assert_int_equal(peer_ask(&peer, "put %u %u 12", (unsigned)slot, (unsigned)(4 * MIB - 8)), 0);
+    assert_int_equal(read_word(memory + 4 * MIB - 8), 12);
+    /* The importer's bounds are the exporter's. */
+    assert_int_equal(peer_ask(&peer, "put %u %u 12", (unsigned)slot, (unsigned)(4 * MIB - 7)),
+                     GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(peer_ask(&peer, "close %u", (unsigned)slot), 0);
+    assert_int_equal(peer_ask(&peer, "get %u 8", (unsigned)slot), GPU_ERROR_INVALID_VALUE);
+    peer_end(&peer, 0);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+static void opening_again_gives_the_same_pointer_and_counts(void **state) {
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer();
+
+    (void)state;
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_int_equal(peer_ask(&peer, "same 0 1"), 0);
+    assert_int_equal(peer_ask(&peer, "close 0"), 0);
+    assert_int_equal(peer_ask(&peer, "get 1 0"), 0);
+    assert_true(is_listed(peer.pid));
+    assert_int_equal(peer_ask(&peer, "close 1"), 0);
+    assert_int_equal(peer_ask(&peer, "close 1"), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(peer_ask(&peer, "get 1 0"), GPU_ERROR_INVALID_VALUE);
+    peer_end(&peer, 0);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+static void the_exporter_cannot_open_its_own(void **state) {
+    void *memory = allocate(2 * MIB), *untouched = shared;
+    struct gpu_ipc_handle handle = export(memory);
+
+    (void)state;
+    assert_int_equal(gpu->ipc_open(0, &handle, &untouched), GPU_ERROR_INVALID_CONTEXT);
+    assert_ptr_equal(untouched, shared);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+static void only_own_device_memory_is_exported(void **state) {
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory), untouched = {{0}};
+    struct peer peer = start_peer();
+
+    (void)state;
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_int_equal(peer_ask(&peer, "export 0"), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(peer_ask(&peer, "free 0"), GPU_ERROR_INVALID_VALUE);
+    peer_end(&peer, 0);
+    assert_int_equal(gpu->ipc_export(0, shared, &untouched), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->ipc_export(0, NULL, &untouched), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->ipc_export(1, memory, &untouched), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->ipc_close(0, memory), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+    assert_int_equal(gpu->ipc_export(0, memory, &untouched), GPU_ERROR_INVALID_VALUE);
+}
+
+static void a_handle_is_good_under_any_uid(void **state) {
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer();
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    write_word(memory, 13);
+    assert_int_equal(peer_ask(&peer, "setuid %u", OTHER_UID), 0);
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_int_equal(peer_ask(&peer, "get 0 0"), 0);
+    assert_int_equal(peer_value(&peer), 13);
+    assert_true(is_listed(peer.pid));
+    peer_end(&peer, SIGKILL);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+static void what_is_not_a_handle_is_refused(void **state) {
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer(), exporter = start_peer();
+
+    (void)state;
+    /* Every byte matters, whichever error it is that says so. */
+    for (unsigned i = 0; i < GPU_IPC_HANDLE_BYTES; i++) {
+        struct gpu_ipc_handle forged = handle;
+
+        forged.bytes[i] ^= 0x10;
+        assert_int_not_equal(peer_open(&peer, &forged), 0);
+    }
+    ((struct sim_handle *)(void *)&handle)->secret[SIM_SECRET_BYTES - 1] ^= 1;
+    assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_INVALID_VALUE);
+    ((struct sim_handle *)(void *)&handle)->secret[SIM_SECRET_BYTES - 1] ^= 1;
+    memset(&handle, 0, sizeof(handle));
+    assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_INVALID_VALUE);
+    /* Freed. */
+    handle = export(memory);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+    assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_MAP_BUFFER_OBJECT_FAILED);
+    assert_false(is_listed(peer.pid));
+    /* The exporter is dead. */
+    assert_int_equal(peer_ask(&exporter, "allocate %u", 2u << 20), 0);
+    assert_int_equal(peer_ask(&exporter, "export 0"), 0);
+    assert_int_equal(peer_handle_parse(exporter.text, &handle), 0);
+    peer_end(&exporter, SIGKILL);
+    assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_MAP_BUFFER_OBJECT_FAILED);
+    peer_end(&peer, 0);
+}
+
+static void a_mapping_outlives_its_exporter(void **state) {
+    struct peer exporter = start_peer();
+    struct gpu_ipc_handle freed, left;
+    void *of_freed, *of_left;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(peer_ask(&exporter, "allocate %u", 2u << 20), 0);
+        assert_int_equal(peer_ask(&exporter, "put %u 0 %u", i, 20 + i), 0);
+        assert_int_equal(peer_ask(&exporter, "export %u", i), 0);
+        assert_int_equal(peer_handle_parse(exporter.text, i == 0 ? &freed : &left), 0);
+    }
+    assert_int_equal(gpu->ipc_open(0, &freed, &of_freed), 0);
+    assert_int_equal(gpu->ipc_open(0, &left, &of_left), 0);
+    assert_int_equal(peer_ask(&exporter, "free 0"), 0);
+    assert_int_equal(read_word(of_freed), 20);
+    peer_end(&exporter, SIGKILL);
+    assert_int_equal(read_word(of_freed), 20);
+    assert_int_equal(read_word(of_left), 21);
+    write_word(of_left, 22);
+    assert_int_equal(read_word(of_left), 22);
+    assert_int_equal(gpu->ipc_close(0, of_freed), 0);
+    assert_int_equal(gpu->ipc_close(0, of_left), 0);
+}
+
+static void those_who_have_memory_mapped_are_listed(void **state) {
+    void *memory = allocate(2 * MIB), *second = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory), second_handle = export(second);
+    struct peer one = start_peer(), two = start_peer();
+    size_t count = 0;
+    pid_t only;
+
+    (void)state;
+    assert_true(is_listed(getpid()));
+    assert_false(is_listed(one.pid));
+    assert_int_equal(peer_open(&one, &handle), 0);
+    assert_int_equal(peer_open(&one, &second_handle), 0);
+    assert_int_equal(peer_open(&two, &handle), 0);
+    assert_true(is_listed(one.pid));
+    assert_true(is_listed(two.pid));
+    /* The count is the whole one, whatever fits; another device's list is another. */
+    assert_int_equal(gpu->processes(0, &only, 1, &count), 0);
+    assert_int_equal(count, 3);
+    assert_int_equal(gpu->processes(0, NULL, 0, &count), 0);
+    assert_int_equal(count, 3);
+    assert_int_equal(gpu->processes(1, NULL, 0, &count), 0);
+    assert_true(count <= 1);
+    assert_int_equal(gpu->processes(SIM_DEVICES, NULL, 0, &count), GPU_ERROR_INVALID_DEVICE);
+    /* Until the last one is closed, or the process is dead. */
+    assert_int_equal(peer_ask(&one, "close 0"), 0);
+    assert_true(is_listed(one.pid));
+    assert_int_equal(peer_ask(&one, "close 1"), 0);
+    wait_until(!is_listed(one.pid));
+    peer_end(&two, SIGKILL);
+    wait_until(!is_listed(two.pid));
+    /* Whoever closed everything may come again. */
+    assert_int_equal(peer_open(&one, &handle), 0);
+    assert_true(is_listed(one.pid));
+    peer_end(&one, 0);
+    wait_until(!is_listed(one.pid));
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+    assert_int_equal(gpu->memory_free(0, second), 0);
+}
+
+static void words_order_streams_of_two_processes(void **state) {
+    struct peer peer = start_peer();
+    void *stream;
+
+    (void)state;
+    memset(shared, 0, 4096);
+    assert_int_equal(gpu->stream_create(0, &stream), 0);
+    assert_int_equal(peer_ask(&peer, "register"), 0);
+    assert_int_equal(peer_ask(&peer, "stream"), 0);
+    /* Ours waits for theirs, which waits for ours. */
+    assert_int_equal(peer_ask(&peer, "wait64 0 1"), 0);
+    assert_int_equal(peer_ask(&peer, "write64 1 5"), 0);
+    assert_int_equal(peer_ask(&peer, "query"), GPU_ERROR_NOT_READY);
+    assert_int_equal(gpu->stream_wait64(0, stream, &shared[1], 5), 0);
+    assert_int_equal(gpu->stream_write64(0, stream, &shared[2], 6), 0);
+    assert_int_equal(gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);
+    assert_int_equal(gpu->stream_write64(0, NULL, &shared[0], 1), 0);
+    assert_int_equal(gpu->stream_synchronize(0, stream), 0);
+    assert_int_equal(shared[2], 6);
+    assert_int_equal(peer_ask(&peer, "sync"), 0);
+    peer_end(&peer, 0);
+    assert_int_equal(gpu->stream_destroy(0, stream), 0);
+}
+
+/* --- ghosts --- */
+
+#define LINGER "GPUPOOL_SIM_LINGER_MS=2000"
+
+/* A client that dies by a signal with the memory mapped. */
+static struct peer lingering_peer(const struct gpu_ipc_handle *handle, char *keep) {
+    struct peer peer = peer_start(GPU_PEER, "sim", -1, (char *[]){LINGER, keep, NULL});
+
+    assert_int_equal(peer_open(&peer, handle), 0);
+    return peer;
+}
+
+/* Kills a peer and waits until it is gone, but leaves its socket open here. */
+static void kill_peer(struct peer *peer) {
+    kill(peer->pid, SIGKILL);
+    assert_int_equal(waitpid(peer->pid, NULL, 0), peer->pid);
+}
+
+static bool socket_is_at_end(int fd) {
+    char byte;
+
+    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+static void a_dead_client_writes_on_and_stays_listed(void **state) {
+    uint64_t *memory = allocate(2 * MIB), *closed = allocate(2 * MIB), last;
+    struct gpu_ipc_handle handle = export(memory), closed_handle = export(closed);
+    struct peer peer = lingering_peer(&handle, NULL);
+
+    (void)state;
+    assert_int_equal(peer_open(&peer, &closed_handle), 0);
+    assert_int_equal(peer_ask(&peer, "close 1"), 0);
+    write_word(memory, 0);
+    write_word(closed, 0);
+    kill_peer(&peer);
+    /* Its socket ends with it; its work does not. */
+    wait_until(socket_is_at_end(peer.fd));
+    assert_true(is_listed(peer.pid));
+    wait_until(__atomic_load_n(memory, __ATOMIC_ACQUIRE) >= 3);
+    assert_true(is_listed(peer.pid));
+    wait_until(!is_listed(peer.pid));
+    last = read_word(memory);
+    assert_true(last > 3);
+    /* After that nothing is written, and what it had closed never was. */
+    assert_false(is_listed(peer.pid));
+    assert_int_equal(read_word(memory), last);
+    assert_int_equal(read_word(closed), 0);
+    close(peer.fd);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+    assert_int_equal(gpu->memory_free(0, closed), 0);
+}
+
+static void a_dead_client_that_closed_everything_is_gone(void **state) {
+    uint64_t *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = lingering_peer(&handle, NULL);
+
+    (void)state;
+    write_word(memory, 0);
+    assert_int_equal(peer_ask(&peer, "close 0"), 0);
+    wait_until(!is_listed(peer.pid));
+    kill_peer(&peer);
+    wait_until(socket_is_at_end(peer.fd));
+    assert_false(is_listed(peer.pid));
+    assert_int_equal(read_word(memory), 0);
+    close(peer.fd);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+static void a_forked_childs_descriptors_outlive_the_client(void **state) {
+    uint64_t *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = lingering_peer(&handle, "GPUPOOL_SIM_LINGER_KEEP_FDS=1");
+
+    (void)state;
+    write_word(memory, 0);
+    kill_peer(&peer);
+    wait_until(__atomic_load_n(memory, __ATOMIC_ACQUIRE) >= 1);
+    /* The ghost is still at it, and still holds the socket. */
+    assert_false(socket_is_at_end(peer.fd));
+    assert_true(is_listed(peer.pid));
+    wait_until(!is_listed(peer.pid));
+    wait_until(socket_is_at_end(peer.fd));
+    close(peer.fd);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+/* --- hostile processes --- */
+
+/* A connection to this process's own exporter, as any process can make it that has once seen a handle. */
+static int connect_to(const struct gpu_ipc_handle *handle) {
+    struct sim_handle parts;
+    struct sockaddr_un address;
+    socklen_t length;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    assert_true(fd >= 0);
+    memcpy(&parts, handle, sizeof(parts));
+    length = sim_handle_address(&parts, &address);
+    if (connect(fd, (struct sockaddr *)&address, length) < 0)
+        fd = close_fd(fd);
+    return fd;
+}
+
+static void the_exporter_survives_hostile_packets(void **state) {
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer();
+    unsigned before = open_fds();
+    uint8_t packet[4096];
+    unsigned seed = 1;
+
+    (void)state;
+    for (unsigned round = 0; round < 300; round++) {
+        size_t length = round < 130 ? round : (unsigned)rand_r(&seed) % sizeof(packet);
+        int fd = connect_to(&handle);
+        struct sim_answer answer;
+
+        assert_true(fd >= 0);
+        for (size_t i = 0; i < sizeof(packet); i++)
+            packet[i] = (uint8_t)rand_r(&seed);
+        /* Now and then most of it is right. */
+        if (round % 3 == 0)
+            memcpy(packet, &handle, (unsigned)rand_r(&seed) % sizeof(handle));
+        send(fd, packet, length, MSG_NOSIGNAL);
+        if (length != 0 && length != sizeof(handle))
+            wait_until(recv(fd, &answer, sizeof(answer), 0) == 0); /* thrown out */
+        close(fd);
+    }
+    /* One that asks and never reads is thrown out too, when its answers fill its queue. */
+    {
+        int fd = connect_to(&handle);
+        ssize_t sent;
+
+        wait_until((sent = send(fd, &handle, sizeof(handle), MSG_NOSIGNAL)) < 0 && errno == EPIPE);
+        close(fd);
+    }
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_true(is_listed(peer.pid));
+    peer_end(&peer, 0);
+    wait_until(open_fds() == before - 1); /* the peer's socket here */
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+static void silent_connections_are_bounded(void **state) {
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer();
+    unsigned before = open_fds(), alive = 0;
+    int fds[200];
+
+    (void)state;
+    for (unsigned i = 0; i < 200; i++) {
+        fds[i] = connect_to(&handle);
+        assert_true(fds[i] >= 0);
+    }
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    /* The exporter keeps few of those that say nothing, the newest. */
+    wait_until(socket_is_at_end(fds[0]));
+    for (unsigned i = 0; i < 200; i++)
+        alive += !socket_is_at_end(fds[i]);
+    assert_true(alive <= 64);
+    assert_true(is_listed(peer.pid));
+    assert_false(socket_is_at_end(fds[199]));
+    for (unsigned i = 0; i < 200; i++)
+        close(fds[i]);
+    wait_until(open_fds() <= before + 1); /* the peer's connection */
+    peer_end(&peer, 0);
+    wait_until(open_fds() == before - 1);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
+static void the_exporter_survives_descriptor_exhaustion(void **state) {
+    void *memory = allocate(2 * MIB), *second = NULL;
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer();
+    struct rlimit before, low;
+    int fds[8];
+
+    (void)state;
+    /* The sockets first: connecting needs a descriptor here, accepting needs one in the exporter. */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    low = before;
+    low.rlim_cur = 3;
+    for (unsigned i = 0; i < 8; i++)
+        fds[i] = connect_to(&handle);
+    wait_until(peer_open(&peer, &handle) == 0);
+    assert_int_equal(peer_ask(&peer, "close 0"), 0);
+    wait_until(!is_listed(peer.pid));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    assert_int_equal(gpu->memory_allocate(0, 2 * MIB, &second), GPU_ERROR_MEMORY_ALLOCATION);
+    assert_null(second);
+    /* Refused rather than left waiting. */
+    assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_MAP_BUFFER_OBJECT_FAILED);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_int_equal(gpu->memory_allocate(0, 2 * MIB, &second), 0);
+    for (unsigned i = 0; i < 8; i++)
+        close_fd(fds[i]);
+    peer_end(&peer, 0);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+    assert_int_equal(gpu->memory_free(0, second), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_shared_by_handle),
+        cmocka_unit_test(opening_again_gives_the_same_pointer_and_counts),
+        cmocka_unit_test(the_exporter_cannot_open_its_own),
+        cmocka_unit_test(only_own_device_memory_is_exported),
+        cmocka_unit_test(a_handle_is_good_under_any_uid),
+        cmocka_unit_test(what_is_not_a_handle_is_refused),
+        cmocka_unit_test(a_mapping_outlives_its_exporter),
+        cmocka_unit_test(those_who_have_memory_mapped_are_listed),
+        cmocka_unit_test(words_order_streams_of_two_processes),
+        cmocka_unit_test(a_dead_client_writes_on_and_stays_listed),
+        cmocka_unit_test(a_dead_client_that_closed_everything_is_gone),
+        cmocka_unit_test(a_forked_childs_descriptors_outlive_the_client),
+        cmocka_unit_test(the_exporter_survives_hostile_packets),
+        cmocka_unit_test(silent_connections_are_bounded),
+        cmocka_unit_test(the_exporter_survives_descriptor_exhaustion),
+    };
+
+    return cmocka_run_group_tests_name("gpu_sim_ipc", tests, sim_setup, sim_teardown);
+}
