@@ -12,6 +12,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
+/* A receive that may wait long does so in the call itself, which saves the poll before it (about a tenth of a round
+ * trip); it looks at the clock this often. */
+#define RECEIVE_SLICE_NS NS_PER_S
+
 int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = strlen(path);
@@ -43,6 +47,9 @@ int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd) {
         if (errno != EINTR)
             return -errno;
     }
+    struct timeval slice = {.tv_sec = (time_t)(RECEIVE_SLICE_NS / NS_PER_S)};
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) < 0)
+        return -errno;
     *ret_fd = take_fd(&fd);
     return 0;
 }
@@ -125,11 +132,14 @@ int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, 
             .msg_control = control.bytes,
             .msg_controllen = sizeof control.bytes,
         };
-        /* Polling first: the reply to what was just sent is never there yet. */
-        int r = socket_wait(fd, POLLIN, deadline_ns);
-        if (r < 0)
-            return r;
-        ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        int flags = MSG_CMSG_CLOEXEC;
+        if (deadline_ns != NS_FOREVER && deadline_ns < clock_now_ns() + RECEIVE_SLICE_NS) {
+            int r = socket_wait(fd, POLLIN, deadline_ns);
+            if (r < 0)
+                return r;
+            flags |= MSG_DONTWAIT;
+        }
+        ssize_t n = recvmsg(fd, &message, flags);
         if (n < 0) {
             if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)
                 continue;

@@ -239,7 +239,7 @@ static int find_section(struct config *config, const char *name, struct config_s
 
 int config_set(struct config *config, const char *section, const char *key, const char *value, char *error,
                size_t error_size) {
-    struct config_section *one;
+    struct config_section *one = NULL;
 
     if (strcmp(section, "daemon") == 0)
         return set_daemon(config, key, value, error, error_size);

@@ -124,24 +124,28 @@ static int connection_flush(struct connection *connection) {
     return 0;
 }
 
-static struct proto_message reply_to(enum proto_operation operation, uint64_t request) {
-    return (struct proto_message){.header = {.operation = operation, .request = request}};
+/* Begins a reply. Its body is for the caller to fill in whole: zeroing all of the union would cost more than
+ * the rest. */
+static void reply_begin(struct proto_message *reply, enum proto_operation operation, uint64_t request) {
+    reply->header = (struct proto_header){.operation = operation, .request = request};
 }
 
 static int connection_send_error(struct connection *connection, uint64_t request, int error,
                                  const char *text) {
-    struct proto_message message = reply_to(PROTO_ERROR, request);
+    struct proto_message message;
+    reply_begin(&message, PROTO_ERROR, request);
     proto_failure_set(&message.failure, (enum proto_error)error, "%s", text);
     return connection_send(connection, &message, -1);
 }
 
 /* Sends a lease, with its segment's description and descriptor the first time. */
 static int connection_send_lease(struct connection *connection, uint64_t request, struct lease *lease) {
-    struct proto_message message = reply_to(PROTO_LEASE, request);
+    struct proto_message message;
     const struct backing *backing = lease->block->segment->backing;
     bool describe;
     int fd = -1;
 
+    reply_begin(&message, PROTO_LEASE, request);
     core_describe_lease(lease, &message.lease, &describe);
     if (describe) {
         message.lease.description.kind = backing->kind;
@@ -184,14 +188,16 @@ static int connection_refuse(struct connection *connection, uint64_t request, in
 }
 
 static int connection_send_ok(struct connection *connection, uint64_t request) {
-    struct proto_message message = reply_to(PROTO_OK, request);
+    struct proto_message message;
+    reply_begin(&message, PROTO_OK, request);
     return connection_send(connection, &message, -1);
 }
 
 static int handle_hello(struct connection *connection, const struct proto_message *message) {
     struct daemon *daemon = connection->daemon;
-    struct proto_message reply = reply_to(PROTO_HELLO_REPLY, message->header.request);
+    struct proto_message reply;
 
+    reply_begin(&reply, PROTO_HELLO_REPLY, message->header.request);
     if (message->hello.version_min > PROTO_VERSION_MAX || message->hello.version_max < PROTO_VERSION_MIN) {
         connection_send_error(connection, message->header.request, PROTO_E_VERSION,
                               message->hello.version_min > PROTO_VERSION_MAX
@@ -230,9 +236,11 @@ static int handle_hello(struct connection *connection, const struct proto_messag
 
 static int handle_list_pools(struct connection *connection, const struct proto_message *message) {
     const struct core *core = connection->daemon->core;
-    struct proto_message reply = reply_to(PROTO_POOLS, message->header.request);
+    struct proto_message reply;
 
+    reply_begin(&reply, PROTO_POOLS, message->header.request);
     reply.pools.count = core->n_pools;
+    reply.pools.reserved = 0;
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
         struct proto_pool *wire = &reply.pools.pools[i];
@@ -255,9 +263,10 @@ static int handle_list_pools(struct connection *connection, const struct proto_m
 }
 
 static int handle_share(struct connection *connection, const struct proto_message *message) {
-    struct proto_message reply = reply_to(PROTO_TOKEN, message->header.request);
+    struct proto_message reply;
     struct proto_token fresh;
 
+    reply_begin(&reply, PROTO_TOKEN, message->header.request);
     if (getrandom(fresh.bytes, sizeof fresh.bytes, 0) != (ssize_t)sizeof fresh.bytes)
         return connection_send_error(connection, message->header.request, PROTO_E_DRIVER,
                                      "the kernel gave no random bytes");
@@ -276,7 +285,8 @@ static int handle_attach(struct connection *connection, const struct proto_messa
 }
 
 static int handle_query(struct connection *connection, const struct proto_message *message) {
-    struct proto_message reply = reply_to(PROTO_INFO, message->header.request);
+    struct proto_message reply;
+    reply_begin(&reply, PROTO_INFO, message->header.request);
     int r = core_query(connection->session, &message->query, &reply.info);
     if (r != 0)
         return connection_refuse(connection, message->header.request, r);
@@ -358,13 +368,19 @@ static void connection_on_ready(uv_poll_t *poll, int status, int events) {
 
     if (r == 0 && (events & UV_WRITABLE))
         r = connection_flush(connection);
-    for (unsigned i = 0; r == 0 && (events & UV_READABLE) && i < CONNECTION_PACKETS_PER_TURN; i++) {
+    unsigned n_read = 0;
+    while (r == 0 && (events & UV_READABLE) && n_read < connection->packets_a_turn) {
         r = connection_read(connection);
+        n_read++;
         if (connection->n_replies > 0 && connection->awaited_segment == 0)
             break; /* no room for its answers: it is to read first */
     }
-    if (r == -EAGAIN)
+    if (r == -EAGAIN) {
         r = 0;
+        connection->packets_a_turn = 1;
+    } else if (n_read == connection->packets_a_turn && n_read < CONNECTION_PACKETS_PER_TURN) {
+        connection->packets_a_turn *= 2;
+    }
     if (r == 0 && (events & UV_DISCONNECT) && !(events & UV_READABLE))
         r = -ECONNRESET; /* a hang-up is level triggered: a paused connection would spin */
     if (r < 0)
@@ -524,6 +540,7 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
     connection->daemon = daemon;
     connection->accepted_ns = clock_now_ns();
     connection->state = CONNECTION_GREETING;
+    connection->packets_a_turn = 1;
     list_init(&connection->replies);
     list_init(&connection->reaping.link);
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {
@@ -563,7 +580,8 @@ void connection_send_answer(struct connection *connection, const struct answer *
     if (answer->lease != NULL) {
         r = connection_send_lease(connection, answer->request, answer->lease);
     } else {
-        struct proto_message message = reply_to(PROTO_ERROR, answer->request);
+        struct proto_message message;
+        reply_begin(&message, PROTO_ERROR, answer->request);
         message.failure = answer->failure;
         r = connection_send(connection, &message, -1);
     }

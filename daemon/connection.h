@@ -51,6 +51,10 @@ struct connection {
     bool freeing;
     struct list replies; /* struct reply.link, kept for a client that does not read */
     unsigned n_replies;
+    /* How many packets are looked for a turn. A client that waits for each answer has just one, and looking
+     * for a second in vain would cost it a system call a request; one that has many under way is read faster
+     * and faster. */
+    unsigned packets_a_turn;
     uint64_t awaited_segment; /* its descriptor was sent, OPENED has not come; 0: none */
     uint64_t accepted_ns;
     struct reaping reaping;

@@ -55,8 +55,9 @@ static void give_to_group(const char *path) {
         log_warning("%s: cannot be given to group %s: %s", path, SERVICE_GROUP, strerror(errno));
 }
 
-/* Locks PATH.lock, which the holder removes when it ends: a lock on a file that is no longer there is worth nothing, so
- * the file has to be the same before and after. Returns a descriptor, -EWOULDBLOCK, or a negative errno. */
+/* Locks PATH.lock, which the holder removes when it ends: a lock on a file that is no longer there is worth
+ * nothing, so the file has to be the same before and after. Returns a descriptor, -EWOULDBLOCK, or a negative
+ * errno. */
 static int lock_path(const char *path) {
     for (;;) {
         struct stat locked, there;
@@ -75,11 +76,14 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     snprintf(lock, sizeof lock, "%s.lock", path);
     _cleanup_(close_fdp) int lock_fd = lock_path(lock);
     if (lock_fd < 0 && lock_fd != -EWOULDBLOCK) {
-        log_error("%s: %s; the directory has to exist and be writable for the daemon", lock, strerror(-lock_fd));
+        log_error("%s: %s; the directory has to exist and be writable for the daemon", lock,
+                  strerror(-lock_fd));
         return lock_fd;
     }
     if (lock_fd < 0 || socket_is_served(path, type)) {
-        log_error("another daemon serves %s: stop it, or choose another path with --socket and --admin-socket", path);
+        log_error(
+            "another daemon serves %s: stop it, or choose another path with --socket and --admin-socket",
+            path);
         return -EADDRINUSE;
     }
     int r = remove_stale(path);

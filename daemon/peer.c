@@ -35,8 +35,8 @@ static void read_command(pid_t pid, char command[COMMAND_SIZE]) {
     const char *argument = program_length + 1 < (size_t)n ? text + program_length + 1 : "";
     const char *argument_name = strrchr(argument, '/') != NULL ? strrchr(argument, '/') + 1 : argument;
     /* cut in halves, so that a long program's name leaves room for its argument */
-    snprintf(command, COMMAND_SIZE, "%.*s%s%.*s", (int)COMMAND_SIZE / 2 - 1, program, *argument != '\0' ? " " : "",
-             (int)COMMAND_SIZE / 2 - 2, argument_name);
+    snprintf(command, COMMAND_SIZE, "%.*s%s%.*s", (int)COMMAND_SIZE / 2 - 1, program,
+             *argument != '\0' ? " " : "", (int)COMMAND_SIZE / 2 - 2, argument_name);
     for (char *c = command; *c != '\0'; c++)
         if (*c < ' ' || *c > '~')
             *c = '?';

@@ -79,6 +79,9 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     pool->numa_node = config->numa_node;
     memcpy(pool->uuid, config->uuid, sizeof pool->uuid);
     snprintf(pool->name, sizeof pool->name, "%s", config->name);
+    for (char *c = pool->name; *c != '\0'; c++) /* it goes onto the wire, where text is printable */
+        if (*c < ' ' || *c > '~')
+            *c = '?';
     pool->next_deadline_ns = NS_FOREVER;
     pool_set_sizes(pool, config->limit_bytes, config->step_bytes, config->reserve_bytes);
     list_init(&pool->segments);
