@@ -88,7 +88,7 @@ class Package(unittest.TestCase):
                 text = path.read_text()
                 with self.subTest(str(path.relative_to(self.prefix))):
                     self.assertNotIn(BUILD, text)
-                    self.assertIsNone(re.search(r"@[A-Z][A-Z_]+@", text))
+                    self.assertIsNone(re.search(r"@(?!PACKAGE_INIT@)[A-Z][A-Z_]+@", text))
 
     def test_what_an_operator_changed_is_kept(self):
         config = self.prefix / "etc/gpupool/gpupoold.conf"
@@ -168,6 +168,15 @@ class Package(unittest.TestCase):
         done = gpupool_system.ctl("stats", socket_path=self.daemon.admin_socket)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn(f"gpupoold {VERSION}", done.stdout)
+
+    def test_a_program_can_bring_the_installed_daemon_along(self):
+        program = self.work / "private"
+        run(CC, "-Wall", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}", HERE / "program.c", "-o", program,
+            f"-L{self.prefix / LIB}", "-lgpupool-client")
+        environment = {**os.environ, "GPUPOOL_SOCKET": "private", "GPUPOOL_DAEMON": str(self.prefix / "sbin/gpupoold"),
+                       "GPUPOOL_DAEMON_ARGS": "--gpu sim --sim-memory 1GiB", "GPUPOOL_SIM_LATENCY": "0",
+                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
+        self.assertIn("there and back", run(program, env=environment))
 
     @unittest.skipUnless(os.environ["GPUPOOL_MAN"] == "ON", "built without manual pages")
     def test_the_manual_pages_are_manual_pages(self):

@@ -16,6 +16,7 @@ from gpupool_system import DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, 
 
 MIB = 1 << 20
 LINE_MAX = 16384
+HOLDER = os.environ["GPUPOOL_HOLDER"]
 CONFIG = "[host]\nlimit = 256MiB\n"
 
 
@@ -191,6 +192,61 @@ class Tool(unittest.TestCase):
         self.assertEqual([pool["id"] for pool in json.loads(done.stdout)["pools"]], [1])
 
 
+class Workers(unittest.TestCase):
+    """What the admin socket and the tool tell of a worker that holds a buffer of 1 MiB of each kind."""
+
+    def setUp(self):
+        self.daemon = Daemon(CONFIG)
+        self.addCleanup(self.daemon.close)
+        variables = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+        self.worker = subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
+        self.addCleanup(self.end_worker)
+        if not select.select([self.worker.stdout], [], [], WAIT_S)[0] or self.worker.stdout.readline() != b"holding\n":
+            self.fail("the worker got no buffers:\n" + self.daemon.log_text())
+
+    def end_worker(self):
+        self.worker.stdin.close()
+        self.worker.stdout.close()
+        return self.worker.wait(WAIT_S)
+
+    def pools(self, member):
+        return [pool[member] for pool in self.daemon.ask("pools")["pools"]]
+
+    def test_a_session_shows_what_it_holds(self):
+        session, = self.daemon.ask("sessions")["sessions"]
+        self.assertEqual((session["pid"], session["uid"], session["gid"], session["state"]),
+                         (self.worker.pid, os.getuid(), os.getgid(), "active"))
+        self.assertEqual((session["leases"], session["leased_bytes"], session["segments"]), (2, 2 * MIB, 2))
+        self.assertIn("holder", session["command"])
+        self.assertEqual(sum(self.pools("leased_bytes")), 2 * MIB)
+        self.assertEqual(sum(self.pools("leases")), 2)
+        self.assertEqual(self.daemon.ask("stats")["daemon"]["sessions"], 1)
+        shown = ctl("sessions", socket_path=self.daemon.admin_socket).stdout.splitlines()[-1]
+        for word in (str(self.worker.pid), "active", "2 MiB", session["command"]):
+            self.assertIn(word, shown)
+
+    def test_a_farewell_returns_the_leases_and_trim_the_segments(self):
+        self.assertEqual(self.end_worker(), 0)
+        wait_until(lambda: sum(self.pools("leased_bytes")) + sum(self.pools("quarantined_bytes")) == 0,
+                   "the leases return")
+        self.assertEqual(self.daemon.ask("sessions")["sessions"], [])
+        reserved = sum(self.pools("reserved_bytes"))
+        self.assertGreater(reserved, 0)
+        self.assertEqual(self.daemon.ask("trim")["trimmed_bytes"], reserved)
+        wait_until(lambda: sum(self.pools("reserved_bytes")) == 0, "the driver has taken them back")
+
+    def test_trim_leaves_what_is_in_use(self):
+        self.daemon.ask("trim")
+        self.assertEqual(sum(self.pools("leased_bytes")), 2 * MIB)
+        self.assertGreaterEqual(sum(self.pools("reserved_bytes")), 2 * MIB)
+
+    def test_the_memory_of_a_killed_worker_comes_back(self):
+        self.worker.kill()
+        wait_until(lambda: sum(self.pools("leased_bytes")) + sum(self.pools("quarantined_bytes")) == 0,
+                   "the leases return")
+        wait_until(lambda: self.daemon.ask("sessions")["sessions"] == [], "the session ends")
+
+
 class Configuration(unittest.TestCase):
     def check(self, text, *arguments):
         with tempfile.TemporaryDirectory() as directory:
@@ -316,27 +372,34 @@ class ServiceManager(unittest.TestCase):
         self.notify.close()
         self.directory.cleanup()
 
-    def wait_for(self, word):
-        self.notify.settimeout(WAIT_S)
-        while True:
-            if word in self.notify.recv(4096).decode().split("\n"):
-                return
+    def wait_for(self, word, daemon):
+        """Waits until the daemon has told the manager this, unless it ends first."""
+        ended = os.pidfd_open(daemon.process.pid)
+        try:
+            while True:
+                readable = select.select([self.notify, ended], [], [], WAIT_S)[0]
+                if self.notify not in readable:
+                    raise AssertionError(f"the daemon did not say {word}:\n" + daemon.log_text())
+                if word in self.notify.recv(4096).decode().split("\n"):
+                    return
+        finally:
+            os.close(ended)
 
     def test_it_says_when_it_is_ready_reloading_and_stopping(self):
         with Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path}) as daemon:
-            self.wait_for("READY=1")
+            self.wait_for("READY=1", daemon)
             daemon.process.send_signal(signal.SIGHUP)
-            self.wait_for("RELOADING=1")
-            self.wait_for("READY=1")
+            self.wait_for("RELOADING=1", daemon)
+            self.wait_for("READY=1", daemon)
             daemon.process.send_signal(signal.SIGTERM)
-            self.wait_for("STOPPING=1")
+            self.wait_for("STOPPING=1", daemon)
             self.assertEqual(daemon.process.wait(WAIT_S), 0)
             daemon.process = None
 
     def test_it_feeds_the_watchdog(self):
-        with Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path, "WATCHDOG_USEC": "200000"}):
+        with Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path, "WATCHDOG_USEC": "200000"}) as daemon:
             for _ in range(3):
-                self.wait_for("WATCHDOG=1")
+                self.wait_for("WATCHDOG=1", daemon)
 
     def test_it_takes_its_sockets_from_the_manager(self):
         with Daemon(CONFIG, start=False) as daemon:
@@ -360,7 +423,7 @@ class ServiceManager(unittest.TestCase):
                 os.close(copy)
             for listener in listeners:
                 listener.close()
-            self.wait_for("READY=1")
+            self.wait_for("READY=1", daemon)
             self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as data:
                 data.connect(str(daemon.socket))
