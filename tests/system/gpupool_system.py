@@ -4,14 +4,17 @@
 Where things are built comes from the environment, which ctest sets: GPUPOOLCTL, GPUPOOLD (empty where the daemon is not
 built), GPUPOOL_UNITS, GPUPOOL_SOURCE. Nothing here sleeps: everything waits for what it waits for, with WAIT_S as bound.
 """
+import fcntl
 import json
 import os
 import pathlib
 import select
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
+import termios
 import threading
 
 import jsonschema
@@ -60,6 +63,10 @@ class Admin:
 
     def send(self, data):
         self.socket.sendall(data)
+
+    def unread(self):
+        """How much of what was sent the daemon has not read yet: what the kernel charges the sender for it."""
+        return struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0\0\0\0"))[0]
 
     def receive(self):
         """One reply; None when the daemon has closed."""

@@ -76,6 +76,7 @@ class AdminSocket(unittest.TestCase):
         with self.daemon.admin() as admin:
             for byte in b'{"command":"ping"}\n':
                 admin.send(bytes([byte]))
+                wait_until(lambda: admin.unread() == 0, "the daemon reads what is there of the line")
             check_schema(admin.receive(), "ping")
 
     def test_what_is_no_request_is_refused_and_the_connection_goes_on(self):
