@@ -498,6 +498,9 @@ static void daemon_free(struct daemon *daemon) {
         connection_discard(container_of(daemon->connections.next, struct connection, link));
     while (!list_is_empty(&daemon->admin_clients))
         admin_drop(container_of(daemon->admin_clients.next, struct admin_client, link));
+    struct segment *segment;
+    while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
+        supplier_retire(daemon_supplier(daemon, segment->pool), segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         if (daemon->suppliers[i] != NULL)
             supplier_stop(daemon->suppliers[i]);
