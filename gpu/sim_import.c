@@ -232,9 +232,9 @@ static int import_create(struct sim_link *link, const struct gpu_ipc_handle *byt
 }
 
 int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *bytes, void **ret_memory) {
-    struct sim_range *range;
+    struct sim_range *range = NULL;
     struct sim_handle handle;
-    struct sim_link *link;
+    struct sim_link *link = NULL;
     unsigned physical;
     int r = sim_enter(SIM_IPC_OPEN);
 
