@@ -169,6 +169,16 @@ class Package(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn(f"gpupoold {VERSION}", done.stdout)
 
+    def test_the_manual_pages_example_works(self):
+        page = (gpupool_system.SOURCE / "docs/man/gpupool.3.scd").read_text()
+        example = self.work / "example.c"
+        example.write_text(re.search(r"# EXAMPLE\n\n```\n(.*?)```", page, re.DOTALL).group(1).replace("\\\\", "\\"))
+        program = self.work / "example"
+        run(CC, "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}", example, "-o", program,
+            f"-L{self.prefix / LIB}", "-lgpupool-client")
+        run(program, env={**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
+                          "LD_LIBRARY_PATH": str(self.prefix / LIB)})
+
     def test_a_program_can_bring_the_installed_daemon_along(self):
         program = self.work / "private"
         run(CC, "-Wall", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}", HERE / "program.c", "-o", program,

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import re
 import select
 import signal
@@ -122,6 +123,46 @@ class AdminSocket(unittest.TestCase):
                 except ConnectionResetError:
                     pass  # the daemon closed with some of the line unread: the kernel says so
         self.assertNotIn("error", self.daemon.ask("ping"))
+
+    def test_each_of_ten_thousand_broken_lines_gets_one_answer(self):
+        chance = random.Random(20240607)
+        valid = [b'{"command":"%s"}' % name for name in (b"ping", b"sessions", b"pools", b"trim")] + \
+            [b'{"command":"trim","pool":1}', b'{"command":"trim","pool":4294967295}']
+        codes = set()
+
+        def broken():
+            if chance.random() < 0.3:
+                line = chance.randbytes(chance.randrange(300))
+            else:
+                line = bytearray(chance.choice(valid))
+                for _ in range(chance.randrange(1, 5)):
+                    place = chance.randrange(len(line) + 1)
+                    what = chance.randrange(4)
+                    if what == 0:
+                        line[place:place] = chance.randbytes(chance.randrange(1, 4))
+                    elif what == 1:
+                        del line[place:place + chance.randrange(1, 4)]
+                    elif what == 2:
+                        line[place:place] = line[:place]
+                    elif place < len(line):
+                        line[place] ^= 1 << chance.randrange(8)
+            return bytes(line).replace(b"\n", b" ")
+
+        with self.daemon.admin() as good:
+            for _ in range(100):
+                with self.daemon.admin() as admin:
+                    lines = [broken() for _ in range(100)]
+                    admin.send(b"".join(line + b"\n" for line in lines) + b'{"command":"nonsense"}\n')
+                    for line in lines:
+                        reply = admin.receive()
+                        self.assertIsNotNone(reply, line)
+                        if "error" in reply:
+                            check_schema(reply, "error")
+                            codes.add(reply["error"]["code"])
+                    self.assertEqual(admin.receive()["error"]["code"], "unknown-command")
+                self.assertNotIn("error", good.ask("ping"))
+        self.assertLessEqual({"invalid-request", "unknown-command", "no-such-pool"}, codes)
+        self.assertNotIn("internal", codes)
 
     def test_a_client_that_never_reads_does_not_hold_up_the_others(self):
         deaf = Admin(self.daemon.admin_socket)
