@@ -85,8 +85,10 @@ static void admin_pump(struct admin_client *client) {
             admin_write(
                 client,
                 admin_json_error("too-long", "a request has at most 16384 bytes, and ends with a newline"));
-        } else if (uv_read_start((uv_stream_t *)&client->pipe, admin_on_allocate, admin_on_read) < 0) {
-            admin_drop(client);
+        } else {
+            int r = uv_read_start((uv_stream_t *)&client->pipe, admin_on_allocate, admin_on_read);
+            if (r < 0 && r != UV_EALREADY) /* it is reading already when a line comes in pieces */
+                admin_drop(client);
         }
         return;
     }
