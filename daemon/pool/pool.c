@@ -98,11 +98,10 @@ static uint64_t pool_room(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
 }
 
-static void pool_decide_growth(struct pool *pool, uint64_t need_bytes) {
-    uint64_t room = pool_room(pool),
-             size = pool->grow_exact || pool->step_bytes < need_bytes ? need_bytes : pool->step_bytes;
-    assert(pool->growing_bytes == 0 && need_bytes <= room);
-    pool->growing_bytes = size < room ? size : room;
+static void pool_decide_growth(struct pool *pool, uint64_t size_bytes) {
+    uint64_t room = pool_room(pool);
+    assert(pool->growing_bytes == 0 && room > 0);
+    pool->growing_bytes = size_bytes < room ? size_bytes : room;
     pool->grow_decided = true;
 }
 
@@ -127,7 +126,7 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
         const struct request *request = container_of(position, struct request, link);
         uint64_t need = round_up_to_segment(request->size_bytes);
         if (need <= room) {
-            pool_decide_growth(pool, need);
+            pool_decide_growth(pool, pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes);
             return;
         }
     }
@@ -138,8 +137,7 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
             pool_retire_idle(pool, need - room, 0);
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
-        uint64_t size = missing < pool->step_bytes ? missing : pool->step_bytes;
-        pool_decide_growth(pool, size < room ? size : room);
+        pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes);
     }
 }
 

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_CORE_FIXTURE_H
+#define TESTS_UNIT_CORE_FIXTURE_H
+/*
+ * What the tests of the daemon's core share: they play the shell. Every helper that changes the core checks
+ * all of its invariants afterwards. Included after cmocka.h.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "daemon/pool/core.h"
+#include "daemon/pool/tenant.h"
+
+#define UID_A 1001u
+#define UID_B 1002u
+
+static inline struct core *core_make(void) {
+    struct core *core = NULL;
+    assert_int_equal(core_new(&core), 0);
+    assert_non_null(core);
+    return core;
+}
+
+static inline struct pool *add_starting_pool(struct core *core, uint64_t limit, uint64_t step,
+                                             uint64_t reserve) {
+    struct pool *pool = NULL;
+    const struct pool_config config = {
+        .kind = PROTO_POOL_DEVICE,
+        .device = 0,
+        .numa_node = -1,
+        .name = "test pool",
+        .limit_bytes = limit,
+        .step_bytes = step,
+        .reserve_bytes = reserve,
+    };
+    assert_int_equal(core_add_pool(core, &config, &pool), 0);
+    assert_int_equal(pool->state, POOL_STARTING);
+    return pool;
+}
+
+static inline struct pool *add_pool(struct core *core, uint64_t limit, uint64_t step, uint64_t reserve) {
+    struct pool *pool = add_starting_pool(core, limit, step, reserve);
+    core_pool_ready(pool, 0);
+    assert_true(core_is_valid(core));
+    return pool;
+}
+
+static inline struct session *open_session(struct core *core, pid_t pid, uid_t uid) {
+    struct session *session = NULL;
+    struct peer peer = {.pid = pid, .uid = uid, .gid = uid};
+    snprintf(peer.command, sizeof peer.command, "worker-%d", (int)pid);
+    assert_int_equal(core_session_open(core, &peer, 0, &session), 0);
+    assert_true(core_is_valid(core));
+    return session;
+}
+
+static inline void ask(struct session *session, const struct pool *pool, uint64_t request, uint64_t size,
+                       uint64_t timeout_ns, uint64_t now_ns) {
+    const struct proto_acquire acquire = {.pool = pool->id, .size_bytes = size, .timeout_ns = timeout_ns};
+    assert_int_equal(core_acquire(session, request, &acquire, now_ns), 0);
+    assert_true(core_is_valid(session->core));
+}
+
+/* The next answer has to be this session's lease for this request. */
+static inline struct lease *expect_granted(struct core *core, const struct session *session,
+                                           uint64_t request) {
+    struct answer answer = {0};
+    assert_true(core_next_answer(core, &answer));
+    assert_ptr_equal(answer.session, session);
+    assert_int_equal(answer.request, request);
+    assert_non_null(answer.lease);
+    assert_true(core_is_valid(core));
+    return answer.lease;
+}
+
+/* The next answer has to be this refusal. Returns its text, which lives until the next refusal. */
+static inline const char *expect_refused(struct core *core, const struct session *session, uint64_t request,
+                                         enum proto_error error) {
+    static struct answer answer;
+    answer = (struct answer){0};
+    assert_true(core_next_answer(core, &answer));
+    assert_ptr_equal(answer.session, session);
+    assert_int_equal(answer.request, request);
+    assert_null(answer.lease);
+    assert_int_equal(answer.failure.error, error);
+    assert_true(answer.failure.text_length > 0);
+    assert_int_equal(answer.failure.text_length, strlen(answer.failure.text));
+    assert_true(core_is_valid(core));
+    return answer.failure.text;
+}
+
+static inline void expect_no_answer(struct core *core) {
+    struct answer answer;
+    assert_false(core_next_answer(core, &answer));
+}
+
+/* The shell takes the growth that is decided. Returns its size. */
+static inline uint64_t expect_growth(struct core *core, const struct pool *pool) {
+    struct pool *growing = NULL;
+    uint64_t size = 0;
+    assert_true(core_next_growth(core, &growing, &size));
+    assert_ptr_equal(growing, pool);
+    assert_true(size > 0 && size % SEGMENT_GRANULE == 0);
+    return size;
+}
+
+static inline void expect_no_growth(struct core *core) {
+    struct pool *pool;
+    uint64_t size;
+    assert_false(core_next_growth(core, &pool, &size));
+}
+
+static inline void expect_no_retirement(struct core *core) {
+    struct segment *segment;
+    assert_false(core_next_retirement(core, &segment));
+}
+
+static inline void segment_made(struct pool *pool, uint64_t size, uint64_t now_ns) {
+    assert_int_equal(core_segment_made(pool, size, NULL, now_ns), 0);
+    assert_true(core_is_valid(pool->core));
+}
+
+static inline void growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
+    core_growth_failed(pool, error, now_ns);
+    assert_true(core_is_valid(pool->core));
+}
+
+/* Takes the growth and makes it, which has to be of this size. */
+static inline void grow(struct pool *pool, uint64_t size, uint64_t now_ns) {
+    assert_int_equal(expect_growth(pool->core, pool), size);
+    segment_made(pool, size, now_ns);
+}
+
+/* Frees every segment that is to be retired. Returns their bytes. */
+static inline uint64_t retire_all(struct core *core, uint64_t now_ns) {
+    struct segment *segment;
+    uint64_t bytes = 0;
+    while (core_next_retirement(core, &segment)) {
+        bytes += segment->size_bytes;
+        core_segment_retired(segment, now_ns);
+        assert_true(core_is_valid(core));
+    }
+    return bytes;
+}
+
+/* A lease that is there at once. */
+static inline struct lease *take(struct session *session, const struct pool *pool, uint64_t size,
+                                 uint64_t now_ns) {
+    ask(session, pool, 77, size, 0, now_ns);
+    return expect_granted(session->core, session, 77);
+}
+
+/* A lease for which the pool may have to grow. */
+static inline struct lease *take_growing(struct session *session, struct pool *pool, uint64_t size,
+                                         uint64_t now_ns) {
+    struct pool *growing;
+    uint64_t bytes;
+    ask(session, pool, 78, size, NS_FOREVER, now_ns);
+    while (core_next_growth(session->core, &growing, &bytes))
+        segment_made(growing, bytes, now_ns);
+    return expect_granted(session->core, session, 78);
+}
+
+/* Tells the session of its lease, as the shell does when it sends it. Returns whether the segment was
+ * described. */
+static inline bool describe(struct lease *lease, struct proto_lease *ret_wire) {
+    struct proto_lease wire;
+    bool described;
+    core_describe_lease(lease, &wire, &described);
+    assert_int_equal(wire.lease, lease->id);
+    assert_int_equal(wire.generation, lease->generation);
+    assert_int_equal(wire.description.id, described ? wire.segment : 0);
+    assert_true(core_is_valid(lease->session->core));
+    if (ret_wire != NULL)
+        *ret_wire = wire;
+    return described;
+}
+
+/* A lease's name outlives it. */
+static inline struct proto_lease_name name_of(const struct lease *lease) {
+    return (struct proto_lease_name){lease->id, lease->generation};
+}
+
+static inline int release_part(struct session *session, struct proto_lease_name name, uint64_t offset,
+                               uint64_t size, uint64_t now_ns) {
+    const struct proto_release release = {name.lease, name.generation, offset, size};
+    int r = core_release(session, &release, now_ns);
+    assert_true(core_is_valid(session->core));
+    return r;
+}
+
+static inline int release(struct session *session, struct proto_lease_name name, uint64_t now_ns) {
+    return release_part(session, name, 0, 0, now_ns);
+}
+
+static inline void close_session(struct session *session, uint64_t now_ns) {
+    struct core *core = session->core;
+    core_session_close(session, now_ns);
+    assert_true(core_is_valid(core));
+}
+
+static inline void lose_session(struct session *session, uint64_t now_ns) {
+    core_session_lose(session, now_ns, "waiting for its process to end");
+    assert_true(core_is_valid(session->core));
+}
+
+static inline void session_gone(struct session *session, uint64_t now_ns) {
+    struct core *core = session->core;
+    core_session_gone(session, now_ns);
+    assert_true(core_is_valid(core));
+}
+
+static inline void tick(struct core *core, uint64_t now_ns) {
+    core_tick(core, now_ns);
+    assert_true(core_is_valid(core));
+}
+
+/* Ends every session and the core, which asserts that nothing is left. */
+static inline void core_destroy(struct core *core) {
+    struct answer answer;
+    while (!list_is_empty(&core->sessions)) {
+        struct session *session = container_of(core->sessions.next, struct session, link);
+        if (session->state == SESSION_ACTIVE)
+            core_session_close(session, NS_FOREVER - 1);
+        else
+            core_session_gone(session, NS_FOREVER - 1);
+    }
+    while (core_next_answer(core, &answer))
+        ;
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        assert_int_equal(core->pools[i]->leased_bytes, 0);
+        assert_int_equal(core->pools[i]->quarantined_bytes, 0);
+        assert_int_equal(core->pools[i]->n_leases, 0);
+        assert_int_equal(core->pools[i]->n_waiters, 0);
+    }
+    assert_true(core_is_valid(core));
+    assert_null(core_free(core));
+}
+
+#endif

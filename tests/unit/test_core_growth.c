@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold of how a pool gets its memory and serves those who wait: growth, its failures, deadlines,
+ * retirement, and that a segment is one tenant's.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static void growth_is_of_at_least_the_step(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, 1, NS_FOREVER, 0);
+    expect_no_answer(core);
+    grow(pool, 8 * MIB, 0);
+    assert_int_equal(expect_granted(core, session, 1)->block->capacity_bytes, 512);
+
+    ask(session, pool, 2, 11 * MIB, NS_FOREVER, 0); /* more than a step: what is needed, in whole segments */
+    grow(pool, 12 * MIB, 0);
+    expect_granted(core, session, 2);
+    assert_int_equal(pool->n_grows, 2);
+    core_destroy(core);
+}
+
+static void growth_is_of_at_most_what_the_limit_leaves(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 20 * MIB + 12345, 16 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    take_growing(session, pool, 16 * MIB, 0);
+    ask(session, pool, 1, 3 * MIB, NS_FOREVER, 0);
+    grow(pool, 4 * MIB, 0);
+    expect_granted(core, session, 1);
+    assert_int_equal(pool->reserved_bytes, 20 * MIB);
+
+    ask(session, pool, 2, 2 * MIB, NS_FOREVER, 0);
+    expect_no_growth(core);
+    expect_no_answer(core);
+    core_destroy(core);
+}
+
+static void free_memory_is_leased_without_growth(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    take_growing(session, pool, MIB, 0);
+    for (unsigned i = 0; i < 7; i++)
+        take(session, pool, MIB, 0);
+    expect_no_growth(core);
+    assert_int_equal(pool->leased_bytes, 8 * MIB);
+    assert_int_equal(pool_free_bytes(pool), 0);
+    core_destroy(core);
+}
+
+static void one_growth_is_under_way_at_a_time(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    ask(session, pool, 2, 8 * MIB, NS_FOREVER, 0);
+    uint64_t size = expect_growth(core, pool);
+    expect_no_growth(core);
+    ask(session, pool, 3, 8 * MIB, NS_FOREVER, 0);
+    tick(core, 5);
+    expect_no_growth(core);
+    segment_made(pool, size, 0);
+    expect_granted(core, session, 1);
+    expect_no_answer(core);
+    grow(pool, 8 * MIB, 0); /* for the second */
+    expect_granted(core, session, 2);
+    grow(pool, 8 * MIB, 0);
+    expect_granted(core, session, 3);
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void pools_grow_beside_each_other(void **state) {
+    struct core *core = core_make();
+    struct pool *first = add_pool(core, 64 * MIB, 8 * MIB, 0), *second = add_pool(core, 64 * MIB, 4 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, first, 1, MIB, NS_FOREVER, 0);
+    ask(session, second, 2, MIB, NS_FOREVER, 0);
+    assert_int_equal(expect_growth(core, first), 8 * MIB);
+    assert_int_equal(expect_growth(core, second), 4 * MIB);
+    segment_made(second, 4 * MIB, 0);
+    expect_granted(core, session, 2);
+    segment_made(first, 8 * MIB, 0);
+    expect_granted(core, session, 1);
+    core_destroy(core);
+}
+
+static void those_who_wait_are_served_in_order_of_arrival(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    (void)state;
+
+    for (uint64_t request = 1; request <= 4; request++)
+        ask(request % 2 ? one : two, pool, request, 2 * MIB, NS_FOREVER, request);
+    assert_int_equal(pool->n_waiters, 4);
+    grow(pool, 8 * MIB, 9);
+    for (uint64_t request = 1; request <= 4; request++)
+        expect_granted(core, request % 2 ? one : two, request);
+    assert_int_equal(pool->n_waiters, 0);
+    core_destroy(core);
+}
+
+static void a_release_serves_the_one_who_waits(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
+    ask(two, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    expect_no_answer(core);
+    assert_int_equal(release(one, name_of(lease), 1), 0);
+    expect_granted(core, two, 1);
+    core_destroy(core);
+}
+
+static void more_than_the_limit_is_refused_as_too_large(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, 16 * MIB + 1, NS_FOREVER, 0);
+    const char *text = expect_refused(core, session, 1, PROTO_E_TOO_LARGE);
+    assert_non_null(strstr(text, "test pool"));
+    assert_non_null(strstr(text, "16 MiB"));
+    expect_no_growth(core);
+    ask(session, pool, 2, 16 * MIB, NS_FOREVER, 0);
+    grow(pool, 16 * MIB, 0);
+    expect_granted(core, session, 2);
+    assert_int_equal(pool->n_failures, 1);
+    core_destroy(core);
+}
+
+static void one_who_waits_is_refused_as_too_large_when_the_limit_sinks(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    (void)state;
+
+    take_growing(one, pool, 2 * MIB, 0);
+    ask(two, pool, 1, 12 * MIB, NS_FOREVER, 0);
+    expect_no_growth(core);
+    expect_no_answer(core);
+    core_pool_configure(pool, 8 * MIB, 8 * MIB, 0, 1);
+    expect_refused(core, two, 1, PROTO_E_TOO_LARGE);
+    assert_int_equal(pool->reserved_bytes, 8 * MIB); /* nothing is taken away */
+    core_destroy(core);
+}
+
+static void at_once_finds_nothing_but_sets_growth_going(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, MIB, 0, 0);
+    expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
+    grow(pool, 8 * MIB, 0);
+    expect_no_answer(core); /* it was answered */
+    take(session, pool, MIB, 0);
+    core_destroy(core);
+}
+
+static void nobody_waits_beyond_the_deadline(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    take_growing(session, pool, 8 * MIB, 0);
+    ask(session, pool, 1, MIB, NS_FOREVER, 1000);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    ask(session, pool, 2, MIB, 500, 1000);
+    ask(session, pool, 3, MIB, 200, 1000);
+    assert_int_equal(core_next_tick_ns(core), 1200);
+    tick(core, 1199);
+    expect_no_answer(core);
+    tick(core, 1200);
+    expect_refused(core, session, 3, PROTO_E_EXHAUSTED);
+    expect_no_answer(core);
+    assert_int_equal(core_next_tick_ns(core), 1500);
+    tick(core, 9999);
+    expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
+    expect_no_answer(core);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    assert_int_equal(pool->n_waiters, 1); /* for ever is for ever */
+    core_destroy(core);
+}
+
+static void a_deadline_beyond_the_end_of_time_is_none(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    take_growing(session, pool, 8 * MIB, 0);
+    ask(session, pool, 1, MIB, NS_FOREVER - 5, 1000);
+    tick(core, 2000);
+    expect_no_answer(core);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    core_destroy(core);
+}
+
+static void a_failed_step_is_followed_by_exactly_what_is_needed(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 32 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, 3 * MIB, NS_FOREVER, 0);
+    assert_int_equal(expect_growth(core, pool), 32 * MIB);
+    growth_failed(pool, "out of memory", 0);
+    expect_no_answer(core);
+    grow(pool, 4 * MIB, 0); /* at once: no retry time passes */
+    expect_granted(core, session, 1);
+    ask(session, pool, 2, 8 * MIB, NS_FOREVER, 0);
+    assert_int_equal(expect_growth(core, pool), 32 * MIB); /* it worked: whole steps again */
+    core_destroy(core);
+}
+
+static void without_hope_those_who_wait_are_refused_with_the_drivers_error(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    ask(session, pool, 2, 2 * MIB, NS_FOREVER, 0);
+    expect_growth(core, pool);
+    growth_failed(pool, "cudaMalloc failed with cudaErrorMemoryAllocation", 0);
+    assert_non_null(strstr(expect_refused(core, session, 1, PROTO_E_DRIVER), "cudaErrorMemoryAllocation"));
+    assert_non_null(strstr(expect_refused(core, session, 2, PROTO_E_DRIVER), "cudaErrorMemoryAllocation"));
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void while_others_hold_leases_growth_is_tried_again_after_a_while(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
+    describe(lease, NULL);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 100);
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", 100);
+    expect_no_answer(core);
+    expect_no_growth(core);
+    assert_int_equal(core_next_tick_ns(core), 100 + GROW_RETRY_NS);
+    tick(core, 100 + GROW_RETRY_NS - 1);
+    expect_no_growth(core);
+    tick(core, 100 + GROW_RETRY_NS);
+    assert_int_equal(expect_growth(core, pool), 8 * MIB);
+    growth_failed(pool, "out of memory", 100 + GROW_RETRY_NS);
+    expect_no_answer(core);
+    assert_int_equal(release(one, name_of(lease), 200 + GROW_RETRY_NS), 0); /* what came back will do */
+    expect_granted(core, two, 1);
+    core_destroy(core);
+}
+
+static void the_last_release_without_hope_ends_the_waiting(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, 2 * MIB, 0);
+    describe(lease, NULL);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", 0);
+    expect_no_answer(core);
+    assert_int_equal(release(one, name_of(lease), 1), 0);
+    expect_refused(core, two, 1, PROTO_E_DRIVER);
+    core_destroy(core);
+}
+
+static void a_failed_growth_frees_idle_segments_and_tries_again(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    take_growing(one, pool, 8 * MIB, 0);
+    close_session(one, 0); /* its segment is idle and unmapped now */
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", 0);
+    expect_no_answer(core);
+    expect_no_growth(core); /* not before the driver has it back */
+    assert_int_equal(retire_all(core, 0), 8 * MIB);
+    grow(pool, 8 * MIB, 0);
+    expect_granted(core, two, 1);
+    core_destroy(core);
+}
+
+static void the_reserve_is_made_at_the_start(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 20 * MIB);
+    (void)state;
+
+    expect_no_growth(core);
+    core_pool_ready(pool, 0);
+    grow(pool, 8 * MIB, 0);
+    grow(pool, 8 * MIB, 0);
+    grow(pool, 4 * MIB, 0); /* what is missing, not a step more */
+    expect_no_growth(core);
+    assert_int_equal(pool->reserved_bytes, 20 * MIB);
+    core_destroy(core);
+}
+
+static void a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    (void)state;
+
+    core_pool_configure(pool, 16 * MIB, 8 * MIB, 8 * MIB, 0);
+    grow(pool, 8 * MIB, 0);
+    core_pool_configure(pool, 64 * MIB, 8 * MIB, 64 * MIB, 0);
+    assert_int_equal(expect_growth(core, pool), 8 * MIB);
+    core_pool_configure(pool, 16 * MIB, 8 * MIB, 0, 0);
+    segment_made(pool, 8 * MIB, 0);
+    expect_no_growth(core);
+    expect_no_retirement(core);
+    assert_int_equal(pool->reserved_bytes, 16 * MIB);
+    core_destroy(core);
+}
+
+static void a_reserve_that_the_driver_refuses_is_tried_again_after_a_while(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 8 * MIB);
+    (void)state;
+
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", 7);
+    expect_no_growth(core);
+    assert_int_equal(core_next_tick_ns(core), 7 + GROW_RETRY_NS);
+    tick(core, 7 + GROW_RETRY_NS);
+    grow(pool, 8 * MIB, 7 + GROW_RETRY_NS);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    core_destroy(core);
+}
+
+static void a_raised_limit_lets_those_who_wait_have_growth(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    take_growing(session, pool, 8 * MIB, 0);
+    ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_no_growth(core);
+    core_pool_configure(pool, 16 * MIB, 8 * MIB, 0, 0);
+    grow(pool, 8 * MIB, 0);
+    expect_granted(core, session, 1);
+    core_destroy(core);
+}
+
+static void before_the_device_is_ready_requests_wait(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, MIB, NS_FOREVER, 0);
+    ask(session, pool, 2, MIB, 10, 0);
+    expect_no_growth(core);
+    expect_no_answer(core);
+    tick(core, 10); /* their deadlines hold nevertheless */
+    expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
+    core_pool_ready(pool, 20);
+    grow(pool, 8 * MIB, 20);
+    expect_granted(core, session, 1);
+    core_destroy(core);
+}
+
+static void a_failed_pool_refuses_with_the_reason(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, MIB, NS_FOREVER, 0);
+    core_pool_failed(pool, "no context: cudaErrorDevicesUnavailable", 1);
+    assert_non_null(strstr(expect_refused(core, session, 1, PROTO_E_DRIVER), "cudaErrorDevicesUnavailable"));
+    ask(session, pool, 2, MIB, NS_FOREVER, 2);
+    assert_non_null(strstr(expect_refused(core, session, 2, PROTO_E_DRIVER), "cudaErrorDevicesUnavailable"));
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void an_unknown_pool_is_refused(void **state) {
+    struct core *core = core_make();
+    struct session *session = open_session(core, 1, UID_A);
+    const struct proto_acquire none = {.pool = 0, .size_bytes = 1}, beyond = {.pool = 1, .size_bytes = 1};
+    (void)state;
+
+    assert_int_equal(core_acquire(session, 1, &none, 0), 0);
+    expect_refused(core, session, 1, PROTO_E_NO_POOL);
+    assert_int_equal(core_acquire(session, 2, &beyond, 0), 0);
+    expect_refused(core, session, 2, PROTO_E_NO_POOL);
+    core_destroy(core);
+}
+
+static void a_segment_belongs_to_one_tenant(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    struct session *three = open_session(core, 3, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, MIB, 0);
+    describe(lease, NULL);
+    struct segment *segment = lease->block->segment;
+    ask(two, pool, 1, MIB, 0, 0); /* 7 MiB are free, and none of it is theirs */
+    expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
+    assert_ptr_equal(take(three, pool, MIB, 0)->block->segment, segment);
+    assert_int_equal(release(one, name_of(lease), 0), 0);
+    ask(two, pool, 2, MIB, 0, 0); /* also not when nothing of it is taken, as long as somebody maps it */
+    expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
+    expect_no_retirement(core);
+    core_destroy(core);
+}
+
+static void at_the_limit_idle_segments_of_others_go_back_to_the_driver(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    struct segment *segment = NULL;
+    (void)state;
+
+    describe(take_growing(one, pool, MIB, 0), NULL);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_no_retirement(core);
+    close_session(one, 1);
+    assert_true(core_next_retirement(core, &segment));
+    expect_no_retirement(core);
+    uint64_t old = segment->id;
+    expect_no_answer(core); /* nothing of it is lent before the driver had it */
+    expect_no_growth(core);
+    assert_int_equal(pool->retiring_bytes, 8 * MIB);
+    core_segment_retired(segment, 2);
+    grow(pool, 8 * MIB, 3);
+    assert_int_not_equal(expect_granted(core, two, 1)->block->segment->id, old);
+    assert_int_equal(pool->n_retires, 1);
+    core_destroy(core);
+}
+
+static void a_mapped_segment_is_never_retired(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
+    describe(lease, NULL);
+    assert_int_equal(release(one, name_of(lease), 0), 0);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    assert_int_equal(core_trim(pool), 0);
+    lose_session(one, 1); /* nor while a lost process may map it */
+    assert_int_equal(core_trim(pool), 0);
+    expect_no_retirement(core);
+    session_gone(one, 2);
+    assert_int_equal(retire_all(core, 3), 8 * MIB);
+    grow(pool, 8 * MIB, 4);
+    expect_granted(core, two, 1);
+    core_destroy(core);
+}
+
+static void nothing_is_retired_when_it_would_not_be_enough(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    describe(take_growing(two, pool, 12 * MIB, 0), NULL);
+    take_growing(one, pool, 4 * MIB, 0);
+    close_session(one, 0);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_no_retirement(core);
+    ask(two, pool, 2, 4 * MIB, 0, 0);
+    expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
+    core_destroy(core);
+}
+
+static void trim_keeps_the_reserve(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 4 * MIB, 8 * MIB);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    grow(pool, 4 * MIB, 0);
+    grow(pool, 4 * MIB, 0);
+    assert_int_equal(core_trim(pool), 0);
+    for (unsigned i = 0; i < 4; i++)
+        take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(core_trim(pool), 0);
+    close_session(session, 0);
+    assert_int_equal(pool->reserved_bytes, 16 * MIB);
+    assert_int_equal(core_trim(pool), 8 * MIB);
+    assert_int_equal(core_trim(pool), 0); /* what is on its way counts */
+    assert_int_equal(retire_all(core, 0), 8 * MIB);
+    assert_int_equal(pool->reserved_bytes, 8 * MIB);
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void a_segments_number_of_old_is_not_mistaken_for_seen(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    describe(take_growing(one, pool, MIB, 0), NULL);
+    close_session(one, 0);
+    assert_int_equal(core_trim(pool), 8 * MIB);
+    retire_all(core, 0);
+    struct lease *lease = take_growing(two, pool, MIB, 0); /* in the old segment's slot */
+    assert_int_equal(lease->block->segment->slot, 0);
+    assert_true(describe(lease, NULL));
+    core_destroy(core);
+}
+
+static void more_segments_than_a_word_has_bits_are_told_apart(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 400 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    for (unsigned i = 0; i < 150; i++) {
+        struct lease *lease = take_growing(session, pool, 2 * MIB, 0);
+        assert_true(describe(lease, NULL));
+        assert_false(describe(lease, NULL));
+    }
+    assert_int_equal(session->n_segments, 150);
+    core_destroy(core);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(growth_is_of_at_least_the_step),
+        cmocka_unit_test(growth_is_of_at_most_what_the_limit_leaves),
+        cmocka_unit_test(free_memory_is_leased_without_growth),
+        cmocka_unit_test(one_growth_is_under_way_at_a_time),
+        cmocka_unit_test(pools_grow_beside_each_other),
+        cmocka_unit_test(those_who_wait_are_served_in_order_of_arrival),
+        cmocka_unit_test(a_release_serves_the_one_who_waits),
+        cmocka_unit_test(more_than_the_limit_is_refused_as_too_large),
+        cmocka_unit_test(one_who_waits_is_refused_as_too_large_when_the_limit_sinks),
+        cmocka_unit_test(at_once_finds_nothing_but_sets_growth_going),
+        cmocka_unit_test(nobody_waits_beyond_the_deadline),
+        cmocka_unit_test(a_deadline_beyond_the_end_of_time_is_none),
+        cmocka_unit_test(a_failed_step_is_followed_by_exactly_what_is_needed),
+        cmocka_unit_test(without_hope_those_who_wait_are_refused_with_the_drivers_error),
+        cmocka_unit_test(while_others_hold_leases_growth_is_tried_again_after_a_while),
+        cmocka_unit_test(the_last_release_without_hope_ends_the_waiting),
+        cmocka_unit_test(a_failed_growth_frees_idle_segments_and_tries_again),
+        cmocka_unit_test(the_reserve_is_made_at_the_start),
+        cmocka_unit_test(a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept),
+        cmocka_unit_test(a_reserve_that_the_driver_refuses_is_tried_again_after_a_while),
+        cmocka_unit_test(a_raised_limit_lets_those_who_wait_have_growth),
+        cmocka_unit_test(before_the_device_is_ready_requests_wait),
+        cmocka_unit_test(a_failed_pool_refuses_with_the_reason),
+        cmocka_unit_test(an_unknown_pool_is_refused),
+        cmocka_unit_test(a_segment_belongs_to_one_tenant),
+        cmocka_unit_test(at_the_limit_idle_segments_of_others_go_back_to_the_driver),
+        cmocka_unit_test(a_mapped_segment_is_never_retired),
+        cmocka_unit_test(nothing_is_retired_when_it_would_not_be_enough),
+        cmocka_unit_test(trim_keeps_the_reserve),
+        cmocka_unit_test(a_segments_number_of_old_is_not_mistaken_for_seen),
+        cmocka_unit_test(more_segments_than_a_word_has_bits_are_told_apart),
+    };
+    return cmocka_run_group_tests_name("how pools grow and serve", tests, NULL, NULL);
+}
