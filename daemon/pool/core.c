@@ -169,6 +169,9 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;
     session->quarantine_reason = reason;
+    /* It may have stood in the way of others in line. */
+    for (unsigned i = 0; i < session->core->n_pools; i++)
+        pool_serve(session->core->pools[i], now_ns);
 }
 
 void core_session_gone(struct session *session, uint64_t now_ns) {

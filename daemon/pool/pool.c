@@ -184,20 +184,26 @@ void pool_serve(struct pool *pool, uint64_t now_ns) {
 }
 
 void pool_tick(struct pool *pool, uint64_t now_ns) {
+    bool plan = false;
+
     if (pool->next_deadline_ns <= now_ns) {
         pool->next_deadline_ns = NS_FOREVER;
         list_for_each_safe(position, &pool->waiters) {
             struct request *request = container_of(position, struct request, link);
-            if (request->deadline_ns <= now_ns)
+            if (request->deadline_ns <= now_ns) {
                 request_refuse(request, PROTO_E_EXHAUSTED);
-            else if (request->deadline_ns < pool->next_deadline_ns)
+                plan = true; /* it may have stood in the way of others in line */
+            } else if (request->deadline_ns < pool->next_deadline_ns) {
                 pool->next_deadline_ns = request->deadline_ns;
+            }
         }
     }
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns <= now_ns) {
         pool->grow_retry_ns = 0;
-        pool_plan(pool, now_ns);
+        plan = true;
     }
+    if (plan)
+        pool_plan(pool, now_ns);
 }
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {

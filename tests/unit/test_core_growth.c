@@ -506,6 +506,37 @@ static void nothing_is_retired_when_it_would_not_be_enough(void **state) {
     core_destroy(core);
 }
 
+static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
+    /* The first in line needs more than retirement can give; when it leaves, in whatever way, the second's
+     * turn has to come without any further event. */
+    for (unsigned way = 0; way < 3; way++) {
+        struct core *core = core_make();
+        struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
+        struct session *holder = open_session(core, 1, UID_A), *idle = open_session(core, 2, UID_B);
+        struct session *first = open_session(core, 3, UID_A), *second = open_session(core, 4, UID_A);
+
+        describe(take_growing(holder, pool, 12 * MIB, 0), NULL);
+        take_growing(idle, pool, 4 * MIB, 0);
+        close_session(idle, 0);
+        ask(first, pool, 1, 16 * MIB, 1000, 0);
+        ask(second, pool, 2, 4 * MIB, NS_FOREVER, 0);
+        expect_no_retirement(core);
+        if (way == 0) {
+            lose_session(first, 1);
+        } else if (way == 1) {
+            close_session(first, 1);
+        } else {
+            tick(core, 1000);
+            expect_refused(core, first, 1, PROTO_E_EXHAUSTED);
+        }
+        assert_int_equal(retire_all(core, 2000), 4 * MIB);
+        grow(pool, 4 * MIB, 2000);
+        expect_granted(core, second, 2);
+        core_destroy(core);
+    }
+    (void)state;
+}
+
 static void trim_keeps_the_reserve(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 64 * MIB, 4 * MIB, 8 * MIB);
@@ -589,6 +620,7 @@ int main(void) {
         cmocka_unit_test(at_the_limit_idle_segments_of_others_go_back_to_the_driver),
         cmocka_unit_test(a_mapped_segment_is_never_retired),
         cmocka_unit_test(nothing_is_retired_when_it_would_not_be_enough),
+        cmocka_unit_test(who_stands_behind_one_that_leaves_is_looked_at),
         cmocka_unit_test(trim_keeps_the_reserve),
         cmocka_unit_test(a_segments_number_of_old_is_not_mistaken_for_seen),
         cmocka_unit_test(more_segments_than_a_word_has_bits_are_told_apart),
