@@ -181,8 +181,7 @@ void core_session_gone(struct session *session, uint64_t now_ns) {
 
 int core_acquire(struct session *session, uint64_t request_id, const struct proto_acquire *acquire,
                  uint64_t now_ns) {
-    struct core *core = session->core;
-    struct pool *pool = core_find_pool(core, acquire->pool);
+    struct pool *pool = core_find_pool(session->core, acquire->pool);
     struct request *request;
 
     assert(session->state == SESSION_ACTIVE);
@@ -192,7 +191,7 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
         return r;
     if (pool == NULL)
         request_refuse(request, PROTO_E_NO_POOL);
-    else if (session->n_leases >= core->session_leases_limit || session->n_requests > SESSION_WAITING_MAX)
+    else if (session->n_requests > SESSION_WAITING_MAX)
         request_refuse(request, PROTO_E_LIMIT);
     else
         pool_ask(pool, request, now_ns);

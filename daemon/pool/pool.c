@@ -74,12 +74,15 @@ static int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_byt
     return heap_take(&segment->owner->heap, size_bytes, HEAP_GRANULE, ret_range);
 }
 
-/* Grants the request from what is free. Returns 0, -ENOSPC or -ENOMEM. */
+/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -ENOSPC or -ENOMEM. */
 static int pool_grant(struct pool *pool, struct request *request) {
     struct session *session = request->session;
     struct heap_range *range;
     struct lease *lease;
 
+    /* Also those who waited: the session may have reached its limit meanwhile. */
+    if (session->n_leases >= pool->core->session_leases_limit)
+        return PROTO_E_LIMIT;
     int r = pool_take(pool, session->tenant, request->size_bytes, &range);
     if (r < 0)
         return r;
@@ -151,8 +154,8 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     }
     int r = pool_grant(pool, request);
-    if (r == -ENOMEM)
-        request_refuse(request, PROTO_E_NO_MEMORY);
+    if (r == -ENOMEM || r > 0)
+        request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
     if (r != -ENOSPC)
         return;
     request_wait(request);
@@ -172,8 +175,8 @@ void pool_serve(struct pool *pool, uint64_t now_ns) {
     list_for_each_safe(position, &pool->waiters) {
         struct request *request = container_of(position, struct request, link);
         int r = pool_grant(pool, request);
-        if (r == -ENOMEM)
-            request_refuse(request, PROTO_E_NO_MEMORY);
+        if (r == -ENOMEM || r > 0)
+            request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
         else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
             request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
     }
