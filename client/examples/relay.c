@@ -395,7 +395,7 @@ static int open_daemon(const char *gpu, struct gpupool_client **ret_client) {
     options.socket = "private";
     options.daemon_arguments = gpu != NULL ? wanted : automatic;
     if (gpupool_open(&options, ret_client) < 0)
-        return fail_gpupool("starting a private daemon");
+        return fail_gpupool("opening a client with a daemon of its own");
     return 0;
 }
 
