@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host memory of the pools beside the CUDA runtime's own, in one run and as a user's program sees them: with
+ * a runtime of its own (this program's), default streams and cudaMemcpyAsync. Checks that copies reach
+ * cudaMallocHost's speed and that gpupool's calls leave the program's current device and pending error alone;
+ * exits 1 when they do not.
+ *
+ *     host_memory [--json FILE]
+ */
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <gpupool/gpupool.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+
+#define COPY_BYTES (256 * MIB)
+#define ROUNDS     30u
+#define PIN_BYTES  (1 * GIB)
+
+static bool failed;
+
+static void check(bool holds, const char *what) {
+    printf("%s: %s\n", holds ? "ok" : "FAILED", what);
+    failed |= !holds;
+}
+
+static void need(bool holds, const char *what) {
+    if (!holds) {
+        printf("FAILED: %s: %s; CUDA: %s\n", what, gpupool_error_text(),
+               cudaGetErrorString(cudaPeekAtLastError()));
+        exit(1);
+    }
+}
+
+/* The best of the rounds, in GB/s: what the link gives when nothing disturbs it. */
+static double copy_speed(void *to, const void *from, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    uint64_t best = UINT64_MAX;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        uint64_t start = clock_now_ns();
+        need(cudaMemcpyAsync(to, from, COPY_BYTES, kind, stream) == cudaSuccess, "cudaMemcpyAsync");
+        need(cudaStreamSynchronize(stream) == cudaSuccess, "cudaStreamSynchronize");
+        uint64_t ns = clock_now_ns() - start;
+        best = ns < best ? ns : best;
+    }
+    return (double)COPY_BYTES / (double)best;
+}
+
+static void check_that_nothing_is_disturbed(struct gpupool_client *client, uint32_t pool) {
+    struct gpupool_buffer buffer;
+    int device = -1;
+
+    need(cudaMalloc((void **)&(void *){NULL}, SIZE_MAX / 2) == cudaErrorMemoryAllocation,
+         "cudaMalloc of too much is refused");
+    check(cudaPeekAtLastError() == cudaErrorMemoryAllocation, "an error of the program's own is pending");
+    check(gpupool_acquire(client, pool, UINT64_C(1) << 50, NULL, GPUPOOL_NOW, 0, &buffer) ==
+              GPUPOOL_E_TOO_LARGE,
+          "a request that is too large is refused");
+    need(gpupool_acquire(client, pool, MIB, NULL, GPUPOOL_FOREVER, GPUPOOL_ZERO, &buffer) == 0, "acquire");
+    need(gpupool_release(client, &buffer, NULL) == 0, "release");
+    check(cudaGetLastError() == cudaErrorMemoryAllocation, "it is still pending after acquire and release");
+    check(cudaGetLastError() == cudaSuccess, "and nothing else is");
+    check(cudaGetDevice(&device) == cudaSuccess && device == 0, "the current device is what it was");
+}
+
+int main(int argc, char **argv) {
+    const char *json_path = argc == 3 && strcmp(argv[1], "--json") == 0 ? argv[2] : NULL;
+    struct gpupool_client *client;
+    struct gpupool_buffer host, pinned;
+    uint32_t host_pool, device_pool;
+    void *runtime_host, *on_device;
+    cudaStream_t stream;
+
+    need(gpupool_open(NULL, &client) == 0, "open");
+    need(gpupool_gpu_kind(client) == GPUPOOL_GPU_CUDA, "the daemon serves real GPUs");
+    need(gpupool_device_pool(client, 0, &device_pool) == 0 && gpupool_host_pool(client, -1, &host_pool) == 0,
+         "pools");
+    check_that_nothing_is_disturbed(client, device_pool);
+    check_that_nothing_is_disturbed(client, host_pool);
+
+    need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess,
+         "cudaStreamCreateWithFlags");
+    need(cudaMalloc(&on_device, COPY_BYTES) == cudaSuccess &&
+             cudaMallocHost(&runtime_host, COPY_BYTES) == cudaSuccess,
+         "the runtime's memory");
+    need(gpupool_acquire(client, host_pool, COPY_BYTES, stream, GPUPOOL_FOREVER, 0, &host) == 0,
+         "acquire host memory");
+    memset(runtime_host, 1, COPY_BYTES);
+    memset(host.data, 2, COPY_BYTES);
+
+    double up[2] = {0}, down[2] = {0}; /* the better of two turns each, alternating */
+    for (unsigned turn = 0; turn < 2; turn++) {
+        double speeds[4] = {
+            copy_speed(on_device, runtime_host, cudaMemcpyHostToDevice, stream),
+            copy_speed(on_device, host.data, cudaMemcpyHostToDevice, stream),
+            copy_speed(runtime_host, on_device, cudaMemcpyDeviceToHost, stream),
+            copy_speed(host.data, on_device, cudaMemcpyDeviceToHost, stream),
+        };
+        up[0] = speeds[0] > up[0] ? speeds[0] : up[0];
+        up[1] = speeds[1] > up[1] ? speeds[1] : up[1];
+        down[0] = speeds[2] > down[0] ? speeds[2] : down[0];
+        down[1] = speeds[3] > down[1] ? speeds[3] : down[1];
+    }
+    check(memcmp(host.data, runtime_host, COPY_BYTES) == 0, "what came back through both is the same");
+    printf("host to device, %s: cudaMallocHost %.2f GB/s, pool %.2f GB/s (%.4f)\n", BYTES_TEXT(COPY_BYTES),
+           up[0], up[1], up[1] / up[0]);
+    printf("device to host, %s: cudaMallocHost %.2f GB/s, pool %.2f GB/s (%.4f)\n", BYTES_TEXT(COPY_BYTES),
+           down[0], down[1], down[1] / down[0]);
+    check(up[1] >= 0.97 * up[0] && down[1] >= 0.97 * down[0], "pool memory copies at cudaMallocHost's speed");
+
+    /* A process that wants 1 GiB pinned: of its own, or of the pool's that is there already. */
+    uint64_t start = clock_now_ns();
+    void *gigabyte;
+    need(cudaMallocHost(&gigabyte, PIN_BYTES) == cudaSuccess, "cudaMallocHost");
+    uint64_t own_ns = clock_now_ns() - start;
+    need(cudaFreeHost(gigabyte) == cudaSuccess, "cudaFreeHost");
+    need(gpupool_acquire(client, host_pool, PIN_BYTES, NULL, GPUPOOL_FOREVER, 0, &pinned) == 0,
+         "acquire"); /* grows */
+    gpupool_release(client, &pinned, NULL);
+    struct gpupool_client *restarted;
+    need(gpupool_open(NULL, &restarted) == 0, "open again");
+    start = clock_now_ns();
+    need(gpupool_acquire(restarted, host_pool, PIN_BYTES, NULL, GPUPOOL_FOREVER, 0, &pinned) == 0,
+         "acquire again");
+    uint64_t pool_ns = clock_now_ns() - start;
+    printf("1 GiB pinned for a new client: cudaMallocHost %s, from the pool (map and register) %s\n",
+           NS_TEXT(own_ns), NS_TEXT(pool_ns));
+
+    FILE *json = json_path != NULL ? fopen(json_path, "we") : NULL;
+    if (json != NULL) {
+        fprintf(json,
+                "{\"copy_bytes\": %llu, \"host_to_device_gbps\": {\"cudaMallocHost\": %.2f, \"pool\": %.2f}, "
+                "\"device_to_host_gbps\": {\"cudaMallocHost\": %.2f, \"pool\": %.2f}, \"pin_1_GiB_ns\": "
+                "{\"cudaMallocHost\": %llu, \"pool\": %llu}}\n",
+                (unsigned long long)COPY_BYTES, up[0], up[1], down[0], down[1], (unsigned long long)own_ns,
+                (unsigned long long)pool_ns);
+        fclose(json);
+    }
+    gpupool_close(restarted);
+    gpupool_release(client, &host, stream);
+    cudaFree(on_device);
+    cudaFreeHost(runtime_host);
+    cudaStreamDestroy(stream);
+    gpupool_close(client);
+    printf("%s\n", failed ? "FAILED" : "all ok");
+    return failed;
+}
