@@ -158,7 +158,11 @@ static double measure_copy(struct gpupool_client *client, int device, void *to, 
 }
 
 int main(int argc, char **argv) {
-    @ @ static const char *const gpus[] = {"none", "cuda", "sim"};
+    static const struct option options[] = {{"json", required_argument, NULL, 'j'},
+                                            {"rounds", required_argument, NULL, 'r'},
+                                            {"first-map", required_argument, NULL, 'f'},
+                                            {0}};
+    static const char *const gpus[] = {"none", "cuda", "sim"};
     const char *json_path = NULL;
     unsigned rounds = 20000;
     int option;
