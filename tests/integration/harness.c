@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/integration/harness.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#ifndef GPUPOOL_BUILT_DAEMON
+#define GPUPOOL_BUILT_DAEMON "gpupoold"
+#endif
+#ifndef GPUPOOL_BUILT_TOOL
+#define GPUPOOL_BUILT_TOOL "gpupoolctl"
+#endif
+
+#define PAUSE_NS  (3 * NS_PER_MS)
+#define ARGV_SIZE 64u
+/* The descriptor that a spawned program is given. */
+#define GIVEN_FD 3
+
+/* Daemons that were started and have not been seen to end, and whether one ended badly. */
+static unsigned daemons_running;
+static bool daemon_ended_badly;
+
+static const char *environment_or(const char *name, const char *otherwise) {
+    const char *value = getenv(name);
+    return value != NULL && *value != '\0' ? value : otherwise;
+}
+
+const char *test_gpu(void) {
+    return environment_or("GPUPOOL_TEST_GPU", "sim");
+}
+
+const char *test_daemon_path(void) {
+    return environment_or("GPUPOOL_TEST_DAEMON", GPUPOOL_BUILT_DAEMON);
+}
+
+const char *test_tool_path(void) {
+    return environment_or("GPUPOOL_TEST_TOOL", GPUPOOL_BUILT_TOOL);
+}
+
+bool test_is_simulated(void) {
+    return strcmp(test_gpu(), "sim") == 0;
+}
+
+bool test_has_device(void) {
+    return strcmp(test_gpu(), "none") != 0;
+}
+
+bool test_is_sanitized(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return true;
+#else
+    return false;
+#endif
+#else
+    return false;
+#endif
+}
+
+unsigned test_number(const char *name, unsigned otherwise) {
+    const char *text = getenv(name);
+    return text != NULL && *text >= '0' && *text <= '9' ? (unsigned)strtoul(text, NULL, 10) : otherwise;
+}
+
+void test_pause(void) {
+    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+}
+
+const char *test_config(char text[TEST_CONFIG_SIZE], unsigned device_mib, unsigned host_mib) {
+    snprintf(text, TEST_CONFIG_SIZE,
+             "[device]\nlimit = %uMiB\nstep = 4MiB\n[host]\nlimit = %uMiB\nstep = 4MiB\n", device_mib,
+             host_mib);
+    return text;
+}
+
+/* --- processes --- */
+
+/* Between fork and exec. */
+static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log)
+    __attribute__((noreturn));
+
+static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+    if (log != NULL) {
+        int log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        if (log_fd < 0 || dup2(log_fd, STDOUT_FILENO) < 0 || dup2(log_fd, STDERR_FILENO) < 0)
+            _exit(126);
+    }
+    if (fd == GIVEN_FD)
+        fcntl(fd, F_SETFD, 0);
+    else if (fd >= 0 && dup2(fd, GIVEN_FD) < 0)
+        _exit(126);
+    for (; environment != NULL && *environment != NULL; environment++) {
+        char name[64];
+        size_t length = strcspn(*environment, "=");
+        snprintf(name, sizeof name, "%.*s", (int)length, *environment);
+        if ((*environment)[length] == '=' && (*environment)[length + 1] != '\0')
+            setenv(name, *environment + length + 1, 1);
+        else
+            unsetenv(name);
+    }
+    execvp(argv[0], (char *const *)argv);
+    fprintf(stderr, "%s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+pid_t test_spawn(const char *const *argv, const char *const *environment, int fd, const char *log) {
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0)
+        child_exec(argv, environment, fd, log);
+    assert_true(pid > 0);
+    return pid;
+}
+
+int test_wait(pid_t pid) {
+    uint64_t end_ns = clock_now_ns() + TEST_WAIT_NS;
+    int status;
+
+    for (;;) {
+        pid_t ended = waitpid(pid, &status, WNOHANG);
+        if (ended == pid)
+            return status;
+        if (ended < 0 && errno != EINTR)
+            fail_msg("waiting for process %d: %s", (int)pid, strerror(errno));
+        if (clock_now_ns() > end_ns) {
+            kill(pid, SIGKILL);
+            waitpid(pid, NULL, 0);
+            fail_msg("process %d did not end", (int)pid);
+        }
+        test_pause();
+    }
+}
+
+bool test_has_ended(pid_t pid) {
+    char path[64], text[256] = "";
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    _cleanup_(fclosep) FILE *file = fopen(path, "re");
+    if (file == NULL || fgets(text, sizeof text, file) == NULL)
+        return true;
+    const char *state = strrchr(text, ')'); /* a name may have parentheses in it */
+    return state != NULL && strlen(state) > 2 && (state[2] == 'Z' || state[2] == 'X');
+}
+
+/* --- life --- */
+
+static void write_file(const char *path, const char *text) {
+    _cleanup_(fclosep) FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+}
+
+void daemon_write_config(struct test_daemon *daemon, const char *text) {
+    write_file(daemon->config, text);
+}
+
+void daemon_prepare(struct test_daemon *daemon, const struct daemon_options *options) {
+    *daemon = (struct test_daemon){.options = *options, .admin_fd = -1};
+    snprintf(daemon->directory, sizeof daemon->directory, "/tmp/gpupool-test-XXXXXX");
+    assert_non_null(mkdtemp(daemon->directory));
+    if (options->for_all_users)
+        assert_int_equal(chmod(daemon->directory, 0755), 0);
+    snprintf(daemon->socket, sizeof daemon->socket, "%s/gpupool.sock", daemon->directory);
+    snprintf(daemon->admin_socket, sizeof daemon->admin_socket, "%s/admin.sock", daemon->directory);
+    snprintf(daemon->config, sizeof daemon->config, "%s/gpupoold.conf", daemon->directory);
+    snprintf(daemon->log, sizeof daemon->log, "%s/log", daemon->directory);
+    write_file(daemon->config, options->config != NULL ? options->config : "");
+}
+
+void daemon_command(const struct test_daemon *daemon, const char *argv[static ARGV_SIZE]) {
+    static char sim_gpus[16];
+    unsigned n = 0;
+
+    argv[n++] = test_daemon_path();
+    argv[n++] = "--config";
+    argv[n++] = daemon->config;
+    argv[n++] = "--socket";
+    argv[n++] = daemon->socket;
+    argv[n++] = "--admin-socket";
+    argv[n++] = daemon->admin_socket;
+    argv[n++] = "--gpu";
+    argv[n++] = daemon->options.gpu != NULL ? daemon->options.gpu : test_gpu();
+    if (daemon->options.sim_gpus > 0) {
+        snprintf(sim_gpus, sizeof sim_gpus, "%u", daemon->options.sim_gpus);
+        argv[n++] = "--sim-gpus";
+        argv[n++] = sim_gpus;
+    }
+    for (unsigned i = 0; daemon->options.arguments != NULL && daemon->options.arguments[i] != NULL; i++) {
+        assert_true(n + 3 < ARGV_SIZE);
+        argv[n++] = daemon->options.arguments[i];
+    }
+    argv[n] = NULL;
+}
+
+void daemon_restart(struct test_daemon *daemon) {
+    /* What ctest, a service manager or the user's shell set must not reach the daemon by accident. */
+    static const char *const own[] = {
+        "GPUPOOL_SIM_LATENCY=0", "GPUPOOL_SIM_FAIL=", "GPUPOOL_SIM_HANG=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=",
+        "WATCHDOG_PID=",         "LISTEN_FDS=",       "LISTEN_PID=",       "LISTEN_FDNAMES="};
+    const char *argv[ARGV_SIZE], *environment[ARGV_SIZE];
+    unsigned n_argv = 0, n_environment = 0;
+    int ready[2];
+    char byte;
+
+    daemon_command(daemon, argv);
+    while (argv[n_argv] != NULL)
+        n_argv++;
+    assert_true(n_argv + 2 < ARGV_SIZE);
+    argv[n_argv++] = "--ready-fd";
+    argv[n_argv++] = "3";
+    argv[n_argv] = NULL;
+    for (; n_environment < sizeof own / sizeof *own; n_environment++)
+        environment[n_environment] = own[n_environment];
+    for (unsigned i = 0; daemon->options.environment != NULL && daemon->options.environment[i] != NULL; i++)
+        environment[n_environment++] = daemon->options.environment[i];
+    environment[n_environment] = NULL;
+
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+    daemons_running++;
+    daemon->pid = test_spawn(argv, environment, ready[1], daemon->log);
+    close(ready[1]);
+    if (!daemon->options.unready) {
+        struct pollfd poll_fd = {.fd = ready[0], .events = POLLIN};
+        int n = poll(&poll_fd, 1, (int)(TEST_WAIT_NS / NS_PER_MS));
+        if (n <= 0 || read(ready[0], &byte, 1) != 1) {
+            _cleanup_(freep) char *log = daemon_log(daemon);
+            close(ready[0]);
+            kill(daemon->pid, SIGKILL);
+            waitpid(daemon->pid, NULL, 0);
+            daemon->pid = 0;
+            fail_msg("the daemon does not serve:\n%s", log);
+        }
+    }
+    close(ready[0]);
+    if (daemon->options.for_all_users) {
+        assert_int_equal(chmod(daemon->socket, 0666), 0);
+        assert_int_equal(chmod(daemon->admin_socket, 0666), 0);
+    }
+}
+
+void daemon_start(struct test_daemon *daemon, const struct daemon_options *options) {
+    daemon_prepare(daemon, options);
+    daemon_restart(daemon);
+}
+
+void daemon_signal(struct test_daemon *daemon, int number) {
+    assert_true(daemon->pid > 0);
+    assert_int_equal(kill(daemon->pid, number), 0);
+}
+
+int daemon_wait(struct test_daemon *daemon) {
+    pid_t pid = daemon->pid;
+    daemon->pid = 0;
+    daemon->admin_fd = close_fd(daemon->admin_fd);
+    int status = test_wait(pid);
+    daemons_running--;
+    return status;
+}
+
+void daemon_crash(struct test_daemon *daemon) {
+    daemon_signal(daemon, SIGKILL);
+    int status = daemon_wait(daemon);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+void daemon_remove(struct test_daemon *daemon) {
+    DIR *directory = opendir(daemon->directory);
+    if (directory == NULL)
+        return;
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(directory), entry->d_name, 0);
+    closedir(directory);
+    rmdir(daemon->directory);
+}
+
+void daemon_stop(struct test_daemon *daemon) {
+    daemon_signal(daemon, SIGTERM);
+    int status = daemon_wait(daemon);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        _cleanup_(freep) char *log = daemon_log(daemon);
+        daemon_ended_badly = true;
+        fail_msg("the daemon ended with status 0x%x:\n%s", (unsigned)status, log);
+    }
+    assert_int_not_equal(access(daemon->socket, F_OK), 0);
+    assert_int_not_equal(access(daemon->admin_socket, F_OK), 0);
+    daemon_remove(daemon);
+}
+
+char *daemon_log(const struct test_daemon *daemon) {
+    _cleanup_(fclosep) FILE *file = fopen(daemon->log, "re");
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(text);
+    if (file != NULL)
+        text[fread(text, 1, (1 << 20) - 1, file)] = '\0';
+    return text;
+}
+
+bool daemon_logged(const struct test_daemon *daemon, const char *text) {
+    _cleanup_(freep) char *log = daemon_log(daemon);
+    return strstr(log, text) != NULL;
+}
+
+int test_finish(int failed) {
+    return failed != 0 || daemons_running > 0 || daemon_ended_badly;
+}
+
+/* --- what the kernel tells --- */
+
+static unsigned count_entries(pid_t pid, const char *what) {
+    char path[64];
+    unsigned count = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, what);
+    DIR *directory = opendir(path);
+    assert_non_null(directory);
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
+        count += entry->d_name[0] != '.';
+    closedir(directory);
+    return count;
+}
+
+unsigned daemon_descriptors(const struct test_daemon *daemon) {
+    return count_entries(daemon->pid, "fd");
+}
+
+unsigned daemon_threads(const struct test_daemon *daemon) {
+    return count_entries(daemon->pid, "task");
+}
+
+uint64_t daemon_private_bytes(const struct test_daemon *daemon) {
+    unsigned long size, resident, shared;
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)daemon->pid);
+    _cleanup_(fclosep) FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu %lu", &size, &resident, &shared), 3);
+    return (uint64_t)(resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* --- what it tells itself --- */
+
+static int admin_connect(const struct test_daemon *daemon) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval timeout = {.tv_sec = (time_t)(TEST_WAIT_NS / NS_PER_S)};
+
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", daemon->admin_socket);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+        fail_msg("%s: %s", daemon->admin_socket, strerror(errno));
+    return fd;
+}
+
+/* One line, without its end. The caller's to free. */
+static char *admin_read_line(int fd) {
+    size_t used = 0, capacity = 1 << 16;
+    char *text = malloc(capacity);
+
+    assert_non_null(text);
+    do {
+        if (used + 1 == capacity) {
+            capacity *= 2;
+            text = realloc(text, capacity);
+            assert_non_null(text);
+        }
+        ssize_t n = recv(fd, text + used, capacity - used - 1, 0);
+        if (n <= 0)
+            fail_msg("the admin socket gives no answer");
+        used += (size_t)n;
+    } while (text[used - 1] != '\n');
+    text[used - 1] = '\0';
+    return text;
+}
+
+cJSON *daemon_ask(struct test_daemon *daemon, const char *request) {
+    if (daemon->admin_fd < 0)
+        daemon->admin_fd = admin_connect(daemon);
+    assert_int_equal(send(daemon->admin_fd, request, strlen(request), MSG_NOSIGNAL), strlen(request));
+    assert_int_equal(send(daemon->admin_fd, "\n", 1, MSG_NOSIGNAL), 1);
+    _cleanup_(freep) char *text = admin_read_line(daemon->admin_fd);
+    cJSON *reply = cJSON_Parse(text);
+    if (reply == NULL)
+        fail_msg("the daemon's answer to %s is not JSON: %s", request, text);
+    return reply;
+}
+
+/* Adds up a member of the pools of a kind (NULL: of all), or takes the nth alone (-1: all). */
+static uint64_t add_up(struct test_daemon *daemon, const char *kind, int nth, const char *member) {
+    uint64_t sum = 0;
+    int seen = 0, taken = 0;
+    cJSON *reply = daemon_ask(daemon, "{\"command\":\"stats\"}"), *pool;
+
+    cJSON_ArrayForEach(pool, cJSON_GetObjectItemCaseSensitive(reply, "pools")) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(pool, member);
+        if (kind != NULL &&
+            strcmp(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(pool, "kind")), kind) != 0)
+            continue;
+        if (nth >= 0 && seen++ != nth)
+            continue;
+        if (!cJSON_IsNumber(value))
+            fail_msg("the stats have no number %s", member);
+        sum += (uint64_t)value->valuedouble;
+        taken++;
+    }
+    cJSON_Delete(reply);
+    if (taken == 0)
+        fail_msg("there is no %s pool %d", kind != NULL ? kind : "", nth);
+    return sum;
+}
+
+uint64_t daemon_pool(struct test_daemon *daemon, const char *kind, unsigned nth, const char *member) {
+    return add_up(daemon, kind, (int)nth, member);
+}
+
+uint64_t daemon_sum(struct test_daemon *daemon, const char *member) {
+    return add_up(daemon, NULL, -1, member);
+}
+
+uint64_t daemon_number(struct test_daemon *daemon, const char *member) {
+    cJSON *reply = daemon_ask(daemon, "{\"command\":\"stats\"}");
+    const cJSON *value =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(reply, "daemon"), member);
+    if (!cJSON_IsNumber(value))
+        fail_msg("the stats have no number daemon.%s", member);
+    uint64_t number = (uint64_t)value->valuedouble;
+    cJSON_Delete(reply);
+    return number;
+}
+
+static unsigned count_sessions(struct test_daemon *daemon, pid_t pid, const char *state) {
+    unsigned count = 0;
+    cJSON *reply = daemon_ask(daemon, "{\"command\":\"sessions\"}"), *session;
+
+    cJSON_ArrayForEach(session, cJSON_GetObjectItemCaseSensitive(reply, "sessions")) {
+        const char *is = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(session, "state"));
+        const cJSON *its_pid = cJSON_GetObjectItemCaseSensitive(session, "pid");
+        assert_non_null(is);
+        count += strcmp(is, state) == 0 && (pid == 0 || (pid_t)its_pid->valuedouble == pid);
+    }
+    cJSON_Delete(reply);
+    return count;
+}
+
+unsigned daemon_sessions(struct test_daemon *daemon, const char *state) {
+    return count_sessions(daemon, 0, state);
+}
+
+bool daemon_has_session(struct test_daemon *daemon, pid_t pid, const char *state) {
+    return count_sessions(daemon, pid, state) > 0;
+}
