@@ -29,13 +29,20 @@ void segments_init(struct segments *segments) {
     segments->register_piece_bytes = SEGMENT_REGISTER_MAX_BYTES;
 }
 
-/* Unregisters what is registered, piece by piece. Returns false when the driver refused one. */
-static bool segment_unregister(struct segment *segment, uint64_t piece_bytes) {
+/* Unregisters host memory, piece by piece, and unmaps it. Where the driver refuses a piece, everything stays
+ * mapped for the rest of the process's life: the driver may still have the GPU write there, and an address
+ * that is taken cannot be given to other memory. Returns false then. */
+static bool segment_unmap_host(struct segment *segment, uint64_t piece_bytes) {
     bool clean = true;
+
     for (uint64_t offset = 0; offset < segment->registered_bytes; offset += piece_bytes)
         if (segment->gpu->host_unregister((char *)segment->memory + offset) != 0)
             clean = false;
+    if (clean)
+        clean = munmap(segment->memory, segment->size_bytes) == 0;
     segment->registered_bytes = 0;
+    segment->memory = NULL;
+    segment->gpu = NULL;
     return clean;
 }
 
@@ -43,9 +50,7 @@ static bool segment_close(struct segment *segment, uint64_t piece_bytes) {
     bool clean = true;
 
     if (segment->memory != NULL && segment->kind == PROTO_SEGMENT_MEMFD) {
-        clean = segment_unregister(segment, piece_bytes);
-        if (munmap(segment->memory, segment->size_bytes) < 0)
-            clean = false;
+        clean = segment_unmap_host(segment, piece_bytes);
     } else if (segment->memory != NULL) {
         clean = segment->gpu->ipc_close((unsigned)segment->device, segment->memory) == 0;
     }
@@ -188,17 +193,15 @@ static int fail_system(const char *what) {
     return error_set(GPUPOOL_E_DRIVER, "%s: %s (%s)", what, strerrorname_np(errno), strerrordesc_np(errno));
 }
 
-/* Registers mapped memory in pieces. On failure nothing of it stays registered. */
+/* Registers mapped memory in pieces. On failure some of it may be registered: segment_unmap_host undoes it.
+ */
 static int segment_register(struct segment *segment, uint64_t piece_bytes) {
     while (segment->registered_bytes < segment->size_bytes) {
         uint64_t rest = segment->size_bytes - segment->registered_bytes;
         uint64_t bytes = rest < piece_bytes ? rest : piece_bytes;
         int error = segment->gpu->host_register((char *)segment->memory + segment->registered_bytes, bytes);
-        if (error != 0) {
-            devices_fail(segment->gpu, error, "registering it with the driver");
-            segment_unregister(segment, piece_bytes);
-            return GPUPOOL_E_DRIVER;
-        }
+        if (error != 0)
+            return devices_fail(segment->gpu, error, "registering it with the driver");
         segment->registered_bytes += bytes;
     }
     return 0;
@@ -228,9 +231,7 @@ static int segment_open_host(struct segment *segment, struct devices *devices, u
         unsigned current;
         r = segment_register(segment, piece_bytes);
         if (r < 0) {
-            segment->memory = NULL;
-            segment->gpu = NULL;
-            munmap(memory, segment->size_bytes);
+            segment_unmap_host(segment, piece_bytes);
             return r;
         }
         /* Any device may use the memory; the one that surely has a context now is the current one. */
