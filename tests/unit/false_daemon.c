@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/false_daemon.h"
+
+#include <errno.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+/* For what a test cannot go on without, also on the daemon's thread, where cmocka's assertions may not be
+ * used. */
+#define must(condition)                                                                                      \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s: errno %d\n", __FILE__, __LINE__, #condition, errno);                 \
+            abort();                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+#define AWAIT_NS (20 * NS_PER_S)
+
+int open_fds(void) {
+    DIR *directory = opendir("/proc/self/fd");
+    int count = 0;
+    must(directory != NULL);
+    while (readdir(directory) != NULL)
+        count++;
+    closedir(directory);
+    return count;
+}
+
+int make_memfd(uint64_t size, bool sealed) {
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    must(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+    if (sealed)
+        must(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+    return fd;
+}
+
+/* --- the exporter --- */
+
+struct exported {
+    struct gpu_uuid uuid;
+    struct gpu_ipc_handle handle;
+};
+
+static void exporter_run(int report, int hold) __attribute__((noreturn));
+
+static void exporter_run(int report, int hold) {
+    const struct gpu *gpu;
+    struct gpu_device device;
+    struct exported exported;
+    void *memory;
+    char byte;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    must(gpu_sim(&(struct gpu_sim_options){0}, &gpu) == 0);
+    must(gpu->device_describe(0, &device) == 0);
+    must(gpu->memory_allocate(0, FALSE_SEGMENT_SIZE, &memory) == 0);
+    exported.uuid = device.uuid;
+    must(gpu->ipc_export(0, memory, &exported.handle) == 0);
+    must(write(report, &exported, sizeof exported) == (ssize_t)sizeof exported);
+    while (read(hold, &byte, 1) < 0 && errno == EINTR)
+        ;
+    _exit(0);
+}
+
+void exporter_start(struct exporter *exporter) {
+    int report[2], hold[2];
+    struct exported exported;
+
+    must(pipe2(report, O_CLOEXEC) == 0 && pipe2(hold, O_CLOEXEC) == 0);
+    exporter->pid = fork();
+    must(exporter->pid >= 0);
+    if (exporter->pid == 0) {
+        close(report[0]);
+        close(hold[1]);
+        exporter_run(report[1], hold[0]);
+    }
+    close(report[1]);
+    close(hold[0]);
+    must(read(report[0], &exported, sizeof exported) == (ssize_t)sizeof exported);
+    close(report[0]);
+    exporter->hold = hold[1];
+    exporter->uuid = exported.uuid;
+    exporter->handle = exported.handle;
+}
+
+void exporter_stop(struct exporter *exporter) {
+    exporter->hold = close_fd(exporter->hold);
+    must(waitpid(exporter->pid, NULL, 0) == exporter->pid);
+}
+
+/* --- what it says --- */
+
+void false_send_bytes(struct false_session *session, const void *bytes, size_t size, const int *fds,
+                      unsigned count) {
+    char control[CMSG_SPACE(64 * sizeof(int))] = {0};
+    struct iovec piece = {.iov_base = (void *)bytes, .iov_len = size};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+
+    must(count <= 64);
+    if (count > 0) {
+        message.msg_control = control;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+        part->cmsg_level = SOL_SOCKET;
+        part->cmsg_type = SCM_RIGHTS;
+        part->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(part), fds, count * sizeof(int));
+    }
+    ssize_t n = sendmsg(session->fd, &message, MSG_NOSIGNAL);
+    must(n == (ssize_t)size || errno == EPIPE || errno == ECONNRESET); /* a client may have had enough */
+}
+
+void false_send(struct false_session *session, const struct proto_message *message, const int *fds,
+                unsigned count) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    size_t size = proto_encode(message, packet);
+    false_send_bytes(session, packet, size, fds, count);
+}
+
+void false_send_ok(struct false_session *session, uint64_t request) {
+    struct proto_message message = {.header = {.operation = PROTO_OK, .request = request}};
+    false_send(session, &message, NULL, 0);
+}
+
+void false_send_error(struct false_session *session, uint64_t request, enum proto_error error,
+                      const char *text) {
+    struct proto_message message = {.header = {.operation = PROTO_ERROR, .request = request}};
+    proto_failure_set(&message.failure, error, "%s", text);
+    false_send(session, &message, NULL, 0);
+}
+
+struct proto_message false_lease_message(struct false_daemon *daemon, uint64_t request, uint32_t pool,
+                                         uint64_t size, bool described) {
+    uint64_t lease = ++daemon->last_lease;
+    uint64_t capacity = (size + 511) / 512 * 512;
+    struct proto_message message = {
+        .header = {.operation = PROTO_LEASE, .request = request},
+        .lease =
+            {
+                .lease = lease,
+                .generation = lease * 3,
+                .segment = pool,
+                .offset_bytes = lease * 512 % 8192,
+                .size_bytes = size,
+                .capacity_bytes = capacity,
+                .pool = pool,
+            },
+    };
+    if (described) {
+        message.lease.description = (struct proto_segment){
+            .id = pool,
+            .size_bytes = FALSE_SEGMENT_SIZE,
+            .pool = pool,
+            .kind = pool == FALSE_POOL_DEVICE ? PROTO_SEGMENT_LEGACY_IPC : PROTO_SEGMENT_MEMFD,
+        };
+        if (pool == FALSE_POOL_DEVICE)
+            memcpy(message.lease.description.handle, daemon->exporter->handle.bytes, PROTO_HANDLE_BYTES);
+    }
+    return message;
+}
+
+static void change(struct false_daemon *daemon, _Atomic unsigned *counter, int by) {
+    pthread_mutex_lock(&daemon->lock);
+    *counter += (unsigned)by;
+    pthread_cond_broadcast(&daemon->changed);
+    pthread_mutex_unlock(&daemon->lock);
+}
+
+static void send_lease(struct false_daemon *daemon, struct false_session *session,
+                       struct proto_message *message) {
+    uint32_t pool = message->lease.pool;
+    bool has_fd = proto_message_fds(message) > 0;
+
+    for (unsigned i = 0; i < FALSE_LEASES_MAX; i++)
+        if (session->leases[i].id == 0) {
+            session->leases[i] = (struct false_lease){message->lease.lease, pool, message->lease.offset_bytes,
+                                                      message->lease.size_bytes};
+            break;
+        }
+    change(daemon, &daemon->leases, 1);
+    if (message->lease.description.kind != 0)
+        session->described[pool] = true;
+    if (has_fd)
+        session->unconfirmed = pool;
+    false_send(session, message, has_fd ? &daemon->host_segments[pool] : NULL, has_fd);
+}
+
+static struct false_lease *find_lease(struct false_session *session, uint64_t id, uint64_t generation) {
+    for (unsigned i = 0; i < FALSE_LEASES_MAX; i++)
+        if (session->leases[i].id == id && generation == id * 3)
+            return &session->leases[i];
+    return NULL;
+}
+
+static void send_pools(struct false_daemon *daemon, struct false_session *session, uint64_t request) {
+    struct proto_message message = {.header = {.operation = PROTO_POOLS, .request = request}};
+    struct proto_pool host = {
+        .id = FALSE_POOL_HOST,
+        .kind = PROTO_POOL_HOST,
+        .device = -1,
+        .numa_node = 0,
+        .limit_bytes = GIB,
+        .reserved_bytes = FALSE_SEGMENT_SIZE,
+        .free_bytes = FALSE_SEGMENT_SIZE,
+        .largest_free_bytes = FALSE_SEGMENT_SIZE,
+        .name = "host memory, node 0",
+    };
+    message.pools.count = daemon->gpu == PROTO_GPU_NONE ? 2 : 3;
+    message.pools.pools[0] = host;
+    message.pools.pools[1] = host;
+    message.pools.pools[1].id = FALSE_POOL_HOST_B;
+    message.pools.pools[1].numa_node = FALSE_NODE_B;
+    message.pools.pools[2] = host;
+    message.pools.pools[2].id = FALSE_POOL_DEVICE;
+    message.pools.pools[2].kind = PROTO_POOL_DEVICE;
+    message.pools.pools[2].device = 5; /* the daemon's own ordinal: nobody here may use it */
+    if (daemon->exporter != NULL)
+        memcpy(message.pools.pools[2].uuid, daemon->exporter->uuid.bytes, PROTO_UUID_BYTES);
+    false_send(session, &message, NULL, 0);
+}
+
+void false_daemon_serve(struct false_daemon *daemon, struct false_session *session,
+                        const struct proto_message *request) {
+    uint64_t id = request->header.request;
+    struct proto_message reply = {.header = {.request = id}};
+    struct false_lease *lease;
+
+    switch (request->header.operation) {
+    case PROTO_HELLO:
+        reply.header.operation = PROTO_HELLO_REPLY;
+        reply.hello_reply = (struct proto_hello_reply){
+            .magic = PROTO_MAGIC, .version = PROTO_VERSION_MAX, .gpu = (uint16_t)daemon->gpu, .session = 1};
+        false_send(session, &reply, NULL, 0);
+        return;
+    case PROTO_LIST_POOLS:
+        send_pools(daemon, session, id);
+        return;
+    case PROTO_ACQUIRE:
+        change(daemon, &daemon->acquires, 1);
+        if (request->acquire.pool > 3 || request->acquire.pool == 0) {
+            false_send_error(session, id, PROTO_E_NO_POOL, "no such pool");
+            return;
+        }
+        if (request->acquire.size_bytes > MIB) {
+            false_send_error(session, id, PROTO_E_EXHAUSTED, "the pool holds 4 MiB, pid 4711 has them all");
+            return;
+        }
+        reply = false_lease_message(daemon, id, request->acquire.pool, request->acquire.size_bytes,
+                                    !session->described[request->acquire.pool]);
+        send_lease(daemon, session, &reply);
+        return;
+    case PROTO_RELEASE:
+        lease = find_lease(session, request->release.lease, request->release.generation);
+        if (lease == NULL) {
+            false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
+            return;
+        }
+        if (request->release.size_bytes == 0) {
+            lease->id = 0;
+            change(daemon, &daemon->leases, -1);
+        } else
+            lease->size = request->release.offset_bytes;
+        change(daemon, &daemon->releases, 1);
+        false_send_ok(session, id);
+        return;
+    case PROTO_SHARE:
+        lease = find_lease(session, request->share.lease, request->share.generation);
+        if (lease == NULL) {
+            false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
+            return;
+        }
+        daemon->has_token = true;
+        daemon->shared = (struct proto_lease){.segment = lease->pool,
+                                              .pool = lease->pool,
+                                              .offset_bytes = lease->offset,
+                                              .size_bytes = lease->size};
+        reply.header.operation = PROTO_TOKEN;
+        memset(reply.token.bytes, 0xa5, sizeof reply.token.bytes);
+        false_send(session, &reply, NULL, 0);
+        return;
+    case PROTO_ATTACH:
+        if (!daemon->has_token || request->attach.bytes[0] != 0xa5) {
+            false_send_error(session, id, PROTO_E_NO_TOKEN, "nothing is shared under this token");
+            return;
+        }
+        reply = false_lease_message(daemon, id, daemon->shared.pool, daemon->shared.size_bytes,
+                                    !session->described[daemon->shared.pool]);
+        reply.lease.offset_bytes = daemon->shared.offset_bytes;
+        send_lease(daemon, session, &reply);
+        return;
+    case PROTO_QUERY:
+        lease = find_lease(session, request->query.lease, request->query.generation);
+        if (lease == NULL) {
+            false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
+            return;
+        }
+        reply.header.operation = PROTO_INFO;
+        reply.info = (struct proto_info){
+            .segment = lease->pool,
+            .offset_bytes = lease->offset,
+            .size_bytes = lease->size,
+            .capacity_bytes = (lease->size + 511) / 512 * 512,
+            .pool = lease->pool,
+            .holders = 1,
+            .shared = daemon->has_token,
+        };
+        false_send(session, &reply, NULL, 0);
+        return;
+    case PROTO_BYE:
+        change(daemon, &daemon->byes, 1);
+        false_send_ok(session, id);
+        return;
+    default:
+        must(false);
+    }
+}
+
+/* --- the loop --- */
+
+static void dispatch(struct false_daemon *daemon, struct false_session *session,
+                     const struct proto_message *request) {
+    change(daemon, &daemon->messages, 1);
+    if (daemon->handle == NULL || !daemon->handle(daemon, session, request))
+        false_daemon_serve(daemon, session, request);
+}
+
+static void session_end(struct false_daemon *daemon, struct false_session *session) {
+    session->fd = close_fd(session->fd);
+    free(session->backlog);
+    session->backlog = NULL;
+    for (unsigned i = 0; i < FALSE_LEASES_MAX; i++)
+        if (session->leases[i].id != 0)
+            change(daemon, &daemon->leases, -1);
+    memset(session, 0, sizeof *session);
+    session->fd = -1;
+    change(daemon, &daemon->session_count, -1);
+    change(daemon, &daemon->ended, 1);
+}
+
+static void session_read(struct false_daemon *daemon, struct false_session *session) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    const char *reason = "";
+
+    ssize_t n = recv(session->fd, packet, sizeof packet, 0);
+    if (n <= 0) {
+        session_end(daemon, session);
+        return;
+    }
+    if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &daemon->decoded, &reason) != 0) {
+        fprintf(stderr, "the client sent a bad message: %s\n", reason);
+        abort();
+    }
+    if (daemon->decoded.header.operation == PROTO_OPENED) {
+        must(session->unconfirmed == daemon->decoded.opened.segment);
+        session->unconfirmed = 0;
+        change(daemon, &daemon->opened, 1);
+        unsigned done = 0;
+        while (done < session->backlog_count && session->unconfirmed == 0) {
+            struct proto_message request = session->backlog[done++];
+            dispatch(daemon, session, &request);
+        }
+        if (done > 0) {
+            session->backlog_count -= done;
+            memmove(session->backlog, session->backlog + done,
+                    session->backlog_count * sizeof *session->backlog);
+        }
+        return;
+    }
+    if (session->unconfirmed != 0) {
+        must(session->backlog_count < FALSE_BACKLOG_MAX);
+        session->backlog[session->backlog_count++] = daemon->decoded;
+        return;
+    }
+    struct proto_message request = daemon->decoded;
+    dispatch(daemon, session, &request);
+}
+
+static void session_start(struct false_daemon *daemon) {
+    int fd = accept4(daemon->listener, NULL, NULL, SOCK_CLOEXEC);
+    must(fd >= 0);
+    for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++)
+        if (daemon->sessions[i].fd < 0) {
+            daemon->sessions[i].fd = fd;
+            daemon->sessions[i].backlog = calloc(FALSE_BACKLOG_MAX, sizeof *daemon->sessions[i].backlog);
+            must(daemon->sessions[i].backlog != NULL);
+            change(daemon, &daemon->session_count, 1);
+            return;
+        }
+    must(false);
+}
+
+static void *run(void *argument) {
+    struct false_daemon *daemon = argument;
+
+    for (;;) {
+        struct pollfd fds[2 + FALSE_SESSIONS_MAX] = {{.fd = daemon->stop_fd, .events = POLLIN},
+                                                     {.fd = daemon->listener, .events = POLLIN}};
+        for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++)
+            fds[2 + i] = (struct pollfd){.fd = daemon->sessions[i].fd, .events = POLLIN};
+        if (poll(fds, 2 + FALSE_SESSIONS_MAX, -1) < 0) {
+            must(errno == EINTR);
+            continue;
+        }
+        if (fds[0].revents != 0)
+            break;
+        for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++)
+            if (fds[2 + i].revents != 0)
+                session_read(daemon, &daemon->sessions[i]);
+        if (fds[1].revents != 0)
+            session_start(daemon);
+    }
+    for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++)
+        if (daemon->sessions[i].fd >= 0)
+            session_end(daemon, &daemon->sessions[i]);
+    return NULL;
+}
+
+void false_daemon_init(struct false_daemon *daemon, const struct exporter *exporter) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    pthread_condattr_t attributes;
+
+    memset(daemon, 0, sizeof *daemon);
+    snprintf(daemon->directory, sizeof daemon->directory, "/tmp/gpupool-test-XXXXXX");
+    must(mkdtemp(daemon->directory) != NULL);
+    snprintf(daemon->path, sizeof daemon->path, "%s/gpupool.sock", daemon->directory);
+    memcpy(address.sun_path, daemon->path, strlen(daemon->path));
+    daemon->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
+    must(daemon->listener >= 0 && daemon->stop_fd >= 0);
+    must(bind(daemon->listener, (struct sockaddr *)&address, sizeof address) == 0 &&
+         listen(daemon->listener, 16) == 0);
+    daemon->exporter = exporter;
+    daemon->gpu = exporter != NULL ? PROTO_GPU_SIM : PROTO_GPU_NONE;
+    daemon->host_segments[FALSE_POOL_HOST] = make_memfd(FALSE_SEGMENT_SIZE, true);
+    daemon->host_segments[FALSE_POOL_HOST_B] = make_memfd(FALSE_SEGMENT_SIZE, true);
+    daemon->host_segments[0] = daemon->host_segments[FALSE_POOL_DEVICE] = -1;
+    for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++)
+        daemon->sessions[i].fd = -1;
+    pthread_mutex_init(&daemon->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&daemon->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void false_daemon_run(struct false_daemon *daemon) {
+    must(pthread_create(&daemon->thread, NULL, run, daemon) == 0);
+    daemon->running = true;
+}
+
+void false_daemon_stop(struct false_daemon *daemon) {
+    if (daemon->listener < 0)
+        return;
+    if (daemon->running) {
+        must(eventfd_write(daemon->stop_fd, 1) == 0);
+        must(pthread_join(daemon->thread, NULL) == 0);
+    }
+    daemon->running = false;
+    daemon->listener = close_fd(daemon->listener);
+    daemon->stop_fd = close_fd(daemon->stop_fd);
+}
+
+void false_daemon_deinit(struct false_daemon *daemon) {
+    false_daemon_stop(daemon);
+    for (unsigned i = 0; i < 4; i++)
+        daemon->host_segments[i] = close_fd(daemon->host_segments[i]);
+    unlink(daemon->path);
+    must(rmdir(daemon->directory) == 0);
+    pthread_cond_destroy(&daemon->changed);
+    pthread_mutex_destroy(&daemon->lock);
+}
+
+void false_daemon_await(struct false_daemon *daemon, const _Atomic unsigned *counter, unsigned value) {
+    uint64_t deadline_ns = clock_now_ns() + AWAIT_NS;
+    struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
+                                .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+
+    pthread_mutex_lock(&daemon->lock);
+    while (*counter != value)
+        if (pthread_cond_timedwait(&daemon->changed, &daemon->lock, &deadline) == ETIMEDOUT) {
+            fprintf(stderr, "the false daemon counts %u, not %u\n", (unsigned)*counter, value);
+            abort();
+        }
+    pthread_mutex_unlock(&daemon->lock);
+}
