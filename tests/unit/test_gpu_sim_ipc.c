@@ -406,33 +406,66 @@ static void silent_connections_are_bounded(void **state) {
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }
 
+#define FILLERS_MAX 512
+
+/* Takes all descriptors that this process may have. Returns how many that were. */
+static unsigned fill_descriptors(int *fillers) {
+    unsigned count = 0;
+
+    while (count < FILLERS_MAX && (fillers[count] = dup(shared_fd)) >= 0)
+        count++;
+    assert_int_equal(errno, EMFILE);
+    return count;
+}
+
 static void the_exporter_survives_descriptor_exhaustion(void **state) {
     void *memory = allocate(2 * MIB), *second = NULL;
     struct gpu_ipc_handle handle = export(memory);
     struct peer peer = start_peer();
     struct rlimit before, low;
-    int fds[8];
+    struct sim_handle parts;
+    struct sockaddr_un address;
+    int fillers[FILLERS_MAX], fresh[8], late;
+    unsigned count, fds;
+    socklen_t length;
 
     (void)state;
-    /* The sockets first: connecting needs a descriptor here, accepting needs one in the exporter. */
+    memcpy(&parts, &handle, sizeof(parts));
+    length = sim_handle_address(&parts, &address);
+    late = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_true(late >= 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     low = before;
-    low.rlim_cur = 3;
-    for (unsigned i = 0; i < 8; i++)
-        fds[i] = connect_to(&handle);
-    wait_until(peer_open(&peer, &handle) == 0);
-    assert_int_equal(peer_ask(&peer, "close 0"), 0);
-    wait_until(!is_listed(peer.pid));
+    low.rlim_cur = 256;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+
+    /* With none left, whoever comes is refused, and not left waiting. */
+    count = fill_descriptors(fillers);
     assert_int_equal(gpu->memory_allocate(0, 2 * MIB, &second), GPU_ERROR_MEMORY_ALLOCATION);
     assert_null(second);
-    /* Refused rather than left waiting. */
+    assert_int_equal(connect(late, (struct sockaddr *)&address, length), 0);
+    wait_until(socket_is_at_end(late));
     assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_MAP_BUFFER_OBJECT_FAILED);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    while (count > 0)
+        close(fillers[--count]);
+
+    /* Those that have said nothing make room for who comes. */
+    fds = open_fds();
+    for (unsigned i = 0; i < 8; i++)
+        fresh[i] = connect_to(&handle);
+    wait_until(open_fds() == fds + 16); /* both ends */
+    count = fill_descriptors(fillers);
     assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_true(socket_is_at_end(fresh[0]));
+    assert_false(socket_is_at_end(fresh[7]));
+    while (count > 0)
+        close(fillers[--count]);
+
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(gpu->memory_allocate(0, 2 * MIB, &second), 0);
     for (unsigned i = 0; i < 8; i++)
-        close_fd(fds[i]);
+        close(fresh[i]);
+    close(late);
     peer_end(&peer, 0);
     assert_int_equal(gpu->memory_free(0, memory), 0);
     assert_int_equal(gpu->memory_free(0, second), 0);

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A library with NVML's name and the three functions that are used of it, for test_nvml.c: one GPU, with as
+ * many processes as FAKE_NVML_PROCESSES says, numbered from 1000.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+struct process_info { /* nvmlProcessInfo_t */
+    unsigned pid;
+    unsigned long long used_gpu_memory_bytes;
+    unsigned gpu_instance_id, compute_instance_id;
+};
+
+#define VISIBLE __attribute__((visibility("default")))
+
+VISIBLE int nvmlInit_v2(void);
+VISIBLE int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
+VISIBLE int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
+                                                    struct process_info *processes);
+
+static int the_device;
+
+int nvmlInit_v2(void) {
+    return 0;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    if (strcmp(uuid, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10") != 0)
+        return 6; /* NVML_ERROR_NOT_FOUND */
+    *device = &the_device;
+    return 0;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process_info *processes) {
+    const char *text = getenv("FAKE_NVML_PROCESSES");
+    unsigned there = text != NULL ? (unsigned)strtoul(text, NULL, 10) : 0;
+
+    if (device != &the_device || text == NULL)
+        return 999; /* NVML_ERROR_UNKNOWN */
+    if (*count < there) {
+        *count = there;
+        return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */
+    }
+    for (unsigned i = 0; i < there; i++)
+        processes[i] = (struct process_info){.pid = 1000 + i, .used_gpu_memory_bytes = i};
+    *count = there;
+    return 0;
+}

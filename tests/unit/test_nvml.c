@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is asked of NVML, against a library of its name that stands in for it (fake_nvml.c, found by
+ * LD_LIBRARY_PATH).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "gpu/nvml.h"
+
+static const struct gpu_uuid known = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
+
+static void all_processes_are_counted_and_as_many_as_fit_are_told(void **state) {
+    static const char *const counts[] = {"0", "1", "16", "17", "500"};
+    pid_t pids[500];
+    size_t count;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        size_t there = strtoul(counts[i], NULL, 10);
+
+        setenv("FAKE_NVML_PROCESSES", counts[i], 1);
+        count = 9999;
+        assert_int_equal(nvml_compute_processes(&known, pids, 500, &count), 0);
+        assert_int_equal(count, there);
+        for (size_t k = 0; k < count; k++)
+            assert_int_equal(pids[k], 1000 + k);
+        assert_int_equal(nvml_compute_processes(&known, NULL, 0, &count), 0);
+        assert_int_equal(count, there);
+    }
+    pids[2] = -1;
+    assert_int_equal(nvml_compute_processes(&known, pids, 2, &count), 0);
+    assert_int_equal(count, 500);
+    assert_int_equal(pids[2], -1);
+}
+
+static void what_nvml_cannot_tell_is_not_supported(void **state) {
+    struct gpu_uuid unknown = known;
+    size_t count = 9999;
+    pid_t pid = -1;
+
+    (void)state;
+    unknown.bytes[0] = 99;
+    assert_int_equal(nvml_compute_processes(&unknown, &pid, 1, &count), GPU_ERROR_NOT_SUPPORTED);
+    unsetenv("FAKE_NVML_PROCESSES");
+    assert_int_equal(nvml_compute_processes(&known, &pid, 1, &count), GPU_ERROR_NOT_SUPPORTED);
+    /* More than any machine has processes. */
+    setenv("FAKE_NVML_PROCESSES", "4000000000", 1);
+    assert_int_equal(nvml_compute_processes(&known, &pid, 1, &count), GPU_ERROR_NOT_SUPPORTED);
+    assert_int_equal(count, 9999);
+    assert_int_equal(pid, -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_processes_are_counted_and_as_many_as_fit_are_told),
+        cmocka_unit_test(what_nvml_cannot_tell_is_not_supported),
+    };
+
+    return cmocka_run_group_tests_name("nvml", tests, NULL, NULL);
+}
