@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The core without memory: one scenario through all of its calls, played again and again, in which the n-th
+ * allocation fails, for every n there is. Whatever fails says so and changes nothing: the same call works
+ * when it is made again, and at the end nothing is left (core_free asserts it, the sanitizer's leak check
+ * sees it).
+ */
+#include <errno.h>
+#include <search.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static unsigned fault_countdown; /* 0: not armed */
+static unsigned faults;          /* how many there were */
+
+static bool fault_now(void) {
+    if (fault_countdown == 0 || --fault_countdown > 0)
+        return false;
+    faults++;
+    return true;
+}
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *memory, size_t size);
+void *__real_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *memory, size_t size);
+void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
+
+void *__wrap_malloc(size_t size) {
+    return fault_now() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size) {
+    return fault_now() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *memory, size_t size) {
+    return fault_now() ? NULL : __real_realloc(memory, size);
+}
+
+/* The C library's own allocations are out of the linker's reach. */
+void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *)) {
+    return fault_now() ? NULL : __real_tsearch(key, root, compare);
+}
+
+/* Walks the core after every call that had a failure in it, and after some of the others, which other tests
+ * walk. */
+static bool still_valid(const struct core *core, unsigned faults_before) {
+    static unsigned calls;
+    return (faults == faults_before && calls++ % 32 != 0) || core_is_valid(core);
+}
+
+/* Makes a call that may fail once, for want of memory and for that only; then again. */
+#define twice(core_, call)                                                                                   \
+    do {                                                                                                     \
+        unsigned before_ = faults;                                                                           \
+        int r_ = (call);                                                                                     \
+        assert_true((core_) == NULL || still_valid(core_, before_));                                         \
+        if (r_ != 0) {                                                                                       \
+            assert_int_equal(r_, -ENOMEM);                                                                   \
+            assert_int_equal(faults, before_ + 1);                                                           \
+            assert_int_equal((call), 0);                                                                     \
+            assert_true((core_) == NULL || core_is_valid(core_));                                            \
+        }                                                                                                    \
+    } while (0)
+
+static uint64_t now_ns;
+
+static struct session *open_one(struct core *core, pid_t pid, uid_t uid) {
+    const struct peer peer = {.pid = pid, .uid = uid};
+    struct session *session = NULL;
+    twice(core, core_session_open(core, &peer, now_ns, &session));
+    assert_non_null(session);
+    return session;
+}
+
+/* Makes what growth is decided, with one failure at most, which the core takes for the driver's. */
+static void grow_all(struct core *core) {
+    struct pool *pool;
+    uint64_t size;
+
+    while (core_next_growth(core, &pool, &size)) {
+        unsigned before = faults;
+        int r = core_segment_made(pool, size, NULL, now_ns);
+        assert_true(still_valid(core, before));
+        if (r != 0) {
+            assert_int_equal(r, -ENOMEM);
+            assert_int_equal(faults, before + 1);
+            assert_int_equal(pool->growing_bytes == 0 || pool->grow_decided, true);
+            now_ns += 2 * GROW_RETRY_NS;
+            tick(core, now_ns);
+        }
+    }
+}
+
+/* A lease, whatever it takes; a refusal has to be the one allocation's that failed. */
+static struct lease *take_one(struct session *session, const struct pool *pool, uint64_t size) {
+    struct core *core = session->core;
+    const struct proto_acquire acquire = {.pool = pool->id, .size_bytes = size, .timeout_ns = NS_FOREVER};
+    struct answer answer;
+    unsigned before = faults;
+
+    for (unsigned attempt = 0; attempt < 2; attempt++) {
+        twice(core, core_acquire(session, attempt + 1, &acquire, now_ns));
+        grow_all(core);
+        assert_true(core_next_answer(core, &answer));
+        assert_ptr_equal(answer.session, session);
+        struct answer none;
+        assert_false(core_next_answer(core, &none));
+        if (answer.lease != NULL)
+            return answer.lease;
+        /* core_segment_made's failure is a growth's for those who wait */
+        assert_true(answer.failure.error == PROTO_E_NO_MEMORY || answer.failure.error == PROTO_E_DRIVER);
+        assert_int_equal(faults, before + 1);
+    }
+    fail_msg("refused twice for one failure");
+    return NULL;
+}
+
+static void scenario(void) {
+    struct core *core = NULL;
+    struct pool *pool = NULL, *second = NULL;
+    struct proto_token token, fresh = {.bytes = {1}};
+    struct lease *attached = NULL;
+    const struct pool_config config = {.kind = PROTO_POOL_HOST,
+                                       .device = -1,
+                                       .numa_node = 0,
+                                       .name = "host memory",
+                                       .limit_bytes = 512 * MIB,
+                                       .step_bytes = 2 * MIB};
+
+    now_ns = 0;
+    twice(NULL, core_new(&core));
+    twice(core, core_add_pool(core, &config, &pool));
+    twice(core, core_add_pool(core, &config, &second));
+    core_pool_ready(pool, now_ns);
+    core_pool_ready(second, now_ns);
+    struct session *one = open_one(core, 1, UID_A), *two = open_one(core, 2, UID_A),
+                   *three = open_one(core, 3, UID_B);
+
+    struct lease *lease = take_one(one, pool, MIB);
+    describe(lease, NULL);
+    take_one(two, second, MIB);
+    take_one(three, pool, MIB);
+
+    /* parts: from the middle, and then what crosses two borders */
+    struct proto_release part = {lease->id, lease->generation, 256 * KIB, 256 * KIB};
+    twice(core, core_release(one, &part, now_ns));
+    part.offset_bytes = 640 * KIB;
+    part.size_bytes = 64 * KIB;
+    twice(core, core_release(one, &part, now_ns));
+    part.offset_bytes = 704 * KIB;
+    twice(core, core_release(one, &part, now_ns));
+
+    struct lease *shared = take_one(one, pool, 64 * KIB);
+    const struct proto_lease_name name = name_of(shared);
+    twice(core, core_share(one, &name, &fresh, &token));
+    twice(core, core_attach(two, &token, &attached));
+    describe(attached, NULL);
+
+    /* more leases than a table, more ranges than a chunk of nodes, more segments than a word of bits */
+    for (unsigned i = 0; i < 70; i++)
+        take_one(two, pool, 2 * MIB);
+
+    core_session_lose(two, now_ns, "test");
+    assert_true(core_is_valid(core));
+    core_session_gone(two, now_ns);
+    core_session_close(one, now_ns);
+    assert_true(core_trim(pool) > 0);
+    retire_all(core, now_ns);
+    take_one(three, pool, 3 * MIB);
+    core_destroy(core);
+}
+
+static void every_allocation_may_fail(void **state) {
+    unsigned n = 1;
+    (void)state;
+
+    for (;; n++) {
+        faults = 0;
+        fault_countdown = n;
+        scenario();
+        fault_countdown = 0;
+        if (faults == 0)
+            break; /* nothing failed: there is no n-th allocation */
+        assert_int_equal(faults, 1);
+    }
+    assert_true(n > 70 * 4); /* request, segment, span, block and lease of each */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests_name("the core without memory", tests, NULL, NULL);
+}
