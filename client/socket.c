@@ -12,8 +12,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-/* A receive that may wait long does so in the call itself, which saves the poll before it (about a tenth of a round
- * trip); it looks at the clock this often. */
+/* A receive that may wait long does so in the call itself, which saves the poll before it (about a tenth of a
+ * round trip); it looks at the clock this often. */
 #define RECEIVE_SLICE_NS NS_PER_S
 
 int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd) {
