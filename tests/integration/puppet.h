@@ -40,7 +40,8 @@ enum puppet_verb {
     PUPPET_STOP,      /* ends PUPPET_ROUNDS_ON */
     PUPPET_FORK_TRY,  /* a forked child tries every call; → number: how many were not refused with FORKED */
     PUPPET_FORK_HOLD, /* a forked child keeps all descriptors until it is killed; → number: its pid */
-    PUPPET_GPU_KIND,  /* → number */
+    PUPPET_CUT,      /* shuts the socket of the daemon down behind the library's back; the process lives on */
+    PUPPET_GPU_KIND, /* → number */
     PUPPET_SOCKET_PATH, /* → text */
     PUPPET_STREAM,      /* makes a stream and uses it for all that follows */
     PUPPET_QUIT,

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -204,6 +205,18 @@ static int do_fork_hold(uint64_t *ret_pid) {
     return 0;
 }
 
+/* Finds the library's socket by whom it is connected to. */
+static int do_cut(struct gpupool_client *client) {
+    for (int fd = COMMAND_FD + 1; fd < 1024; fd++) {
+        struct sockaddr_un address = {0};
+        socklen_t size = sizeof address;
+        if (getpeername(fd, (struct sockaddr *)&address, &size) == 0 && address.sun_family == AF_UNIX &&
+            strcmp(address.sun_path, gpupool_socket_path(client)) == 0)
+            return shutdown(fd, SHUT_RDWR) == 0 ? 0 : -errno;
+    }
+    return GPUPOOL_E_INVALID;
+}
+
 static int do_pools(struct gpupool_client *client, struct puppet_answer *answer) {
     size_t count = 0;
     int r = gpupool_pools(client, answer->pools, PUPPET_POOLS, &count);
@@ -258,6 +271,8 @@ static int carry_out(const struct puppet_command *command, struct puppet_answer 
         return do_fork_try(client, &answer->number);
     case PUPPET_FORK_HOLD:
         return do_fork_hold(&answer->number);
+    case PUPPET_CUT:
+        return do_cut(client);
     case PUPPET_GPU_KIND:
         answer->number = gpupool_gpu_kind(client);
         return 0;
