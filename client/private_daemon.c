@@ -53,8 +53,13 @@ static void launch_deinit(struct launch *launch) {
 static void launch_remove_files(const struct launch *launch) {
     if (launch->directory[0] == '\0')
         return;
-    unlink(launch->socket_path);
-    unlink(launch->admin_path);
+    const char *paths[] = {launch->socket_path, launch->admin_path};
+    for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char lock[sizeof launch->socket_path + sizeof ".lock"]; /* the daemon's, beside its socket */
+        snprintf(lock, sizeof lock, "%s.lock", paths[i]);
+        unlink(paths[i]);
+        unlink(lock);
+    }
     rmdir(launch->directory);
 }
 
