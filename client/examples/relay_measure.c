@@ -13,16 +13,19 @@
 
 #include "relay.h"
 
-#define ROUND_TRIPS  2000u
-#define PACKET_BYTES 64u
-#define MAP_ROUNDS   20u
 #define SMALL_BYTES  (1 * MIB)
-#define SMALL_PAIRS  2000u
 #define LARGE_BYTES  (32 * MIB)
-#define LARGE_PAIRS  500u
-#define PLAIN_SMALL  200u
-#define PLAIN_LARGE  20u
-#define SAMPLES_MAX  2000u
+#define PACKET_BYTES 64u /* about what a request has */
+
+/* How often, in all; what is done in turns is a multiple of TURNS. */
+#define TURNS       20u
+#define ROUND_TRIPS 2000u
+#define SMALL_PAIRS 2000u
+#define LARGE_PAIRS 500u
+#define PLAIN_SMALL 200u /* plain allocation takes long */
+#define PLAIN_LARGE 20u
+#define MAP_ROUNDS  20u
+#define SAMPLES_MAX 2000u
 
 struct samples {
     uint64_t ns[SAMPLES_MAX];
@@ -101,27 +104,41 @@ int measure_first_maps(struct gpupool_client *client, const struct holdings *hel
 
 /* --- a bare round trip --- */
 
-static int measure_round_trips(struct samples *samples) {
-    char packet[PACKET_BYTES] = {0}, number[16];
+struct echo {
+    int pid, fd;
+};
+
+static int echo_start(struct echo *echo) {
+    char number[16];
     int ends[2];
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return fail_system("making a socket pair");
     snprintf(number, sizeof number, "%d", ends[1]);
-    int pid = spawn_worker("echo", (const int[]){ends[1], -1}, (char *[]){number, NULL});
+    echo->pid = spawn_worker("echo", (const int[]){ends[1], -1}, (char *[]){number, NULL});
+    echo->fd = ends[0];
     close(ends[1]);
-    if (pid < 0)
-        return -1;
-    for (unsigned i = 0; i <= ROUND_TRIPS; i++) { /* the first waits for the echo to be there */
+    return echo->pid < 0 ? -1 : 0;
+}
+
+/* Its end of file ends the echo. */
+static int echo_stop(struct echo *echo) {
+    close(echo->fd);
+    return wait_for_worker(echo->pid, "echo");
+}
+
+static int measure_round_trips(struct echo *echo, unsigned count, struct samples *samples) {
+    char packet[PACKET_BYTES] = {0};
+
+    for (unsigned i = 0; i <= count; i++) { /* the first waits for the echo to be there */
         uint64_t begin = now_ns();
-        if (send(ends[0], packet, sizeof packet, MSG_NOSIGNAL) != (ssize_t)sizeof packet ||
-            recv(ends[0], packet, sizeof packet, 0) != (ssize_t)sizeof packet)
+        if (send(echo->fd, packet, sizeof packet, MSG_NOSIGNAL) != (ssize_t)sizeof packet ||
+            recv(echo->fd, packet, sizeof packet, 0) != (ssize_t)sizeof packet)
             return fail("the echo does not answer");
         if (i > 0)
             add(samples, now_ns() - begin);
     }
-    close(ends[0]);
-    return wait_for_worker(pid, "echo");
+    return 0;
 }
 
 /* --- acquire and release --- */
@@ -175,21 +192,34 @@ struct results {
     bool locked;
 };
 
+/* In turns, so that what else goes on in the machine meets all of them alike. */
+static int measure_turns(struct gpupool_client *client, struct echo *echo, uint32_t host_pool,
+                         uint32_t device_pool, struct results *results) {
+    for (unsigned turn = 0; turn < TURNS; turn++)
+        if (measure_round_trips(echo, ROUND_TRIPS / TURNS, &results->round_trip) < 0 ||
+            measure_pairs(client, host_pool, SMALL_BYTES, SMALL_PAIRS / TURNS, &results->host_small) < 0 ||
+            measure_pairs(client, device_pool, SMALL_BYTES, SMALL_PAIRS / TURNS, &results->device_small) <
+                0 ||
+            measure_plain(SMALL_BYTES, PLAIN_SMALL / TURNS, &results->plain_small, &results->locked) < 0 ||
+            measure_pairs(client, host_pool, LARGE_BYTES, LARGE_PAIRS / TURNS, &results->host_large) < 0 ||
+            measure_pairs(client, device_pool, LARGE_BYTES, LARGE_PAIRS / TURNS, &results->device_large) <
+                0 ||
+            measure_plain(LARGE_BYTES, PLAIN_LARGE / TURNS, &results->plain_large, &results->locked) < 0)
+            return -1;
+    return 0;
+}
+
 static int measure(struct gpupool_client *client, struct results *results) {
     uint32_t host_pool, device_pool;
+    struct echo echo = {.fd = -1};
 
     if (gpupool_host_pool(client, -1, &host_pool) < 0 || gpupool_device_pool(client, 0, &device_pool) < 0)
         return fail_gpupool("finding the pools");
     results->locked = true;
-    if (measure_round_trips(&results->round_trip) < 0 ||
-        measure_pairs(client, host_pool, SMALL_BYTES, SMALL_PAIRS, &results->host_small) < 0 ||
-        measure_pairs(client, host_pool, LARGE_BYTES, LARGE_PAIRS, &results->host_large) < 0 ||
-        measure_pairs(client, device_pool, SMALL_BYTES, SMALL_PAIRS, &results->device_small) < 0 ||
-        measure_pairs(client, device_pool, LARGE_BYTES, LARGE_PAIRS, &results->device_large) < 0 ||
-        measure_plain(LARGE_BYTES, PLAIN_LARGE, &results->plain_large, &results->locked) < 0 ||
-        measure_plain(SMALL_BYTES, PLAIN_SMALL, &results->plain_small, &results->locked) < 0)
+    if (echo_start(&echo) < 0)
         return -1;
-    return 0;
+    int r = measure_turns(client, &echo, host_pool, device_pool, results);
+    return echo_stop(&echo) < 0 ? -1 : r;
 }
 
 static void print_ratio(const char *what, struct samples *plain, struct pairs *pairs) {
