@@ -440,6 +440,7 @@ static void the_exporter_survives_descriptor_exhaustion(void **state) {
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
 
     /* With none left, whoever comes is refused, and not left waiting. */
+    fds = open_fds();
     count = fill_descriptors(fillers);
     assert_int_equal(gpu->memory_allocate(0, 2 * MIB, &second), GPU_ERROR_MEMORY_ALLOCATION);
     assert_null(second);
@@ -448,14 +449,16 @@ static void the_exporter_survives_descriptor_exhaustion(void **state) {
     assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_MAP_BUFFER_OBJECT_FAILED);
     while (count > 0)
         close(fillers[--count]);
+    wait_until(open_fds() == fds); /* the exporter has its spare one back */
 
     /* Those that have said nothing make room for who comes. */
-    fds = open_fds();
     for (unsigned i = 0; i < 8; i++)
         fresh[i] = connect_to(&handle);
     wait_until(open_fds() == fds + 16); /* both ends */
     count = fill_descriptors(fillers);
-    assert_int_equal(peer_open(&peer, &handle), 0);
+    /* At the first try, except under valgrind, whose accept() drops the connection that it has no descriptor
+     * for. */
+    wait_until(peer_open(&peer, &handle) == 0);
     assert_true(socket_is_at_end(fresh[0]));
     assert_false(socket_is_at_end(fresh[7]));
     while (count > 0)
