@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nonsense on both sockets: random and mutated packets, with descriptors attached, and random and mutated
+ * lines, while a well-behaved client acquires, uses, checks and releases all the time and never sees an
+ * error.
+ *
+ *   GPUPOOL_TEST_SEED          the same nonsense again (the seed is printed)
+ *   GPUPOOL_TEST_FUZZ_PACKETS  10000, of each kind
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "proto/proto.h"
+#include "tests/integration/puppet.h"
+
+#define PACKETS           10000u
+#define PACKETS_A_PROCESS 250u /* what a nonsense process holds comes back when it ends */
+#define POOL_MIB          64u
+#define DEFAULT_SEED      5u
+#define JUNK_MAX          (PROTO_PACKET_MAX + 1024u)
+
+static uint64_t seed;
+
+static int connect_to(const char *path, int type) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval timeout = {.tv_sec = (time_t)(TEST_WAIT_NS / NS_PER_S)};
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    if (fd >= 0) {
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    }
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+        fd = close_fd(fd);
+    return fd;
+}
+
+/* --- packets --- */
+
+static size_t encode(struct proto_message *message, unsigned operation, uint64_t request, uint8_t *packet) {
+    message->header = (struct proto_header){.operation = (uint16_t)operation, .request = request};
+    return proto_encode(message, packet);
+}
+
+static size_t encode_hello(uint8_t *packet) {
+    struct proto_message hello = {
+        .hello = {.magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX}};
+    return encode(&hello, PROTO_HELLO, 1, packet);
+}
+
+/* A packet that the daemon would take, about leases and pools that may or may not be there. */
+static size_t make_valid(uint64_t *random, uint8_t *packet) {
+    static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_ACQUIRE, PROTO_ACQUIRE,
+                                         PROTO_RELEASE,    PROTO_RELEASE, PROTO_SHARE,   PROTO_ATTACH,
+                                         PROTO_QUERY,      PROTO_OPENED,  PROTO_BYE,     PROTO_HELLO};
+    struct proto_message message = {0};
+    unsigned operation = operations[test_random(random) % sizeof operations];
+    uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
+
+    switch (operation) {
+    case PROTO_HELLO:
+        return encode_hello(packet);
+    case PROTO_ACQUIRE:
+        message.acquire = (struct proto_acquire){.pool = (uint32_t)(1 + test_random(random) % 3),
+                                                 .size_bytes = 1 + test_random(random) % MIB,
+                                                 .timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0};
+        break;
+    case PROTO_RELEASE:
+        message.release =
+            (struct proto_release){.lease = lease, .generation = 1 + test_random(random) % 1000};
+        if (test_random(random) % 2 == 0)
+            message.release.offset_bytes = 512, message.release.size_bytes = 1024;
+        break;
+    case PROTO_SHARE:
+    case PROTO_QUERY:
+        message.query =
+            (struct proto_lease_name){.lease = lease, .generation = 1 + test_random(random) % 1000};
+        break;
+    case PROTO_ATTACH:
+        memset(message.attach.bytes, 7, sizeof message.attach.bytes);
+        break;
+    case PROTO_OPENED:
+        message.opened.segment = 1 + test_random(random) % 8;
+        request = 0;
+        break;
+    default:
+        break;
+    }
+    return encode(&message, operation, request, packet);
+}
+
+static size_t mutate(uint64_t *random, uint8_t *packet, size_t size) {
+    static const uint64_t extremes[] = {0,         1,          0x7fffffff,     0x80000000,        0xffffffff,
+                                        INT64_MAX, UINT64_MAX, PROTO_SIZE_MAX, PROTO_SIZE_MAX + 1};
+    for (unsigned n = 1 + (unsigned)(test_random(random) % 4); n > 0; n--) {
+        uint64_t choice = test_random(random) % 8;
+        size_t at = test_random(random) % size;
+        if (choice < 3) {
+            packet[at] ^= (uint8_t)(1u << test_random(random) % 8);
+        } else if (choice < 5) {
+            uint64_t value = extremes[test_random(random) % (sizeof extremes / sizeof *extremes)];
+            size_t bytes = size - at < sizeof value ? size - at : sizeof value;
+            memcpy(packet + at, &value, bytes);
+        } else if (choice == 5) {
+            size = at > 0 ? at : 1; /* cut */
+        } else if (choice == 6 && size + 64 <= JUNK_MAX) {
+            for (unsigned i = 0; i < 64; i++) /* longer, and sometimes it says so */
+                packet[size++] = (uint8_t)test_random(random);
+            if (test_random(random) % 2 == 0 && size >= sizeof(struct proto_header)) {
+                uint32_t length = (uint32_t)size;
+                memcpy(packet + offsetof(struct proto_header, length), &length, sizeof length);
+            }
+        } else {
+            packet[at] = (uint8_t)test_random(random);
+        }
+    }
+    return size;
+}
+
+/* Sends a packet, some with descriptors. Returns false when the daemon has closed the connection. */
+static bool send_packet(int fd, const uint8_t *packet, size_t size, unsigned n_fds) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
+    } control = {0};
+    struct iovec piece = {(void *)packet, size};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    int fds[3] = {0, 1, 2};
+
+    if (n_fds > 0) {
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(header), fds, n_fds * sizeof(int));
+    }
+    ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && n_fds > 0 &&
+        errno == EPERM) /* a kernel that refuses descriptors at the door (SO_PASSRIGHTS) */
+        return send_packet(fd, packet, size, 0);
+    return n >= 0 || errno == EAGAIN; /* a full line: the daemon has stopped reading, as it may */
+}
+
+/* Asks a plain question behind the nonsense and reads until its answer comes, so that the nonsense has been
+ * dealt with. Returns 1, 0 when the daemon has closed the connection instead, or -1 when it did neither. */
+static int settle(int fd) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message message = {0};
+
+    if (!send_packet(fd, packet, encode(&message, PROTO_LIST_POOLS, UINT64_MAX, packet), 0))
+        return 0;
+    for (;;) {
+        /* no room for descriptors: the kernel drops those that come along */
+        ssize_t n = recv(fd, packet, sizeof packet, 0);
+        if (n == 0 || (n < 0 && (errno == ECONNRESET || errno == EPIPE)))
+            return 0;
+        if (n < 0 || proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &message, NULL) < 0)
+            return -1;
+        if (message.header.request == UINT64_MAX && message.header.operation == PROTO_POOLS)
+            return 1;
+        if (proto_message_fds(&message) > 0) {
+            message.opened.segment = message.lease.description.id;
+            send_packet(fd, packet, encode(&message, PROTO_OPENED, 0, packet), 0);
+        }
+    }
+}
+
+/* Opens a connection, in most cases with a proper greeting. -1: there is no daemon any more. */
+static int begin_connection(uint64_t *random) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    int fd = connect_to(getenv("GPUPOOL_SOCKET"), SOCK_SEQPACKET);
+    if (fd >= 0 && test_random(random) % 8 != 0)
+        send_packet(fd, packet, encode_hello(packet), 0);
+    return fd;
+}
+
+static size_t make_packet(uint64_t *random, uint8_t *packet) {
+    if (test_random(random) % 8 != 0) {
+        size_t size = make_valid(random, packet);
+        return test_random(random) % 4 != 0 ? mutate(random, packet, size) : size;
+    }
+    size_t size = 1 + test_random(random) % (test_random(random) % 2 == 0 ? 64 : JUNK_MAX);
+    for (size_t i = 0; i < size; i++)
+        packet[i] = (uint8_t)test_random(random);
+    return size;
+}
+
+/* A process full of nonsense: argument is "seed:packets". $GPUPOOL_SOCKET says where. */
+static int play_nonsense(int control, const char *argument) {
+    static uint8_t packet[JUNK_MAX];
+    unsigned long long start;
+    unsigned packets;
+    bool deaf = false;
+    int fd = -1;
+
+    (void)control;
+    if (sscanf(argument, "%llu:%u", &start, &packets) != 2)
+        return 90;
+    uint64_t random = start;
+    for (unsigned i = 0; i < packets; i++) {
+        if (fd < 0 || (deaf && test_random(&random) % 32 == 0)) {
+            close_fd(fd);
+            fd = begin_connection(&random);
+            deaf = test_random(&random) % 16 == 0; /* never reads what it is answered */
+            if (fd < 0)
+                return 1;
+        }
+        size_t size = make_packet(&random, packet);
+        unsigned n_fds = test_random(&random) % 8 == 0 ? 1 + (unsigned)(test_random(&random) % 3) : 0;
+        int open = send_packet(fd, packet, size, n_fds);
+        if (open == 1 && !deaf)
+            open = settle(fd);
+        if (open < 0)
+            return 2;
+        if (open == 0)
+            fd = close_fd(fd);
+    }
+    close_fd(fd);
+    return 0;
+}
+
+/* --- lines --- */
+
+static size_t make_line(uint64_t *random, char *line, size_t capacity) {
+    static const char *const lines[] = {
+        "{\"command\":\"stats\"}",           "{\"command\":\"ping\"}",
+        "{\"command\":\"pools\"}",           "{\"command\":\"sessions\"}",
+        "{\"command\":\"trim\",\"pool\":1}", "{\"command\":\"trim\"}",
+        "{\"command\":\"st\\u0061ts\"}",     "{\"command\":\"trim\",\"pool\":1e400}"};
+    size_t size = 0;
+
+    if (test_random(random) % 8 == 0) {
+        size = test_random(random) % (test_random(random) % 16 == 0 ? 17000 : 200);
+        for (size_t i = 0; i < size; i++)
+            line[i] = (char)test_random(random);
+    } else {
+        size = (size_t)snprintf(line, capacity, "%s",
+                                lines[test_random(random) % (sizeof lines / sizeof *lines)]);
+        for (uint64_t n = test_random(random) % 4; n > 0 && size > 0; n--) {
+            size_t at = test_random(random) % size;
+            if (test_random(random) % 4 == 0)
+                size = at;
+            else if (test_random(random) % 4 == 0)
+                line[at] = "{}[]\",:\\0 \x7f\xc3"[test_random(random) % 12];
+            else
+                line[at] = (char)test_random(random);
+        }
+    }
+    line[size++] = '\n';
+    return size;
+}
+
+/* Reads one line of an answer, which has to be JSON. Returns false at the end of the connection. */
+static bool read_answer(FILE *file) {
+    _cleanup_(freep) char *line = NULL;
+    size_t capacity = 0;
+
+    errno = 0;
+    if (getline(&line, &capacity, file) <= 0) {
+        assert_true(feof(file) || errno == ECONNRESET);
+        return false;
+    }
+    cJSON *answer = cJSON_Parse(line);
+    if (answer == NULL)
+        fail_msg("no JSON: %s", line);
+    cJSON_Delete(answer);
+    return true;
+}
+
+static void talk_nonsense_to_admin(struct test_daemon *daemon, unsigned lines) {
+    static char line[20000];
+    uint64_t random = seed;
+    FILE *file = NULL;
+
+    for (unsigned i = 0; i < lines; i++) {
+        if (file == NULL) {
+            int fd = connect_to(daemon->admin_socket, SOCK_STREAM);
+            assert_true(fd >= 0);
+            file = fdopen(fd, "r+e");
+            assert_non_null(file);
+        }
+        size_t size = make_line(&random, line, sizeof line);
+        unsigned questions = 0;
+        for (size_t j = 0; j < size; j++)
+            questions += line[j] == '\n';
+        bool open = send(fileno(file), line, size, MSG_NOSIGNAL) == (ssize_t)size;
+        for (; open && questions > 0; questions--)
+            open = read_answer(file);
+        if (!open || test_random(&random) % 64 == 0) {
+            fclose(file);
+            file = NULL;
+        }
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+/* --- the tests --- */
+
+struct scene {
+    struct test_daemon daemon;
+    char config[TEST_CONFIG_SIZE];
+    struct puppet good[2];
+    unsigned n_good, kinds[2], descriptors, threads;
+};
+
+static void scene_begin(struct scene *scene) {
+    daemon_start(&scene->daemon,
+                 &(struct daemon_options){.config = test_config(scene->config, POOL_MIB, POOL_MIB)});
+    scene->n_good = puppet_kinds(scene->kinds);
+    for (unsigned i = 0; i < scene->n_good; i++) {
+        struct puppet_command rounds = {
+            .verb = PUPPET_ROUNDS, .kind = scene->kinds[i], .size = 256 * KIB, .seed = 9, .number = 3};
+        puppet_connect(&scene->good[i], &scene->daemon);
+        PUPPET_MUST(&scene->good[i], puppet_call(&scene->good[i], &rounds));
+    }
+    (void)daemon_sum(&scene->daemon, "leases");
+    scene->descriptors = daemon_descriptors(&scene->daemon);
+    scene->threads = daemon_threads(&scene->daemon);
+    for (unsigned i = 0; i < scene->n_good; i++)
+        puppet_send(&scene->good[i],
+                    &(struct puppet_command){
+                        .verb = PUPPET_ROUNDS_ON, .kind = scene->kinds[i], .size = 256 * KIB, .seed = 11});
+}
+
+static void scene_end(struct scene *scene) {
+    struct test_daemon *daemon = &scene->daemon;
+
+    for (unsigned i = 0; i < scene->n_good; i++) {
+        if (puppet_has_answered(&scene->good[i]))
+            PUPPET_MUST(&scene->good[i], puppet_receive(&scene->good[i]));
+        puppet_send(&scene->good[i], &(struct puppet_command){.verb = PUPPET_STOP});
+        PUPPET_MUST(&scene->good[i], puppet_receive(&scene->good[i]));
+        print_message("%s: %llu rounds meanwhile\n", puppet_kind_name(scene->kinds[i]),
+                      (unsigned long long)scene->good[i].answer.number);
+        assert_true(scene->good[i].answer.number > 0);
+    }
+    WAIT_UNTIL(daemon_number(daemon, "sessions") == scene->n_good);
+    WAIT_UNTIL(daemon_sum(daemon, "leases") == 0 && daemon_sum(daemon, "quarantined_bytes") == 0);
+    assert_int_equal(daemon_sum(daemon, "waiters"), 0);
+    /* what the pools grew by has its descriptors; without that there are those of before */
+    for (unsigned i = 0; i < scene->n_good; i++)
+        puppet_quit(&scene->good[i]);
+    cJSON_Delete(daemon_ask(daemon, "{\"command\":\"trim\"}"));
+    WAIT_UNTIL(daemon_sum(daemon, "reserved_bytes") == 0);
+    WAIT_UNTIL(daemon_descriptors(daemon) <= scene->descriptors);
+    assert_int_equal(daemon_threads(daemon), scene->threads);
+    daemon_stop(daemon);
+}
+
+static void nonsense_packets_disturb_nobody(void **state) {
+    unsigned packets = test_number("GPUPOOL_TEST_FUZZ_PACKETS", PACKETS);
+    struct scene scene;
+    uint64_t random = seed;
+
+    (void)state;
+    scene_begin(&scene);
+    for (unsigned sent = 0; sent < packets; sent += PACKETS_A_PROCESS) {
+        struct puppet process;
+        char argument[64];
+        snprintf(argument, sizeof argument, "%llu:%u", (unsigned long long)test_random(&random),
+                 PACKETS_A_PROCESS);
+        puppet_start_role(&process, &scene.daemon, "nonsense", argument);
+        int status = test_wait(process.pid);
+        close_fd(process.fd);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+            fail_msg("packets %s: status 0x%x", argument, (unsigned)status);
+    }
+    scene_end(&scene);
+}
+
+static void nonsense_lines_disturb_nobody(void **state) {
+    struct scene scene;
+
+    (void)state;
+    scene_begin(&scene);
+    talk_nonsense_to_admin(&scene.daemon, test_number("GPUPOOL_TEST_FUZZ_PACKETS", PACKETS));
+    scene_end(&scene);
+}
+
+int main(int argc, char **argv) {
+    static const struct puppet_role roles[] = {{"nonsense", play_nonsense}, {NULL, NULL}};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nonsense_packets_disturb_nobody),
+        cmocka_unit_test(nonsense_lines_disturb_nobody),
+    };
+    int status = puppet_main(argc, argv, roles);
+    if (status >= 0)
+        return status;
+    seed = test_number("GPUPOOL_TEST_SEED", DEFAULT_SEED);
+    print_message("seed %llu\n", (unsigned long long)seed);
+    return test_finish(cmocka_run_group_tests(tests, NULL, NULL));
+}
