@@ -257,19 +257,49 @@ int config_set(struct config *config, const char *section, const char *key, cons
 
 struct reading {
     struct config *config;
+    FILE *file;
+    int lines;      /* read so far */
+    int error_line; /* of the complaint in error; 0: none */
+    int read_error; /* errno, when the file could not be read to its end */
     char *error;
     size_t error_size;
 };
 
+/* Gives inih one line a call, which is what it counts; it would take the rest of a line that is too long for
+ * it for a line of its own. After a mistake there is no more to read. */
+static char *read_line(char *text, int size, void *stream) {
+    struct reading *reading = stream;
+
+    if (reading->error_line != 0)
+        return NULL;
+    if (fgets(text, size, reading->file) == NULL) {
+        if (ferror(reading->file))
+            reading->read_error = errno;
+        return NULL;
+    }
+    reading->lines++;
+    if (strchr(text, '\n') != NULL)
+        return text;
+    char first = text[strspn(text, " \t")];
+    bool is_comment = first == '#' || first == ';';
+    for (int c = fgetc(reading->file), rest = 0; c != EOF && c != '\n'; c = fgetc(reading->file))
+        if (!is_comment && rest++ == 0) {
+            complain(reading->error, reading->error_size, "this line has more than %d characters", size - 1);
+            reading->error_line = reading->lines;
+        }
+    return reading->error_line != 0 ? NULL : text;
+}
+
 static int on_key(void *user, const char *section, const char *key, const char *value) {
     struct reading *reading = user;
-    if (reading->error[0] != '\0')
-        return 0; /* inih goes on after a mistake; the first one is what counts */
-    return config_set(reading->config, section, key, value, reading->error, reading->error_size) == 0;
+    if (config_set(reading->config, section, key, value, reading->error, reading->error_size) == 0)
+        return 1;
+    reading->error_line = reading->lines;
+    return 0;
 }
 
 int config_read_file(struct config *config, const char *path, char *error, size_t error_size) {
-    struct reading reading = {config, error, error_size};
+    struct reading reading = {.config = config, .error = error, .error_size = error_size};
     char complaint[512];
 
     error[0] = '\0';
@@ -279,16 +309,26 @@ int config_read_file(struct config *config, const char *path, char *error, size_
         snprintf(error, error_size, "%s: %s", path, strerror(-r));
         return r;
     }
-    int line = ini_parse_file(file, on_key, &reading);
-    if (line == 0)
+    reading.file = file;
+    int line = ini_parse_stream(read_line, &reading, on_key, &reading);
+    if (line < 0 || reading.read_error != 0) {
+        snprintf(error, error_size, "%s: cannot be read: %s", path,
+                 reading.read_error != 0 ? strerror(reading.read_error) : "out of memory");
+        return -EINVAL;
+    }
+    if (line == 0 && reading.error_line == 0)
         return 0;
+    /* inih goes on after a line that it does not understand: the first mistake is what counts */
+    bool is_ours = reading.error_line != 0 && (line == 0 || reading.error_line <= line);
     snprintf(complaint, sizeof complaint, "%s",
-             error[0] != '\0' ? error : "this line is neither [section] nor key = value");
-    if (line < 0)
-        snprintf(error, error_size, "%s: cannot be read", path);
-    else
-        snprintf(error, error_size, "%s:%d: %s", path, line, complaint);
+             is_ours ? error : "this line is neither [section] nor key = value");
+    snprintf(error, error_size, "%s:%d: %s", path, is_ours ? reading.error_line : line, complaint);
     return -EINVAL;
+}
+
+/* Exactly: half of 80 GiB is 40 GiB, and not a segment less. */
+static uint64_t percent_of(uint64_t bytes, uint64_t percent) {
+    return bytes / 100 * percent + bytes % 100 * percent / 100;
 }
 
 static uint64_t resolve_size(const struct config_size *one, const struct config_size *kind, uint64_t fallback,
@@ -296,7 +336,7 @@ static uint64_t resolve_size(const struct config_size *one, const struct config_
     const struct config_size *size = one != NULL && one->set ? one : kind;
     if (!size->set)
         return fallback;
-    return size->is_percent ? total_bytes / 100 * size->value : size->value;
+    return size->is_percent ? percent_of(total_bytes, size->value) : size->value;
 }
 
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
@@ -314,7 +354,7 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
             one = &section->pool; /* the UUID's section wins over the number's */
     }
     ret_sizes->limit_bytes = resolve_size(one ? &one->limit : NULL, &common->limit,
-                                          total_bytes / 100 * default_percent, total_bytes);
+                                          percent_of(total_bytes, default_percent), total_bytes);
     ret_sizes->step_bytes = resolve_size(one ? &one->step : NULL, &common->step, 64 * MIB, total_bytes);
     ret_sizes->reserve_bytes = resolve_size(one ? &one->reserve : NULL, &common->reserve, 0, total_bytes);
     int enabled = one != NULL && one->enabled >= 0 ? one->enabled : common->enabled;

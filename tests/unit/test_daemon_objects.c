@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold of the daemon's small objects, each alone: the configuration, the listener, the worker, and
+ * who a peer is.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "base/units.h"
+#include "daemon/config.h"
+#include "daemon/listener.h"
+#include "daemon/peer.h"
+#include "daemon/worker.h"
+#include "gpu/gpu.h"
+
+#define UUID_TEXT "GPU-00112233-4455-6677-8899-aabbccddeeff"
+
+static char directory[] = "/tmp/gpupool-objects-XXXXXX";
+
+static int make_directory(void **state) {
+    (void)state;
+    return mkdtemp(directory) == NULL ? -1 : 0;
+}
+
+static int remove_directory(void **state) {
+    (void)state;
+    return rmdir(directory); /* fails where a test left something */
+}
+
+/* A path in the directory. Lives until the second next call. */
+static const char *path_of(const char *name) {
+    static char paths[2][128];
+    static unsigned turn;
+    char *path = paths[turn++ % 2];
+    snprintf(path, sizeof paths[0], "%s/%s", directory, name);
+    return path;
+}
+
+static int open_fds(void) {
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+/* --- the configuration */
+
+static int read_text(struct config *config, const char *text, char *error, size_t error_size) {
+    const char *path = path_of("conf");
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+    config_init(config);
+    int r = config_read_file(config, path, error, error_size);
+    unlink(path);
+    return r;
+}
+
+static void a_good_file_says_what_it_says(void **state) {
+    struct config config;
+    struct config_pool_sizes sizes;
+    char error[512];
+    (void)state;
+
+    assert_int_equal(read_text(&config,
+                               "# a comment\n"
+                               "[daemon]\n"
+                               "socket = /run/x/data.sock ; and one behind it\n"
+                               "admin_socket=/run/x/admin.sock\n"
+                               "gpu = sim\n"
+                               "sim_gpus = 3\n"
+                               "sim_memory = 1.5 GiB\n"
+                               "sessions_limit = 7\n"
+                               "session_leases_limit = 9\n"
+                               "log_level = debug\n"
+                               "\n"
+                               "[device]\n"
+                               "limit = 75%\n"
+                               "step = 128MiB\n"
+                               "[host]\n"
+                               "enabled = no\n"
+                               "huge_pages = require\n"
+                               "[host 1]\n"
+                               "enabled = yes\n"
+                               "reserve = 1GiB\n",
+                               error, sizeof error),
+                     0);
+    assert_string_equal(config.socket, "/run/x/data.sock");
+    assert_string_equal(config.admin_socket, "/run/x/admin.sock");
+    assert_int_equal(config.gpu, CONFIG_GPU_SIM);
+    assert_int_equal(config.sim_gpus, 3);
+    assert_int_equal(config.sim_memory_bytes, 3 * GIB / 2);
+    assert_int_equal(config.sessions_limit, 7);
+    assert_int_equal(config.session_leases_limit, 9);
+    assert_int_equal(config.log_level, LOG_LEVEL_DEBUG);
+    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
+    assert_int_equal(sizes.limit_bytes, 750 * MIB);
+    assert_int_equal(sizes.step_bytes, 128 * MIB);
+    assert_int_equal(sizes.reserve_bytes, 0);
+    assert_true(sizes.enabled);
+    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 1000 * MIB, &sizes);
+    assert_false(sizes.enabled);
+    config_resolve(&config, PROTO_POOL_HOST, NULL, 1, 1000 * MIB, &sizes);
+    assert_true(sizes.enabled);
+    assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_REQUIRE);
+    assert_int_equal(sizes.reserve_bytes, GIB);
+    assert_int_equal(sizes.limit_bytes, 500 * MIB); /* the default: half of the node */
+    config_deinit(&config);
+}
+
+static void an_empty_file_leaves_the_defaults(void **state) {
+    struct config config;
+    struct config_pool_sizes sizes;
+    char error[512];
+    (void)state;
+
+    assert_int_equal(read_text(&config, "", error, sizeof error), 0);
+    assert_string_equal(config.socket, CONFIG_SOCKET_DEFAULT);
+    assert_int_equal(config.gpu, CONFIG_GPU_AUTO);
+    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
+    assert_int_equal(sizes.limit_bytes, 900 * MIB);
+    assert_int_equal(sizes.step_bytes, 64 * MIB);
+    assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_AUTO);
+    config_deinit(&config);
+}
+
+static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
+    static const struct {
+        const char *text;
+        unsigned line;
+        const char *complaint;
+    } mistakes[] = {
+        {"gpu = sim\n", 1, "before the first section"},
+        {"[daemon]\n\ngpu = nvidia\n", 3, "none of auto, cuda, sim, none"},
+        {"[daemon]\nGPU = sim\n", 2, "no key 'GPU'; see gpupoold.conf(5)"},
+        {"[daemon]\ngpus = 1\n", 2, "no key 'gpus'"},
+        {"[daemon]\nsocket = run/x.sock\n", 2, "not an absolute path"},
+        {"[daemon]\nsocket =\n", 2, "not an absolute path"},
+        {"[daemon]\nsocket = "
+         "/0123456789012345678901234567890123456789012345678901234567890123456789012345678901"
+         "23456789012345678901234567\n",
+         2, "more than 107 characters"},
+        {"[daemon]\nsim_gpus = 0\n", 2, "not a number from 1 to 16"},
+        {"[daemon]\nsim_gpus = 17\n", 2, "not a number from 1 to 16"},
+        {"[daemon]\nsim_gpus = 1x\n", 2, "not a number"},
+        {"[daemon]\nsim_gpus = -1\n", 2, "not a number"},
+        {"[daemon]\nsessions_limit = 99999999999999999999\n", 2, "not a number"},
+        {"[daemon]\nsession_leases_limit = many\n", 2, "not a number"},
+        {"[daemon]\nsim_memory = 1MiB\n", 2, "at least 2 MiB"},
+        {"[daemon]\nsim_memory = 50%\n", 2, "not a size"},
+        {"[daemon]\nlog_level = loud\n", 2, "none of error, warning, info, debug"},
+        {"[device]\nlimit = 101%\n", 2, "neither a size such as 64MiB nor a share such as 50%"},
+        {"[device]\nlimit = -5%\n", 2, "neither a size"},
+        {"[device]\nlimit = %\n", 2, "neither a size"},
+        {"[device]\nlimit = 5.5%\n", 2, "neither a size"},
+        {"[device]\nstep = 64 parsecs\n", 2, "neither a size"},
+        {"[device]\nreserve = 1000000 TiB\n", 2, "neither a size"},
+        {"[device]\nenabled = maybe\n", 2, "neither yes nor no"},
+        {"[device]\nhuge_pages = auto\n", 2, "[device] has no key 'huge_pages'"},
+        {"[host]\nhuge_pages = some\n", 2, "none of auto, off, require"},
+        {"[device 0x1]\nlimit = 1GiB\n", 2, "neither a device's number nor a GPU's UUID"},
+        {"[device GPU-1234]\nlimit = 1GiB\n", 2, "neither a device's number nor a GPU's UUID"},
+        {"[host " UUID_TEXT "]\nlimit = 1GiB\n", 2, "no NUMA node's number"},
+        {"[pool]\nlimit = 1GiB\n", 2, "there is no section [pool]"},
+        {"[daemon]\ngpu = sim\nrubbish\n", 3, "neither [section] nor key = value"},
+        {"[daemon\ngpu = sim\n", 1, "neither [section] nor key = value"},
+        /* of two mistakes the first, with its own text */
+        {"[daemon]\nsim_gpus = x\ngpu = y\n", 2, "sim_gpus"},
+        {"[daemon]\nrubbish\ngpu = y\n", 2, "neither [section] nor key = value"},
+        {"[daemon]\ngpu = y\nrubbish\n", 2, "gpu: 'y'"},
+    };
+    (void)state;
+
+    for (unsigned i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        struct config config;
+        char error[512], place[160];
+        assert_int_equal(read_text(&config, mistakes[i].text, error, sizeof error), -EINVAL);
+        snprintf(place, sizeof place, "%s:%u: ", path_of("conf"), mistakes[i].line);
+        if (strncmp(error, place, strlen(place)) != 0 || strstr(error, mistakes[i].complaint) == NULL)
+            fail_msg("'%s' was answered with '%s'", mistakes[i].text, error);
+        config_deinit(&config);
+    }
+}
+
+static void a_file_that_cannot_be_read_is_no_configuration(void **state) {
+    struct config config;
+    char error[512];
+    (void)state;
+
+    config_init(&config);
+    assert_int_equal(config_read_file(&config, path_of("none"), error, sizeof error), -ENOENT);
+    assert_non_null(strstr(error, "none"));
+    assert_true(config_read_file(&config, directory, error, sizeof error) <
+                0); /* a directory opens, and has no lines */
+    assert_non_null(strstr(error, directory));
+    config_deinit(&config);
+}
+
+static void a_long_line_is_read_whole_or_refused(void **state) {
+    struct config config;
+    char text[700], error[512];
+    (void)state;
+
+    /* inih's buffer has 200 characters: what stands behind them is still the same comment. */
+    snprintf(text, sizeof text, "[daemon]\n#%0199d sim_gpus = 4\ngpu = sim\n", 0);
+    assert_int_equal(read_text(&config, text, error, sizeof error), 0);
+    assert_int_equal(config.sim_gpus, 1);
+    assert_int_equal(config.gpu, CONFIG_GPU_SIM);
+    config_deinit(&config);
+    snprintf(text, sizeof text, "[daemon]\nlog_level =%0199d\ngpu = nonsense\n", 0);
+    assert_int_equal(read_text(&config, text, error, sizeof error), -EINVAL);
+    assert_non_null(strstr(error, ":2: this line has more than"));
+    config_deinit(&config);
+}
+
+static void the_nearest_word_on_a_pool_counts(void **state) {
+    struct config config;
+    struct config_pool_sizes sizes;
+    struct gpu_uuid uuid;
+    char error[512];
+    (void)state;
+
+    assert_int_equal(gpu_uuid_parse(UUID_TEXT, &uuid), 0);
+    for (unsigned order = 0; order < 2; order++) {
+        assert_int_equal(read_text(&config,
+                                   order == 0
+                                       ? "[device]\nlimit = 8GiB\nstep = 8MiB\n"
+                                         "[device 0]\nlimit = 4GiB\n[device " UUID_TEXT "]\nlimit = 2GiB\n"
+                                       : "[device " UUID_TEXT "]\nlimit = 2GiB\n[device 0]\nlimit = 4GiB\n"
+                                         "[device]\nlimit = 8GiB\nstep = 8MiB\n",
+                                   error, sizeof error),
+                         0);
+        config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 0, 80 * GIB, &sizes);
+        assert_int_equal(sizes.limit_bytes, 2 * GIB);
+        assert_int_equal(sizes.step_bytes, 8 * MIB); /* what it does not say, its kind does */
+        uuid.bytes[0] ^= 1;
+        config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 0, 80 * GIB, &sizes);
+        assert_int_equal(sizes.limit_bytes, 4 * GIB);
+        config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 1, 80 * GIB, &sizes);
+        assert_int_equal(sizes.limit_bytes, 8 * GIB);
+        config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
+        assert_int_equal(sizes.limit_bytes, 40 * GIB); /* what is said of devices says nothing of the host */
+        uuid.bytes[0] ^= 1;
+        config_deinit(&config);
+    }
+}
+
+static void a_section_met_twice_is_one(void **state) {
+    struct config config;
+    struct config_pool_sizes sizes;
+    char error[512];
+    (void)state;
+
+    assert_int_equal(read_text(&config,
+                               "[host 0]\nlimit = 4GiB\n[host 1]\nstep = 4MiB\n[host 0]\nreserve = 1GiB\n",
+                               error, sizeof error),
+                     0);
+    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
+    assert_int_equal(sizes.limit_bytes, 4 * GIB);
+    assert_int_equal(sizes.reserve_bytes, GIB);
+    /* the command line comes later and wins */
+    assert_int_equal(config_set(&config, "host 0", "limit", "2GiB", error, sizeof error), 0);
+    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
+    assert_int_equal(sizes.limit_bytes, 2 * GIB);
+    config_deinit(&config);
+}
+
+static void a_moved_configuration_takes_its_sections_along(void **state) {
+    struct config from, to;
+    struct config_pool_sizes sizes;
+    char error[512];
+    (void)state;
+
+    for (unsigned sections = 0; sections < 2; sections++) {
+        assert_int_equal(read_text(&from, sections ? "[host 0]\nlimit = 4GiB\n" : "[daemon]\ngpu = none\n",
+                                   error, sizeof error),
+                         0);
+        config_move(&to, &from);
+        assert_true(list_is_empty(&from.sections));
+        config_deinit(&from);
+        memset(&from, 0xa5, sizeof from); /* nothing points back */
+        config_resolve(&to, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
+        assert_int_equal(sizes.limit_bytes, sections ? 4 * GIB : 40 * GIB);
+        config_deinit(&to);
+    }
+}
+
+/* --- the listener */
+
+static int connect_to(const char *path, int type) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static bool exists(const char *path) {
+    struct stat status;
+    return lstat(path, &status) == 0;
+}
+
+static void a_listener_leaves_nothing_behind(void **state) {
+    struct listener listener;
+    struct stat status;
+    int before = open_fds();
+    (void)state;
+
+    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0640), 0);
+    assert_int_equal(lstat(path_of("sock"), &status), 0);
+    assert_int_equal(status.st_mode & 07777, 0640);
+    assert_true(fcntl(listener.fd, F_GETFD) & FD_CLOEXEC);
+    assert_true(fcntl(listener.fd, F_GETFL) & O_NONBLOCK);
+    assert_true(fcntl(listener.lock_fd, F_GETFD) & FD_CLOEXEC);
+    listener_close(&listener);
+    assert_false(exists(path_of("sock")));
+    assert_false(exists(path_of("sock.lock")));
+    assert_int_equal(open_fds(), before);
+    listener_close(&listener); /* does no harm */
+}
+
+static void a_second_daemon_is_refused(void **state) {
+    struct listener first, second;
+    int before = open_fds();
+    (void)state;
+
+    assert_int_equal(listener_open(&first, path_of("sock"), SOCK_STREAM, 0600), 0);
+    assert_int_equal(listener_open(&second, path_of("sock"), SOCK_STREAM, 0600), -EADDRINUSE);
+    _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_STREAM); /* the first is unharmed */
+    assert_true(client >= 0);
+    /* one that was made without the lock (another program's, systemd's) is not taken away either */
+    unlink(path_of("sock.lock"));
+    assert_int_equal(listener_open(&second, path_of("sock"), SOCK_STREAM, 0600), -EADDRINUSE);
+    assert_true(exists(path_of("sock")));
+    client = close_fd(client);
+    listener_close(&first);
+    unlink(path_of("sock.lock"));
+    assert_int_equal(open_fds(), before);
+}
+
+static void a_stale_socket_is_replaced(void **state) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct listener listener;
+    (void)state;
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path_of("sock"));
+    int dead = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(dead, (struct sockaddr *)&address, sizeof address), 0);
+    close(dead);
+    close(open(path_of("sock.lock"), O_CREAT | O_RDWR | O_CLOEXEC, 0600)); /* as after a kill */
+    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600), 0);
+    _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
+    assert_true(client >= 0);
+    listener_close(&listener);
+}
+
+static void what_is_no_socket_is_not_removed(void **state) {
+    struct listener listener;
+    struct stat status;
+    int before = open_fds();
+    (void)state;
+
+    close(open(path_of("sock"), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600), -EEXIST);
+    assert_int_equal(lstat(path_of("sock"), &status), 0);
+    assert_true(S_ISREG(status.st_mode));
+    assert_int_equal(unlink(path_of("sock")), 0);
+    unlink(path_of("sock.lock"));
+    assert_int_equal(open_fds(), before);
+    assert_int_equal(listener_open(&listener, path_of("none/sock"), SOCK_SEQPACKET, 0600), -ENOENT);
+    assert_int_equal(open_fds(), before);
+}
+
+static void only_a_listening_unix_socket_of_the_kind_is_adopted(void **state) {
+    struct listener listener, made;
+    int pair[2], pipes[2];
+    (void)state;
+
+    assert_int_equal(listener_open(&made, path_of("sock"), SOCK_SEQPACKET, 0600), 0);
+    assert_int_equal(listener_adopt(&listener, made.fd, SOCK_STREAM), -EINVAL);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(listener_adopt(&listener, pair[0], SOCK_SEQPACKET), -EINVAL); /* does not listen */
+    assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+    assert_int_equal(listener_adopt(&listener, pipes[0], SOCK_SEQPACKET), -EINVAL);
+    _cleanup_(close_fdp) int inet = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (inet >= 0)
+        assert_int_equal(listener_adopt(&listener, inet, SOCK_STREAM), -EINVAL);
+    close(pair[0]), close(pair[1]), close(pipes[0]), close(pipes[1]);
+
+    assert_int_equal(listener_adopt(&listener, fcntl(made.fd, F_DUPFD, 3), SOCK_SEQPACKET), 0);
+    assert_string_equal(listener.path, path_of("sock"));
+    assert_true(fcntl(listener.fd, F_GETFD) & FD_CLOEXEC);
+    listener_close(&listener);
+    assert_true(exists(path_of("sock"))); /* it is not ours to remove */
+    listener_close(&made);
+}
+
+static void on_accept(struct listener *listener, int fd) {
+    *(int *)listener->user = fd;
+}
+
+static void accepted_sockets_are_close_on_exec_and_do_not_block(void **state) {
+    struct listener listener;
+    uv_loop_t loop;
+    int accepted = -1;
+    (void)state;
+
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600), 0);
+    assert_int_equal(listener_start(&listener, &loop, on_accept, &accepted), 0);
+    _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
+    uv_run(&loop, UV_RUN_ONCE);
+    assert_true(accepted >= 0);
+    assert_true(fcntl(accepted, F_GETFD) & FD_CLOEXEC);
+    assert_true(fcntl(accepted, F_GETFL) & O_NONBLOCK);
+    close(accepted);
+    listener_close(&listener);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+/* --- the worker */
+
+struct test_job {
+    struct worker_job job;
+    unsigned number;
+    int gate_fd; /* a byte opens it; -1: none */
+    pthread_t ran_on;
+    unsigned *order;
+    unsigned *n_ran, *n_done;
+    pthread_t loop_thread;
+};
+
+static void job_run(struct worker_job *job) {
+    struct test_job *self = (struct test_job *)(void *)job;
+    char byte;
+    if (self->gate_fd >= 0 && read(self->gate_fd, &byte, 1) < 0)
+        abort();
+    self->ran_on = pthread_self();
+    self->order[(*self->n_ran)++] = self->number; /* one thread, in order: nobody else writes it */
+}
+
+static void job_done(struct worker_job *job) {
+    struct test_job *self = (struct test_job *)(void *)job;
+    assert_true(pthread_equal(pthread_self(), self->loop_thread));
+    assert_false(pthread_equal(self->ran_on, self->loop_thread));
+    assert_int_equal(self->order[*self->n_done], self->number);
+    (*self->n_done)++;
+    free(self);
+}
+
+#define JOBS 20u
+
+struct work {
+    uv_loop_t loop;
+    struct worker worker;
+    unsigned order[JOBS], n_ran, n_done;
+};
+
+static void work_submit(struct work *work, unsigned number, int gate_fd) {
+    struct test_job *job = malloc(sizeof *job);
+    assert_non_null(job);
+    *job = (struct test_job){.job = {.run = job_run, .done = job_done},
+                             .number = number,
+                             .gate_fd = gate_fd,
+                             .order = work->order,
+                             .n_ran = &work->n_ran,
+                             .n_done = &work->n_done,
+                             .loop_thread = pthread_self()};
+    worker_submit(&work->worker, &job->job);
+}
+
+static void jobs_run_in_order_and_are_done_on_the_loop(void **state) {
+    struct work work = {0};
+    (void)state;
+
+    assert_int_equal(uv_loop_init(&work.loop), 0);
+    assert_int_equal(worker_start(&work.worker, &work.loop, "test"), 0);
+    for (unsigned i = 0; i < JOBS; i++)
+        work_submit(&work, i, -1);
+    while (work.n_done < JOBS)
+        uv_run(&work.loop, UV_RUN_ONCE);
+    assert_int_equal(work.worker.pending, 0);
+    worker_stop(&work.worker);
+    uv_run(&work.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&work.loop), 0);
+}
+
+static void stopping_finishes_the_jobs_at_hand(void **state) {
+    struct work work = {0};
+    int gate[2];
+    (void)state;
+
+    assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
+    assert_int_equal(uv_loop_init(&work.loop), 0);
+    assert_int_equal(worker_start(&work.worker, &work.loop, "test"), 0);
+    for (unsigned i = 0; i < JOBS; i++)
+        work_submit(&work, i, i == 0 ? gate[0] : -1);
+    assert_int_equal(work.n_done, 0);
+    assert_int_equal(write(gate[1], "x", 1), 1);
+    worker_stop(&work.worker); /* the loop has not turned once */
+    assert_int_equal(work.n_ran, JOBS);
+    assert_int_equal(work.n_done, JOBS);
+    uv_run(&work.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&work.loop), 0);
+    close(gate[0]), close(gate[1]);
+}
+
+static void a_worker_that_stands_still_is_noticed(void **state) {
+    struct work work = {0};
+    int gate[2];
+    (void)state;
+
+    assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
+    assert_int_equal(uv_loop_init(&work.loop), 0);
+    assert_int_equal(worker_start(&work.worker, &work.loop, "test"), 0);
+    assert_true(worker_is_alive(&work.worker)); /* idle, however often it is looked at */
+    assert_true(worker_is_alive(&work.worker));
+    work_submit(&work, 0, gate[0]);
+    worker_is_alive(&work.worker);
+    assert_false(worker_is_alive(&work.worker));
+    worker_beat(&work.worker); /* what a long job reports */
+    assert_true(worker_is_alive(&work.worker));
+    assert_int_equal(write(gate[1], "x", 1), 1);
+    while (work.n_done < 1)
+        uv_run(&work.loop, UV_RUN_ONCE);
+    assert_true(worker_is_alive(&work.worker));
+    worker_stop(&work.worker);
+    uv_run(&work.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&work.loop), 0);
+    close(gate[0]), close(gate[1]);
+}
+
+/* --- the peer */
+
+static void a_peer_is_who_the_kernel_says(void **state) {
+    struct peer peer;
+    int pair[2], pidfd = -1;
+    (void)state;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(peer_identify(pair[0], &peer), 0);
+    assert_int_equal(peer.pid, getpid());
+    assert_int_equal(peer.uid, geteuid());
+    assert_int_equal(peer.gid, getegid());
+    assert_int_equal(strncmp(peer.command, "test_daemon", 11), 0);
+    assert_int_equal(peer_open_pidfd(pair[0], peer.pid, &pidfd), 0);
+    assert_true(fcntl(pidfd, F_GETFD) & FD_CLOEXEC);
+    struct pollfd alive = {.fd = pidfd, .events = POLLIN};
+    assert_int_equal(poll(&alive, 1, 0), 0);
+    close(pidfd), close(pair[0]), close(pair[1]);
+}
+
+static void a_dead_peers_pidfd_says_so(void **state) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct listener listener;
+    struct peer peer;
+    int status, pidfd = -1;
+    (void)state;
+
+    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600), 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", listener.path);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+        _exit(connect(fd, (struct sockaddr *)&address, sizeof address) == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    int fd = accept4(listener.fd, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(peer_identify(fd, &peer), 0);
+    assert_int_equal(peer.pid, child);
+    assert_string_equal(peer.command, "?");
+    int r = peer_open_pidfd(fd, peer.pid, &pidfd);
+    if (r == 0) {
+        struct pollfd over = {.fd = pidfd, .events = POLLIN};
+        assert_int_equal(poll(&over, 1, 0), 1);
+        close(pidfd);
+    } else {
+        assert_int_equal(r, -ESRCH); /* kernels before 6.18 */
+        assert_int_equal(pidfd, -1);
+    }
+    close(fd);
+    listener_close(&listener);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_good_file_says_what_it_says),
+        cmocka_unit_test(an_empty_file_leaves_the_defaults),
+        cmocka_unit_test(a_mistake_is_refused_with_its_line_and_a_remedy),
+        cmocka_unit_test(a_file_that_cannot_be_read_is_no_configuration),
+        cmocka_unit_test(a_long_line_is_read_whole_or_refused),
+        cmocka_unit_test(the_nearest_word_on_a_pool_counts),
+        cmocka_unit_test(a_section_met_twice_is_one),
+        cmocka_unit_test(a_moved_configuration_takes_its_sections_along),
+        cmocka_unit_test(a_listener_leaves_nothing_behind),
+        cmocka_unit_test(a_second_daemon_is_refused),
+        cmocka_unit_test(a_stale_socket_is_replaced),
+        cmocka_unit_test(what_is_no_socket_is_not_removed),
+        cmocka_unit_test(only_a_listening_unix_socket_of_the_kind_is_adopted),
+        cmocka_unit_test(accepted_sockets_are_close_on_exec_and_do_not_block),
+        cmocka_unit_test(jobs_run_in_order_and_are_done_on_the_loop),
+        cmocka_unit_test(stopping_finishes_the_jobs_at_hand),
+        cmocka_unit_test(a_worker_that_stands_still_is_noticed),
+        cmocka_unit_test(a_peer_is_who_the_kernel_says),
+        cmocka_unit_test(a_dead_peers_pidfd_says_so),
+    };
+    return cmocka_run_group_tests_name("the daemon's small objects", tests, make_directory, remove_directory);
+}
