@@ -415,6 +415,27 @@ static void only_a_listening_unix_socket_of_the_kind_is_adopted(void **state) {
     listener_close(&made);
 }
 
+/* The kernel's name of a socket has no NUL where the path fills it. */
+static void an_adopted_path_may_fill_the_address(void **state) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct listener listener;
+    (void)state;
+
+    memset(address.sun_path, 'x', sizeof address.sun_path);
+    memcpy(address.sun_path, directory, strlen(directory));
+    address.sun_path[strlen(directory)] = '/';
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(listener_adopt(&listener, fd, SOCK_STREAM), 0);
+    assert_int_equal(strlen(listener.path), sizeof address.sun_path - 1); /* cut, for messages */
+    listener_close(&listener);
+    char path[sizeof address.sun_path + 1] = "";
+    memcpy(path, address.sun_path, sizeof address.sun_path);
+    assert_int_equal(unlink(path), 0);
+}
+
 static void on_accept(struct listener *listener, int fd) {
     *(int *)listener->user = fd;
 }
@@ -621,6 +642,7 @@ int main(void) {
         cmocka_unit_test(a_stale_socket_is_replaced),
         cmocka_unit_test(what_is_no_socket_is_not_removed),
         cmocka_unit_test(only_a_listening_unix_socket_of_the_kind_is_adopted),
+        cmocka_unit_test(an_adopted_path_may_fill_the_address),
         cmocka_unit_test(accepted_sockets_are_close_on_exec_and_do_not_block),
         cmocka_unit_test(jobs_run_in_order_and_are_done_on_the_loop),
         cmocka_unit_test(stopping_finishes_the_jobs_at_hand),
