@@ -40,6 +40,39 @@ static size_t utf8_length(const unsigned char *text, size_t size) {
     return length;
 }
 
+static size_t count_digits(const unsigned char *text, size_t size) {
+    size_t digits = 0;
+    while (digits < size && text[digits] >= '0' && text[digits] <= '9')
+        digits++;
+    return digits;
+}
+
+/* The length of the number that begins at text, or 0 where JSON knows none like it: cJSON takes what strtod
+ * takes, so also 01 and 1. */
+static size_t number_length(const unsigned char *text, size_t size) {
+    size_t i = text[0] == '-' ? 1 : 0, digits = count_digits(text + i, size - i);
+
+    if (digits == 0 || (digits > 1 && text[i] == '0'))
+        return 0;
+    i += digits;
+    if (i < size && text[i] == '.') {
+        digits = count_digits(text + i + 1, size - i - 1);
+        if (digits == 0)
+            return 0;
+        i += 1 + digits;
+    }
+    if (i < size && (text[i] == 'e' || text[i] == 'E')) {
+        i++;
+        if (i < size && (text[i] == '+' || text[i] == '-'))
+            i++;
+        digits = count_digits(text + i, size - i);
+        if (digits == 0)
+            return 0;
+        i += digits;
+    }
+    return i;
+}
+
 /* Returns NULL, or what is wrong with the line before JSON is even looked at. */
 static const char *scan(const char *line, size_t size) {
     const unsigned char *text = (const unsigned char *)line;
@@ -52,7 +85,16 @@ static const char *scan(const char *line, size_t size) {
             return "the request is not valid UTF-8";
         if (text[i] < ' ' && text[i] != '\t' && text[i] != '\r')
             return "the request has a control character in it";
+        if (!in_string && (text[i] == '-' || count_digits(text + i, 1) > 0)) {
+            length = number_length(text + i, size - i);
+            if (length == 0)
+                return "the request has a number that is none in JSON";
+            i += length;
+            continue;
+        }
         if (in_string && text[i] == '\\') {
+            if (size - i >= 6 && memcmp(text + i + 1, "u0000", 5) == 0)
+                return "the request has a NUL in it"; /* where cJSON's strings would end */
             i += 2; /* whatever is escaped, a multi-byte character cannot be */
             continue;
         }

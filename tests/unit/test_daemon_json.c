@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The administrative commands, line by line: what is JSON and known is answered, everything else gets an
+ * error, and every answer is one line of JSON by a reader that shares nothing with the writer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "client/tool/json.h"
+#include "core_fixture.h"
+#include "daemon/admin.h"
+#include "daemon/admin_json.h"
+#include "daemon/daemon.h"
+
+#define UID_STRANGER 65533u
+
+/* --- a recogniser of RFC 8259; returns what follows the value, NULL where there is none */
+
+static const char *json_value(const char *text, unsigned depth);
+
+static const char *json_blank(const char *text) {
+    return text + strspn(text, " \t\r\n");
+}
+
+static const char *json_string(const char *text) {
+    if (*text++ != '"')
+        return NULL;
+    for (; *text != '"'; text++) {
+        if ((unsigned char)*text < ' ')
+            return NULL;
+        if (*text != '\\')
+            continue;
+        text++;
+        if (*text == 'u' && strspn(text + 1, "0123456789abcdefABCDEF") >= 4)
+            text += 4;
+        else if (*text == '\0' || strchr("\"\\/bfnrt", *text) == NULL)
+            return NULL;
+    }
+    return text + 1;
+}
+
+static const char *json_digits(const char *text) {
+    size_t digits = strspn(text, "0123456789");
+    return digits == 0 ? NULL : text + digits;
+}
+
+static const char *json_number(const char *text) {
+    text += *text == '-';
+    text = *text == '0' ? text + 1 : json_digits(text);
+    if (text != NULL && *text == '.')
+        text = json_digits(text + 1);
+    if (text != NULL && (*text == 'e' || *text == 'E'))
+        text = json_digits(text + 1 + strspn(text + 1, "+-"));
+    return text;
+}
+
+static const char *json_members(const char *text, char end, unsigned depth) {
+    text = json_blank(text + 1);
+    if (*text == end)
+        return text + 1;
+    for (;; text++) {
+        if (end == '}') {
+            text = json_string(json_blank(text));
+            if (text == NULL || *(text = json_blank(text)) != ':')
+                return NULL;
+            text++;
+        }
+        text = json_value(text, depth);
+        if (text == NULL)
+            return NULL;
+        text = json_blank(text);
+        if (*text == end)
+            return text + 1;
+        if (*text != ',')
+            return NULL;
+    }
+}
+
+static const char *json_value(const char *text, unsigned depth) {
+    text = json_blank(text);
+    if (depth > 8)
+        return NULL;
+    if (*text == '{')
+        return json_members(text, '}', depth + 1);
+    if (*text == '[')
+        return json_members(text, ']', depth + 1);
+    if (*text == '"')
+        return json_string(text);
+    if (strncmp(text, "true", 4) == 0 || strncmp(text, "null", 4) == 0)
+        return text + 4;
+    if (strncmp(text, "false", 5) == 0)
+        return text + 5;
+    return json_number(text);
+}
+
+/* One object and a newline, and no other newline. */
+static void assert_is_reply(const char *line) {
+    assert_non_null(line);
+    assert_int_equal(*line, '{');
+    const char *end = json_value(line, 0);
+    assert_non_null(end);
+    assert_string_equal(end, "\n");
+    assert_ptr_equal(strchr(line, '\n'), end);
+}
+
+/* --- a daemon with a pool and no loop */
+
+static struct supplier supplier;
+static struct daemon *the_daemon;
+
+static int make_daemon(void **state) {
+    (void)state;
+    the_daemon = calloc(1, sizeof *the_daemon);
+    if (the_daemon == NULL)
+        return -1;
+    the_daemon->core = core_make();
+    the_daemon->gpu_kind = PROTO_GPU_SIM;
+    the_daemon->started_ns = clock_now_ns();
+    snprintf(the_daemon->data_listener.path, sizeof the_daemon->data_listener.path, "/run/\"quoted\"\\path");
+    daemon_add_notice(the_daemon, "a notice with \"quotes\" and a \t tab");
+    add_pool(the_daemon->core, 64 * MIB, 8 * MIB, 0)->owner = &supplier;
+    add_starting_pool(the_daemon->core, 64 * MIB, 8 * MIB, 0)->owner = &supplier;
+    core_pool_failed(the_daemon->core->pools[1], "an error with \"quotes\", \\ and \x01", 0);
+    return 0;
+}
+
+static int drop_daemon(void **state) {
+    (void)state;
+    core_destroy(the_daemon->core);
+    free(the_daemon);
+    return 0;
+}
+
+static char *ask_json(uid_t uid, const char *line, size_t size) {
+    /* in memory of its own size, so that reading beyond the line is seen */
+    char *copy = malloc(size > 0 ? size : 1);
+    assert_non_null(copy);
+    memcpy(copy, line, size);
+    char *reply = admin_json_answer(the_daemon, uid, copy, size);
+    free(copy);
+    assert_is_reply(reply);
+    *strchr(reply, '\n') = '\0';
+    return reply;
+}
+
+static void expect_error(uid_t uid, const char *line, size_t size, const char *code) {
+    struct reply *read = NULL;
+    char *reason = NULL, *reply = ask_json(uid, line, size);
+    if (reply_read(reply, strlen(reply), REPLY_DAEMON, &read, &reason) != 0 || read->error_code == NULL ||
+        strcmp(read->error_code, code) != 0)
+        fail_msg("%.*s was answered with %s", (int)size, line, reply);
+    assert_true(strlen(read->error_message) > 0);
+    reply_free(read);
+    free(reply);
+}
+
+static struct reply *expect_reply(uid_t uid, const char *line, unsigned parts) {
+    struct reply *read = NULL;
+    char *reason = NULL, *reply = ask_json(uid, line, strlen(line));
+    if (reply_read(reply, strlen(reply), parts, &read, &reason) != 0 || read->error_code != NULL)
+        fail_msg("%s was answered with %s: %s", line, reply, reason != NULL ? reason : "");
+    free(reply);
+    return read;
+}
+
+static void good_lines_are_answered(void **state) {
+    static const struct {
+        const char *line;
+        unsigned parts;
+    } good[] = {
+        {"{\"command\":\"ping\"}", REPLY_DAEMON},
+        {" \t{ \"command\" : \"ping\" } \r", REPLY_DAEMON},
+        {"{\"\\u0063ommand\":\"\\u0070ing\"}", REPLY_DAEMON},
+        {"{\"command\":\"stats\"}", REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS},
+        {"{\"command\":\"pools\"}", REPLY_POOLS},
+        {"{\"command\":\"sessions\"}", REPLY_SESSIONS},
+    };
+    (void)state;
+    for (unsigned i = 0; i < sizeof good / sizeof *good; i++)
+        reply_free(expect_reply(UID_STRANGER, good[i].line, good[i].parts)); /* reading is for everybody */
+}
+
+static void bad_lines_are_answered_with_an_error(void **state) {
+    static const char *const bad[] = {
+        "",
+        " ",
+        "null",
+        "1",
+        "\"stats\"",
+        "[]",
+        "[{\"command\":\"stats\"}]",
+        "{}",
+        "{",
+        "}",
+        "{\"command\"}",
+        "{\"command\":}",
+        "{\"command\":\"stats\"",
+        "{\"command\":\"stats\"}}",
+        "{\"command\":\"stats\"}{}",
+        "{\"command\":\"stats\"} x",
+        "{\"command\":\"stats\",}",
+        "{'command':'stats'}",
+        "{command:\"stats\"}",
+        "{\"command\":stats}",
+        "{\"command\":null}",
+        "{\"command\":1}",
+        "{\"command\":true}",
+        "{\"command\":[\"stats\"]}",
+        "{\"command\":{\"command\":\"stats\"}}",
+        /* another case, twice, unknown */
+        "{\"Command\":\"stats\"}",
+        "{\"COMMAND\":\"stats\"}",
+        "{\"command\":\"stats\",\"Command\":\"stats\"}",
+        "{\"command\":\"stats\",\"command\":\"stats\"}",
+        "{\"command\":\"trim\",\"pool\":1,\"pool\":1}",
+        "{\"command\":\"stats\",\"verbose\":true}",
+        "{\"command\":\"stats\",\"\":1}",
+        "{\"command\":\"stats\",\"pool\":1}",
+        /* numbers */
+        "{\"command\":\"trim\",\"pool\":01}",
+        "{\"command\":\"trim\",\"pool\":-01}",
+        "{\"command\":\"trim\",\"pool\":1.}",
+        "{\"command\":\"trim\",\"pool\":.1}",
+        "{\"command\":\"trim\",\"pool\":+1}",
+        "{\"command\":\"trim\",\"pool\":1e}",
+        "{\"command\":\"trim\",\"pool\":1e+}",
+        "{\"command\":\"trim\",\"pool\":0x1}",
+        "{\"command\":\"trim\",\"pool\":-}",
+        "{\"command\":\"trim\",\"pool\":1e400}",
+        "{\"command\":\"trim\",\"pool\":-1e400}",
+        "{\"command\":\"trim\",\"pool\":NaN}",
+        "{\"command\":\"trim\",\"pool\":Infinity}",
+        "{\"command\":\"trim\",\"pool\":-1}",
+        "{\"command\":\"trim\",\"pool\":1.5}",
+        "{\"command\":\"trim\",\"pool\":\"1\"}",
+        "{\"command\":\"trim\",\"pool\":null}",
+        "{\"command\":\"trim\",\"pool\":4294967296}",
+        "{\"command\":\"trim\",\"pool\":4294967297}",
+        "{\"command\":\"trim\",\"pool\":9007199254740993}",
+        "{\"command\":\"trim\",\"pool\":18446744073709551617}",
+        "{\"command\":\"trim\",\"pool\":"
+        "99999999999999999999999999999999999999999999999999999999999999999999}",
+        "{\"command\":\"trim\",\"pool\":1 1}",
+        /* bytes */
+        "{\"command\":\"st\xff"
+        "ats\"}",
+        "{\"command\":\"\xc0\xaf\"}",
+        "{\"command\":\"\xed\xa0\x80\"}",
+        "{\"command\":\"\xf4\x90\x80\x80\"}",
+        "{\"command\":\"\xe2\x82\"}",
+        "{\"command\":\"stats\"}\xc3",
+        "\xc3",
+        "{\"command\":\"sta\x01ts\"}",
+        "{\"command\":\"stats\"}\x0b",
+        "{\"command\":\"\\",
+        "{\"command\":\"\\x\"}",
+        "{\"command\":\"\\u12\"}",
+        "{\"command\":\"\\ud800\"}",
+        "{\"command\":\"stats\\u0000\"}",
+        "{\"command\\u0000\":\"stats\"}",
+        /* depth */
+        "{\"command\":[[[[[[]]]]]]}",
+        "[[[[[[[[[[",
+        "{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":1}}}}}",
+    };
+    (void)state;
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect_error(0, bad[i], strlen(bad[i]), "invalid-request");
+    expect_error(0, "{\"command\":\"stats\"}\0", 20, "invalid-request");
+    expect_error(0, "{\"command\":\"sta\0ts\"}", 20, "invalid-request");
+    expect_error(0, "{\"command\":\"stat\"}", 18, "unknown-command");
+    expect_error(0, "{\"command\":\"\"}", 14, "unknown-command");
+    expect_error(0, "{\"command\":\"STATS\"}", 19, "unknown-command");
+    expect_error(0, "{\"command\":\"trim\",\"pool\":0}", 27, "no-such-pool");
+    expect_error(0, "{\"command\":\"trim\",\"pool\":3}", 27, "no-such-pool");
+    expect_error(0, "{\"command\":\"trim\",\"pool\":4294967295}", 36, "no-such-pool");
+}
+
+static void the_longest_line_is_answered(void **state) {
+    static const char fillings[] = {'[', '{', '"', '\\', ' ', '1', 'a', '-', ','};
+    char *line = malloc(ADMIN_LINE_MAX);
+    (void)state;
+    assert_non_null(line);
+    for (unsigned i = 0; i < sizeof fillings; i++) {
+        memset(line, fillings[i], ADMIN_LINE_MAX);
+        expect_error(0, line, ADMIN_LINE_MAX, "invalid-request");
+    }
+    free(line);
+}
+
+static void any_byte_of_a_good_line_may_be_another(void **state) {
+    const char good[] = "{\"command\":\"trim\",\"pool\":12}";
+    char line[sizeof good];
+    (void)state;
+    for (size_t at = 0; at < sizeof good - 1; at++)
+        for (unsigned byte = 0; byte < 256; byte++) {
+            memcpy(line, good, sizeof good);
+            line[at] = (char)byte;
+            free(ask_json(0, line, sizeof good - 1)); /* one line of JSON, whatever was asked */
+        }
+}
+
+static void trim_is_for_root_and_the_daemons_own_user(void **state) {
+    const char trim[] = "{\"command\":\"trim\"}", one[] = "{\"command\":\"trim\",\"pool\":1}";
+    struct core *core = the_daemon->core;
+    (void)state;
+
+    struct session *session = open_session(core, 1, UID_A);
+    take_growing(session, core->pools[0], MIB, 0);
+    close_session(session, 0);
+    expect_error(UID_STRANGER, trim, sizeof trim - 1, "permission-denied");
+    expect_error(UID_STRANGER, one, sizeof one - 1, "permission-denied");
+    assert_int_equal(core->pools[0]->retiring_bytes, 0);
+    struct reply *reply = expect_reply(geteuid(), one, REPLY_TRIMMED);
+    assert_int_equal(reply->trimmed_bytes, 8 * MIB);
+    assert_int_equal(reply->n_trimmed, 1);
+    assert_int_equal(reply->trimmed[0].id, 1);
+    reply_free(reply);
+    assert_int_equal(retire_all(core, 0), 8 * MIB);
+    reply = expect_reply(0, trim, REPLY_TRIMMED);
+    assert_int_equal(reply->trimmed_bytes, 0);
+    assert_int_equal(reply->n_trimmed, 2);
+    reply_free(reply);
+}
+
+static void stats_tell_what_is(void **state) {
+    struct core *core = the_daemon->core;
+    struct peer peer = {.pid = 4711, .uid = UID_A, .gid = 7, .command = "py\"thon\\"};
+    struct session *session = NULL;
+    (void)state;
+
+    assert_int_equal(core_session_open(core, &peer, 0, &session), 0);
+    describe(take_growing(session, core->pools[0], MIB, 0), NULL);
+    take(session, core->pools[0], MIB, 0);
+    struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"stats\"}",
+                                       REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS);
+    assert_string_equal(reply->daemon.gpu, "sim");
+    assert_string_equal(reply->daemon.socket, "/run/\"quoted\"\\path");
+    assert_int_equal(reply->daemon.pid, getpid());
+    assert_int_equal(reply->daemon.n_notices, 1);
+    assert_string_equal(reply->daemon.notices[0], "a notice with \"quotes\" and a \t tab");
+    assert_int_equal(reply->n_pools, 2);
+    assert_string_equal(reply->pools[0].state, "ready");
+    assert_int_equal(reply->pools[0].reserved_bytes, 8 * MIB);
+    assert_int_equal(reply->pools[0].leased_bytes, 2 * MIB);
+    assert_int_equal(reply->pools[0].free_bytes, 6 * MIB);
+    assert_int_equal(reply->pools[0].leases, 2);
+    assert_int_equal(reply->pools[0].acquires, core->pools[0]->n_acquires);
+    assert_string_equal(reply->pools[1].state, "failed");
+    assert_non_null(strstr(reply->pools[1].last_error, "an error with \"quotes\", \\"));
+    assert_int_equal(reply->n_sessions, 1);
+    assert_int_equal(reply->sessions[0].pid, 4711);
+    assert_string_equal(reply->sessions[0].command, "py\"thon\\");
+    assert_string_equal(reply->sessions[0].state, "active");
+    assert_int_equal(reply->sessions[0].leased_bytes, 2 * MIB);
+    reply_free(reply);
+
+    lose_session(session, 0);
+    reply = expect_reply(UID_STRANGER, "{\"command\":\"sessions\"}", REPLY_SESSIONS);
+    assert_string_equal(reply->sessions[0].state, "quarantined");
+    assert_string_equal(reply->sessions[0].quarantine_reason, "waiting for its process to end");
+    reply_free(reply);
+    session_gone(session, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(good_lines_are_answered, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(bad_lines_are_answered_with_an_error, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(the_longest_line_is_answered, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(any_byte_of_a_good_line_may_be_another, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(trim_is_for_root_and_the_daemons_own_user, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(stats_tell_what_is, make_daemon, drop_daemon),
+    };
+    return cmocka_run_group_tests_name("administrative commands", tests, NULL, NULL);
+}
