@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host memory as the daemon makes it: sealed, of its size, zero, with its pages there; and whatever system
+ * call fails on the way, descriptors and mappings are afterwards what they were before.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/units.h"
+#include "daemon/backing.h"
+#include "daemon/numa.h"
+
+static unsigned fault_countdown; /* 0: not armed */
+static unsigned faults;
+static int fault_errno;
+static const char *fault_call; /* the last that failed */
+
+static bool fault_now(const char *call) {
+    if (fault_countdown == 0 || --fault_countdown > 0)
+        return false;
+    faults++;
+    fault_call = call;
+    errno = fault_errno;
+    return true;
+}
+
+void *__real_calloc(size_t count, size_t size);
+int __real_memfd_create(const char *name, unsigned flags);
+int __real_ftruncate(int fd, off_t size);
+int __real_fcntl(int fd, int command, ...);
+void *__real_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
+int __real_madvise(void *address, size_t size, int advice);
+int __real_mlock(const void *address, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+int __wrap_memfd_create(const char *name, unsigned flags);
+int __wrap_ftruncate(int fd, off_t size);
+int __wrap_fcntl(int fd, int command, ...);
+void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
+int __wrap_madvise(void *address, size_t size, int advice);
+int __wrap_mlock(const void *address, size_t size);
+
+void *__wrap_calloc(size_t count, size_t size) {
+    return fault_now("calloc") ? NULL : __real_calloc(count, size);
+}
+
+int __wrap_memfd_create(const char *name, unsigned flags) {
+    return fault_now("memfd_create") ? -1 : __real_memfd_create(name, flags);
+}
+
+int __wrap_ftruncate(int fd, off_t size) {
+    return fault_now("ftruncate") ? -1 : __real_ftruncate(fd, size);
+}
+
+int __wrap_fcntl(int fd, int command, ...) {
+    va_list arguments;
+    va_start(arguments, command);
+    long argument = va_arg(arguments, long);
+    va_end(arguments);
+    return fault_now("fcntl") ? -1 : __real_fcntl(fd, command, argument);
+}
+
+void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset) {
+    return fault_now("mmap") ? MAP_FAILED : __real_mmap(address, size, protection, flags, fd, offset);
+}
+
+int __wrap_madvise(void *address, size_t size, int advice) {
+    return fault_now("madvise") ? -1 : __real_madvise(address, size, advice);
+}
+
+int __wrap_mlock(const void *address, size_t size) {
+    return fault_now("mlock") ? -1 : __real_mlock(address, size);
+}
+
+static int open_fds(void) {
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++)
+        count += __real_fcntl(fd, F_GETFD, 0L) >= 0;
+    return count;
+}
+
+/* Mappings of the daemon's memfds in this process. */
+static int mappings(void) {
+    FILE *file = fopen("/proc/self/maps", "re");
+    char line[512];
+    int count = 0;
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, "memfd:gpupool") != NULL;
+    fclose(file);
+    return count;
+}
+
+static void assert_is_good(const struct backing *backing, uint64_t size) {
+    struct stat status;
+
+    assert_int_equal(backing->kind, PROTO_SEGMENT_MEMFD);
+    assert_int_equal(backing->size_bytes, size);
+    assert_non_null(backing_pages_name(backing->pages));
+    assert_int_equal(fstat(backing->fd, &status), 0);
+    assert_int_equal(status.st_size, size);
+    assert_int_equal((uint64_t)status.st_blocks * 512, size); /* every page is there */
+    assert_true(__real_fcntl(backing->fd, F_GETFD, 0L) & FD_CLOEXEC);
+    assert_int_equal(__real_fcntl(backing->fd, F_GET_SEALS, 0L), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    const unsigned char *memory = __real_mmap(NULL, size, PROT_READ, MAP_SHARED, backing->fd, 0);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    for (uint64_t i = 0; i < size; i++)
+        if (memory[i] != 0)
+            fail_msg("byte %llu is not zero", (unsigned long long)i);
+    munmap((void *)(uintptr_t)memory, size);
+}
+
+static void host_memory_is_zero_and_its_size_is_for_good(void **state) {
+    static const enum config_huge_pages choices[] = {CONFIG_HUGE_PAGES_OFF, CONFIG_HUGE_PAGES_AUTO};
+    (void)state;
+    for (unsigned i = 0; i < sizeof choices / sizeof *choices; i++) {
+        int fds = open_fds(), maps = mappings();
+        struct backing *backing = NULL;
+        char error[BACKING_ERROR_SIZE] = "";
+        assert_int_equal(backing_new_host(0, 4 * MIB, choices[i], NULL, &backing, error), 0);
+        assert_is_good(backing, 4 * MIB);
+        if (choices[i] == CONFIG_HUGE_PAGES_OFF)
+            assert_int_equal(backing->pages, BACKING_PAGES_PLAIN);
+        assert_int_equal(__real_ftruncate(backing->fd, 2 * MIB), -1);
+        assert_int_equal(errno, EPERM);
+        assert_int_equal(__real_ftruncate(backing->fd, 8 * MIB), -1);
+        assert_int_equal(errno, EPERM);
+        assert_int_equal(__real_fcntl(backing->fd, F_ADD_SEALS, (long)F_SEAL_WRITE), -1);
+        assert_int_equal(errno, EPERM);
+        assert_null(backing_free(backing));
+        assert_int_equal(open_fds(), fds);
+        assert_int_equal(mappings(), maps);
+    }
+    assert_null(backing_free(NULL));
+}
+
+static void many_pieces_are_touched_by_many_threads(void **state) {
+    struct backing *backing = NULL;
+    char error[BACKING_ERROR_SIZE] = "";
+    uint64_t total, available;
+    (void)state;
+    if (numa_memory(0, &total, &available) < 0 || available < total / 32 + GIB)
+        skip(); /* the machine needs its memory for others */
+    assert_int_equal(backing_new_host(0, 260 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error), 0);
+    struct stat status;
+    assert_int_equal(fstat(backing->fd, &status), 0);
+    assert_int_equal((uint64_t)status.st_blocks * 512, 260 * MIB);
+    backing_free(backing);
+}
+
+static void more_than_the_machine_has_is_refused_and_nobody_is_killed(void **state) {
+    struct backing *backing = NULL;
+    char error[BACKING_ERROR_SIZE] = "";
+    int fds = open_fds(), maps = mappings();
+    (void)state;
+    assert_true(backing_new_host(0, 512 * TIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error) < 0);
+    assert_null(backing);
+    assert_non_null(strstr(error, "512 TiB"));
+    assert_true(backing_new_host(0, 512 * TIB, CONFIG_HUGE_PAGES_REQUIRE, NULL, &backing, error) < 0);
+    assert_non_null(strstr(error, "vm.nr_hugepages")); /* the remedy */
+    assert_int_equal(open_fds(), fds);
+    assert_int_equal(mappings(), maps);
+}
+
+static void whatever_fails_nothing_is_left(void **state) {
+    static const int errnos[] = {ENOMEM, EINVAL, EMFILE};
+    const bool has_huge_pages = numa_free_huge_pages(0) > 0;
+    (void)state;
+
+    for (unsigned i = 0; i < sizeof errnos / sizeof *errnos; i++) {
+        unsigned n = 1, failures = 0;
+        fault_errno = errnos[i];
+        for (;; n++) { /* the last round: nothing failed */
+            int fds = open_fds(), maps = mappings();
+            struct backing *backing = NULL;
+            char error[BACKING_ERROR_SIZE] = "";
+            faults = 0;
+            fault_countdown = n;
+            int r = backing_new_host(0, 2 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error);
+            fault_countdown = 0;
+            assert_int_equal(r == 0, backing != NULL);
+            if (r == 0) {
+                assert_is_good(backing, 2 * MIB);
+                /* What may fail without harm: advice, and keeping pages from being swapped. */
+                if (faults > 0 && !has_huge_pages)
+                    assert_true(strcmp(fault_call, "madvise") == 0 || strcmp(fault_call, "mlock") == 0);
+                if (faults > 0 && strcmp(fault_call, "mlock") == 0)
+                    assert_false(backing->locked);
+            } else {
+                failures++;
+                assert_true(r < 0);
+                assert_int_equal(faults, 1);
+                assert_true(strlen(error) > 0);
+            }
+            backing_free(backing);
+            assert_int_equal(open_fds(), fds);
+            assert_int_equal(mappings(), maps);
+            if (faults == 0)
+                break;
+        }
+        assert_true(n > 6); /* calloc, memfd_create, ftruncate, mmap, fcntl, madvise, mlock */
+        /* calloc, memfd_create, ftruncate, mmap, fcntl; with huge pages plain ones step in for the middle
+         * ones */
+        assert_true(failures >= (has_huge_pages ? 1 : 5));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_memory_is_zero_and_its_size_is_for_good),
+        cmocka_unit_test(many_pieces_are_touched_by_many_threads),
+        cmocka_unit_test(more_than_the_machine_has_is_refused_and_nobody_is_killed),
+        cmocka_unit_test(whatever_fails_nothing_is_left),
+    };
+    return cmocka_run_group_tests_name("host memory", tests, NULL, NULL);
+}
