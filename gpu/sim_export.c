@@ -81,6 +81,8 @@ bool sim_handle_is_own(const struct sim_handle *handle) {
 /* --- peers --- */
 
 static void peer_end(struct peer *peer) {
+    /* Closing does not take it out of the epoll set while a forked child holds a copy of it. */
+    epoll_ctl(exporter.epoll, EPOLL_CTL_DEL, peer->fd, NULL);
     pthread_mutex_lock(&exporter.lock);
     list_remove(&peer->link);
     if (peer->devices == 0)

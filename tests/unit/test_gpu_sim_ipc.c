@@ -418,6 +418,47 @@ static unsigned fill_descriptors(int *fillers) {
     return count;
 }
 
+/* A forked child's copies keep the exporter's sockets open, and in its epoll set, when the exporter has
+ * closed them. */
+static void the_exporter_forgets_a_peer_that_a_child_keeps_open(void **state) {
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer();
+    int fds[64], hold[2];
+    unsigned before = open_fds();
+    pid_t child;
+
+    (void)state;
+    for (unsigned i = 0; i < 64; i++)
+        fds[i] = connect_to(&handle);
+    wait_until(open_fds() == before + 2 * 64);
+    assert_int_equal(pipe(hold), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char byte;
+
+        close(hold[1]);
+        _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1); /* until the test closes its end */
+    }
+    close(hold[0]);
+    /* Each is ended for what it sends first, and goes on sending. */
+    for (unsigned i = 0; i < 64; i++)
+        assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
+    wait_until(open_fds() == before + 1 + 64);
+    for (unsigned i = 0; i < 64; i++) {
+        send(fds[i], "x", 1, MSG_NOSIGNAL);
+        close(fds[i]);
+    }
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    assert_int_equal(peer_ask(&peer, "close 0"), 0);
+    close(hold[1]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    wait_until(open_fds() == before);
+    peer_end(&peer, 0);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
 static void the_exporter_survives_descriptor_exhaustion(void **state) {
     void *memory = allocate(2 * MIB), *second = NULL;
     struct gpu_ipc_handle handle = export(memory);
@@ -490,6 +531,7 @@ int main(void) {
         cmocka_unit_test(a_forked_childs_descriptors_outlive_the_client),
         cmocka_unit_test(the_exporter_survives_hostile_packets),
         cmocka_unit_test(silent_connections_are_bounded),
+        cmocka_unit_test(the_exporter_forgets_a_peer_that_a_child_keeps_open),
         cmocka_unit_test(the_exporter_survives_descriptor_exhaustion),
     };
 
