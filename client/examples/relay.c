@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * relay [--gpu cuda|sim|none] [FILE…]
+ * relay [--gpu cuda|sim] [FILE…]
  *
  * Sends files from process to process through the memory of a GPU, and shows what happens to a worker's
- * memory when the worker is killed. It starts a daemon of its own, which ends with it:
+ * memory when the worker is killed. It starts a daemon of its own, which ends with it.
  *
- *   1. a loader reads the files into pinned host buffers, copies them to device buffers and hands these to a
- * writer, which copies them back and writes them out; the copies are compared with the files, byte by byte;
- *   2. a holder acquires buffers and is killed; its memory is seen to come back;
- *   3. acquire and release are timed, beside plain allocation.
+ * First a loader reads the files into pinned host buffers, copies them to device buffers and hands these to a
+ * writer, which copies them back and writes them out; the copies are compared with the files, byte by byte.
+ * Then a holder acquires buffers and is killed, and its memory is seen to come back. Last, acquire and
+ * release are timed, beside plain allocation.
  *
  * Without files it chooses some. Without a GPU it has the daemon simulate one, and its first line says so. It
  * exits with 0 when all of this held.
