@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon of one's own: GPUPOOL_SOCKET=private starts it, others join it, and it ends with its last client.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "tests/integration/puppet.h"
+
+/* A private daemon as the test sees it: it is no child of the test, so it is known by pid and socket alone.
+ */
+struct private_daemon {
+    struct test_daemon seen; /* for daemon_ask() and its like */
+    char directory[TEST_PATH_SIZE];
+};
+
+static char daemon_variable[4200], arguments_variable[64];
+static const char *const private_environment[] = {"GPUPOOL_SOCKET=private", daemon_variable,
+                                                  arguments_variable, NULL};
+
+static int set_variables(void **state) {
+    (void)state;
+    snprintf(daemon_variable, sizeof daemon_variable, "GPUPOOL_DAEMON=%s", test_daemon_path());
+    snprintf(arguments_variable, sizeof arguments_variable, "GPUPOOL_DAEMON_ARGS=--gpu %s", test_gpu());
+    return 0;
+}
+
+static void start_private(struct puppet *founder, struct private_daemon *daemon) {
+    puppet_connect_as(founder, NULL, private_environment, 0);
+    PUPPET_MUST(founder, puppet_do(founder, PUPPET_SOCKET_PATH, 0));
+    *daemon = (struct private_daemon){.seen.admin_fd = -1};
+    assert_true(strlen(founder->answer.text) < sizeof daemon->seen.socket);
+    strcpy(daemon->seen.socket, founder->answer.text);
+    strcpy(daemon->directory, founder->answer.text);
+    *strrchr(daemon->directory, '/') = '\0';
+    int n = snprintf(daemon->seen.admin_socket, sizeof daemon->seen.admin_socket, "%.90s/admin.sock",
+                     daemon->directory);
+    assert_true(n > 0 && (size_t)n < sizeof daemon->seen.admin_socket);
+    daemon->seen.pid = (pid_t)daemon_number(&daemon->seen, "pid");
+    assert_int_not_equal(daemon->seen.pid, founder->pid);
+}
+
+/* Without a trace: no process, no socket, no directory. */
+static void is_gone(struct private_daemon *daemon) {
+    daemon->seen.admin_fd = close_fd(daemon->seen.admin_fd);
+    WAIT_UNTIL(test_has_ended(daemon->seen.pid));
+    WAIT_UNTIL(access(daemon->directory, F_OK) != 0);
+}
+
+static void use(struct puppet *puppet) {
+    unsigned kinds[2], count = puppet_kinds(kinds);
+    for (unsigned i = 0; i < count; i++) {
+        PUPPET_MUST(puppet, puppet_acquire(puppet, i, kinds[i], MIB, GPUPOOL_FOREVER, 0));
+        PUPPET_MUST(puppet, puppet_fill(puppet, i, 15));
+        PUPPET_MUST(puppet, puppet_check(puppet, i, 15));
+    }
+}
+
+static void it_serves_its_founder_and_ends_with_it(void **state) {
+    struct private_daemon daemon;
+    struct puppet founder;
+
+    (void)state;
+    start_private(&founder, &daemon);
+    use(&founder);
+    assert_int_equal(daemon_number(&daemon.seen, "sessions"), 1);
+    puppet_quit(&founder);
+    is_gone(&daemon);
+}
+
+static void it_ends_when_its_founder_is_killed(void **state) {
+    struct private_daemon daemon;
+    struct puppet founder;
+
+    (void)state;
+    start_private(&founder, &daemon);
+    use(&founder);
+    puppet_kill(&founder);
+    is_gone(&daemon);
+}
+
+static void others_join_and_the_last_one_ends_it(void **state) {
+    struct gpupool_token token;
+    struct private_daemon daemon;
+    struct puppet founder, guest;
+
+    (void)state;
+    start_private(&founder, &daemon);
+    puppet_connect(&guest, &daemon.seen);
+    assert_int_equal(daemon_number(&daemon.seen, "sessions"), 2);
+    use(&founder);
+    PUPPET_MUST(&founder, puppet_share(&founder, 0, &token));
+    PUPPET_MUST(&guest, puppet_attach(&guest, 0, &token));
+    PUPPET_MUST(&guest, puppet_check(&guest, 0, 15));
+    puppet_quit(&founder);
+    /* it is there for the guest */
+    WAIT_UNTIL(daemon_number(&daemon.seen, "sessions") == 1);
+    use(&guest);
+    puppet_quit(&guest);
+    is_gone(&daemon);
+}
+
+static void a_killed_founder_does_not_take_it_from_the_others(void **state) {
+    struct private_daemon daemon;
+    struct puppet founder, guest;
+
+    (void)state;
+    start_private(&founder, &daemon);
+    puppet_connect(&guest, &daemon.seen);
+    use(&founder);
+    puppet_kill(&founder);
+    WAIT_UNTIL(daemon_number(&daemon.seen, "sessions") == 1);
+    use(&guest);
+    puppet_kill(&guest);
+    is_gone(&daemon);
+}
+
+static void each_founder_has_its_own(void **state) {
+    struct private_daemon daemons[2];
+    struct puppet founders[2];
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++)
+        start_private(&founders[i], &daemons[i]);
+    assert_int_not_equal(daemons[0].seen.pid, daemons[1].seen.pid);
+    assert_string_not_equal(daemons[0].directory, daemons[1].directory);
+    puppet_quit(&founders[0]);
+    is_gone(&daemons[0]);
+    use(&founders[1]);
+    puppet_quit(&founders[1]);
+    is_gone(&daemons[1]);
+}
+
+static void fails_with(const char *daemon_path, const char *arguments, const char *word) {
+    char path[300], given[300];
+    const char *environment[] = {"GPUPOOL_SOCKET=private", path, given, NULL};
+    struct puppet founder;
+
+    snprintf(path, sizeof path, "GPUPOOL_DAEMON=%s", daemon_path);
+    snprintf(given, sizeof given, "GPUPOOL_DAEMON_ARGS=%s", arguments);
+    puppet_start_as(&founder, NULL, environment, 0);
+    PUPPET_MUST_BE(&founder, puppet_open(&founder, ""), GPUPOOL_E_CONNECT);
+    PUPPET_SAID(&founder, word);
+    puppet_quit(&founder);
+}
+
+static void one_that_cannot_start_is_a_clear_error(void **state) {
+    (void)state;
+    fails_with("/nonexistent/gpupoold", "", "ENOENT");
+    fails_with("/nonexistent/gpupoold", "", "/nonexistent/gpupoold");
+    fails_with("gpupoold-that-is-not-in-path", "", "gpupoold-that-is-not-in-path");
+    fails_with("/dev/null", "", "EACCES");
+    fails_with("/bin/false", "", "ended before it served");
+    fails_with(test_daemon_path(), "--gpu toaster", "ended before it served");
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_serves_its_founder_and_ends_with_it),
+        cmocka_unit_test(it_ends_when_its_founder_is_killed),
+        cmocka_unit_test(others_join_and_the_last_one_ends_it),
+        cmocka_unit_test(a_killed_founder_does_not_take_it_from_the_others),
+        cmocka_unit_test(each_founder_has_its_own),
+        cmocka_unit_test(one_that_cannot_start_is_a_clear_error),
+    };
+    int status = puppet_main(argc, argv, NULL);
+    return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, set_variables, NULL));
+}
