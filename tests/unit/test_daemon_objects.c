@@ -450,6 +450,7 @@ static void accepted_sockets_are_close_on_exec_and_do_not_block(void **state) {
     assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600), 0);
     assert_int_equal(listener_start(&listener, &loop, on_accept, &accepted), 0);
     _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
+    assert_true(client >= 0);
     uv_run(&loop, UV_RUN_ONCE);
     assert_true(accepted >= 0);
     assert_true(fcntl(accepted, F_GETFD) & FD_CLOEXEC);
