@@ -92,7 +92,7 @@ int devices_need_gpu(struct devices *devices, const struct gpu **ret_gpu) {
 }
 
 int devices_need_device(struct devices *devices, int ordinal, const struct gpu **ret_gpu) {
-    const struct gpu *gpu;
+    const struct gpu *gpu = NULL; /* gcc 12 at -O3 does not see that a failure returned before it is used */
     int r = devices_need_gpu(devices, &gpu);
     if (r < 0)
         return r;
