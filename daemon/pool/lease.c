@@ -119,6 +119,7 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     session->n_leases++;
     session->leased_bytes += block->held_bytes;
     block->segment->pool->n_leases++;
+    block->segment->pool->n_acquires++; /* attached ones too, so that it goes with n_releases */
     *ret_lease = lease;
     return 0;
 }

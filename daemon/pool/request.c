@@ -62,7 +62,6 @@ void request_grant(struct request *request, struct lease *lease) {
     request_unlink(request);
     request->state = REQUEST_GRANTED;
     request->lease = lease;
-    request->pool->n_acquires++;
     list_append(&request->session->core->answered, &request->link);
 }
 
