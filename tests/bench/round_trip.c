@@ -224,7 +224,7 @@ int main(int argc, char **argv) {
     double upload_pool = 0, download_pool = 0, upload_pageable = 0;
     if (device >= 0) {
         struct gpupool_buffer host, on_device;
-        void *stream, *pageable = malloc(COPY_BYTES);
+        void *stream = NULL, *pageable = malloc(COPY_BYTES);
         if (pageable == NULL || gpupool_stream_create(client, device, &stream) < 0 ||
             gpupool_acquire(client, host_pool, COPY_BYTES, stream, GPUPOOL_FOREVER, GPUPOOL_ZERO, &host) <
                 0 ||
