@@ -2,6 +2,7 @@
 /* A daemon of one's own: GPUPOOL_SOCKET=private starts it, others join it, and it ends with its last client.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,13 +17,20 @@ struct private_daemon {
 };
 
 static char daemon_variable[4200], arguments_variable[64];
+/* Nobody waits for a private daemon: what a sanitizer has to say of one comes as a file in this directory. */
+static char reports[] = "/tmp/gpupool-reports-XXXXXX";
+static char address_variable[96], undefined_variable[96];
 static const char *const private_environment[] = {"GPUPOOL_SOCKET=private", daemon_variable,
-                                                  arguments_variable, NULL};
+                                                  arguments_variable,       address_variable,
+                                                  undefined_variable,       NULL};
 
 static int set_variables(void **state) {
     (void)state;
     snprintf(daemon_variable, sizeof daemon_variable, "GPUPOOL_DAEMON=%s", test_daemon_path());
     snprintf(arguments_variable, sizeof arguments_variable, "GPUPOOL_DAEMON_ARGS=--gpu %s", test_gpu());
+    assert_non_null(mkdtemp(reports));
+    snprintf(address_variable, sizeof address_variable, "ASAN_OPTIONS=log_path=%s/address", reports);
+    snprintf(undefined_variable, sizeof undefined_variable, "UBSAN_OPTIONS=log_path=%s/undefined", reports);
     return 0;
 }
 
@@ -155,6 +163,12 @@ static void one_that_cannot_start_is_a_clear_error(void **state) {
     fails_with(test_daemon_path(), "--gpu toaster", "ended before it served");
 }
 
+static void no_sanitizer_had_anything_to_say(void **state) {
+    (void)state;
+    if (rmdir(reports) != 0)
+        fail_msg("%s is not empty", reports);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_serves_its_founder_and_ends_with_it),
@@ -163,6 +177,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_killed_founder_does_not_take_it_from_the_others),
         cmocka_unit_test(each_founder_has_its_own),
         cmocka_unit_test(one_that_cannot_start_is_a_clear_error),
+        cmocka_unit_test(no_sanitizer_had_anything_to_say),
     };
     int status = puppet_main(argc, argv, NULL);
     return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, set_variables, NULL));
