@@ -243,7 +243,7 @@ struct lease *lease_find(struct core *core, const struct session *session, uint6
     if (id == 0 || id > core->leases.capacity)
         return NULL;
     struct lease *lease = core->leases.slots[id - 1];
-    if (lease == NULL || lease->generation != generation || lease->session != session)
+    if (lease == NULL || lease->generation != generation || lease->session != session || lease->unanswered)
         return NULL;
     return lease;
 }

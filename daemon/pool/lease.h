@@ -39,6 +39,7 @@ struct lease {
     struct block *block;
     struct session *session;
     uint64_t id, generation;
+    bool unanswered; /* the request that it was granted to points here until its answer is taken */
     struct list session_link, block_link;
 };
 
@@ -70,7 +71,8 @@ int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size
 /* Moves the lease's charge from leased to quarantined, once its session is lost. */
 void lease_quarantine(struct lease *lease);
 
-/* The session's lease of that name, or NULL: a stale generation, another session's, or none. */
+/* The session's lease of that name, or NULL: a stale generation, another session's, or none. Nor one whose
+ * answer is still to be taken: names can be guessed, and it must not go before its answer. */
 struct lease *lease_find(struct core *core, const struct session *session, uint64_t id, uint64_t generation);
 
 /* Makes the block known under a token (or gives the one that it has). Returns 0 or -ENOMEM. */

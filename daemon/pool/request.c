@@ -43,6 +43,8 @@ static void request_unlink(struct request *request) {
 
 void request_free(struct request *request) {
     request_unlink(request);
+    if (request->state == REQUEST_GRANTED)
+        request->lease->unanswered = false;
     list_remove(&request->session_link);
     request->session->n_requests--;
     free(request);
@@ -62,6 +64,7 @@ void request_grant(struct request *request, struct lease *lease) {
     request_unlink(request);
     request->state = REQUEST_GRANTED;
     request->lease = lease;
+    lease->unanswered = true;
     list_append(&request->session->core->answered, &request->link);
 }
 

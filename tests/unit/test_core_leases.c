@@ -87,6 +87,29 @@ static void names_of_no_lease_are_refused(void **state) {
     core_destroy(core);
 }
 
+/* A client may send a RELEASE of what it guesses right behind its ACQUIRE: the answer still has to find its
+ * lease. */
+static void a_lease_has_no_name_before_its_answer(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct proto_token token = token_of(1);
+    struct proto_info info;
+    (void)state;
+
+    release(session, name_of(take_growing(session, pool, MIB, 0)), 0);
+    ask(session, pool, 1, MIB, 0, 0);
+    struct proto_lease_name guess = name_of(container_of(session->leases.next, struct lease, session_link));
+    assert_int_equal(release(session, guess, 0), PROTO_E_STALE);
+    assert_int_equal(release_part(session, guess, 0, 4096, 0), PROTO_E_STALE);
+    assert_int_equal(core_query(session, &guess, &info), PROTO_E_STALE);
+    assert_int_equal(core_share(session, &guess, &token, &token), PROTO_E_STALE);
+    struct lease *lease = expect_granted(core, session, 1);
+    assert_int_equal(lease->id, guess.lease);
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    core_destroy(core);
+}
+
 static void the_lease_of_another_session_cannot_be_used(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
@@ -512,6 +535,7 @@ int main(void) {
         cmocka_unit_test(a_lease_given_back_whole_is_free_again),
         cmocka_unit_test(a_lease_is_given_back_once),
         cmocka_unit_test(names_of_no_lease_are_refused),
+        cmocka_unit_test(a_lease_has_no_name_before_its_answer),
         cmocka_unit_test(the_lease_of_another_session_cannot_be_used),
         cmocka_unit_test(parts_come_back_from_the_tail),
         cmocka_unit_test(parts_come_back_from_the_head_and_the_middle),
