@@ -317,6 +317,29 @@ static void a_failed_growth_frees_idle_segments_and_tries_again(void **state) {
     core_destroy(core);
 }
 
+static void what_became_idle_since_the_driver_refused_is_hope(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    describe(take_growing(one, pool, 8 * MIB, 0), NULL);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", 0);
+    expect_no_answer(core);
+    close_session(one, 1); /* nobody holds anything now, and its segment can go back */
+    expect_no_answer(core);
+    tick(core, GROW_RETRY_NS);
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", GROW_RETRY_NS);
+    expect_no_answer(core);
+    assert_int_equal(retire_all(core, GROW_RETRY_NS), 8 * MIB);
+    grow(pool, 8 * MIB, GROW_RETRY_NS);
+    expect_granted(core, two, 1);
+    core_destroy(core);
+}
+
 static void the_reserve_is_made_at_the_start(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 20 * MIB);
@@ -609,6 +632,7 @@ int main(void) {
         cmocka_unit_test(while_others_hold_leases_growth_is_tried_again_after_a_while),
         cmocka_unit_test(the_last_release_without_hope_ends_the_waiting),
         cmocka_unit_test(a_failed_growth_frees_idle_segments_and_tries_again),
+        cmocka_unit_test(what_became_idle_since_the_driver_refused_is_hope),
         cmocka_unit_test(the_reserve_is_made_at_the_start),
         cmocka_unit_test(a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept),
         cmocka_unit_test(a_reserve_that_the_driver_refuses_is_tried_again_after_a_while),
