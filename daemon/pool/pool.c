@@ -165,10 +165,12 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request_refuse(request, PROTO_E_EXHAUSTED);
 }
 
-/* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. */
+/* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. Segments
+ * that became idle since the driver refused go back to it when the next growth fails too. */
 static bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
-    return pool->state == POOL_FAILED || (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 &&
-                                          pool->quarantined_bytes == 0 && pool->retiring_bytes == 0);
+    return pool->state == POOL_FAILED ||
+           (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->quarantined_bytes == 0 &&
+            pool->retiring_bytes == 0 && pool_idle_bytes(pool) == 0);
 }
 
 void pool_serve(struct pool *pool, uint64_t now_ns) {
