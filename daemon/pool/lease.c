@@ -90,6 +90,17 @@ static void block_count(struct block *block, int live, int quarantined) {
     block_charge(block, block->held_bytes);
 }
 
+/* The session holds more, or less, of the pool. */
+static void session_hold(struct session *session, const struct pool *pool, uint64_t bytes) {
+    session->leased_bytes += bytes;
+    session->pool_bytes[pool->id - 1] += bytes;
+}
+
+static void session_let_go(struct session *session, const struct pool *pool, uint64_t bytes) {
+    session->leased_bytes -= bytes;
+    session->pool_bytes[pool->id - 1] -= bytes;
+}
+
 static void block_free(struct core *core, struct block *block) {
     assert(block->live == 0 && block->quarantined == 0 && list_is_empty(&block->leases));
     if (block->shared)
@@ -117,7 +128,7 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     list_append(&block->leases, &lease->block_link);
     block_count(block, +1, 0);
     session->n_leases++;
-    session->leased_bytes += block->held_bytes;
+    session_hold(session, block->segment->pool, block->held_bytes);
     block->segment->pool->n_leases++;
     block->segment->pool->n_acquires++; /* attached ones too, so that it goes with n_releases */
     *ret_lease = lease;
@@ -157,7 +168,7 @@ struct pool *lease_close(struct lease *lease) {
     lease_table_remove(&core->leases, lease);
     block_count(block, quarantined ? 0 : -1, quarantined ? -1 : 0);
     session->n_leases--;
-    session->leased_bytes -= block->held_bytes;
+    session_let_go(session, pool, block->held_bytes);
     pool->n_leases--;
     pool->n_releases++;
     free(lease);
@@ -216,7 +227,7 @@ int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size
 
     block_discharge(block, size_bytes);
     block->held_bytes -= size_bytes;
-    lease->session->leased_bytes -= size_bytes;
+    session_let_go(lease->session, block->segment->pool, size_bytes);
     list_for_each_safe(position, &block->ranges) {
         struct heap_range *range = container_of(position, struct heap_range, user_link);
         if (range->offset >= start && range->offset < end) {

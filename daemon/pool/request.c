@@ -12,7 +12,6 @@
 #include "daemon/pool/lease.h"
 #include "daemon/pool/limits.h"
 #include "daemon/pool/pool.h"
-#include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
 #include "daemon/pool/tenant.h"
 
@@ -83,16 +82,6 @@ struct holder {
     uint64_t bytes;
 };
 
-static uint64_t session_holds(const struct session *session, const struct pool *pool) {
-    uint64_t bytes = 0;
-    list_for_each(position, &session->leases) {
-        const struct lease *lease = container_of(position, struct lease, session_link);
-        if (lease->block->segment->pool == pool)
-            bytes += lease->block->held_bytes;
-    }
-    return bytes;
-}
-
 /* Writes ", held by …" with the largest holders of the request's own tenant and the sum of the others'. */
 static void explain_holders(const struct request *request, char *text, size_t size) {
     struct core *core = request->session->core;
@@ -103,7 +92,7 @@ static void explain_holders(const struct request *request, char *text, size_t si
     text[0] = '\0';
     list_for_each(position, &core->sessions) {
         const struct session *session = container_of(position, struct session, link);
-        struct holder holder = {session, session_holds(session, request->pool)};
+        struct holder holder = {session, session->pool_bytes[request->pool->id - 1]};
         if (session->tenant != request->session->tenant) {
             others += holder.bytes;
             continue;

@@ -18,6 +18,7 @@
 
 #include "base/list.h"
 #include "daemon/pool/limits.h"
+#include "proto/limits.h"
 
 struct core;
 struct segment;
@@ -48,7 +49,10 @@ struct session {
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
-    uint64_t *seen;        /* a bit for each segment slot whose handle this session was given */
+    /* The same by pool (id - 1), for refusals: they name holders, and a client can have one with each packet,
+     * so they must not walk all leases. */
+    uint64_t pool_bytes[PROTO_POOLS_MAX];
+    uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
     size_t seen_words;
     unsigned n_segments; /* bits that are set */
     void *owner;         /* the shell's */
