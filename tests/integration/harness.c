@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "gpu/gpu.h"
 
 #ifndef GPUPOOL_BUILT_DAEMON
 #define GPUPOOL_BUILT_DAEMON "gpupoold"
@@ -58,6 +59,15 @@ bool test_is_simulated(void) {
 
 bool test_has_device(void) {
     return strcmp(test_gpu(), "none") != 0;
+}
+
+bool test_has_devices(unsigned count) {
+    const struct gpu *gpu;
+    unsigned there = 0;
+
+    if (test_is_simulated())
+        return true;
+    return test_has_device() && gpu_cuda(&gpu) == 0 && gpu->device_count(&there) == 0 && there >= count;
 }
 
 bool test_is_sanitized(void) {

@@ -69,6 +69,8 @@ const char *test_daemon_path(void);
 const char *test_tool_path(void);
 bool test_is_simulated(void);
 bool test_has_device(void); /* the daemon serves a device pool */
+/* Whether a daemon can serve so many: a simulation serves any number. */
+bool test_has_devices(unsigned count);
 /* Whether this build, and so the daemon most likely, has a sanitizer's allocator in it. */
 bool test_is_sanitized(void);
 /* A number from the environment, else the default. */

@@ -47,7 +47,7 @@ static void devices_are_matched_by_uuid_whatever_is_visible(void **state) {
     struct test_daemon daemon;
 
     (void)state;
-    if (!test_is_simulated())
+    if (!test_has_devices(3))
         skip();
     start_daemon(&daemon, NULL, 3);
     puppet_connect(&plain, &daemon);
@@ -93,7 +93,7 @@ static void a_daemon_with_a_mask_serves_what_it_sees(void **state) {
     struct puppet worker;
 
     (void)state;
-    if (!test_is_simulated())
+    if (!test_has_devices(3))
         skip();
     start_daemon(&daemon, "CUDA_VISIBLE_DEVICES=2,1", 3);
     puppet_connect(&worker, &daemon);
