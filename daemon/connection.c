@@ -284,6 +284,14 @@ static int handle_attach(struct connection *connection, const struct proto_messa
     return connection_send_lease(connection, message->header.request, lease);
 }
 
+static int handle_split(struct connection *connection, const struct proto_message *message) {
+    struct lease *lease;
+    int r = core_split(connection->session, &message->split, &lease);
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send_lease(connection, message->header.request, lease);
+}
+
 static int handle_query(struct connection *connection, const struct proto_message *message) {
     struct proto_message reply;
     reply_begin(&reply, PROTO_INFO, message->header.request);
@@ -319,6 +327,8 @@ static int connection_handle(struct connection *connection, const struct proto_m
         if (r != 0)
             return connection_refuse(connection, message->header.request, r);
         return connection_send_ok(connection, message->header.request);
+    case PROTO_SPLIT:
+        return handle_split(connection, message);
     case PROTO_SHARE:
         return handle_share(connection, message);
     case PROTO_ATTACH:

@@ -274,6 +274,15 @@ static const char *check_release(const struct proto_message *message) {
     return NULL;
 }
 
+static const char *check_split(const struct proto_message *message) {
+    const struct proto_release *split = &message->split;
+    if (!range_is_sane(split->offset_bytes, split->size_bytes) || split->size_bytes == 0)
+        return "SPLIT: part out of range";
+    if (!is_multiple(split->offset_bytes, BLOCK_GRANULE) || !is_multiple(split->size_bytes, BLOCK_GRANULE))
+        return "SPLIT: part not a multiple of 512 bytes";
+    return NULL;
+}
+
 static const char *check_opened(const struct proto_message *message) {
     return message->opened.segment == 0 ? "OPENED: segment id 0" : NULL;
 }
@@ -373,6 +382,8 @@ static const struct operation operations[] = {
     [PROTO_OPENED] = {"OPENED", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_opened),
                       check_opened},
     [PROTO_BYE] = {"BYE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0, NULL},
+    [PROTO_SPLIT] = {"SPLIT", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_release),
+                     check_split},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply), check_hello_reply},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools),
@@ -514,7 +525,7 @@ const char *proto_error_text(unsigned error) {
         [PROTO_E_EXHAUSTED] = "the pool has no room, and the deadline passed",
         [PROTO_E_STALE] = "no such lease in this session, or its generation has passed",
         [PROTO_E_NO_TOKEN] = "nothing is shared under this token, or not with this user",
-        [PROTO_E_SHARED] = "a block that others hold too cannot be given back in parts",
+        [PROTO_E_SHARED] = "a block that others hold too cannot be given back in parts, nor split",
         [PROTO_E_LIMIT] = "the session or the tenant has as many as it may",
         [PROTO_E_DRIVER] = "the driver or the kernel refused",
         [PROTO_E_SHUTDOWN] = "the daemon is stopping",

@@ -40,6 +40,7 @@ enum proto_operation {
     PROTO_QUERY = 7,       /* → INFO */
     PROTO_OPENED = 8,      /* one-way: the descriptor of this segment has been received */
     PROTO_BYE = 9,         /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
+    PROTO_SPLIT = 10,      /* → LEASE: a part of a lease becomes a lease of its own */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -59,7 +60,7 @@ enum proto_error {
     PROTO_E_EXHAUSTED = 5,     /* not free now, and the deadline passed */
     PROTO_E_STALE = 6,         /* no such lease in this session, or its generation has passed */
     PROTO_E_NO_TOKEN = 7,      /* nothing shared under this token, or not with this user */
-    PROTO_E_SHARED = 8,        /* a block that others hold too cannot be given back in parts */
+    PROTO_E_SHARED = 8,        /* a block that others hold too cannot be given back in parts, nor split */
     PROTO_E_LIMIT = 9,         /* the session or the tenant has as many as it may */
     PROTO_E_DRIVER = 10,       /* the driver or the kernel refused; the text has its error */
     PROTO_E_SHUTDOWN = 11,     /* the daemon is stopping */
@@ -135,6 +136,9 @@ struct proto_release {
     uint64_t offset_bytes, size_bytes;
 };
 
+/* SPLIT's body is RELEASE's, with a size above 0. The part leaves the old lease as a release in part does, but never
+ * returns to the pool: it is the block of the new lease, whose size and capacity are the part's. */
+
 /* SHARE, QUERY: which lease. */
 struct proto_lease_name {
     uint64_t lease, generation;
@@ -189,7 +193,7 @@ struct proto_message {
         struct proto_hello_reply hello_reply;
         struct proto_pools pools;
         struct proto_acquire acquire;
-        struct proto_release release;
+        struct proto_release release, split;
         struct proto_lease_name share, query;
         struct proto_token attach, token;
         struct proto_opened opened;

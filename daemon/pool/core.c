@@ -215,6 +215,16 @@ int core_release(struct session *session, const struct proto_release *release, u
     return 0;
 }
 
+int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
+    struct core *core = session->core;
+    struct lease *lease = lease_find(core, session, split->lease, split->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    if (session->n_leases >= core->session_leases_limit)
+        return PROTO_E_LIMIT;
+    return lease_split(lease, split->offset_bytes, split->size_bytes, ret_lease);
+}
+
 int core_share(struct session *session, const struct proto_lease_name *name, const struct proto_token *fresh,
                struct proto_token *ret_token) {
     struct lease *lease = lease_find(session->core, session, name->lease, name->generation);

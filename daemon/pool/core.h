@@ -98,6 +98,10 @@ int core_acquire(struct session *session, uint64_t request, const struct proto_a
 /* Gives a lease back, whole or in part. 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED, -ENOMEM. */
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
+/* Makes a part of a lease a lease of its own; nothing returns to the pool in between. 0, PROTO_E_STALE,
+ * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT, -ENOMEM. */
+int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease);
+
 /* Names the lease's block; fresh are random bytes for the case that it has no token yet. 0, PROTO_E_STALE,
  * -ENOMEM. */
 int core_share(struct session *session, const struct proto_lease_name *name, const struct proto_token *fresh,

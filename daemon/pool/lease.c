@@ -101,15 +101,35 @@ static void session_let_go(struct session *session, const struct pool *pool, uin
     session->pool_bytes[pool->id - 1] -= bytes;
 }
 
-static void block_free(struct core *core, struct block *block) {
-    assert(block->live == 0 && block->quarantined == 0 && list_is_empty(&block->leases));
-    if (block->shared)
-        tdelete(block, &core->tokens, block_compare_tokens);
-    list_for_each_safe(position, &block->ranges) {
+/* Makes a block that nobody is on yet and that has no range. NULL: no memory. */
+static struct block *block_new(struct segment *segment, uint64_t offset_bytes, uint64_t size_bytes,
+                               uint64_t capacity_bytes) {
+    struct block *block = calloc(1, sizeof *block);
+    if (block == NULL)
+        return NULL;
+    block->segment = segment;
+    block->offset_bytes = offset_bytes;
+    block->size_bytes = size_bytes;
+    block->capacity_bytes = block->held_bytes = capacity_bytes;
+    list_init(&block->ranges);
+    list_init(&block->leases);
+    return block;
+}
+
+/* Gives a list of ranges back to their heap. */
+static void ranges_give(struct list *ranges) {
+    list_for_each_safe(position, ranges) {
         struct heap_range *range = container_of(position, struct heap_range, user_link);
         list_remove(&range->user_link);
         heap_give(range);
     }
+}
+
+static void block_free(struct core *core, struct block *block) {
+    assert(block->live == 0 && block->quarantined == 0 && list_is_empty(&block->leases));
+    if (block->shared)
+        tdelete(block, &core->tokens, block_compare_tokens);
+    ranges_give(&block->ranges);
     free(block);
 }
 
@@ -137,15 +157,9 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
 
 int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
                struct lease **ret_lease) {
-    struct block *block = calloc(1, sizeof *block);
+    struct block *block = block_new(range->span->user, range->offset, size_bytes, range->size);
     if (block == NULL)
         return -ENOMEM;
-    block->segment = range->span->user;
-    block->offset_bytes = range->offset;
-    block->size_bytes = size_bytes;
-    block->capacity_bytes = block->held_bytes = range->size;
-    list_init(&block->ranges);
-    list_init(&block->leases);
     int r = lease_join(session, block, ret_lease);
     if (r < 0) {
         free(block);
@@ -208,9 +222,10 @@ static int block_split(struct block *block, uint64_t offset) {
     return 0;
 }
 
-int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
-    struct block *block = lease->block;
-
+/* Finds the part [offset, offset + size) of the block, as an interval of the segment, and makes its ends
+ * borders of ranges. Returns 0, PROTO_E_INVALID (not wholly held), PROTO_E_SHARED or -ENOMEM. */
+static int block_mark_part(struct block *block, uint64_t offset_bytes, uint64_t size_bytes,
+                           uint64_t *ret_start, uint64_t *ret_end) {
     if (block->shared || block->live + block->quarantined > 1)
         return PROTO_E_SHARED;
     if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
@@ -224,25 +239,65 @@ int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size
         r = block_split(block, end);
     if (r < 0)
         return r; /* a border more between two taken ranges changes nothing */
+    *ret_start = start;
+    *ret_end = end;
+    return 0;
+}
 
-    block_discharge(block, size_bytes);
-    block->held_bytes -= size_bytes;
-    session_let_go(lease->session, block->segment->pool, size_bytes);
+/* Moves the ranges of a marked part from the lease's block to a list, in order; the charge goes with them.
+ * Ends the lease when nothing is left. Cannot fail. */
+static void lease_cut_part(struct lease *lease, uint64_t start, uint64_t end, struct list *ranges) {
+    struct block *block = lease->block;
+
+    block_discharge(block, end - start);
+    block->held_bytes -= end - start;
+    session_let_go(lease->session, block->segment->pool, end - start);
     list_for_each_safe(position, &block->ranges) {
         struct heap_range *range = container_of(position, struct heap_range, user_link);
         if (range->offset >= start && range->offset < end) {
             list_remove(&range->user_link);
-            heap_give(range);
+            list_append(ranges, &range->user_link);
         }
     }
     if (list_is_empty(&block->ranges)) {
         lease_close(lease);
-        return 0;
+        return;
     }
     const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
     block->capacity_bytes = last->offset + last->size - block->offset_bytes;
     if (block->size_bytes > block->capacity_bytes)
         block->size_bytes = block->capacity_bytes;
+}
+
+int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
+    struct list ranges;
+    uint64_t start, end;
+
+    int r = block_mark_part(lease->block, offset_bytes, size_bytes, &start, &end);
+    if (r != 0)
+        return r;
+    list_init(&ranges);
+    lease_cut_part(lease, start, end, &ranges);
+    ranges_give(&ranges);
+    return 0;
+}
+
+int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, struct lease **ret_lease) {
+    uint64_t start, end;
+
+    int r = block_mark_part(lease->block, offset_bytes, size_bytes, &start, &end);
+    if (r != 0)
+        return r;
+    struct block *part = block_new(lease->block->segment, start, size_bytes, size_bytes);
+    if (part == NULL)
+        return -ENOMEM;
+    r = lease_join(lease->session, part, ret_lease); /* charged twice for a moment, in which nobody looks */
+    if (r < 0) {
+        free(part);
+        return r;
+    }
+    lease_cut_part(lease, start, end, &part->ranges);
+    list_for_each(position, &part->ranges) container_of(position, struct heap_range, user_link)->user = part;
     return 0;
 }
 

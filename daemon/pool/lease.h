@@ -68,6 +68,12 @@ struct pool *lease_close(struct lease *lease);
  * nothing is left. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED or -ENOMEM. */
 int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes);
 
+/* Makes the part [offset, offset + size) of the block, which has to be wholly held, a block of its own with a
+ * new lease of the same session. The part leaves the old lease as if it had been released, but never returns
+ * to the heap: the sums of the pool and of the session stay what they were. Returns 0, PROTO_E_INVALID,
+ * PROTO_E_SHARED or -ENOMEM. */
+int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, struct lease **ret_lease);
+
 /* Moves the lease's charge from leased to quarantined, once its session is lost. */
 void lease_quarantine(struct lease *lease);
 

@@ -62,7 +62,8 @@ static size_t encode_hello(uint8_t *packet) {
 static size_t make_valid(uint64_t *random, uint8_t *packet) {
     static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_ACQUIRE, PROTO_ACQUIRE,
                                          PROTO_RELEASE,    PROTO_RELEASE, PROTO_SHARE,   PROTO_ATTACH,
-                                         PROTO_QUERY,      PROTO_OPENED,  PROTO_BYE,     PROTO_HELLO};
+                                         PROTO_QUERY,      PROTO_OPENED,  PROTO_BYE,     PROTO_HELLO,
+                                         PROTO_SPLIT};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -76,9 +77,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
                                                  .timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0};
         break;
     case PROTO_RELEASE:
+    case PROTO_SPLIT:
         message.release =
             (struct proto_release){.lease = lease, .generation = 1 + test_random(random) % 1000};
-        if (test_random(random) % 2 == 0)
+        if (operation == PROTO_SPLIT || test_random(random) % 2 == 0)
             message.release.offset_bytes = 512, message.release.size_bytes = 1024;
         break;
     case PROTO_SHARE:

@@ -198,6 +198,15 @@ static inline int release(struct session *session, struct proto_lease_name name,
     return release_part(session, name, 0, 0, now_ns);
 }
 
+/* A part of a lease as a lease of its own. Returns what core_split does. */
+static inline int split(struct session *session, struct proto_lease_name name, uint64_t offset, uint64_t size,
+                        struct lease **ret_lease) {
+    const struct proto_release part = {name.lease, name.generation, offset, size};
+    int r = core_split(session, &part, ret_lease);
+    assert_true(core_is_valid(session->core));
+    return r;
+}
+
 static inline void close_session(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
     core_session_close(session, now_ns);

@@ -86,8 +86,19 @@ struct proto_lease model_describe(struct model *model, unsigned session, struct 
     return wire;
 }
 
+/* Notes a block in a place of its own, which is returned. Its granules and leases are the caller's to note.
+ */
+unsigned model_new_block(struct model *model, const struct model_block *block) {
+    unsigned b = 0;
+    while (b < MODEL_BLOCKS && model->blocks[b].live + model->blocks[b].lost > 0)
+        b++;
+    must(b < MODEL_BLOCKS);
+    model->blocks[b] = *block;
+    return b;
+}
+
 static void model_granted(struct model *model, const struct model_request *request, struct lease *lease) {
-    unsigned s = request->session, b = 0;
+    unsigned s = request->session;
     const struct proto_lease wire = model_describe(model, s, lease);
     unsigned segment = find_segment(model, wire.segment);
     struct model_segment *where = &model->segments[segment];
@@ -97,15 +108,12 @@ static void model_granted(struct model *model, const struct model_request *reque
     must(!where->retiring);
     must(where->tenant == 0 || where->tenant == model->sessions[s].tenant + 1); /* one tenant, for good */
     where->tenant = model->sessions[s].tenant + 1;
-    while (b < MODEL_BLOCKS && model->blocks[b].live + model->blocks[b].lost > 0)
-        b++;
-    must(b < MODEL_BLOCKS);
+    unsigned b = model_new_block(model, &(struct model_block){.segment = segment,
+                                                              .offset = wire.offset_bytes,
+                                                              .size = wire.size_bytes,
+                                                              .capacity = wire.capacity_bytes,
+                                                              .held = wire.capacity_bytes});
     model_set_owner(model, segment, wire.offset_bytes, wire.capacity_bytes, 0, b + 1); /* nobody had it */
-    model->blocks[b] = (struct model_block){.segment = segment,
-                                            .offset = wire.offset_bytes,
-                                            .size = wire.size_bytes,
-                                            .capacity = wire.capacity_bytes,
-                                            .held = wire.capacity_bytes};
     model_add_lease(model, s, b, lease);
     model->grants++;
 }

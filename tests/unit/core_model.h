@@ -86,7 +86,7 @@ struct model {
     } pools[MODEL_POOLS];
     uint64_t tokens[MODEL_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[MODEL_OLD_NAMES];
-    unsigned grants, refusals, retirements, attaches, parts;
+    unsigned grants, refusals, retirements, attaches, parts, splits;
 };
 
 /* xorshift64*: the same numbers on every machine. */
@@ -130,6 +130,7 @@ unsigned pick_session(struct model *model, bool lost);
 unsigned pick_lease(struct model *model);
 void model_set_owner(struct model *model, unsigned segment, uint64_t offset, uint64_t size, unsigned from,
                      unsigned to);
+unsigned model_new_block(struct model *model, const struct model_block *block);
 void model_add_lease(struct model *model, unsigned session, unsigned block, const struct lease *lease);
 struct proto_lease model_describe(struct model *model, unsigned session, struct lease *lease);
 void model_remove_lease(struct model *model, unsigned l);

@@ -16,9 +16,9 @@
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
 
 static const uint16_t operations[] = {
-    PROTO_HELLO, PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_RELEASE,     PROTO_SHARE, PROTO_ATTACH,
-    PROTO_QUERY, PROTO_OPENED,     PROTO_BYE,     PROTO_HELLO_REPLY, PROTO_POOLS, PROTO_LEASE,
-    PROTO_OK,    PROTO_TOKEN,      PROTO_INFO,    PROTO_ERROR,
+    PROTO_HELLO, PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,       PROTO_ATTACH,
+    PROTO_QUERY, PROTO_OPENED,     PROTO_BYE,     PROTO_SPLIT,   PROTO_HELLO_REPLY, PROTO_POOLS,
+    PROTO_LEASE, PROTO_OK,         PROTO_TOKEN,   PROTO_INFO,    PROTO_ERROR,
 };
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -142,9 +142,10 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->acquire.timeout_ns = random_to(1) ? random64() : UINT64_MAX;
         break;
     case PROTO_RELEASE:
+    case PROTO_SPLIT:
         message->release.lease = random64();
         message->release.generation = random64();
-        if (random_to(1)) {
+        if (random_to(1) || operation == PROTO_SPLIT) {
             message->release.size_bytes = random_size(PROTO_SIZE_MAX / 1024) * 512;
             message->release.offset_bytes = random_to(PROTO_SIZE_MAX / 1024) * 512;
         }

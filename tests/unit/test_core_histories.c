@@ -77,34 +77,33 @@ static void step_release(struct model *model) {
     assert_int_equal(core_release(session, &release, model->now_ns), PROTO_E_STALE);
 }
 
-/* Gives a random part back, which may or may not be one that can be given back. */
-static void step_release_part(struct model *model) {
-    unsigned l = pick_lease(model);
-    if (l == MODEL_LEASES)
-        return;
+/* A random part of a lease, which may or may not be one that can be disposed of alone. Returns what the core
+ * has to say to that: 0, INVALID or SHARED. */
+static int random_part(struct model *model, unsigned l, struct proto_release *ret_part) {
     unsigned b = model->leases[l].block;
-    struct model_block *block = &model->blocks[b];
-    struct model_segment *where = &model->segments[block->segment];
+    const struct model_block *block = &model->blocks[b];
+    const struct model_segment *where = &model->segments[block->segment];
     uint64_t granules = block->capacity / GRANULE, start = random_below(granules + 1),
              count = 1 + random_below(granules - (start < granules ? start : 0) + one_in(8));
     if (one_in(3)) {
         start = granules - count < granules ? granules - count : 0; /* a tail, as shrinking does */
     }
-    const struct proto_release release = {model->leases[l].id, model->leases[l].generation, start * GRANULE,
-                                          count * GRANULE};
+    *ret_part = (struct proto_release){model->leases[l].id, model->leases[l].generation, start * GRANULE,
+                                       count * GRANULE};
     bool held = start + count <= granules;
     for (uint64_t g = 0; held && g < count; g++)
         held = where->owners[block->offset / GRANULE + start + g] == b + 1;
-    int expected = block->shared || block->live + block->lost > 1 ? PROTO_E_SHARED
-                   : held                                         ? 0
-                                                                  : PROTO_E_INVALID;
-    must(core_release(model->sessions[model->leases[l].session].session, &release, model->now_ns) ==
-         expected);
-    if (expected != 0)
-        return;
-    model->parts++;
-    model_set_owner(model, block->segment, block->offset + start * GRANULE, count * GRANULE, b + 1, 0);
-    block->held -= count * GRANULE;
+    return block->shared || block->live + block->lost > 1 ? PROTO_E_SHARED : held ? 0 : PROTO_E_INVALID;
+}
+
+/* The part has left the lease: for nobody (0) or for another block (plus one). */
+static void model_cut(struct model *model, unsigned l, const struct proto_release *part, unsigned to) {
+    unsigned b = model->leases[l].block;
+    struct model_block *block = &model->blocks[b];
+    const struct model_segment *where = &model->segments[block->segment];
+
+    model_set_owner(model, block->segment, block->offset + part->offset_bytes, part->size_bytes, b + 1, to);
+    block->held -= part->size_bytes;
     if (block->held == 0) {
         model_remove_lease(model, l);
         return;
@@ -113,6 +112,49 @@ static void step_release_part(struct model *model) {
         block->capacity -= GRANULE;
     if (block->size > block->capacity)
         block->size = block->capacity;
+}
+
+static void step_release_part(struct model *model) {
+    struct proto_release part;
+    unsigned l = pick_lease(model);
+    if (l == MODEL_LEASES)
+        return;
+    int expected = random_part(model, l, &part);
+    must(core_release(model->sessions[model->leases[l].session].session, &part, model->now_ns) == expected);
+    if (expected != 0)
+        return;
+    model->parts++;
+    model_cut(model, l, &part, 0);
+}
+
+static void step_split(struct model *model) {
+    struct proto_release part;
+    struct lease *lease = NULL;
+    unsigned l = pick_lease(model);
+    if (l == MODEL_LEASES)
+        return;
+    unsigned s = model->leases[l].session;
+    const struct model_block old = model->blocks[model->leases[l].block];
+    int expected = random_part(model, l, &part);
+    if (model->sessions[s].leases >= model->core->session_leases_limit)
+        expected = PROTO_E_LIMIT;
+    must(core_split(model->sessions[s].session, &part, &lease) == expected);
+    if (expected != 0) {
+        must(lease == NULL);
+        return;
+    }
+    const struct proto_lease wire = model_describe(model, s, lease);
+    must(wire.segment == model->segments[old.segment].id && wire.description.id == 0);
+    must(wire.offset_bytes == old.offset + part.offset_bytes);
+    must(wire.size_bytes == part.size_bytes && wire.capacity_bytes == part.size_bytes);
+    unsigned b = model_new_block(model, &(struct model_block){.segment = old.segment,
+                                                              .offset = wire.offset_bytes,
+                                                              .size = part.size_bytes,
+                                                              .capacity = part.size_bytes,
+                                                              .held = part.size_bytes});
+    model_add_lease(model, s, b, lease);
+    model_cut(model, l, &part, b + 1);
+    model->splits++;
 }
 
 static void step_misuse(struct model *model) {
@@ -260,7 +302,7 @@ static void step_time(struct model *model) {
 }
 
 static void step_any(struct model *model) {
-    static void (*const plain[])(struct model *) = {step_release, step_release_part, step_misuse,
+    static void (*const plain[])(struct model *) = {step_release, step_release_part, step_split, step_misuse,
                                                     step_query,   step_share,        step_attach};
     uint64_t choice = random_below(100);
 
@@ -330,7 +372,7 @@ static void history(uint64_t seed, unsigned steps, unsigned validate_every) {
     must(model->core->leases.used == 0 && model->core->tokens == NULL);
     must(steps < HISTORY_STEPS || /* it was no idle talk */
          (model->grants > 100 && model->refusals > 50 && model->retirements > 0 && model->attaches > 0 &&
-          model->parts > 0));
+          model->parts > 0 && model->splits > 0));
     core_destroy(model->core);
     free(model);
 }

@@ -162,6 +162,17 @@ static void scenario(void) {
     part.offset_bytes = 704 * KIB;
     twice(core, core_release(one, &part, now_ns));
 
+    /* and parts as leases of their own: with both borders new, with none, and all that is left of a part */
+    struct lease *split_off = NULL, *whole = NULL;
+    part.offset_bytes = 64 * KIB;
+    part.size_bytes = 128 * KIB;
+    twice(core, core_split(one, &part, &split_off));
+    part.offset_bytes = 512 * KIB;
+    twice(core, core_split(one, &part, &whole));
+    part = (struct proto_release){split_off->id, split_off->generation, 0, 128 * KIB};
+    twice(core, core_split(one, &part, &whole));
+    assert_int_equal(core_release(one, &part, now_ns), PROTO_E_STALE);
+
     struct lease *shared = take_one(one, pool, 64 * KIB);
     const struct proto_lease_name name = name_of(shared);
     twice(core, core_share(one, &name, &fresh, &token));

@@ -79,6 +79,11 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->release.size_bytes <= PROTO_SIZE_MAX &&
                message->release.offset_bytes + message->release.size_bytes <= PROTO_SIZE_MAX &&
                (message->release.size_bytes > 0 || message->release.offset_bytes == 0);
+    case PROTO_SPLIT:
+        return size == 32 && message->split.offset_bytes % 512 == 0 &&
+               message->split.offset_bytes <= PROTO_SIZE_MAX && message->split.size_bytes % 512 == 0 &&
+               message->split.size_bytes >= 512 && message->split.size_bytes <= PROTO_SIZE_MAX &&
+               message->split.offset_bytes + message->split.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_SHARE:
     case PROTO_QUERY:
         return size == 16;

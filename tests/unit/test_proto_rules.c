@@ -59,6 +59,7 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         message->acquire = (struct proto_acquire){1, 0, 1, 0};
         break;
     case PROTO_RELEASE:
+    case PROTO_SPLIT:
         message->release = (struct proto_release){1, 1, 512, 512};
         break;
     case PROTO_OPENED:
@@ -124,6 +125,13 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, PROTO_SIZE_MAX},
         {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, UINT64_MAX - 511},
         {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, UINT64_MAX - 511},
+        {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, 1},
+        {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, PROTO_SIZE_MAX},
+        {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, UINT64_MAX - 511},
+        {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, 0},
+        {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, 513},
+        {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, PROTO_SIZE_MAX},
+        {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, UINT64_MAX - 511},
         {PROTO_OPENED, BODY(proto_opened, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 10},
