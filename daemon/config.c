@@ -13,7 +13,7 @@
 #include "daemon/pool/limits.h"
 #include "gpu/gpu.h"
 
-/* Descriptors: two a session and one spare must fit LimitNOFILE. */
+/* Descriptors: three a session and one spare must fit LimitNOFILE. */
 #define CONFIG_SESSIONS_MAX 100000u
 #define CONFIG_LEASES_MAX   16777216u
 

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -26,8 +28,9 @@
 /* A packet that could not be sent yet. */
 struct reply {
     struct list link;
-    int fd;           /* to go along, -1: none. Borrowed from the backing, which lives as long as the lease */
-    uint64_t segment; /* whose descriptor it is */
+    int fd; /* to go along, -1: none. Borrowed from the backing, which lives as long as the lease, or
+             * from the connection */
+    uint64_t segment; /* whose descriptor it is; 0: no segment's */
     size_t size;
     uint8_t packet[];
 };
@@ -86,7 +89,7 @@ static void connection_drop_replies(struct connection *connection) {
 /* Sends a message, or keeps it. Returns 0, or a negative errno that ends the connection. */
 static int connection_send(struct connection *connection, const struct proto_message *message, int fd) {
     uint8_t packet[PROTO_PACKET_MAX];
-    uint64_t segment = fd >= 0 ? message->lease.segment : 0;
+    uint64_t segment = fd >= 0 && message->header.operation == PROTO_LEASE ? message->lease.segment : 0;
     size_t size = proto_encode(message, packet);
 
     if (connection->n_replies == 0 && connection->awaited_segment == 0) {
@@ -193,6 +196,26 @@ static int connection_send_ok(struct connection *connection, uint64_t request) {
     return connection_send(connection, &message, -1);
 }
 
+/* Takes the client's wish to be asked for idle memory. Without a descriptor it is not asked, and that is all.
+ */
+static void connection_want_reclaim(struct connection *connection) {
+    connection->reclaim_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (connection->reclaim_fd < 0) {
+        log_warning(
+            "pid %d (%s) cannot be asked for idle memory: %s; raise LimitNOFILE or lower sessions_limit",
+            (int)connection->peer.pid, connection->peer.command, strerror(errno));
+        return;
+    }
+    core_session_want_reclaim(connection->session);
+}
+
+void connection_ask_reclaim(struct connection *connection) {
+    static const struct itimerspec at_once = {.it_value = {.tv_nsec = 1}};
+    if (timerfd_settime(connection->reclaim_fd, 0, &at_once, NULL) < 0)
+        log_warning("pid %d (%s) cannot be asked for idle memory: %s", (int)connection->peer.pid,
+                    connection->peer.command, strerror(errno));
+}
+
 static int handle_hello(struct connection *connection, const struct proto_message *message) {
     struct daemon *daemon = connection->daemon;
     struct proto_message reply;
@@ -220,6 +243,8 @@ static int handle_hello(struct connection *connection, const struct proto_messag
         return r > 0 ? -EUSERS : r;
     }
     connection->session->owner = connection;
+    if (message->hello.flags & PROTO_HELLO_RECLAIM)
+        connection_want_reclaim(connection);
     connection->state = CONNECTION_OPEN;
     daemon->n_handshakes--;
     daemon->served = true;
@@ -230,8 +255,9 @@ static int handle_hello(struct connection *connection, const struct proto_messag
         .gpu = (uint16_t)daemon->gpu_kind,
         .session = connection->session->id,
         .daemon_pid = (uint32_t)getpid(),
+        .flags = connection->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0,
     };
-    return connection_send(connection, &reply, -1);
+    return connection_send(connection, &reply, connection->reclaim_fd);
 }
 
 static int handle_list_pools(struct connection *connection, const struct proto_message *message) {
@@ -427,6 +453,7 @@ static void connection_free(struct connection *connection) {
         daemon->n_handshakes--;
     reaper_forget(&connection->reaping);
     connection_drop_replies(connection);
+    connection->reclaim_fd = close_fd(connection->reclaim_fd);
     list_remove(&connection->link);
     daemon->n_connections--;
     connection->freeing = true;
@@ -481,6 +508,7 @@ static void connection_end(struct connection *connection, const char *why) {
     log_debug("pid %d (%s) %s without a farewell", (int)connection->peer.pid, connection->peer.command, why);
     connection->state = CONNECTION_LOST;
     connection_drop_replies(connection);
+    connection->reclaim_fd = close_fd(connection->reclaim_fd);
     core_session_lose(connection->session, clock_now_ns(), REASON_PROCESS);
     if (!uv_is_closing((uv_handle_t *)&connection->poll))
         uv_close((uv_handle_t *)&connection->poll, connection_on_socket_closed);
@@ -551,6 +579,7 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
     connection->accepted_ns = clock_now_ns();
     connection->state = CONNECTION_GREETING;
     connection->packets_a_turn = 1;
+    connection->reclaim_fd = -1;
     list_init(&connection->replies);
     list_init(&connection->reaping.link);
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {

@@ -12,8 +12,13 @@
  *
  * It reads a bounded number of packets a turn and writes at once where it can. Replies that the client does
  * not read are kept, up to CONNECTION_QUEUE_MAX; while some are kept nothing more is read, and beyond the
- * maximum the connection ends. After a message with a descriptor nothing is sent until the client says
- * OPENED.
+ * maximum the connection ends. After a message with a segment's descriptor nothing is sent until the client
+ * says OPENED.
+ *
+ * A client that wants to be asked for idle memory gets a timerfd, which the daemon sets off. To the client it
+ * reads as an eventfd would. It is none because all holders of a descriptor share its flags: a client could
+ * take O_NONBLOCK away from an eventfd and fill it up, and the daemon's next write would block the loop.
+ * Setting a timer never blocks, and a client that sets it harms itself alone.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,6 +49,7 @@ struct connection {
     struct peer peer;
     struct session *session; /* OPEN and LOST */
     int fd, pidfd;
+    int reclaim_fd; /* OPEN: asks the client for idle memory; -1: it did not want that */
     uv_poll_t poll, process_poll;
     unsigned handles;  /* uv handles that are not closed yet */
     int watching;      /* the poll's mask */
@@ -66,6 +72,9 @@ void connection_accept(struct daemon *daemon, int fd);
 
 /* Sends the core's answer to an acquire. */
 void connection_send_answer(struct connection *connection, const struct answer *answer);
+
+/* Asks the client for what it keeps idle. */
+void connection_ask_reclaim(struct connection *connection);
 
 /* Ends a connection that has not said HELLO. */
 void connection_drop_unready(struct connection *connection);

@@ -89,6 +89,7 @@ void daemon_drain(struct daemon *daemon) {
     struct answer answer;
     struct pool *pool;
     struct segment *segment;
+    struct session *session;
     uint64_t size_bytes;
     bool more = true;
 
@@ -109,6 +110,8 @@ void daemon_drain(struct daemon *daemon) {
             supplier_retire(daemon_supplier(daemon, segment->pool), segment);
             more = true;
         }
+        while (core_next_reclaim(daemon->core, &session))
+            connection_ask_reclaim(session->owner);
     }
     daemon->draining = false;
     daemon_arm_tick(daemon);

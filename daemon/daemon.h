@@ -62,8 +62,8 @@ struct daemon {
  * could not start (logged). */
 int daemon_run(const struct daemon_options *options);
 
-/* Sends the core's answers, starts its growths and retirements, and arms the timer for its next deadline. To
- * be called after every call that changes the core. */
+/* Sends the core's answers, starts its growths and retirements, asks sessions for idle memory, and arms the
+ * timer for its next deadline. To be called after every call that changes the core. */
 void daemon_drain(struct daemon *daemon);
 
 /* Tells the daemon that a session has gone: a private one ends after the last. */

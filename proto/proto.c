@@ -36,10 +36,12 @@ OFFSET_OF(proto_header, reserved, 2);
 OFFSET_OF(proto_header, length, 4);
 OFFSET_OF(proto_header, request, 8);
 
-SIZE_OF(proto_hello, 8);
+SIZE_OF(proto_hello, 16);
 OFFSET_OF(proto_hello, magic, 0);
 OFFSET_OF(proto_hello, version_min, 4);
 OFFSET_OF(proto_hello, version_max, 6);
+OFFSET_OF(proto_hello, flags, 8);
+OFFSET_OF(proto_hello, reserved, 12);
 
 SIZE_OF(proto_hello_reply, 24);
 OFFSET_OF(proto_hello_reply, magic, 0);
@@ -47,7 +49,7 @@ OFFSET_OF(proto_hello_reply, version, 4);
 OFFSET_OF(proto_hello_reply, gpu, 6);
 OFFSET_OF(proto_hello_reply, session, 8);
 OFFSET_OF(proto_hello_reply, daemon_pid, 16);
-OFFSET_OF(proto_hello_reply, reserved, 20);
+OFFSET_OF(proto_hello_reply, flags, 20);
 
 SIZE_OF(proto_pool, 144);
 OFFSET_OF(proto_pool, id, 0);
@@ -200,6 +202,10 @@ static const char *check_hello(const struct proto_message *message) {
     /* A range that this side does not know is well-formed: the answer is an ERROR that says so. */
     if (hello->version_min == 0 || hello->version_min > hello->version_max)
         return "HELLO: empty range of versions";
+    if ((hello->flags & ~PROTO_HELLO_FLAGS) != 0)
+        return "HELLO: unknown flags";
+    if (hello->reserved != 0)
+        return "HELLO: reserved field not zero";
     return NULL;
 }
 
@@ -211,8 +217,8 @@ static const char *check_hello_reply(const struct proto_message *message) {
         return "HELLO_REPLY: a version that was not offered";
     if (reply->gpu > PROTO_GPU_SIM)
         return "HELLO_REPLY: unknown kind of GPU";
-    if (reply->reserved != 0)
-        return "HELLO_REPLY: reserved field not zero";
+    if ((reply->flags & ~PROTO_HELLO_REPLY_FLAGS) != 0)
+        return "HELLO_REPLY: unknown flags";
     return NULL;
 }
 
@@ -505,6 +511,8 @@ size_t proto_encode(const struct proto_message *message, void *packet) {
 }
 
 unsigned proto_message_fds(const struct proto_message *message) {
+    if (message->header.operation == PROTO_HELLO_REPLY)
+        return (message->hello_reply.flags & PROTO_HELLO_REPLY_EVENTFD) != 0;
     if (message->header.operation != PROTO_LEASE)
         return 0;
     return message->lease.description.kind == PROTO_SEGMENT_MEMFD ||

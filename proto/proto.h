@@ -13,9 +13,15 @@
  * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests under
  * way, and replies come in any order. One-way messages have id 0.
  *
- * Descriptors: exactly one accompanies a LEASE message whose segment description is of a kind that has one
- * (proto_message_fds); nothing else ever carries any. After such a message the daemon sends the session nothing more
- * until OPENED names the segment: at most one descriptor per session is unread.
+ * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a kind that
+ * has one, and a HELLO_REPLY that says so; nothing else ever carries any. After such a LEASE the daemon sends the
+ * session nothing more until OPENED names the segment: at most one segment's descriptor per session is unread. A
+ * HELLO_REPLY's needs no OPENED: there is one in a session.
+ *
+ * Reclaim: a client that keeps idle memory asks in HELLO to be told when others need it. The descriptor it gets is
+ * read like an eventfd, 8 bytes without blocking. It becomes readable when a request of some session finds no room that
+ * growth could make, again and again while one waits, and the client then releases what it has no use for. What it
+ * releases, and whether, is its own decision.
  *
  * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
  */
@@ -96,7 +102,14 @@ struct proto_header {
 struct proto_hello {
     uint32_t magic;
     uint16_t version_min, version_max;
+    uint32_t flags;    /* PROTO_HELLO_… */
+    uint32_t reserved; /* 0 */
 };
+
+#define PROTO_HELLO_RECLAIM         UINT32_C(1) /* tell this session when others need what it keeps idle */
+#define PROTO_HELLO_FLAGS           PROTO_HELLO_RECLAIM
+#define PROTO_HELLO_REPLY_EVENTFD   UINT32_C(1) /* the packet carries the descriptor that tells it */
+#define PROTO_HELLO_REPLY_FLAGS     PROTO_HELLO_REPLY_EVENTFD
 
 struct proto_hello_reply {
     uint32_t magic;
@@ -104,7 +117,7 @@ struct proto_hello_reply {
     uint16_t gpu;        /* enum proto_gpu_kind */
     uint64_t session;    /* id in the daemon's stats */
     uint32_t daemon_pid; /* in the daemon's PID namespace */
-    uint32_t reserved;
+    uint32_t flags;      /* PROTO_HELLO_REPLY_…; what was asked for may be missing where the daemon has no descriptor left */
 };
 
 struct proto_pool {

@@ -17,6 +17,7 @@ int core_new(struct core **ret_core) {
     list_init(&core->sessions);
     list_init(&core->answered);
     list_init(&core->retiring);
+    list_init(&core->reclaiming);
     core->sessions_limit = SESSIONS_MAX_DEFAULT;
     core->session_leases_limit = SESSION_LEASES_DEFAULT;
     *ret_core = core;
@@ -34,7 +35,8 @@ static void segment_forget(struct segment *segment) {
 struct core *core_free(struct core *core) {
     if (core == NULL)
         return NULL;
-    assert(list_is_empty(&core->sessions) && list_is_empty(&core->answered));
+    assert(list_is_empty(&core->sessions) && list_is_empty(&core->answered) &&
+           list_is_empty(&core->reclaiming));
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
         struct segment *segment = core->segments[slot];
         if (segment == NULL)
@@ -137,16 +139,23 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
     session->connected_ns = now_ns;
     list_init(&session->leases);
     list_init(&session->requests);
+    list_init(&session->reclaim_link);
     list_append(&core->sessions, &session->link);
     core->n_sessions++;
     *ret_session = session;
     return 0;
 }
 
+void core_session_want_reclaim(struct session *session) {
+    assert(session->n_leases == 0);
+    session->wants_reclaim = true;
+}
+
 static void session_free(struct session *session, uint64_t now_ns) {
     session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
            session->n_segments == 0);
+    list_remove(&session->reclaim_link);
     list_remove(&session->link);
     session->core->n_sessions--;
     session->tenant->sessions--;
@@ -166,6 +175,10 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
         request_free(container_of(session->requests.next, struct request, session_link));
     list_for_each(position, &session->leases)
         lease_quarantine(container_of(position, struct lease, session_link));
+    for (unsigned i = 0; i < session->core->n_pools; i++)
+        if (session_can_be_asked(session, session->core->pools[i]))
+            session->core->pools[i]->n_reclaimers--;
+    list_remove(&session->reclaim_link);
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;
     session->quarantine_reason = reason;
@@ -398,6 +411,15 @@ bool core_next_retirement(struct core *core, struct segment **ret_segment) {
     return true;
 }
 
+bool core_next_reclaim(struct core *core, struct session **ret_session) {
+    struct session *session = list_first(&core->reclaiming, struct session, reclaim_link);
+    if (session == NULL)
+        return false;
+    list_remove(&session->reclaim_link);
+    *ret_session = session;
+    return true;
+}
+
 void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe) {
     const struct block *block = lease->block;
     struct segment *segment = block->segment;
@@ -440,6 +462,15 @@ static bool session_is_valid(const struct session *session) {
            (session->state == SESSION_ACTIVE || requests == 0);
 }
 
+/* Whether as many sessions can be asked for the pool's memory as it counts. */
+static bool reclaimers_are_valid(const struct core *core, const struct pool *pool) {
+    unsigned reclaimers = 0;
+    list_for_each(position, &core->sessions) if (session_can_be_asked(
+                                                     container_of(position, struct session, link), pool))
+        reclaimers++;
+    return reclaimers == pool->n_reclaimers;
+}
+
 /* Whether as many sessions have seen each segment as it counts. */
 static bool mappers_are_valid(const struct core *core) {
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
@@ -460,7 +491,8 @@ bool core_is_valid(const struct core *core) {
     unsigned sessions = 0;
 
     for (unsigned i = 0; i < core->n_pools; i++) {
-        if (core->pools[i]->id != i + 1 || !pool_is_valid(core->pools[i]))
+        if (core->pools[i]->id != i + 1 || !pool_is_valid(core->pools[i]) ||
+            !reclaimers_are_valid(core, core->pools[i]))
             return false;
         pool_leases += core->pools[i]->n_leases;
     }

@@ -4,8 +4,8 @@
 /*
  * The core of the daemon: who has which memory, as plain data structures. It makes no system call, reads no
  * clock and calls no driver: what happens comes in as calls (with the time), and what has to be done about it
- * goes out through core_next_answer(), core_next_growth() and core_next_retirement(), which the shell drains
- * after every event. So any history can be played through it at the speed of memory.
+ * goes out through core_next_answer(), core_next_growth(), core_next_retirement() and core_next_reclaim(),
+ * which the shell drains after every event. So any history can be played through it at the speed of memory.
  *
  * It owns everything in daemon/pool/. Not thread-safe: the loop's thread alone uses it.
  *
@@ -33,8 +33,9 @@ struct core {
     void *tokens;              /* tsearch tree of shared blocks by token */
     struct segment **segments; /* by slot; NULL: unused */
     size_t segment_slots;
-    struct list answered; /* request.link: for core_next_answer */
-    struct list retiring; /* segment.link: for core_next_retirement */
+    struct list answered;   /* request.link: for core_next_answer */
+    struct list retiring;   /* segment.link: for core_next_retirement */
+    struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
     uint64_t next_session_id, next_segment_id;
     uint32_t sessions_limit, session_leases_limit;
 };
@@ -81,6 +82,8 @@ void core_pool_configure(struct pool *pool, uint64_t limit_bytes, uint64_t step_
 /* Sessions. open: 0, PROTO_E_LIMIT or -ENOMEM. */
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                       struct session **ret_session);
+/* The session wants to be asked for what it keeps idle. Before its first lease. */
+void core_session_want_reclaim(struct session *session);
 /* Farewell: the client's streams are idle and its mappings closed. Everything returns; the session is freed.
  */
 void core_session_close(struct session *session, uint64_t now_ns);
@@ -133,6 +136,8 @@ uint64_t core_next_tick_ns(const struct core *core);
 bool core_next_answer(struct core *core, struct answer *ret_answer);
 bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes);
 bool core_next_retirement(struct core *core, struct segment **ret_segment);
+/* The session is to be asked for what it keeps idle: it is ACTIVE, wanted that, and others need it. */
+bool core_next_reclaim(struct core *core, struct session **ret_session);
 
 /* Fills in what a client is told of its lease, except the handle: that is the shell's. *ret_describe: the
  * session sees the segment for the first time, and the description has to go along. */

@@ -90,15 +90,21 @@ static void block_count(struct block *block, int live, int quarantined) {
     block_charge(block, block->held_bytes);
 }
 
-/* The session holds more, or less, of the pool. */
-static void session_hold(struct session *session, const struct pool *pool, uint64_t bytes) {
+/* The session holds more, or less, of the pool; the pool counts those that it can ask for something. */
+static void session_hold(struct session *session, struct pool *pool, uint64_t bytes) {
+    bool held_nothing = !session_can_be_asked(session, pool);
     session->leased_bytes += bytes;
     session->pool_bytes[pool->id - 1] += bytes;
+    if (held_nothing && session_can_be_asked(session, pool))
+        pool->n_reclaimers++;
 }
 
-static void session_let_go(struct session *session, const struct pool *pool, uint64_t bytes) {
+static void session_let_go(struct session *session, struct pool *pool, uint64_t bytes) {
+    bool held_something = session_can_be_asked(session, pool);
     session->leased_bytes -= bytes;
     session->pool_bytes[pool->id - 1] -= bytes;
+    if (held_something && !session_can_be_asked(session, pool))
+        pool->n_reclaimers--;
 }
 
 /* Makes a block that nobody is on yet and that has no range. NULL: no memory. */

@@ -11,13 +11,18 @@
 
 #define SESSION_WAITING_MAX                                                                                  \
     4096u /* requests of a session that wait in line: more threads than a process has */
-#define SESSIONS_MAX_DEFAULT   1024u  /* with one descriptor each, and pidfd: well below LimitNOFILE=16384 */
+#define SESSIONS_MAX_DEFAULT 1024u /* with three descriptors each: well below the unit's LimitNOFILE=65536   \
+                                    */
 #define SESSION_LEASES_DEFAULT 65536u /* about 16 MiB of bookkeeping for the largest session */
 #define COMMAND_SIZE           64u    /* a session's command for people, NUL included */
 #define POOL_NAME_SIZE         64u    /* as on the wire */
 #define POOL_ERROR_SIZE        256u   /* a driver's message with its numbers */
 #define GROW_RETRY_NS                                                                                        \
-    (1 * NS_PER_S)       /* after the driver refused: soon enough for people, rare enough for it */
+    (1 * NS_PER_S) /* after the driver refused: soon enough for people, rare enough for it */
+#define RECLAIM_INTERVAL_NS                                                                                  \
+    (100 *                                                                                                   \
+     NS_PER_MS) /* between two requests of a pool for idle memory: time for clients to look through their    \
+                 * caches, and a rate at which they do little else even if somebody waits for ever */
 #define HOLDERS_NAMED 3u /* holders that a refusal names: what fits a line */
 
 #endif

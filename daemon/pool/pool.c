@@ -118,9 +118,43 @@ static uint64_t pool_idle_bytes(const struct pool *pool) {
     return bytes;
 }
 
+/* Whether the first in line can be served by nothing but what sessions hold: the driver refused lately, or
+ * neither the limit nor idle segments (those on their way back to the driver included) leave enough room. */
+static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
+    const struct request *first = list_first(&pool->waiters, struct request, link);
+    if (first == NULL || pool->state != POOL_READY)
+        return false;
+    if (now_ns < pool->grow_retry_ns)
+        return true;
+    uint64_t need = round_up_to_segment(first->size_bytes), room = pool_room(pool);
+    return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
+}
+
+/* Has every session asked that wants to be and holds something of the pool, at most once in a while. The
+ * first in line's own session too: what one of its threads waits for may lie in the cache of another. */
+static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
+    struct core *core = pool->core;
+
+    if (!(pool->stuck || pool->reclaim_owed) || pool->n_reclaimers == 0 || now_ns < pool->reclaim_ns)
+        return;
+    pool->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
+    pool->reclaim_owed = false;
+    list_for_each(position, &core->sessions) {
+        struct session *session = container_of(position, struct session, link);
+        if (session_can_be_asked(session, pool) && list_is_empty(&session->reclaim_link))
+            list_append(&core->reclaiming, &session->reclaim_link);
+    }
+}
+
+/* When pool_reclaim has something to do again. */
+static uint64_t pool_next_reclaim_ns(const struct pool *pool) {
+    bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->waiters));
+    return wanted && pool->n_reclaimers > 0 ? pool->reclaim_ns : NS_FOREVER;
+}
+
 /* Grows for the first waiter for whom there is room; else makes room for the first of all by retiring idle
  * segments, if that is enough; without waiters, grows towards the reserve. */
-static void pool_plan(struct pool *pool, uint64_t now_ns) {
+static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->state != POOL_READY || pool->growing_bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->grow_retry_ns)
         return;
@@ -135,13 +169,19 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
     }
     const struct request *first = list_first(&pool->waiters, struct request, link);
     if (first != NULL) {
-        uint64_t need = round_up_to_segment(first->size_bytes);
-        if (room + pool_idle_bytes(pool) >= need)
-            pool_retire_idle(pool, need - room, 0);
+        if (!pool->stuck)
+            pool_retire_idle(pool, round_up_to_segment(first->size_bytes) - room, 0);
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
         pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes);
     }
+}
+
+/* What has to be done for those who wait, as far as it can be done at all. */
+static void pool_plan(struct pool *pool, uint64_t now_ns) {
+    pool->stuck = pool_is_stuck(pool, now_ns);
+    pool_plan_growth(pool, now_ns);
+    pool_reclaim(pool, now_ns);
 }
 
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
@@ -158,11 +198,16 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
     if (r != -ENOSPC)
         return;
+    uint64_t reclaim_ns = pool->reclaim_ns;
     request_wait(request);
     pool_plan(pool, now_ns);
-    /* Whoever does not wait has still set growth going, and finds room when it asks again. */
-    if (request->deadline_ns <= now_ns)
-        request_refuse(request, PROTO_E_EXHAUSTED);
+    /* Whoever does not wait has still set growth going, or had sessions asked for what they keep idle (if
+     * that was done a moment ago for another: as soon as it may be done again), and finds room when it asks
+     * again. */
+    if (request->deadline_ns > now_ns)
+        return;
+    pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && now_ns < reclaim_ns && pool->n_reclaimers > 0);
+    request_refuse(request, PROTO_E_EXHAUSTED);
 }
 
 /* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. Segments
@@ -207,7 +252,7 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
         pool->grow_retry_ns = 0;
         plan = true;
     }
-    if (plan)
+    if (plan || pool_next_reclaim_ns(pool) <= now_ns)
         pool_plan(pool, now_ns);
 }
 
@@ -215,6 +260,8 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
     uint64_t next = list_is_empty(&pool->waiters) ? NS_FOREVER : pool->next_deadline_ns;
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns < next)
         next = pool->grow_retry_ns;
+    if (pool_next_reclaim_ns(pool) < next)
+        next = pool_next_reclaim_ns(pool);
     return next;
 }
 

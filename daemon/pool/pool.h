@@ -7,6 +7,10 @@
  * configured reserve. One growth is under way at a time; the shell makes it on the pool's worker and reports
  * back.
  *
+ * When neither growth nor the retirement of idle segments can serve the first in line, the pool is stuck:
+ * only what sessions hold can. Then it asks those that want to be asked for what they keep idle, and again
+ * after RECLAIM_INTERVAL_NS for as long as it is stuck and somebody waits.
+ *
  *   STARTING --the device's context exists--> READY;  STARTING --the driver refused--> FAILED
  *
  * Invariant (pool_is_valid): leased + quarantined + retiring + free = reserved, where free is what heaps and
@@ -49,6 +53,10 @@ struct pool {
     bool grow_exact;           /* the last growth failed: ask for no more than needed */
     uint64_t grow_retry_ns;    /* no growth before */
     uint64_t next_deadline_ns; /* no waiter's deadline is before */
+    bool stuck;                /* as of the last plan */
+    uint64_t reclaim_ns;       /* sessions are not asked before */
+    bool reclaim_owed;         /* …but then, for one who did not wait */
+    unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and hold something here */
     unsigned n_segments;
     uint64_t n_leases, n_waiters;
     uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
@@ -67,7 +75,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns);
 /* After memory came back or was made: answers those who wait, in order, and decides on growth. */
 void pool_serve(struct pool *pool, uint64_t now_ns);
 
-/* Refuses those whose deadline has passed, retries a growth that was put off. */
+/* Refuses those whose deadline has passed, retries a growth that was put off, asks sessions again. */
 void pool_tick(struct pool *pool, uint64_t now_ns);
 
 /* When pool_tick wants to be called next; NS_FOREVER: never. */

@@ -36,6 +36,11 @@ bool session_see_segment(struct session *session, struct segment *segment) {
     return true;
 }
 
+bool session_can_be_asked(const struct session *session, const struct pool *pool) {
+    return session->wants_reclaim && session->state == SESSION_ACTIVE &&
+           session->pool_bytes[pool->id - 1] > 0;
+}
+
 void session_clear(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
 

@@ -10,6 +10,9 @@
  * In quarantine nothing of it is reused: a killed process's GPU work goes on after its socket closed
  * (measured on H200: writes 9 ms after end-of-file; 3.5 s where a forked child kept the driver's
  * descriptors).
+ *
+ * A session may want to be asked for what it keeps idle. It is asked through core_next_reclaim() while it is
+ * ACTIVE and holds a lease in the pool that needs it.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +24,7 @@
 #include "proto/limits.h"
 
 struct core;
+struct pool;
 struct segment;
 struct tenant;
 
@@ -43,20 +47,23 @@ struct session {
     uint64_t id;
     struct peer peer;
     enum session_state state;
+    bool wants_reclaim; /* fixed before its first lease */
     uint64_t connected_ns, lost_ns;
     const char *quarantine_reason; /* what the shell waits for; a constant string, NULL while ACTIVE */
     struct list leases;            /* lease.session_link */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
-    /* The same by pool (id - 1), for refusals: they name holders, and a client can have one with each packet,
-     * so they must not walk all leases. */
+    /* The same by pool (id - 1), for refusals and reclaim, which ask who holds something: a client can have a
+     * refusal with each packet, so they must not walk all leases. A lease holds at least a granule: 0 means
+     * that there is none. */
     uint64_t pool_bytes[PROTO_POOLS_MAX];
     uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
     size_t seen_words;
-    unsigned n_segments; /* bits that are set */
-    void *owner;         /* the shell's */
-    struct list link;    /* in core->sessions */
+    unsigned n_segments;      /* bits that are set */
+    void *owner;              /* the shell's */
+    struct list reclaim_link; /* in core->reclaiming while it is to be asked */
+    struct list link;         /* in core->sessions */
 };
 
 /* Makes room to remember the segment. Returns 0 or -ENOMEM. */
@@ -65,6 +72,9 @@ int session_reserve_segment(struct session *session, const struct segment *segme
 /* Notes that the session is given the segment's handle now. True the first time: the handle has to be sent.
  */
 bool session_see_segment(struct session *session, struct segment *segment);
+
+/* Whether it can be asked for what it keeps idle of the pool. */
+bool session_can_be_asked(const struct session *session, const struct pool *pool);
 
 /* Drops what waits, gives all leases back and forgets the segments. The session is then empty. */
 void session_clear(struct session *session, uint64_t now_ns);

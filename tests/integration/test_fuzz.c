@@ -53,8 +53,10 @@ static size_t encode(struct proto_message *message, unsigned operation, uint64_t
 }
 
 static size_t encode_hello(uint8_t *packet) {
-    struct proto_message hello = {
-        .hello = {.magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX}};
+    struct proto_message hello = {.hello = {.magic = PROTO_MAGIC,
+                                            .version_min = PROTO_VERSION_MIN,
+                                            .version_max = PROTO_VERSION_MAX,
+                                            .flags = PROTO_HELLO_RECLAIM}};
     return encode(&hello, PROTO_HELLO, 1, packet);
 }
 
@@ -172,7 +174,7 @@ static int settle(int fd) {
             return -1;
         if (message.header.request == UINT64_MAX && message.header.operation == PROTO_POOLS)
             return 1;
-        if (proto_message_fds(&message) > 0) {
+        if (message.header.operation == PROTO_LEASE && proto_message_fds(&message) > 0) {
             message.opened.segment = message.lease.description.id;
             send_packet(fd, packet, encode(&message, PROTO_OPENED, 0, packet), 0);
         }

@@ -198,7 +198,30 @@ void drain_answers(struct model *model) {
     }
 }
 
+/* Whether the session holds something of the pool. */
+static bool model_holds(const struct model *model, unsigned s, unsigned p) {
+    for (unsigned l = 0; l < MODEL_LEASES; l++)
+        if (model->leases[l].used && model->leases[l].session == s &&
+            model->segments[model->blocks[model->leases[l].block].segment].pool == p)
+            return true;
+    return false;
+}
+
+/* The session is asked for what it keeps idle: of a pool that did so just now. */
+static void model_reclaimed(struct model *model, const struct session *session) {
+    unsigned s = 0, pools = 0;
+    while (s < MODEL_SESSIONS && model->sessions[s].session != session)
+        s++;
+    must(s < MODEL_SESSIONS && model->sessions[s].wants && !model->sessions[s].lost);
+    for (unsigned p = 0; p < MODEL_POOLS; p++)
+        pools += model->pools[p].pool->reclaim_ns == model->now_ns + RECLAIM_INTERVAL_NS &&
+                 model_holds(model, s, p);
+    must(pools > 0);
+    model->reclaims++;
+}
+
 void drain_decisions(struct model *model) {
+    struct session *session;
     struct pool *pool;
     struct segment *segment;
     uint64_t size;
@@ -216,6 +239,8 @@ void drain_decisions(struct model *model) {
         where->retiring = true;
         model->retirements++;
     }
+    while (core_next_reclaim(model->core, &session))
+        model_reclaimed(model, session);
 }
 
 void finish_growth(struct model *model, unsigned p) {
@@ -281,7 +306,8 @@ void check_sums(struct model *model) {
 }
 
 /* Nobody waits for what could be done now: no free segment that fits, no growth that would help, no idle
- * segments that are enough for the first in line. */
+ * segments that are enough for the first in line. And where nothing of that helps the first, those who hold
+ * the memory and want to be asked will be asked soon. */
 void check_progress(struct model *model) {
     for (unsigned p = 0; p < MODEL_POOLS; p++) {
         const struct pool *pool = model->pools[p].pool;
@@ -311,5 +337,15 @@ void check_progress(struct model *model) {
             }
         }
         must(!may_grow || first_id == UINT64_MAX || round_up(first_size, SEGMENT_GRANULE) > room + idle);
+
+        bool stuck = pool->state == POOL_READY && first_id != UINT64_MAX &&
+                     (pool->grow_retry_ns > model->now_ns ||
+                      round_up(first_size, SEGMENT_GRANULE) > room + idle + pool->retiring_bytes);
+        bool holders = false;
+        for (unsigned s = 0; s < MODEL_SESSIONS && stuck && !holders; s++)
+            holders = model->sessions[s].session != NULL && model->sessions[s].wants &&
+                      !model->sessions[s].lost && model_holds(model, s, p);
+        must(!holders || core_next_tick_ns(model->core) <= model->now_ns + RECLAIM_INTERVAL_NS);
+        must(pool->reclaim_ns <= model->now_ns + RECLAIM_INTERVAL_NS);
     }
 }

@@ -135,6 +135,7 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->hello.version_min = (uint16_t)random_size(UINT16_MAX);
         message->hello.version_max =
             (uint16_t)(message->hello.version_min + random_to(UINT16_MAX - message->hello.version_min));
+        message->hello.flags = (uint32_t)random_to(PROTO_HELLO_FLAGS);
         break;
     case PROTO_ACQUIRE:
         message->acquire.pool = (uint32_t)random64();
@@ -167,6 +168,7 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->hello_reply.gpu = (uint16_t)random_to(PROTO_GPU_SIM);
         message->hello_reply.session = random64();
         message->hello_reply.daemon_pid = (uint32_t)random64();
+        message->hello_reply.flags = (uint32_t)random_to(PROTO_HELLO_REPLY_FLAGS);
         break;
     case PROTO_POOLS:
         message->pools.count = (uint32_t)random_to(pools_max);

@@ -25,6 +25,9 @@ static void step_open(struct model *model) {
     model->sessions[s].tenant = (unsigned)random_below(MODEL_TENANTS);
     model->sessions[s].session =
         open_session(model->core, (pid_t)(1000 + s), (uid_t)(UID_A + model->sessions[s].tenant));
+    model->sessions[s].wants = one_in(2);
+    if (model->sessions[s].wants)
+        core_session_want_reclaim(model->sessions[s].session);
 }
 
 static uint64_t random_size(void) {
@@ -372,7 +375,7 @@ static void history(uint64_t seed, unsigned steps, unsigned validate_every) {
     must(model->core->leases.used == 0 && model->core->tokens == NULL);
     must(steps < HISTORY_STEPS || /* it was no idle talk */
          (model->grants > 100 && model->refusals > 50 && model->retirements > 0 && model->attaches > 0 &&
-          model->parts > 0 && model->splits > 0));
+          model->parts > 0 && model->splits > 0 && model->reclaims > 0));
     core_destroy(model->core);
     free(model);
 }

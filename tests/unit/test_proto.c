@@ -68,7 +68,8 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     size -= sizeof *header;
     switch (header->operation) {
     case PROTO_HELLO:
-        return size == 8 && message->hello.magic == PROTO_MAGIC && message->hello.version_min >= 1 &&
+        return size == 16 && message->hello.magic == PROTO_MAGIC && message->hello.flags <= 1 &&
+               message->hello.reserved == 0 && message->hello.version_min >= 1 &&
                message->hello.version_min <= message->hello.version_max;
     case PROTO_ACQUIRE:
         return size == 24 && message->acquire.reserved == 0 && message->acquire.size_bytes >= 1 &&
@@ -94,7 +95,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 8 && message->opened.segment != 0;
     case PROTO_HELLO_REPLY:
         return size == 24 && message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version == 1 &&
-               message->hello_reply.gpu <= 2 && message->hello_reply.reserved == 0;
+               message->hello_reply.gpu <= 2 && message->hello_reply.flags <= 1;
     case PROTO_POOLS:
         if (message->pools.reserved != 0 || message->pools.count > PROTO_POOLS_MAX ||
             size != 8 + message->pools.count * sizeof(struct proto_pool))

@@ -45,7 +45,7 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     message->header.request = operation == PROTO_OPENED ? 0 : 7;
     switch (operation) {
     case PROTO_HELLO:
-        message->hello = (struct proto_hello){PROTO_MAGIC, 1, 1};
+        message->hello = (struct proto_hello){PROTO_MAGIC, 1, 1, PROTO_HELLO_RECLAIM, 0};
         break;
     case PROTO_HELLO_REPLY:
         message->hello_reply = (struct proto_hello_reply){PROTO_MAGIC, 1, PROTO_GPU_SIM, 3, 4, 0};
@@ -86,11 +86,15 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_HELLO, BODY(proto_hello, magic), U32, PROTO_MAGIC + 1},
         {PROTO_HELLO, BODY(proto_hello, version_min), U16, 0},
         {PROTO_HELLO, BODY(proto_hello, version_min), U16, 2},
+        {PROTO_HELLO, BODY(proto_hello, flags), U32, 2},
+        {PROTO_HELLO, BODY(proto_hello, flags), U32, UINT32_MAX},
+        {PROTO_HELLO, BODY(proto_hello, reserved), U32, 1},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, magic), U32, 0},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, 0},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, 2},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, gpu), U16, 3},
-        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, reserved), U32, 1},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, flags), U32, 2},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, flags), U32, UINT32_MAX},
         {PROTO_POOLS, BODY(proto_pools, count), U32, 0},
         {PROTO_POOLS, BODY(proto_pools, count), U32, 2},
         {PROTO_POOLS, BODY(proto_pools, count), U32, PROTO_POOLS_MAX + 1},
@@ -267,7 +271,7 @@ static void malformed_utf8_is_refused(void **state) {
     }
 }
 
-static void only_a_described_memfd_brings_a_descriptor(void **state) {
+static void a_described_memfd_and_a_reply_that_says_so_bring_a_descriptor(void **state) {
     (void)state;
     static struct proto_message message;
 
@@ -279,6 +283,11 @@ static void only_a_described_memfd_brings_a_descriptor(void **state) {
     message.lease.description.kind = PROTO_SEGMENT_LEGACY_IPC;
     assert_int_equal(proto_message_fds(&message), 0);
     memset(&message.lease.description, 0, sizeof message.lease.description);
+    assert_int_equal(proto_message_fds(&message), 0);
+    plain_message(PROTO_HELLO_REPLY, &message);
+    message.hello_reply.flags = PROTO_HELLO_REPLY_EVENTFD;
+    assert_int_equal(proto_message_fds(&message), 1);
+    plain_message(PROTO_HELLO, &message); /* its own flag asks for one */
     assert_int_equal(proto_message_fds(&message), 0);
 }
 
@@ -410,7 +419,7 @@ int main(void) {
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
         cmocka_unit_test(malformed_utf8_is_refused),
-        cmocka_unit_test(only_a_described_memfd_brings_a_descriptor),
+        cmocka_unit_test(a_described_memfd_and_a_reply_that_says_so_bring_a_descriptor),
         cmocka_unit_test(numbers_have_names),
         cmocka_unit_test(failure_text_is_cut_between_characters),
         cmocka_unit_test(failure_text_is_made_printable),

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold of asking sessions for what they keep idle: when nothing else helps and not before, only
+ * those that want it and hold something of the pool, and not too often.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static struct session *open_wanting(struct core *core, pid_t pid, uid_t uid) {
+    struct session *session = open_session(core, pid, uid);
+    core_session_want_reclaim(session);
+    return session;
+}
+
+static void expect_reclaim(struct core *core, const struct session *session) {
+    struct session *asked = NULL;
+    assert_true(core_next_reclaim(core, &asked));
+    assert_ptr_equal(asked, session);
+    assert_true(core_is_valid(core));
+}
+
+static void expect_no_reclaim(struct core *core) {
+    struct session *asked;
+    assert_false(core_next_reclaim(core, &asked));
+}
+
+static void at_the_limit_those_are_asked_who_want_it_and_hold_something(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0), *elsewhere = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *second = open_wanting(core, 2, UID_A);
+    struct session *silent = open_session(core, 3, UID_A), *empty = open_wanting(core, 4, UID_A);
+    struct session *distant = open_wanting(core, 5, UID_A), *lost = open_wanting(core, 6, UID_A);
+    (void)state;
+
+    take_growing(holder, pool, 2 * MIB, 0);
+    take(second, pool, 2 * MIB, 0);
+    take(silent, pool, 2 * MIB, 0);
+    take(lost, pool, 2 * MIB, 0);
+    take_growing(distant, elsewhere, 2 * MIB, 0);
+    lose_session(lost, 0);
+    expect_no_reclaim(core);
+    ask(empty, pool, 1, MIB, NS_FOREVER, 0);
+    expect_reclaim(core, holder);
+    expect_reclaim(core, second);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void a_foreign_tenants_session_is_asked_and_the_own_too(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *own = open_wanting(core, 1, UID_A), *foreign = open_wanting(core, 2, UID_B);
+    (void)state;
+
+    take_growing(own, pool, 8 * MIB, 0);
+    take_growing(foreign, pool, 8 * MIB, 0);
+    ask(own, pool, 1, MIB, NS_FOREVER, 0); /* what one thread waits for may lie in another's cache */
+    expect_reclaim(core, own);
+    expect_reclaim(core, foreign);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void nobody_is_asked_while_the_pool_can_grow(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    take_growing(holder, pool, 8 * MIB, 0);
+    ask(other, pool, 1, 2 * MIB, 0, 0); /* does not wait, but has set growth going */
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    ask(other, pool, 2, 2 * MIB, NS_FOREVER, 0);
+    tick(core, NS_PER_S); /* however long that takes */
+    expect_no_reclaim(core);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    grow(pool, 8 * MIB, NS_PER_S);
+    expect_granted(core, other, 2);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void nobody_is_asked_before_the_device_is_ready(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0),
+                *late = add_starting_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A);
+    (void)state;
+
+    take_growing(holder, pool, 8 * MIB, 0);
+    ask(holder, late, 1, MIB, NS_FOREVER, 0);
+    tick(core, NS_PER_S);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void nobody_is_asked_while_idle_segments_are_enough(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *idle = open_session(core, 2, UID_B);
+    struct session *other = open_session(core, 3, UID_A);
+    (void)state;
+
+    describe(take_growing(holder, pool, 8 * MIB, 0), NULL);
+    take_growing(idle, pool, 8 * MIB, 0);
+    close_session(idle, 0);
+    ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_no_reclaim(core);
+    tick(core, NS_PER_S); /* on its way back to the driver, for as long as that takes */
+    expect_no_reclaim(core);
+    assert_int_equal(retire_all(core, NS_PER_S), 8 * MIB);
+    expect_no_reclaim(core);
+    grow(pool, 8 * MIB, NS_PER_S);
+    expect_granted(core, other, 1);
+    core_destroy(core);
+}
+
+static void growth_for_the_second_in_line_does_not_help_the_first(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    take_growing(holder, pool, 12 * MIB, 0);
+    ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_reclaim(core, holder);
+    ask(other, pool, 2, 4 * MIB, NS_FOREVER, 0);
+    uint64_t size = expect_growth(core, pool);
+    tick(core, RECLAIM_INTERVAL_NS);
+    expect_reclaim(core, holder);
+    segment_made(pool, size, RECLAIM_INTERVAL_NS);
+    expect_granted(core, other, 2);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void sessions_are_asked_again_while_somebody_waits(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    const uint64_t start = 5000;
+    (void)state;
+
+    struct lease *lease = take_growing(holder, pool, 8 * MIB, start);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    ask(other, pool, 1, MIB, NS_FOREVER, start);
+    for (uint64_t round = 0; round < 3; round++) {
+        uint64_t now = start + round * RECLAIM_INTERVAL_NS;
+        tick(core, now);
+        expect_reclaim(core, holder);
+        expect_no_reclaim(core);
+        assert_int_equal(core_next_tick_ns(core), now + RECLAIM_INTERVAL_NS);
+        tick(core, now + RECLAIM_INTERVAL_NS - 1);
+        expect_no_reclaim(core);
+    }
+    uint64_t now = start + 2 * RECLAIM_INTERVAL_NS;
+    assert_int_equal(release_part(holder, name_of(lease), 4 * MIB, 4 * MIB, now), 0);
+    expect_granted(core, other, 1);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    tick(core, now + NS_PER_S);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void a_deadline_ends_the_asking(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    take_growing(holder, pool, 8 * MIB, 0);
+    ask(other, pool, 1, MIB, RECLAIM_INTERVAL_NS, 0);
+    expect_reclaim(core, holder);
+    tick(core, RECLAIM_INTERVAL_NS);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    expect_no_reclaim(core);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    core_destroy(core);
+}
+
+static void a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_room(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct proto_lease_name name = name_of(take_growing(holder, pool, 8 * MIB, 0));
+    ask(other, pool, 1, MIB, 0, 0);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    expect_reclaim(core, holder);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* nobody waits: nobody is asked again */
+    assert_int_equal(release(holder, name, 1), 0);
+    take(other, pool, MIB, 1);
+    core_destroy(core);
+}
+
+static void one_who_comes_too_soon_after_another_has_sessions_asked_a_little_later(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *first = open_wanting(core, 1, UID_A), *second = open_wanting(core, 2, UID_A);
+    struct session *other = open_session(core, 3, UID_A);
+    (void)state;
+
+    take_growing(first, pool, 16 * MIB, 0);
+    ask(other, pool, 1, 8 * MIB, 0, 0);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    expect_reclaim(core, first);
+    close_session(first, 1);
+    take(second, pool, 16 * MIB, 1); /* which nobody has asked yet */
+    ask(other, pool, 2, 8 * MIB, 0, 2);
+    expect_refused(core, other, 2, PROTO_E_EXHAUSTED);
+    expect_no_reclaim(core);
+    assert_int_equal(core_next_tick_ns(core), RECLAIM_INTERVAL_NS);
+    tick(core, RECLAIM_INTERVAL_NS);
+    expect_reclaim(core, second);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* and that was it */
+    tick(core, 3 * RECLAIM_INTERVAL_NS);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void however_many_ask_sessions_are_asked_once_in_a_while(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    unsigned asked = 0;
+    (void)state;
+
+    take_growing(holder, pool, 8 * MIB, 0);
+    for (uint64_t i = 0; i < 1000; i++) { /* one a millisecond, half of which wait for a little */
+        struct session *session;
+        struct answer answer;
+        uint64_t now = i * NS_PER_MS;
+        tick(core, now);
+        ask(other, pool, i + 1, MIB, i % 2 * 3 * NS_PER_MS, now);
+        while (core_next_answer(core, &answer))
+            assert_null(answer.lease);
+        while (core_next_reclaim(core, &session))
+            asked++;
+    }
+    assert_int_equal(asked, 1000 * NS_PER_MS / RECLAIM_INTERVAL_NS);
+    core_destroy(core);
+}
+
+static void each_pool_asks_for_itself_and_a_session_once(void **state) {
+    struct core *core = core_make();
+    struct pool *one = add_pool(core, 8 * MIB, 8 * MIB, 0), *two = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    take_growing(holder, one, 8 * MIB, 0);
+    take_growing(holder, two, 8 * MIB, 0);
+    ask(other, one, 1, MIB, NS_FOREVER, 0);
+    ask(other, two, 2, MIB, NS_FOREVER, 0);
+    expect_reclaim(core, holder); /* it looks through all its caches */
+    expect_no_reclaim(core);
+    ask(other, one, 3, MIB, NS_FOREVER, 1);
+    expect_no_reclaim(core);
+    tick(core, RECLAIM_INTERVAL_NS);
+    expect_reclaim(core, holder);
+    expect_no_reclaim(core);
+    core_destroy(core);
+}
+
+static void sessions_are_asked_when_the_driver_refused(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
+    describe(lease, NULL);
+    ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_no_reclaim(core);
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", 0);
+    expect_reclaim(core, holder);
+    assert_int_equal(core_next_tick_ns(core), RECLAIM_INTERVAL_NS);
+    tick(core, RECLAIM_INTERVAL_NS);
+    expect_reclaim(core, holder);
+    tick(core, GROW_RETRY_NS); /* the driver is tried again, and nobody asked meanwhile */
+    expect_no_reclaim(core);
+    expect_growth(core, pool);
+    tick(core, GROW_RETRY_NS + RECLAIM_INTERVAL_NS);
+    expect_no_reclaim(core);
+    growth_failed(pool, "out of memory", GROW_RETRY_NS + RECLAIM_INTERVAL_NS);
+    expect_reclaim(core, holder);
+    assert_int_equal(release(holder, name_of(lease), GROW_RETRY_NS + RECLAIM_INTERVAL_NS), 0);
+    expect_granted(core, other, 1);
+    core_destroy(core);
+}
+
+static void who_gave_everything_back_is_not_asked_again(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *silent = open_session(core, 2, UID_A);
+    struct session *other = open_session(core, 3, UID_A);
+    (void)state;
+
+    struct proto_lease_name name = name_of(take_growing(holder, pool, 2 * MIB, 0));
+    take(silent, pool, 6 * MIB, 0);
+    ask(other, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    expect_reclaim(core, holder);
+    assert_int_equal(release_part(holder, name, 0, MIB, 1), 0);
+    assert_int_equal(release_part(holder, name, MIB, MIB, 1), 0);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* nobody is left to be asked */
+    tick(core, RECLAIM_INTERVAL_NS);
+    expect_no_reclaim(core);
+    take(holder, pool, MIB, RECLAIM_INTERVAL_NS); /* it holds something again, while another waits */
+    assert_true(core_next_tick_ns(core) <= RECLAIM_INTERVAL_NS);
+    tick(core, RECLAIM_INTERVAL_NS);
+    expect_reclaim(core, holder);
+    core_destroy(core);
+}
+
+static void who_left_before_the_shell_asked_is_not_asked(void **state) {
+    for (unsigned way = 0; way < 2; way++) {
+        struct core *core = core_make();
+        struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+        struct session *holder = open_wanting(core, 1, UID_A), *stays = open_wanting(core, 2, UID_A);
+        struct session *other = open_session(core, 3, UID_A);
+
+        take_growing(holder, pool, 4 * MIB, 0);
+        take(stays, pool, 4 * MIB, 0);
+        ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
+        if (way == 0)
+            lose_session(holder, 1);
+        else
+            close_session(holder, 1);
+        expect_reclaim(core, stays);
+        expect_no_reclaim(core);
+        tick(core, RECLAIM_INTERVAL_NS);
+        expect_reclaim(core, stays);
+        expect_no_reclaim(core);
+        core_destroy(core);
+    }
+    (void)state;
+}
+
+static void where_nobody_wants_to_be_asked_nobody_is(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_session(core, 1, UID_A), *other = open_wanting(core, 2, UID_A);
+    (void)state;
+
+    take_growing(holder, pool, 8 * MIB, 0);
+    ask(other, pool, 1, MIB, NS_FOREVER, 0);
+    expect_no_reclaim(core);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* and the daemon sleeps */
+    core_destroy(core);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_the_limit_those_are_asked_who_want_it_and_hold_something),
+        cmocka_unit_test(a_foreign_tenants_session_is_asked_and_the_own_too),
+        cmocka_unit_test(nobody_is_asked_while_the_pool_can_grow),
+        cmocka_unit_test(nobody_is_asked_before_the_device_is_ready),
+        cmocka_unit_test(nobody_is_asked_while_idle_segments_are_enough),
+        cmocka_unit_test(growth_for_the_second_in_line_does_not_help_the_first),
+        cmocka_unit_test(sessions_are_asked_again_while_somebody_waits),
+        cmocka_unit_test(a_deadline_ends_the_asking),
+        cmocka_unit_test(a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_room),
+        cmocka_unit_test(one_who_comes_too_soon_after_another_has_sessions_asked_a_little_later),
+        cmocka_unit_test(however_many_ask_sessions_are_asked_once_in_a_while),
+        cmocka_unit_test(each_pool_asks_for_itself_and_a_session_once),
+        cmocka_unit_test(sessions_are_asked_when_the_driver_refused),
+        cmocka_unit_test(who_gave_everything_back_is_not_asked_again),
+        cmocka_unit_test(who_left_before_the_shell_asked_is_not_asked),
+        cmocka_unit_test(where_nobody_wants_to_be_asked_nobody_is),
+    };
+    return cmocka_run_group_tests_name("asking for idle memory", tests, NULL, NULL);
+}
