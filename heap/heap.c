@@ -245,6 +245,17 @@ void heap_remove_span(struct heap_span *span) {
     free(span);
 }
 
+/* A range that has left the lists becomes its taker's. */
+static void range_mark_taken(struct heap *heap, struct heap_range *range) {
+    range->free = false;
+    range->user = NULL;
+    list_init(&range->user_link);
+    range->span->taken_bytes += range->size;
+    heap->taken_bytes += range->size;
+    heap->free_bytes -= range->size;
+    heap->taken_ranges++;
+}
+
 int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range) {
     if (size == 0 || size > HEAP_SPAN_MAX)
         return -EINVAL;
@@ -284,15 +295,15 @@ int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_
         node_link_above(range->span, range, upper);
         range_enlist(heap, upper);
     }
-    range->free = false;
-    range->user = NULL;
-    list_init(&range->user_link);
-    range->span->taken_bytes += size;
-    heap->taken_bytes += size;
-    heap->free_bytes -= size;
-    heap->taken_ranges++;
+    range_mark_taken(heap, range);
     *ret_range = range;
     return 0;
+}
+
+void heap_claim(struct heap_range *range) {
+    assert(range->free);
+    range_delist(range->span->heap, range);
+    range_mark_taken(range->span->heap, range);
 }
 
 int heap_split(struct heap_range *range, uint64_t distance, struct heap_range **ret_upper) {

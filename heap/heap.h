@@ -89,6 +89,10 @@ void heap_remove_span(struct heap_span *span);
  * Returns 0, -EINVAL (size 0 or too large, alignment), -ENOSPC (no free range fits), -ENOMEM (no node). */
 int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range);
 
+/* Takes a range that is free, whole, without a search: one that the caller found by walking its span. user is
+ * NULL and user_link unlinked. Constant time, cannot fail. */
+void heap_claim(struct heap_range *range);
+
 /* Splits a taken range at a distance from its start (a multiple of HEAP_GRANULE, inside the range). The range keeps
  * the lower part; *ret_upper gets the upper one, taken as well, with user NULL and user_link unlinked.
  * Returns 0, -EINVAL or -ENOMEM (nothing changed). Constant time. */
