@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers: what the client's user holds. This version makes each buffer a lease of its own: every acquire and
- * release is a round trip, and a release waits for its stream. The caches of a thread and of the process will
- * stand between these functions and lease_take and lease_give_back below; fences will take the place of
- * wait_for_stream.
+ * Buffers: what the client's user holds. A buffer is a lease of its own, and then every acquire and release
+ * is a round trip and a release waits for its stream; or, in a client with a cache, a piece of an extent
+ * (client/cache/). Fences will take the place of wait_for_stream.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -12,51 +11,10 @@
 #include "base/units.h"
 #include "client/client.h"
 #include "client/error.h"
+#include "client/lease.h"
 
 /* What blocks are multiples of on the wire. */
 #define GRANULE UINT64_C(512)
-
-/* Gives back a lease that could not be used. The error that led here is the one to report. */
-static void lease_give_back(struct gpupool_client *client, const struct proto_lease *lease) {
-    char text[ERROR_TEXT_SIZE];
-
-    error_save(text);
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_RELEASE);
-    if (request != NULL) {
-        request->message.release =
-            (struct proto_release){.lease = lease->lease, .generation = lease->generation};
-        (void)connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
-    }
-    error_restore(text);
-}
-
-/* Waits for an ACQUIRE's or ATTACH's LEASE and opens its segment. The lease is copied out, because the
- * request goes back at once. */
-static int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
-                      struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    _cleanup_(request_recyclep) struct request *reply = request;
-    struct pool pool;
-
-    int r = connection_exchange(&client->connection, &reply, deadline_ns);
-    if (r < 0)
-        return r;
-    const struct proto_lease *lease = &reply->message.lease;
-    struct segment *segment = reply->segment;
-    r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), lease->pool, &pool);
-    if (r == 0 && (segment->kind == PROTO_SEGMENT_MEMFD) != (pool.kind == PROTO_POOL_HOST))
-        return connection_refuse(&client->connection, "a segment of another kind than its pool");
-    if (r == 0)
-        r = segments_open(&client->segments, segment, &client->devices, pool.uuid);
-    if (r < 0) {
-        lease_give_back(client, lease);
-        return r;
-    }
-    *ret_lease = *lease;
-    *ret_pool = pool;
-    *ret_segment = segment;
-    return 0;
-}
 
 static struct gpupool_buffer buffer_make(const struct proto_lease *lease, const struct pool *pool,
                                          const struct segment *segment) {
@@ -110,6 +68,8 @@ static int wait_for_stream(struct gpupool_client *client, const struct gpupool_b
     const struct gpu *gpu;
     unsigned device;
 
+    if (stream == GPUPOOL_NO_STREAM)
+        return 0;
     int r = find_stream(client, buffer->kind, buffer->device, stream, &gpu, &device);
     if (r < 0 || gpu == NULL)
         return r;
@@ -121,9 +81,12 @@ static int wait_for_stream(struct gpupool_client *client, const struct gpupool_b
 }
 
 static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+    bool at_once = stream == GPUPOOL_NO_STREAM; /* nothing orders what follows: it is zero on return */
     const struct gpu *gpu = NULL;
     unsigned device;
 
+    if (at_once)
+        stream = NULL;
     if (buffer->kind == GPUPOOL_POOL_DEVICE || stream != NULL) {
         int r = find_stream(client, buffer->kind, buffer->device, stream, &gpu, &device);
         if (r < 0)
@@ -134,6 +97,8 @@ static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffe
         return 0;
     }
     int error = gpu->memory_set(device, buffer->data, 0, buffer->size_bytes, stream);
+    if (error == 0 && at_once)
+        error = gpu->stream_synchronize(device, stream);
     if (error == 0)
         return 0;
     devices_fail(gpu, error, "zeroing it");
@@ -152,7 +117,7 @@ static int check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
         return r;
     if (pool.kind == PROTO_POOL_HOST) {
         unsigned device;
-        return (flags & GPUPOOL_ZERO) == 0 || stream == NULL
+        return (flags & GPUPOOL_ZERO) == 0 || stream == NULL || stream == GPUPOOL_NO_STREAM
                    ? 0
                    : find_stream(client, GPUPOOL_POOL_HOST, -1, stream, &gpu, &device);
     }
@@ -169,34 +134,46 @@ static int check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
     }
     /* Opening a segment while a graph is captured would break the capture, and zeroing would become a part of
      * the graph instead of happening. */
-    return devices_check_stream(gpu, (unsigned)ordinal, stream);
+    return stream == GPUPOOL_NO_STREAM ? 0 : devices_check_stream(gpu, (unsigned)ordinal, stream);
 }
 
-static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
-                   uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
+static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                         uint64_t timeout_ns, struct gpupool_buffer *ret_buffer) {
     struct proto_lease lease;
     struct pool pool;
     struct segment *segment;
 
+    int r = lease_acquire(client, pool_id, size_bytes, timeout_ns, &lease, &pool, &segment);
+    if (r < 0)
+        return r;
+    *ret_buffer = buffer_make(&lease, &pool, segment);
+    return 0;
+}
+
+/* Gives back a buffer that could not be used. */
+static void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
+    if (cache_piece(buffer) != NULL)
+        cache_put(client, cache_piece(buffer));
+    else
+        lease_give_back(client,
+                        &(struct proto_lease){.lease = buffer->lease, .generation = buffer->generation});
+}
+
+static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
+                   uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
+    struct gpupool_buffer buffer;
+
     int r = check_pool(client, pool_id, stream, flags);
     if (r < 0)
         return r;
-    struct request *request = connection_request(&client->connection, PROTO_ACQUIRE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.acquire =
-        (struct proto_acquire){.pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
-    r = lease_take(client, request, client_deadline_ns(client, timeout_ns), &lease, &pool, &segment);
+    r = client->cache.enabled ? cache_acquire(client, pool_id, size_bytes, stream, timeout_ns, &buffer)
+                              : acquire_lease(client, pool_id, size_bytes, timeout_ns, &buffer);
     if (r < 0)
         return r;
-    if (lease.pool != pool_id || lease.size_bytes != size_bytes)
-        return connection_refuse(&client->connection, "a lease of another pool or size than asked for");
-
-    struct gpupool_buffer buffer = buffer_make(&lease, &pool, segment);
     if ((flags & GPUPOOL_ZERO) != 0) {
         r = buffer_zero(client, &buffer, stream);
         if (r < 0) {
-            lease_give_back(client, &lease);
+            buffer_give_back(client, &buffer);
             return r;
         }
     }
@@ -204,8 +181,17 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
     return 0;
 }
 
+/* What most calls of a client with a cache come down to. */
+static bool may_hit(const struct gpupool_client *client) {
+    return __builtin_expect(client != NULL && client->cache.enabled && !fork_guard_is_child(&client->guard),
+                            1);
+}
+
 int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                     uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
+    if (may_hit(client) && flags == 0 && ret_buffer != NULL &&
+        cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
+        return 0;
     int r = client_enter(client);
     if (r < 0)
         return r;
@@ -215,29 +201,87 @@ int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: 0 bytes");
     if ((flags & ~GPUPOOL_ZERO) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: unknown flags 0x%x", flags);
+    if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
+        cache_take(client, pool, size_bytes, stream, ret_buffer))
+        return 0;
     r = size_bytes > PROTO_SIZE_MAX
             ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
             : acquire(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
     return r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0;
 }
 
-/* A part of size 0 is the whole lease. */
-static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                   uint64_t offset_bytes, uint64_t size_bytes) {
-    int r = wait_for_stream(client, buffer, stream);
+/* The buffer's piece, if it has one: of this client, and in use under the buffer's generation. */
+static int find_piece(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                      struct piece **ret_piece) {
+    struct piece *piece = cache_piece(buffer);
+
+    *ret_piece = piece;
+    if (piece == NULL)
+        return 0;
+    if (piece->lane->owner != client)
+        return error_set(GPUPOOL_E_INVALID, "the buffer is another client's");
+    if (piece->generation != buffer->generation || piece->generation % 2 == 0)
+        return error_set(GPUPOOL_E_STALE, "the buffer was released before");
+    return 0;
+}
+
+/* Where the daemon knows the buffer's memory. */
+static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, const struct piece *piece) {
+    return piece == NULL
+               ? (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation}
+               : (struct proto_lease_name){.lease = piece->lease, .generation = piece->lease_generation};
+}
+
+/* Gives a buffer's piece back: into the cache, or to the daemon when it was shared and so is a lease of its
+ * own. */
+static int release_piece(struct gpupool_client *client, struct piece *piece) {
+    if (!piece->split_off) {
+        cache_put(client, piece);
+        return 0;
+    }
+    int r = lease_release(client, piece->lease, piece->lease_generation, 0, 0);
     if (r < 0)
         return r;
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_RELEASE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.release = (struct proto_release){
-        .lease = buffer->lease,
-        .generation = buffer->generation,
-        .offset_bytes = offset_bytes,
-        .size_bytes = size_bytes,
-    };
-    return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    pthread_mutex_lock(&piece->lane->lock);
+    piece->generation++;
+    lane_forget_piece_locked(piece->lane, piece);
+    pthread_mutex_unlock(&piece->lane->lock);
+    return 0;
+}
+
+static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+    struct piece *piece;
+    int r = find_piece(client, buffer, &piece);
+
+    if (r == 0 && (piece == NULL || piece->split_off || !cache_orders(piece->lane, stream)))
+        r = wait_for_stream(client, buffer, stream);
+    if (r < 0)
+        return r;
+    return piece != NULL ? release_piece(client, piece)
+                         : lease_release(client, buffer->lease, buffer->generation, 0, 0);
+}
+
+/* Gives the part of a buffer from kept_bytes on back. */
+static int release_tail(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                        uint64_t kept_bytes) {
+    struct piece *piece;
+    int r = find_piece(client, buffer, &piece);
+
+    if (r == 0 && (piece == NULL || piece->split_off || !cache_orders(piece->lane, stream)))
+        r = wait_for_stream(client, buffer, stream);
+    if (r < 0)
+        return r;
+    if (piece == NULL || piece->split_off) {
+        struct proto_lease_name lease = lease_of(buffer, piece);
+        return lease_release(client, lease.lease, lease.generation, kept_bytes,
+                             buffer->capacity_bytes - kept_bytes);
+    }
+    if (kept_bytes >= piece->capacity_bytes)
+        return error_set(GPUPOOL_E_INVALID, "a copy of the buffer was shrunk before");
+    pthread_mutex_lock(&piece->lane->lock);
+    r = lane_shrink_locked(piece, kept_bytes);
+    pthread_mutex_unlock(&piece->lane->lock);
+    return r == 0 ? 0 : error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
 }
 
 static int fail_buffer(int error, const char *doing, const struct gpupool_buffer *buffer) {
@@ -245,14 +289,26 @@ static int fail_buffer(int error, const char *doing, const struct gpupool_buffer
                         BYTES_TEXT(buffer->size_bytes), buffer->pool, buffer->lease);
 }
 
+/* Releases into the thread's cache when nothing else is to be done. */
+static bool release_fast(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                         const void *stream) {
+    struct piece *piece = cache_piece(buffer);
+    return piece != NULL && piece->generation == buffer->generation && piece->generation % 2 == 1 &&
+           !piece->split_off && cache_orders(piece->lane, stream) && cache_put_fast(client, piece);
+}
+
 int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
+    if (may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
+        *buffer = (struct gpupool_buffer){0};
+        return 0;
+    }
     int r = client_enter(client);
     if (r < 0)
         return r;
     r = buffer_check(buffer);
     if (r < 0)
         return error_prefix(r, "gpupool_release");
-    r = release(client, buffer, stream, 0, 0);
+    r = release(client, buffer, stream);
     if (r < 0)
         return fail_buffer(r, "releasing", buffer);
     *buffer = (struct gpupool_buffer){0};
@@ -276,7 +332,7 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
                          new_size_bytes, buffer->capacity_bytes);
     uint64_t kept_bytes = (new_size_bytes + GRANULE - 1) / GRANULE * GRANULE;
     if (kept_bytes < buffer->capacity_bytes) {
-        r = release(client, buffer, stream, kept_bytes, buffer->capacity_bytes - kept_bytes);
+        r = release_tail(client, buffer, stream, kept_bytes);
         if (r < 0)
             return fail_buffer(r, "shrinking", buffer);
     }
@@ -285,22 +341,43 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
     return 0;
 }
 
+/* Makes a buffer's part of its extent a lease of its own, which other processes can be given a share of. */
+static int split_off(struct gpupool_client *client, struct piece *piece) {
+    struct proto_lease lease;
+
+    int r = lease_split(client, piece->lease, piece->lease_generation,
+                        (uint64_t)(piece->memory - piece->extent->memory), piece->capacity_bytes, &lease);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&piece->lane->lock);
+    lane_split_off_locked(piece, lease.lease, lease.generation);
+    pthread_mutex_unlock(&piece->lane->lock);
+    return 0;
+}
+
 int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_token *ret_token) {
+    struct piece *piece;
     int r = client_enter(client);
     if (r < 0)
         return r;
     r = buffer_check(buffer);
+    if (r == 0)
+        r = find_piece(client, buffer, &piece);
     if (r < 0)
         return error_prefix(r, "gpupool_share");
     if (ret_token == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
+    if (piece != NULL && !piece->split_off) {
+        r = split_off(client, piece);
+        if (r < 0)
+            return fail_buffer(r, "sharing", buffer);
+    }
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&client->connection, PROTO_SHARE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.share =
-        (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation};
+    request->message.share = lease_of(buffer, piece);
     r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
     if (r < 0)
         return fail_buffer(r, "sharing", buffer);
@@ -334,10 +411,13 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
 
 int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_buffer_info *ret_info) {
+    struct piece *piece;
     int r = client_enter(client);
     if (r < 0)
         return r;
     r = buffer_check(buffer);
+    if (r == 0)
+        r = find_piece(client, buffer, &piece);
     if (r < 0)
         return error_prefix(r, "gpupool_query");
     if (ret_info == NULL)
@@ -346,8 +426,7 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         connection_request(&client->connection, PROTO_QUERY);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.query =
-        (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation};
+    request->message.query = lease_of(buffer, piece);
     r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
     if (r < 0)
         return fail_buffer(r, "querying", buffer);
@@ -358,16 +437,33 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
     if (data == NULL)
         return connection_refuse(&client->connection, "INFO of a block that this client has not mapped");
     struct gpupool_buffer known = *buffer;
-    known.data = data;
-    known.size_bytes = info->size_bytes;
-    known.capacity_bytes = info->capacity_bytes;
+    uint64_t offset_bytes = info->offset_bytes;
     known.pool = info->pool;
+    if (piece != NULL) { /* the lease is the extent's: the buffer is where it is in that */
+        offset_bytes += (uint64_t)((char *)buffer->data - (char *)data);
+    } else {
+        known.data = data;
+        known.size_bytes = info->size_bytes;
+        known.capacity_bytes = info->capacity_bytes;
+    }
     *ret_info = (struct gpupool_buffer_info){
         .buffer = known,
         .segment = info->segment,
-        .offset_bytes = info->offset_bytes,
+        .offset_bytes = offset_bytes,
         .holders = info->holders,
         .shared = info->shared,
     };
     return 0;
+}
+
+int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes) {
+    uint64_t bytes = 0;
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    if (client->cache.enabled)
+        r = cache_give_back(client, false, &bytes);
+    if (ret_bytes != NULL)
+        *ret_bytes = bytes;
+    return r < 0 ? error_prefix(r, "gpupool_trim") : 0;
 }

@@ -17,6 +17,9 @@
     (30 * NS_PER_S) /* pinning host memory takes up to 0.7 s a 4 GiB on H200                                 \
                      */
 
+/* Longer than the pauses of a worker between requests, shorter than people wait for memory. */
+#define DEFAULT_DECAY_NS (10 * NS_PER_S)
+
 const char *gpupool_version(void) {
     return GPUPOOL_VERSION;
 }
@@ -52,7 +55,7 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
                                  "options: this library (%s) is too old for one that is set",
                                  GPUPOOL_VERSION);
         memcpy(&own, options, size < sizeof own ? size : sizeof own);
-        if ((own.flags & ~GPUPOOL_OPEN_NO_CUDA) != 0 || own.reserved != 0)
+        if ((own.flags & ~(GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_CACHE)) != 0 || own.reserved != 0)
             return error_set(GPUPOOL_E_INVALID, "options.flags is 0x%x: unknown flags", own.flags);
     }
     if (own.socket == NULL)
@@ -72,6 +75,7 @@ static void client_free(struct gpupool_client *client) {
     segments_deinit(&client->segments);
     devices_deinit(&client->devices);
     pools_deinit(&client->pools);
+    cache_deinit(&client->cache);
     fork_guard_deinit(&client->guard);
     free(client->socket_path);
     free(client);
@@ -82,7 +86,10 @@ static void client_freep(struct gpupool_client **client) {
         client_free(*client);
 }
 
-static int client_greet(struct gpupool_client *client, uint64_t deadline_ns) {
+/* *ret_reclaim_fd: readable when the daemon wants idle memory back, which is asked for with a cache; -1: it
+ * has no descriptor for that. */
+static int client_greet(struct gpupool_client *client, uint64_t deadline_ns, bool has_cache,
+                        int *ret_reclaim_fd) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&client->connection, PROTO_HELLO);
     if (request == NULL)
@@ -91,12 +98,14 @@ static int client_greet(struct gpupool_client *client, uint64_t deadline_ns) {
         .magic = PROTO_MAGIC,
         .version_min = PROTO_VERSION_MIN,
         .version_max = PROTO_VERSION_MAX,
+        .flags = has_cache ? PROTO_HELLO_RECLAIM : 0,
     };
     int r = connection_exchange(&client->connection, &request, deadline_ns);
     if (r < 0)
         /* Nothing was connected yet that could be said to be gone. */
         return r == GPUPOOL_E_DISCONNECTED ? GPUPOOL_E_CONNECT : r;
     client->devices.kind = (enum proto_gpu_kind)request->message.hello_reply.gpu;
+    *ret_reclaim_fd = take_fd(&request->fd);
     return 0;
 }
 
@@ -117,6 +126,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     segments_init(&client->segments);
     devices_init(&client->devices);
     pools_init(&client->pools);
+    cache_init(&client->cache);
     connection_init(&client->connection, &client->segments, own.answer_timeout_ns);
     client->devices.forbidden = (own.flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->answer_timeout_ns = own.answer_timeout_ns;
@@ -133,9 +143,16 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     r = connection_open(&client->connection, client->socket_path, deadline_ns);
     if (r < 0)
         return r;
-    r = client_greet(client, deadline_ns);
+    bool has_cache = (own.flags & GPUPOOL_OPEN_CACHE) != 0;
+    _cleanup_(close_fdp) int reclaim_fd = -1;
+    r = client_greet(client, deadline_ns, has_cache, &reclaim_fd);
     if (r < 0)
         return error_prefix(r, "greeting the daemon at %s", client->socket_path);
+    if (has_cache) {
+        r = cache_start(client, own.decay_ns == 0 ? DEFAULT_DECAY_NS : own.decay_ns, take_fd(&reclaim_fd));
+        if (r < 0)
+            return r;
+    }
     *ret_client = take_ptr(&client);
     return 0;
 }
@@ -155,12 +172,14 @@ void gpupool_close(struct gpupool_client *client) {
         /* Host mappings are not here (DONTFORK); driver, socket and locks are the parent's. */
         connection_forget(&client->connection);
         segments_forget(&client->segments);
+        cache_forget(&client->cache);
         fork_guard_deinit(&client->guard);
         free(client->socket_path);
         free(client);
         return;
     }
     error_save(text); /* closing fails nobody, so it is no thread's last error */
+    cache_stop(client);
     bool idle = devices_synchronize(&client->devices) == 0;
     bool unmapped = segments_close(&client->segments);
     /* BYE promises that nothing of this process can touch the memory any more. Without that the daemon sees

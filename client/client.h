@@ -11,6 +11,7 @@
  */
 #include <stdint.h>
 
+#include "client/cache/cache.h"
 #include "client/connection.h"
 #include "client/device.h"
 #include "client/fork_guard.h"
@@ -24,6 +25,7 @@ struct gpupool_client {
     struct segments segments;
     struct devices devices;
     struct pools pools;
+    struct cache cache;
     uint64_t answer_timeout_ns;
     char *socket_path;
 };

@@ -129,8 +129,10 @@ struct request *connection_request(struct connection *connection, enum proto_ope
         pthread_condattr_destroy(&attributes);
         list_init(&request->link);
         request->connection = connection;
+        request->fd = -1;
     }
-    if (request->spare == NULL && (operation == PROTO_ACQUIRE || operation == PROTO_ATTACH)) {
+    if (request->spare == NULL &&
+        (operation == PROTO_ACQUIRE || operation == PROTO_ATTACH || operation == PROTO_SPLIT)) {
         request->spare = calloc(1, sizeof *request->spare);
         if (request->spare == NULL) {
             request_recycle(request);
@@ -153,6 +155,7 @@ void request_recycle(struct request *request) {
     if (request == NULL)
         return;
     struct connection *connection = request->connection;
+    request->fd = close_fd(request->fd);
     pthread_mutex_lock(&connection->lock);
     list_remove(&request->link);
     list_prepend(&connection->spare, &request->link);
@@ -169,6 +172,7 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
         return reply == PROTO_POOLS;
     case PROTO_ACQUIRE:
     case PROTO_ATTACH:
+    case PROTO_SPLIT:
         return reply == PROTO_LEASE;
     case PROTO_RELEASE:
     case PROTO_BYE:
@@ -252,13 +256,17 @@ static const char *reader_deliver(struct connection *connection, int *fd) {
             opened = message->lease.description.id;
     }
     if (flaw == NULL && !abandoned) {
+        if (message->header.operation == PROTO_HELLO_REPLY)
+            request->fd = take_fd(fd);
         message_copy(&request->message, message);
         request->done = true;
         list_remove(&request->link);
         if (request->asleep)
             pthread_cond_signal(&request->wake);
-    } else if (flaw == NULL && message->header.operation == PROTO_LEASE) {
-        /* Stays abandoned, until the answer to its RELEASE comes. */
+    } else if (flaw == NULL && message->header.operation == PROTO_LEASE &&
+               request->operation != PROTO_SPLIT) {
+        /* Stays abandoned, until the answer to its RELEASE comes. The part that was split off, though, is in
+         * use: it is the session's until its end. */
         late = request;
         late->operation = PROTO_RELEASE;
         late->id = ++connection->last_id;

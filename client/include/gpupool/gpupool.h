@@ -62,6 +62,9 @@ enum gpupool_error {
 #define GPUPOOL_NOW     UINT64_C(0) /**< only what needs no waiting */
 #define GPUPOOL_FOREVER UINT64_MAX
 
+/** As a stream: none. The GPU is done with the buffer, or never touched it. */
+#define GPUPOOL_NO_STREAM ((void *)(intptr_t)-1)
+
 struct gpupool_client;
 
 /** What the daemon's device memory is. */
@@ -72,6 +75,7 @@ enum gpupool_gpu {
 };
 
 /** gpupool_options.flags */
+#define GPUPOOL_OPEN_CACHE   2u /**< keep released memory in this process, see gpupool_trim() */
 #define GPUPOOL_OPEN_NO_CUDA 1u /**< never touch CUDA in this process: host pools only, mapped but not registered */
 
 /** Options of gpupool_open(). Start from GPUPOOL_OPTIONS_INIT; members left 0 take the defaults. */
@@ -89,8 +93,11 @@ struct gpupool_options {
     uint64_t answer_timeout_ns;   /**< for an answer, beyond the time that the call itself may wait. 0: 30 s */
     uint32_t flags;               /**< GPUPOOL_OPEN_… */
     uint32_t reserved;
+    /** With GPUPOOL_OPEN_CACHE: after so long without use, memory goes back to the daemon. 0: 10 s. GPUPOOL_FOREVER: it
+     * stays until the daemon asks for it. */
+    uint64_t decay_ns;
 };
-#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0}
+#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0}
 
 enum gpupool_pool_kind {
     GPUPOOL_POOL_DEVICE = 1,
@@ -203,6 +210,21 @@ GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_bu
  */
 GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
                                void *stream);
+
+/**
+ * Gives memory that this client keeps idle back to the daemon; waits for the devices first. Only a client that was opened
+ * with GPUPOOL_OPEN_CACHE keeps any. It then answers most calls from memory of its own: a released buffer stays in the
+ * process, for the next acquire on the same stream, which needs no waiting because the stream orders the work. Memory
+ * goes back by this call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library
+ * runs a thread for that.
+ *
+ * What to know with the cache: destroy a stream only after its work is done and gpupool_trim() was called, because the
+ * driver may give its handle to another stream. Hold what was acquired while a stream is captured for as long as the graph
+ * is used. The stats count what a client keeps as leased.
+ *
+ * @param ret_bytes how much went back; may be NULL
+ */
+GPUPOOL_API int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes);
 
 /**
  * Names a buffer to other processes of the same user. The token is good while anybody holds the buffer: keep yours

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/cache.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lease.h"
+
+/* Parts of extents that go back while the rest is in use: smaller ones would cost the daemon more than they
+ * bring. */
+#define PART_BYTES_MIN (2 * MIB)
+/* Small pieces that a miss brings along for the next ones. */
+#define BATCH       8u
+#define BATCH_BYTES (64 * KIB)
+
+void cache_init(struct cache *cache) {
+    pthread_mutex_init(&cache->lanes_lock, NULL);
+    pthread_mutex_init(&cache->give_lock, NULL);
+    list_init(&cache->lanes);
+    list_init(&cache->threads);
+    cache->reclaim_fd = cache->stop_fd = -1;
+}
+
+void cache_forget(struct cache *cache) {
+    list_for_each_safe(position, &cache->threads) {
+        struct thread_cache *thread = container_of(position, struct thread_cache, link);
+        list_remove(position);
+        thread->client = NULL; /* of this thread, or a copy of one that is not here */
+        thread->lanes = thread->last = NULL;
+    }
+    cache->reclaim_fd = cache->stop_fd = -1; /* may be somebody else's by now */
+    cache_deinit(cache);
+}
+
+void cache_deinit(struct cache *cache) {
+    list_for_each_safe(position, &cache->lanes) {
+        list_remove(position);
+        lane_free(container_of(position, struct lane, link));
+    }
+    free(cache->pending);
+    cache->reclaim_fd = close_fd(cache->reclaim_fd);
+    cache->stop_fd = close_fd(cache->stop_fd);
+    pthread_mutex_destroy(&cache->give_lock);
+    pthread_mutex_destroy(&cache->lanes_lock);
+}
+
+/* --- lanes
+ * ------------------------------------------------------------------------------------------------------- */
+
+static struct lane *find_lane(struct cache *cache, uint32_t pool, const void *stream) {
+    list_for_each(position, &cache->lanes) {
+        struct lane *lane = container_of(position, struct lane, link);
+        if (lane->pool == pool && lane->stream == stream)
+            return lane;
+    }
+    return NULL;
+}
+
+/* The lane of a pool and a stream, made when it is first asked for. */
+static int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, struct lane **ret_lane) {
+    struct cache *cache = &client->cache;
+    struct pool pool;
+    int device = -1;
+
+    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+    if (r < 0)
+        return r;
+    if (pool.kind == PROTO_POOL_HOST)
+        stream = GPUPOOL_NO_STREAM;
+    else
+        device = devices_find(&client->devices, pool.uuid);
+    pthread_mutex_lock(&cache->lanes_lock);
+    struct lane *lane = find_lane(cache, pool_id, stream);
+    if (lane == NULL) {
+        lane = lane_new(client, pool_id, pool.kind, device, stream);
+        if (lane != NULL)
+            list_append(&cache->lanes, &lane->link);
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+    if (lane == NULL)
+        return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
+    *ret_lane = lane;
+    return 0;
+}
+
+/* --- taking
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* From a bin: the first of its pieces that is large enough. Small ones all are. */
+static struct piece *bin_take(struct bin *bin, uint64_t size_bytes) {
+    for (struct piece **link = &bin->first; *link != NULL; link = &(*link)->next) {
+        struct piece *piece = *link;
+        if (piece->capacity_bytes < size_bytes)
+            continue;
+        *link = piece->next;
+        bin->count--;
+        return piece;
+    }
+    return NULL;
+}
+
+static int take_from_lane(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
+    uint64_t rounded = size_class_round(size_bytes);
+    struct lane *lane = own->lane;
+    struct piece *more;
+
+    pthread_mutex_lock(&lane->lock);
+    int r = lane_take_locked(lane, rounded, ret_piece);
+    struct bin *bin = &own->bins[size_class_of(rounded)];
+    for (unsigned i = 1; r == 0 && i < BATCH && i * rounded < BATCH_BYTES && bin->count < BATCH; i++) {
+        if (lane_take_locked(lane, rounded, &more) < 0)
+            break;
+        bin_push(bin, more);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return r;
+}
+
+/* From what this thread has at hand: its bin, the lane, and the lane again with everything that lies in other
+ * bins. */
+static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
+    struct piece *piece = bin_take(&own->bins[size_class_of(size_bytes)], size_bytes);
+    if (piece != NULL) {
+        *ret_piece = piece;
+        return 0;
+    }
+    int r = take_from_lane(own, size_bytes, ret_piece);
+    if (r != -ENOSPC)
+        return r;
+    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++)
+        bin_flush(own, size_class, 0);
+    return take_from_lane(own, size_bytes, ret_piece);
+}
+
+static struct thread_lane *own_lane(struct thread_cache *thread, struct lane *lane) {
+    struct thread_lane *own = thread_cache_find(thread, lane);
+    if (own == NULL)
+        own = thread_cache_add(thread, lane);
+    if (own != NULL) {
+        own->touched = true;
+        thread->last = own;
+    }
+    return own;
+}
+
+static int take(struct thread_cache *thread, struct lane *lane, uint64_t size_bytes,
+                struct piece **ret_piece) {
+    thread_cache_enter(thread);
+    struct thread_lane *own = own_lane(thread, lane);
+    int r = own == NULL ? -ENOMEM : take_at_hand(own, size_bytes, ret_piece);
+    thread->misses++;
+    thread_cache_leave(thread);
+    return r;
+}
+
+bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,
+                struct gpupool_buffer *ret_buffer) {
+    struct thread_cache *thread = thread_caches;
+    struct piece *piece;
+    int r = -ENOSPC;
+
+    if (thread == NULL || atomic_load_explicit(&thread->client, memory_order_relaxed) != client)
+        return false;
+    thread_cache_enter(thread);
+    struct thread_lane *own = thread->lanes;
+    while (own != NULL && !cache_is_lane(own->lane, pool, stream))
+        own = own->next;
+    if (own != NULL) {
+        own->touched = true;
+        thread->last = own;
+        thread->misses++;
+        r = take_at_hand(own, size_bytes, &piece);
+    }
+    thread_cache_leave(thread);
+    if (r == 0)
+        cache_fill(ret_buffer, piece, size_bytes);
+    return r == 0;
+}
+
+/* Empties the other threads' caches of a lane (or of all: NULL) into it. */
+static void collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
+                    bool idle_only) {
+    thread_caches_lock();
+    list_for_each(position, &cache->threads) {
+        struct thread_cache *thread = container_of(position, struct thread_cache, link);
+        if (thread == except)
+            continue;
+        thread_cache_visit(thread);
+        thread_cache_flush(thread, lane, idle_only);
+        thread_cache_part(thread);
+    }
+    thread_caches_unlock();
+}
+
+static uint64_t time_left_ns(uint64_t deadline_ns) {
+    uint64_t now_ns = clock_now_ns();
+    return deadline_ns == NS_FOREVER ? NS_FOREVER : deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+}
+
+/* Leases an extent for a request: of the size that the lane is at, or just of the request's. */
+static int grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns) {
+    uint64_t needed = size_class_round(size_bytes), freed = 0;
+    struct proto_lease lease;
+    struct segment *segment;
+    struct pool pool;
+
+    pthread_mutex_lock(&lane->lock);
+    uint64_t wanted = lane_extent_bytes_locked(lane, needed);
+    pthread_mutex_unlock(&lane->lock);
+    int r = GPUPOOL_E_EXHAUSTED;
+    if (wanted != needed)
+        r = lease_acquire(client, lane->pool, wanted, GPUPOOL_NOW, &lease, &pool, &segment);
+    /* While this waits the daemon asks for idle memory, here too: the keeper answers. */
+    if (r == GPUPOOL_E_EXHAUSTED || r == GPUPOOL_E_TOO_LARGE)
+        r = lease_acquire(client, lane->pool, needed, time_left_ns(deadline_ns), &lease, &pool, &segment);
+    if (r == GPUPOOL_E_EXHAUSTED) {
+        /* There was no time to wait, or the keeper cannot: what lies idle here, for other streams and in
+         * other sizes, goes first. */
+        cache_give_back(client, false, &freed);
+        r = lease_acquire(client, lane->pool, needed, GPUPOOL_NOW, &lease, &pool, &segment);
+    }
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&lane->lock);
+    r = lane_add_extent_locked(lane, lease.lease, lease.generation,
+                               (char *)segment->memory + lease.offset_bytes, lease.capacity_bytes);
+    pthread_mutex_unlock(&lane->lock);
+    if (r == 0)
+        return 0;
+    lease_give_back(client, &lease);
+    return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
+}
+
+int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                  uint64_t timeout_ns, struct gpupool_buffer *ret_buffer) {
+    struct cache *cache = &client->cache;
+    struct piece *piece = NULL;
+    struct lane *lane = NULL;
+    uint64_t deadline_ns;
+
+    int r = cache_lane(client, pool, stream, &lane);
+    if (r < 0)
+        return r;
+    struct thread_cache *thread = thread_cache_get(client, &cache->threads);
+    r = thread == NULL ? -ENOMEM : take(thread, lane, size_bytes, &piece);
+    if (r == -ENOSPC) {
+        collect(cache, thread, lane, false);
+        r = take(thread, lane, size_bytes, &piece);
+    }
+    deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;
+    while (r == -ENOSPC) { /* another thread may be quicker with what this one brings */
+        r = grow(client, lane, size_bytes, deadline_ns);
+        if (r < 0)
+            return r;
+        r = take(thread, lane, size_bytes, &piece);
+    }
+    if (r < 0)
+        return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
+    cache_fill(ret_buffer, piece, size_bytes);
+    return 0;
+}
+
+void cache_put(struct gpupool_client *client, struct piece *piece) {
+    struct thread_cache *thread = thread_cache_get(client, &client->cache.threads);
+    struct thread_lane *own = NULL;
+
+    piece->generation++;
+    if (thread != NULL) {
+        thread_cache_enter(thread);
+        own = own_lane(thread, piece->lane);
+        if (own != NULL) {
+            unsigned size_class = piece->size_class;
+            bin_push(&own->bins[size_class], piece);
+            bin_flush(own, size_class,
+                      own->bins[size_class].count > bin_limit(size_class) ? bin_limit(size_class) / 2
+                                                                          : UINT32_MAX);
+        }
+        thread_cache_leave(thread);
+    }
+    if (own == NULL) {
+        pthread_mutex_lock(&piece->lane->lock);
+        lane_give_locked(piece->lane, piece);
+        pthread_mutex_unlock(&piece->lane->lock);
+    }
+}
+
+/* --- giving back to the daemon
+ * ----------------------------------------------------------------------------------- */
+
+/* Room for one more part, so that nothing taken out of a lane is lost. */
+static bool pending_reserve(struct cache *cache) {
+    if (cache->pending_count < cache->pending_capacity)
+        return true;
+    size_t capacity = cache->pending_capacity == 0 ? 64 : cache->pending_capacity * 2;
+    struct lane_part *pending = realloc(cache->pending, capacity * sizeof *pending);
+    if (pending == NULL)
+        return false;
+    cache->pending = pending;
+    cache->pending_capacity = capacity;
+    return true;
+}
+
+static void take_out(struct cache *cache, bool idle_only) {
+    pthread_mutex_lock(&cache->lanes_lock);
+    list_for_each(position, &cache->lanes) {
+        struct lane *lane = container_of(position, struct lane, link);
+        pthread_mutex_lock(&lane->lock);
+        bool spare = idle_only && lane->touched;
+        if (idle_only)
+            lane->touched = false;
+        while (!spare && pending_reserve(cache) &&
+               lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
+            cache->pending_count++;
+        pthread_mutex_unlock(&lane->lock);
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+}
+
+int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes) {
+    struct cache *cache = &client->cache;
+    uint64_t bytes = 0;
+    int r = 0;
+
+    pthread_mutex_lock(&cache->give_lock);
+    collect(cache, NULL, NULL, idle_only);
+    take_out(cache, idle_only);
+    /* Work on it may still be under way. Where the driver will not wait (a graph is being captured), it stays
+     * pending. */
+    if (cache->pending_count > 0 && devices_synchronize(&client->devices) != 0)
+        r = error_set(GPUPOOL_E_DRIVER, "the devices cannot be waited for; idle memory is given back later");
+    while (r == 0 && cache->pending_count > 0) {
+        const struct lane_part *part = &cache->pending[cache->pending_count - 1];
+        int error =
+            lease_release(client, part->lease, part->generation, part->offset_bytes, part->size_bytes);
+        if (error == 0)
+            bytes += part->size_bytes;
+        else if (error != GPUPOOL_E_STALE && error != GPUPOOL_E_INVALID && error != GPUPOOL_E_SHARED)
+            r = error;
+        /* What the daemon refuses would be refused again: it split a part off, and this process did not hear
+         * of it. That memory is out of the lane, and returns with the farewell. */
+        if (r == 0)
+            cache->pending_count--;
+    }
+    pthread_mutex_unlock(&cache->give_lock);
+    *ret_bytes = bytes;
+    return r;
+}
+
+/* --- the keeper
+ * -------------------------------------------------------------------------------------------------- */
+
+static void *keeper_main(void *argument) {
+    struct gpupool_client *client = argument;
+    struct cache *cache = &client->cache;
+    struct pollfd fds[] = {{.fd = cache->stop_fd, .events = POLLIN},
+                           {.fd = cache->reclaim_fd, .events = POLLIN}};
+    uint64_t decay_ms = cache->decay_ns / NS_PER_MS;
+    int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
+    uint64_t bytes, count;
+
+    for (;;) {
+        int n = poll(fds, cache->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
+        if (n < 0 && errno != EINTR)
+            return NULL;
+        if (n > 0 && fds[0].revents != 0)
+            return NULL;
+        bool asked = n > 0 && (fds[1].revents & POLLIN) != 0;
+        if (n > 0 && fds[1].revents != 0 && (!asked || read(cache->reclaim_fd, &count, sizeof count) < 0))
+            fds[1].fd = -1; /* of no more use */
+        if (n >= 0)
+            (void)cache_give_back(client, !asked, &bytes);
+    }
+}
+
+int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd) {
+    struct cache *cache = &client->cache;
+    sigset_t all, before;
+
+    thread_cache_prepare();
+    cache->decay_ns = decay_ns;
+    cache->reclaim_fd = reclaim_fd;
+    cache->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (cache->stop_fd < 0)
+        return error_set(GPUPOOL_E_NO_MEMORY, "eventfd: %s (%s)", strerrorname_np(errno),
+                         strerrordesc_np(errno));
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's threads */
+    int error = pthread_create(&cache->keeper, NULL, keeper_main, client);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return error_set(GPUPOOL_E_NO_MEMORY, "the thread that gives idle memory back: %s (%s)",
+                         strerrorname_np(error), strerrordesc_np(error));
+    cache->keeper_runs = true;
+    cache->enabled = true;
+    return 0;
+}
+
+void cache_stop(struct gpupool_client *client) {
+    struct cache *cache = &client->cache;
+    uint64_t one = 1;
+
+    if (cache->keeper_runs) {
+        while (write(cache->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
+        }
+        pthread_join(cache->keeper, NULL);
+        cache->keeper_runs = false;
+    }
+    thread_caches_detach(&cache->threads);
+    cache->enabled = false;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_CACHE_H
+#define CLIENT_CACHE_CACHE_H
+/*
+ * The cache of a client: its lanes (the process's heap) and its threads' caches, and the keeper, a thread
+ * that gives idle memory back to the daemon: after a time without use, and at once when the daemon asks
+ * because others wait.
+ *
+ *   thread cache ──miss──▶ lane ──miss──▶ own, then other threads' caches of the lane ──miss──▶ an extent
+ * from the daemon
+ *
+ * Device memory comes back into the lane of its stream without waiting: the stream orders its next use. It
+ * waits for the stream where that is not so: when it is released on another stream, on the per-thread default
+ * stream (which is another one in each thread, under one name), and host memory, which the CPU may touch at
+ * once. Before memory goes to the daemon all devices that this client uses are waited for.
+ *
+ * Locks, in this order: the list of lanes; the registry of thread caches; a thread cache; a lane. None is
+ * held over an exchange with the daemon or a wait for a device, except the keeper's own.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "client/cache/thread_cache.h"
+#include "client/include/gpupool/gpupool.h"
+#include "proto/limits.h"
+
+struct gpupool_client;
+
+struct cache {
+    bool enabled;
+    pthread_mutex_t lanes_lock;
+    struct list lanes;
+    struct list threads;       /* thread_cache.link */
+    pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
+    struct lane_part *pending; /* taken out of lanes and not released yet */
+    size_t pending_count, pending_capacity;
+    uint64_t decay_ns;
+    int reclaim_fd; /* the daemon's: readable when it asks; -1: none */
+    int stop_fd;    /* an eventfd that ends the keeper; -1: none */
+    pthread_t keeper;
+    bool keeper_runs;
+};
+
+void cache_init(struct cache *cache);
+/* Frees bookkeeping. The keeper has stopped. */
+void cache_deinit(struct cache *cache);
+
+/* As cache_deinit in a forked child: takes no locks, for nobody here would open them. */
+void cache_forget(struct cache *cache);
+
+/* Turns the cache on and starts the keeper. reclaim_fd: readable when the daemon wants idle memory back;
+ * taken; -1: it never asks. 0 or NO_MEMORY. */
+int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd);
+
+/* Stops the keeper and takes the caches from their threads. What is cached goes back with the farewell. */
+void cache_stop(struct gpupool_client *client);
+
+/* From what this thread and the process have of a lane that this thread has used before: no driver is asked,
+ * no message sent. False: not this way. */
+bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,
+                struct gpupool_buffer *ret_buffer);
+
+/* Fills in a buffer from the cache, or from a new extent. */
+int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                  uint64_t timeout_ns, struct gpupool_buffer *ret_buffer);
+
+/* Puts a buffer's piece, whose GPU work is done or ordered, into this thread's cache. */
+void cache_put(struct gpupool_client *client, struct piece *piece);
+
+/* Gives idle memory back to the daemon: all, or that of lanes that were not used since the last call with
+ * idle_only. *ret_bytes gets how much. 0, or what the driver or the daemon said. */
+int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes);
+
+/* The piece of a buffer; NULL when the buffer is a lease of its own. */
+static inline struct piece *cache_piece(const struct gpupool_buffer *buffer) {
+    return (struct piece *)(uintptr_t)buffer->reserved[0];
+}
+
+/* Whether work that is enqueued on the stream orders the piece's next use by itself. */
+static inline bool cache_orders(const struct lane *lane, const void *stream) {
+    return lane->stream == stream &&
+           stream != (void *)2; /* cudaStreamPerThread is another stream in each thread */
+}
+
+/* Host memory has one lane, whatever the stream. */
+static inline bool cache_is_lane(const struct lane *lane, uint32_t pool, const void *stream) {
+    return lane->pool == pool && (lane->stream == stream || lane->kind == GPUPOOL_POOL_HOST);
+}
+
+static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece, uint64_t size_bytes) {
+    const struct lane *lane = piece->lane;
+    piece->generation++;
+    buffer->data = piece->memory;
+    buffer->size_bytes = size_bytes;
+    buffer->capacity_bytes = piece->capacity_bytes;
+    buffer->pool = lane->pool;
+    buffer->kind = lane->kind;
+    buffer->device = lane->device;
+    buffer->reserved0 = 0;
+    buffer->lease = piece->lease;
+    buffer->generation = piece->generation;
+    buffer->reserved[0] = (uintptr_t)piece;
+    buffer->reserved[1] = 0;
+}
+
+/* A hit: from this thread's cache, if it is the lane used last and has a piece of the class. False: not this
+ * way. */
+static inline bool cache_take_fast(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                   const void *stream, struct gpupool_buffer *ret_buffer) {
+    struct thread_cache *cache = thread_caches;
+    bool hit = false;
+
+    if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client ||
+        size_bytes - 1 >= PROTO_SIZE_MAX)
+        return false;
+    thread_cache_enter(cache);
+    struct thread_lane *lane = cache->last;
+    if (lane != NULL && cache_is_lane(lane->lane, pool, stream)) {
+        struct bin *bin = &lane->bins[size_class_of(size_bytes)];
+        struct piece *piece = bin->first;
+        if (piece != NULL && piece->capacity_bytes >= size_bytes) {
+            bin->first = piece->next;
+            bin->count--;
+            lane->touched = true;
+            cache->hits++;
+            cache_fill(ret_buffer, piece, size_bytes);
+            hit = true;
+        }
+    }
+    thread_cache_leave(cache);
+    return hit;
+}
+
+/* The counterpart: into this thread's cache, if it is the lane used last and the bin is not full. */
+static inline bool cache_put_fast(struct gpupool_client *client, struct piece *piece) {
+    struct thread_cache *cache = thread_caches;
+    bool hit = false;
+
+    if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client)
+        return false;
+    thread_cache_enter(cache);
+    struct thread_lane *lane = cache->last;
+    if (lane != NULL && lane->lane == piece->lane) {
+        struct bin *bin = &lane->bins[piece->size_class];
+        if (bin->count < bin_limit(piece->size_class)) {
+            piece->generation++;
+            bin_push(bin, piece);
+            lane->touched = true;
+            hit = true;
+        }
+    }
+    thread_cache_leave(cache);
+    return hit;
+}
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/lane.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/units.h"
+#include "client/cache/size_class.h"
+
+#define PIECES_IN_CHUNK 128u
+
+/* The next extent is an eighth of what the lane has, so that a process that uses much asks the daemon seldom,
+ * and what it has and does not use is bounded; from one segment's granule to what is still quick to make. */
+#define EXTENT_SHARE     8u
+#define EXTENT_BYTES_MIN (2 * MIB)
+#define EXTENT_BYTES_MAX (256 * MIB)
+
+struct piece_chunk {
+    struct piece_chunk *next;
+    struct piece pieces[PIECES_IN_CHUNK];
+};
+
+struct lane *lane_new(const void *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
+    struct lane *lane = calloc(1, sizeof *lane);
+    if (lane == NULL)
+        return NULL;
+    lane->owner = owner;
+    lane->pool = pool;
+    lane->kind = kind;
+    lane->device = device;
+    lane->stream = stream;
+    list_init(&lane->link);
+    list_init(&lane->extents);
+    heap_init(&lane->heap);
+    pthread_mutex_init(&lane->lock, NULL);
+    return lane;
+}
+
+struct lane *lane_free(struct lane *lane) {
+    if (lane == NULL)
+        return NULL;
+    list_for_each_safe(position, &lane->extents) {
+        list_remove(position);
+        free(container_of(position, struct extent, link));
+    }
+    while (lane->piece_chunks != NULL) {
+        struct piece_chunk *chunk = lane->piece_chunks;
+        lane->piece_chunks = chunk->next;
+        free(chunk);
+    }
+    heap_deinit(&lane->heap);
+    pthread_mutex_destroy(&lane->lock);
+    free(lane);
+    return NULL;
+}
+
+static struct piece *piece_get(struct lane *lane) {
+    if (lane->spare_pieces == NULL) {
+        struct piece_chunk *chunk = calloc(1, sizeof *chunk);
+        if (chunk == NULL)
+            return NULL;
+        chunk->next = lane->piece_chunks;
+        lane->piece_chunks = chunk;
+        for (unsigned i = 0; i < PIECES_IN_CHUNK; i++) {
+            chunk->pieces[i].lane = lane;
+            chunk->pieces[i].next = lane->spare_pieces;
+            lane->spare_pieces = &chunk->pieces[i];
+        }
+    }
+    struct piece *piece = lane->spare_pieces;
+    lane->spare_pieces = piece->next;
+    piece->next = NULL;
+    return piece;
+}
+
+static void piece_put(struct lane *lane, struct piece *piece) {
+    assert(piece->generation % 2 == 0);
+    piece->range = NULL;
+    piece->extent = NULL;
+    piece->memory = NULL;
+    piece->split_off = false;
+    piece->next = lane->spare_pieces;
+    lane->spare_pieces = piece;
+}
+
+int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece) {
+    struct heap_range *range;
+    struct piece *piece = piece_get(lane);
+
+    if (piece == NULL)
+        return -ENOMEM;
+    int r = heap_take(&lane->heap, size_bytes, HEAP_GRANULE, &range);
+    if (r < 0) {
+        piece_put(lane, piece);
+        return r;
+    }
+    piece->extent = range->span->user;
+    piece->range = range;
+    piece->memory = piece->extent->memory + range->offset;
+    piece->capacity_bytes = range->size;
+    piece->size_class = size_class_of(range->size);
+    piece->lease = piece->extent->lease;
+    piece->lease_generation = piece->extent->generation;
+    range->user = piece;
+    lane->touched = true;
+    *ret_piece = piece;
+    return 0;
+}
+
+void lane_give_locked(struct lane *lane, struct piece *piece) {
+    assert(piece->lane == lane && piece->range != NULL && !piece->split_off);
+    heap_give(piece->range);
+    piece_put(lane, piece);
+}
+
+int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generation, char *memory,
+                           uint64_t size_bytes) {
+    struct extent *extent = calloc(1, sizeof *extent);
+    if (extent == NULL)
+        return -ENOMEM;
+    int r = heap_add_span(&lane->heap, size_bytes, extent, &extent->span);
+    if (r < 0) {
+        free(extent);
+        return r;
+    }
+    extent->lane = lane;
+    extent->lease = lease;
+    extent->generation = generation;
+    extent->memory = memory;
+    extent->size_bytes = size_bytes;
+    list_append(&lane->extents, &extent->link);
+    lane->touched = true;
+    return 0;
+}
+
+uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) {
+    uint64_t bytes =
+        (lane->heap.free_bytes + lane->heap.taken_bytes) / EXTENT_SHARE / EXTENT_BYTES_MIN * EXTENT_BYTES_MIN;
+    if (bytes < EXTENT_BYTES_MIN)
+        bytes = EXTENT_BYTES_MIN;
+    if (bytes > EXTENT_BYTES_MAX)
+        bytes = EXTENT_BYTES_MAX;
+    return size_bytes > bytes ? size_bytes : bytes;
+}
+
+int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes) {
+    struct heap_range *upper;
+
+    assert(capacity_bytes < piece->capacity_bytes);
+    int r = heap_split(piece->range, capacity_bytes, &upper);
+    if (r < 0)
+        return r;
+    heap_give(upper);
+    piece->capacity_bytes = capacity_bytes;
+    piece->size_class = size_class_of(capacity_bytes);
+    return 0;
+}
+
+/* Frees an extent of which nothing is here any more. */
+static void extent_end(struct extent *extent) {
+    assert(extent->absent_bytes == extent->size_bytes);
+    while (extent->span->taken_bytes > 0) { /* giving joins ranges: only the lowest may be free already */
+        struct heap_range *range = extent->span->lowest;
+        heap_give(range->free ? range->upper : range);
+    }
+    heap_remove_span(extent->span);
+    list_remove(&extent->link);
+    free(extent);
+}
+
+static void extent_lose(struct extent *extent, struct heap_range *range) {
+    range->user = NULL; /* absent: taken by nobody */
+    extent->absent_bytes += range->size;
+    if (extent->absent_bytes == extent->size_bytes)
+        extent_end(extent);
+}
+
+void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation) {
+    struct heap_range *range = piece->range;
+    struct extent *extent = piece->extent;
+
+    piece->split_off = true;
+    piece->lease = lease;
+    piece->lease_generation = generation;
+    piece->range = NULL;
+    piece->extent = NULL;
+    extent_lose(extent, range);
+}
+
+void lane_forget_piece_locked(struct lane *lane, struct piece *piece) {
+    assert(piece->lane == lane && piece->range == NULL);
+    piece_put(lane, piece);
+}
+
+bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part) {
+    list_for_each(position, &lane->extents) {
+        struct extent *extent = container_of(position, struct extent, link);
+        bool idle = extent->span->taken_bytes == extent->absent_bytes;
+        if (extent->span->taken_bytes == extent->size_bytes)
+            continue;
+        for (struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
+            if (!range->free || (range->size < minimum_bytes && !idle))
+                continue;
+            heap_claim(range);
+            *ret_part = (struct lane_part){
+                .lease = extent->lease,
+                .generation = extent->generation,
+                .offset_bytes = range->offset,
+                .size_bytes = range->size,
+                .whole = extent->absent_bytes + range->size == extent->size_bytes,
+            };
+            extent_lose(extent, range);
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t lane_free_bytes(struct lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    uint64_t bytes = lane->heap.free_bytes;
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
+}
+
+bool lane_is_valid(struct lane *lane) {
+    bool valid;
+
+    pthread_mutex_lock(&lane->lock);
+    valid = heap_is_valid(&lane->heap);
+    list_for_each(position, &lane->extents) {
+        const struct extent *extent = container_of(position, struct extent, link);
+        uint64_t absent = 0;
+        for (const struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
+            const struct piece *piece = range->user;
+            if (range->free)
+                continue;
+            if (piece == NULL)
+                absent += range->size;
+            else if (piece->range != range || piece->extent != extent || piece->lane != lane ||
+                     piece->memory != extent->memory + range->offset || piece->capacity_bytes != range->size)
+                valid = false;
+        }
+        if (absent != extent->absent_bytes || absent == extent->size_bytes)
+            valid = false;
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return valid;
+}

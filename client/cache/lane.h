@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_LANE_H
+#define CLIENT_CACHE_LANE_H
+/*
+ * A lane: the process's heap for one pool and one stream. It owns the extents that were leased for it and
+ * cuts them into pieces. Memory that was last used on a stream can be used on it again at once, because the
+ * stream orders the work; so free memory stays in its lane, and leaves it only when the work is known to be
+ * done.
+ *
+ * A piece is what a lane hands out. It is in use (a buffer names it, its generation is odd), cached (in a
+ * thread's bin) or spare. Pieces are never freed before the lane's owner is: a stale buffer that names one
+ * meets another generation, not a stranger.
+ *
+ * A part of an extent that went back to the daemon is absent: taken in the heap by nobody. An extent ends
+ * when all of it is absent.
+ *
+ * Locking: each lane has a lock; functions named _locked want it held.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "heap/heap.h"
+
+struct lane;
+
+struct piece {
+    /* what a hit reads: one cache line */
+    struct piece *next; /* in a thread's bin, or spare */
+    char *memory;
+    uint64_t capacity_bytes;
+    uint64_t generation; /* odd: a buffer is out */
+    struct lane *lane;
+    uint64_t lease; /* the extent's, or its own once it was split off */
+    uint32_t size_class;
+    bool split_off; /* shared: it has a lease of its own, and ends with its buffer */
+    /* the lane's */
+    uint64_t lease_generation;
+    struct heap_range *range;
+    struct extent *extent;
+};
+
+struct extent {
+    struct lane *lane;
+    struct heap_span *span;
+    uint64_t lease, generation;
+    uint64_t size_bytes, absent_bytes;
+    char *memory;
+    struct list link; /* in lane->extents */
+};
+
+/* A part of an extent that is on its way to the daemon. */
+struct lane_part {
+    uint64_t lease, generation, offset_bytes, size_bytes;
+    bool whole; /* the lease ends */
+};
+
+struct lane {
+    const void *owner; /* the client; only compared */
+    uint32_t pool;
+    uint32_t kind; /* enum gpupool_pool_kind */
+    int device;
+    void *stream;
+    struct list link; /* in the cache's list; lanes stay until the client closes */
+    pthread_mutex_t lock;
+    struct heap heap;
+    struct list extents;
+    bool touched; /* used since the last look of the decay */
+    struct piece *spare_pieces;
+    void *piece_chunks;
+};
+
+/* Returns NULL without memory. */
+struct lane *lane_new(const void *owner, uint32_t pool, uint32_t kind, int device, void *stream);
+/* Frees the bookkeeping, whatever is still out. Accepts NULL; returns NULL. */
+struct lane *lane_free(struct lane *lane);
+
+/* Takes a piece of a size (as size_class_round gives it). Returns 0, -ENOSPC or -ENOMEM. Its generation is
+ * even. */
+int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece);
+
+/* Gives a piece back. */
+void lane_give_locked(struct lane *lane, struct piece *piece);
+
+/* Adds an extent: a lease of its own. Returns 0 or -ENOMEM. */
+int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generation, char *memory,
+                           uint64_t size_bytes);
+
+/* How large an extent should be for a request of a size: grows with what the lane has, so that a process that
+ * uses much asks seldom; large requests get what they ask for. */
+uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes);
+
+/* Cuts the tail of a piece off and gives it back to the lane. Returns 0 or -ENOMEM. */
+int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes);
+
+/* Takes the memory of a piece out of the lane, because it has become a lease of its own. */
+void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation);
+
+/* Gives the piece's object back; its memory is not the lane's any more. */
+void lane_forget_piece_locked(struct lane *lane, struct piece *piece);
+
+/* Finds a free part of at least minimum_bytes (or a whole free extent of any size), makes it absent and says
+ * what has to be released. False when there is none. */
+bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
+
+/* Bytes that are free here. */
+uint64_t lane_free_bytes(struct lane *lane);
+
+/* Walks the lane. For tests. */
+bool lane_is_valid(struct lane *lane);
+
+#endif

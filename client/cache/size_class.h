@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_SIZE_CLASS_H
+#define CLIENT_CACHE_SIZE_CLASS_H
+/*
+ * Size classes: what a thread cache sorts pieces by. Up to 4 KiB there is one for each 512 bytes, above that
+ * eight for each power of two. Small requests take a piece of their class's full size, which wastes at most
+ * 1/8 and 1/16 on average; large ones take what they need, and look whether a cached piece of their class
+ * happens to be large enough.
+ */
+#include <stdint.h>
+
+#include "base/units.h"
+#include "heap/heap.h"
+
+#define SIZE_CLASS_LINEAR    8u /* of one granule each */
+#define SIZE_CLASS_PER_POWER 8u
+#define SIZE_CLASSES         (SIZE_CLASS_LINEAR + 44u * SIZE_CLASS_PER_POWER) /* up to 2^56 bytes, PROTO_SIZE_MAX */
+
+/* Above this a request is not rounded to its class: memory on a GPU is what users run out of. */
+#define SIZE_CLASS_ROUNDED_MAX (1 * MIB)
+
+/* The class of a size from 1 to PROTO_SIZE_MAX. */
+static inline unsigned size_class_of(uint64_t size_bytes) {
+    uint64_t granules = (size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE;
+    if (granules <= SIZE_CLASS_LINEAR)
+        return (unsigned)granules - 1;
+    unsigned power = 63u - (unsigned)__builtin_clzll(granules - 1); /* 3 or more */
+    return SIZE_CLASS_LINEAR + (power - 3) * SIZE_CLASS_PER_POWER +
+           (unsigned)((granules - 1) >> (power - 3) & 7);
+}
+
+/* The largest size of a class. */
+static inline uint64_t size_class_bytes(unsigned size_class) {
+    if (size_class < SIZE_CLASS_LINEAR)
+        return (size_class + 1) * HEAP_GRANULE;
+    unsigned power = (size_class - SIZE_CLASS_LINEAR) / SIZE_CLASS_PER_POWER;
+    uint64_t step = (size_class - SIZE_CLASS_LINEAR) % SIZE_CLASS_PER_POWER + SIZE_CLASS_PER_POWER + 1;
+    return (step << power) * HEAP_GRANULE;
+}
+
+/* What is taken from the process's heap for a request. */
+static inline uint64_t size_class_round(uint64_t size_bytes) {
+    if (size_bytes <= SIZE_CLASS_ROUNDED_MAX)
+        return size_class_bytes(size_class_of(size_bytes));
+    return (size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
+}
+
+#endif

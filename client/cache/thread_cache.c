@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/thread_cache.h"
+
+#include <assert.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+_Thread_local struct thread_cache *thread_caches __attribute__((tls_model("initial-exec")));
+
+bool thread_cache_locks = true;
+
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+static pthread_key_t exit_key;
+/* Which caches a client has, and which client a cache has. */
+static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
+
+#if defined(__SANITIZE_THREAD__)
+#define KNOWS_MEMBARRIER false
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define KNOWS_MEMBARRIER false
+#endif
+#endif
+#ifndef KNOWS_MEMBARRIER
+#define KNOWS_MEMBARRIER true
+#endif
+
+void thread_caches_lock(void) {
+    pthread_mutex_lock(&registry);
+}
+
+void thread_caches_unlock(void) {
+    pthread_mutex_unlock(&registry);
+}
+
+static void thread_lanes_free(struct thread_cache *cache) {
+    while (cache->lanes != NULL) {
+        struct thread_lane *lane = cache->lanes;
+        cache->lanes = lane->next;
+        free(lane);
+    }
+    cache->last = NULL;
+}
+
+/* The thread ends: its pieces go back to their lanes. */
+static void on_thread_exit(void *argument) {
+    struct thread_cache *cache = argument;
+
+    thread_caches = NULL;
+    pthread_mutex_lock(&registry);
+    while (cache != NULL) {
+        struct thread_cache *next = cache->next_of_thread;
+        if (cache->client != NULL) {
+            thread_cache_enter(cache);
+            thread_cache_flush(cache, NULL, false);
+            thread_cache_leave(cache);
+            list_remove(&cache->link);
+        }
+        thread_lanes_free(cache);
+        pthread_mutex_destroy(&cache->lock);
+        free(cache);
+        cache = next;
+    }
+    pthread_mutex_unlock(&registry);
+}
+
+/* A forked child has one thread, whose caches were for clients of the parent. Nobody is inside or visiting
+ * while the registry is locked, so no lock is left behind that nobody would open. */
+static void after_fork_in_child(void) {
+    for (struct thread_cache *cache = thread_caches; cache != NULL; cache = cache->next_of_thread) {
+        list_remove(&cache->link);
+        thread_lanes_free(cache);
+        cache->client = NULL;
+    }
+    pthread_mutex_unlock(&registry);
+}
+
+static void prepare(void) {
+    pthread_key_create(&exit_key, on_thread_exit);
+    pthread_atfork(thread_caches_lock, thread_caches_unlock, after_fork_in_child);
+    thread_cache_locks =
+        !KNOWS_MEMBARRIER || syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0;
+}
+
+void thread_cache_prepare(void) {
+    pthread_once(&prepared, prepare);
+}
+
+struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list *caches) {
+    struct thread_cache *cache, *unused = NULL, *before = NULL;
+
+    for (cache = thread_caches; cache != NULL && cache->client != client; cache = cache->next_of_thread) {
+        if (cache->client == NULL)
+            unused = cache;
+        before = cache;
+    }
+    if (cache != NULL) {
+        if (before != NULL) { /* to the front: the next call finds it at once */
+            before->next_of_thread = cache->next_of_thread;
+            cache->next_of_thread = thread_caches;
+            thread_caches = cache;
+            pthread_setspecific(exit_key, cache);
+        }
+        return cache;
+    }
+    cache = unused;
+    if (cache == NULL) {
+        cache = calloc(1, sizeof *cache);
+        if (cache == NULL)
+            return NULL;
+        pthread_mutex_init(&cache->lock, NULL);
+        list_init(&cache->link);
+        cache->next_of_thread = thread_caches;
+        if (pthread_setspecific(exit_key, cache) != 0) {
+            pthread_mutex_destroy(&cache->lock);
+            free(cache);
+            return NULL;
+        }
+        thread_caches = cache;
+    }
+    pthread_mutex_lock(&registry);
+    cache->client = client;
+    list_append(caches, &cache->link);
+    pthread_mutex_unlock(&registry);
+    return unused == NULL ? cache : thread_cache_get(client, caches);
+}
+
+void thread_cache_enter_slowly(struct thread_cache *cache) {
+    if (thread_cache_locks) {
+        pthread_mutex_lock(&cache->lock);
+        return;
+    }
+    do {
+        atomic_store_explicit(&cache->inside, false, memory_order_release);
+        pthread_mutex_lock(&cache->lock); /* until the visitor has gone */
+        pthread_mutex_unlock(&cache->lock);
+        atomic_store_explicit(&cache->inside, true, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+    } while (atomic_load_explicit(&cache->visited, memory_order_acquire));
+}
+
+void thread_cache_visit(struct thread_cache *cache) {
+    pthread_mutex_lock(&cache->lock);
+    if (thread_cache_locks)
+        return;
+    atomic_store_explicit(&cache->visited, true, memory_order_seq_cst);
+    /* After this the owner has either seen that we are here, or we see that it is inside. */
+    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    while (atomic_load_explicit(&cache->inside, memory_order_acquire))
+        sched_yield(); /* for the length of a call */
+}
+
+void thread_cache_part(struct thread_cache *cache) {
+    atomic_store_explicit(&cache->visited, false, memory_order_release);
+    pthread_mutex_unlock(&cache->lock);
+}
+
+struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *lane) {
+    struct thread_lane *added = calloc(1, sizeof *added);
+    if (added == NULL)
+        return NULL;
+    added->lane = lane;
+    added->next = cache->lanes;
+    cache->lanes = added;
+    return added;
+}
+
+void bin_flush(struct thread_lane *lane, unsigned size_class, uint32_t keep) {
+    struct bin *bin = &lane->bins[size_class];
+
+    if (bin->count <= keep)
+        return;
+    pthread_mutex_lock(&lane->lane->lock);
+    while (bin->count > keep) {
+        struct piece *piece = bin->first;
+        bin->first = piece->next;
+        bin->count--;
+        lane_give_locked(lane->lane, piece);
+    }
+    pthread_mutex_unlock(&lane->lane->lock);
+}
+
+void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only) {
+    for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next) {
+        if (lane != NULL && own->lane != lane)
+            continue;
+        bool idle = !own->touched;
+        if (idle_only)
+            own->touched = false;
+        for (unsigned size_class = 0; (idle || !idle_only) && size_class < SIZE_CLASSES; size_class++)
+            bin_flush(own, size_class, 0);
+    }
+}
+
+void thread_caches_detach(struct list *caches) {
+    pthread_mutex_lock(&registry);
+    list_for_each_safe(position, caches) {
+        struct thread_cache *cache = container_of(position, struct thread_cache, link);
+        thread_cache_visit(cache);
+        list_remove(position);
+        thread_lanes_free(cache);
+        cache->client = NULL;
+        thread_cache_part(cache);
+    }
+    pthread_mutex_unlock(&registry);
+}

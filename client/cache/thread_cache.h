@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_THREAD_CACHE_H
+#define CLIENT_CACHE_THREAD_CACHE_H
+/*
+ * A thread cache: pieces that one thread has at hand, sorted by lane and size class. Taking from it and
+ * giving to it is all that most calls do.
+ *
+ * It belongs to its thread, which uses it without locks or atomic operations. Others reach into it rarely: to
+ * take idle memory when it is needed elsewhere, when the thread or the client ends. The lock for that costs
+ * the owner next to nothing: the owner announces that it is inside by a plain store and looks whether anybody
+ * else is; whoever wants in says so, then has the kernel put a memory barrier into every running thread
+ * (membarrier, Linux 4.14), and waits until the owner is outside. Where there is no membarrier, and under
+ * ThreadSanitizer, which does not know it, the owner takes the mutex as well.
+ *
+ * The object lives as long as its thread, so that a pointer in thread-local storage never dangles; client is
+ * NULL when its client has closed, and the next client that the thread uses takes it over.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "client/cache/lane.h"
+#include "client/cache/size_class.h"
+
+struct gpupool_client;
+
+struct bin {
+    struct piece *first;
+    uint32_t count;
+};
+
+/* The pieces of one lane. */
+struct thread_lane {
+    struct lane *lane;
+    struct thread_lane *next;
+    bool touched; /* used since the last look of the decay */
+    struct bin bins[SIZE_CLASSES];
+};
+
+struct thread_cache {
+    /* the owner's */
+    _Atomic(struct gpupool_client *) client; /* changed under the registry's lock; NULL: none */
+    struct thread_lane *last;                /* the lane used last, found first */
+    struct thread_lane *lanes;
+    uint64_t hits, misses;
+    struct thread_cache *next_of_thread;
+    /* the lock */
+    atomic_bool inside;  /* the owner is */
+    atomic_bool visited; /* somebody else is, or wants to be */
+    pthread_mutex_t lock;
+    struct list link; /* in the client's list of thread caches, under the registry's lock */
+};
+
+/* Set once: whether the owner has to take the mutex. */
+extern bool thread_cache_locks;
+
+/* Prepares the process: registers for membarrier, and for forks, whose children begin with no cache.
+ * Idempotent. */
+void thread_cache_prepare(void);
+
+/* Finds this thread's cache for a client, or makes it. NULL without memory. */
+struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list *caches);
+
+/* The caches of this thread; the first one is the one used last. */
+extern _Thread_local struct thread_cache *thread_caches __attribute__((tls_model("initial-exec")));
+
+void thread_cache_enter_slowly(struct thread_cache *cache);
+
+/* The owner goes in and out. In between nobody else is. */
+static inline void thread_cache_enter(struct thread_cache *cache) {
+    atomic_store_explicit(&cache->inside, true, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* the store above stays above; membarrier does the rest */
+    /* acquire: what the last visitor did is seen by who does not see it any more */
+    if (__builtin_expect(thread_cache_locks || atomic_load_explicit(&cache->visited, memory_order_acquire),
+                         0))
+        thread_cache_enter_slowly(cache);
+}
+
+static inline void thread_cache_leave(struct thread_cache *cache) {
+    atomic_store_explicit(&cache->inside, false, memory_order_release);
+    if (__builtin_expect(thread_cache_locks, 0))
+        pthread_mutex_unlock(&cache->lock);
+}
+
+/* Others go in and out. */
+void thread_cache_visit(struct thread_cache *cache);
+void thread_cache_part(struct thread_cache *cache);
+
+/* The thread's pieces of a lane. NULL when there are none yet. Inside. */
+static inline struct thread_lane *thread_cache_find(struct thread_cache *cache, const struct lane *lane) {
+    for (struct thread_lane *found = cache->lanes; found != NULL; found = found->next)
+        if (found->lane == lane)
+            return found;
+    return NULL;
+}
+
+/* Adds a lane. Returns NULL without memory. Inside. */
+struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *lane);
+
+/* How many pieces of a class a thread keeps: the larger, the fewer. */
+static inline uint32_t bin_limit(unsigned size_class) {
+    return size_class < 64 ? 64 : size_class < 96 ? 16 : 4; /* up to 512 KiB, 8 MiB, any */
+}
+
+static inline void bin_push(struct bin *bin, struct piece *piece) {
+    piece->next = bin->first;
+    bin->first = piece;
+    bin->count++;
+}
+
+/* Gives pieces of a bin back to the lane until keep are left. Inside; takes the lane's lock. */
+void bin_flush(struct thread_lane *lane, unsigned size_class, uint32_t keep);
+
+/* Gives all pieces back, of one lane (or of all: NULL); with idle_only those of lanes not touched since the
+ * last call with it. Inside or visiting. */
+void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only);
+
+/* Detaches every cache from a client that closes. The pieces go nowhere: the lanes are freed next. */
+void thread_caches_detach(struct list *caches);
+
+/* Locks the list of a client's caches against threads that begin and end. */
+void thread_caches_lock(void);
+void thread_caches_unlock(void);
+
+#endif

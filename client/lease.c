@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/lease.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "client/client.h"
+#include "client/error.h"
+
+void lease_give_back(struct gpupool_client *client, const struct proto_lease *lease) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    (void)lease_release(client, lease->lease, lease->generation, 0, 0);
+    error_restore(text);
+}
+
+int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
+               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    _cleanup_(request_recyclep) struct request *reply = request;
+    struct pool pool;
+
+    int r = connection_exchange(&client->connection, &reply, deadline_ns);
+    if (r < 0)
+        return r;
+    const struct proto_lease *lease = &reply->message.lease;
+    struct segment *segment = reply->segment;
+    r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), lease->pool, &pool);
+    if (r == 0 && (segment->kind == PROTO_SEGMENT_MEMFD) != (pool.kind == PROTO_POOL_HOST))
+        return connection_refuse(&client->connection, "a segment of another kind than its pool");
+    if (r == 0)
+        r = segments_open(&client->segments, segment, &client->devices, pool.uuid);
+    if (r < 0) {
+        lease_give_back(client, lease);
+        return r;
+    }
+    *ret_lease = *lease;
+    *ret_pool = pool;
+    *ret_segment = segment;
+    return 0;
+}
+
+int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
+                  struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    struct request *request = connection_request(&client->connection, PROTO_ACQUIRE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.acquire =
+        (struct proto_acquire){.pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
+    int r =
+        lease_take(client, request, client_deadline_ns(client, timeout_ns), ret_lease, ret_pool, ret_segment);
+    if (r < 0)
+        return r;
+    if (ret_lease->pool != pool_id || ret_lease->size_bytes != size_bytes)
+        return connection_refuse(&client->connection, "a lease of another pool or size than asked for");
+    return 0;
+}
+
+int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                  uint64_t size_bytes) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->connection, PROTO_RELEASE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.release = (struct proto_release){
+        .lease = lease,
+        .generation = generation,
+        .offset_bytes = offset_bytes,
+        .size_bytes = size_bytes,
+    };
+    return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+}
+
+int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                uint64_t size_bytes, struct proto_lease *ret_lease) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->connection, PROTO_SPLIT);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.split = (struct proto_release){
+        .lease = lease,
+        .generation = generation,
+        .offset_bytes = offset_bytes,
+        .size_bytes = size_bytes,
+    };
+    /* The memory is in use and mapped: nothing is to be opened, and nothing may be given back. */
+    int r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    if (r < 0)
+        return r;
+    if (request->message.lease.capacity_bytes != size_bytes)
+        return connection_refuse(&client->connection, "a lease of another part than asked for");
+    *ret_lease = request->message.lease;
+    return 0;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_LEASE_H
+#define CLIENT_LEASE_H
+/*
+ * Leases: what the daemon lends to this client. Each function here is one exchange with it. What a lease is
+ * used for, as a buffer of its own or as an extent that buffers are cut from, is for others to say.
+ *
+ * Thread-safe. Errors are GPUPOOL_E_…, with the error text set.
+ */
+#include <stdint.h>
+
+#include "client/pool.h"
+#include "client/segment.h"
+#include "proto/proto.h"
+
+struct gpupool_client;
+
+/* Acquires a lease and opens its segment. */
+int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
+                  struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
+
+/* Sends a request that is answered by a LEASE (it is taken), and opens the segment. The lease is copied out,
+ * because the request goes back at once. */
+int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
+               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
+
+/* Gives a part of a lease back; size 0: all of it. */
+int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                  uint64_t size_bytes);
+
+/* Makes a part of a lease one of its own. */
+int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                uint64_t size_bytes, struct proto_lease *ret_lease);
+
+/* Gives back a lease that could not be used. The error that led here is the one to report. */
+void lease_give_back(struct gpupool_client *client, const struct proto_lease *lease);
+
+#endif
