@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_INTEGRATION_CACHE_FIXTURE_H
+#define TESTS_INTEGRATION_CACHE_FIXTURE_H
+/*
+ * What the tests of a client's cache share: a client with a cache in the test's own process, against a real
+ * daemon that lives as long as the program; puppets are the others. What the client answers by itself shows
+ * in the daemon's counters: they stand still. To be included once, by a test program.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "tests/integration/puppet.h"
+
+#define POOL_MIB 64u
+
+static char config[TEST_CONFIG_SIZE];
+static struct test_daemon daemon_;
+
+static inline int start_daemon(void **state) {
+    (void)state;
+    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
+    return 0;
+}
+
+static inline int stop_daemon(void **state) {
+    (void)state;
+    daemon_stop(&daemon_);
+    return 0;
+}
+
+#define MUST(call) MUST_BE(call, 0)
+#define MUST_BE(call, wanted)                                                                                \
+    do {                                                                                                     \
+        int result_ = (call);                                                                                \
+        if (result_ != (wanted))                                                                             \
+            fail_msg("%s: %s, not %s: %s", #call, gpupool_error_name(result_), gpupool_error_name(wanted),   \
+                     result_ != 0 ? gpupool_error_text() : "");                                              \
+    } while (0)
+
+static inline struct gpupool_client *open_client(const struct test_daemon *daemon, uint32_t flags,
+                                                 uint64_t decay_ns) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client = NULL;
+
+    options.socket = daemon->socket;
+    options.flags = flags;
+    options.decay_ns = decay_ns;
+    MUST(gpupool_open(&options, &client));
+    return client;
+}
+
+/* One that gives nothing back by itself. */
+static inline struct gpupool_client *open_cached(void) {
+    return open_client(&daemon_, GPUPOOL_OPEN_CACHE, GPUPOOL_FOREVER);
+}
+
+/* Closes, after which nothing of it is left in the daemon. */
+static inline void close_cached(struct gpupool_client *client) {
+    gpupool_close(client);
+    assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
+    assert_int_equal(daemon_sum(&daemon_, "leases"), 0);
+    assert_int_equal(daemon_sum(&daemon_, "quarantined_bytes"), 0);
+    assert_int_equal(daemon_sessions(&daemon_, "active"), 0);
+}
+
+static inline uint32_t pool_of(struct gpupool_client *client, unsigned kind) {
+    uint32_t pool = 0;
+    MUST(kind == GPUPOOL_POOL_HOST ? gpupool_host_pool(client, -1, &pool)
+                                   : gpupool_device_pool(client, 0, &pool));
+    return pool;
+}
+
+static inline struct gpupool_buffer acquire(struct gpupool_client *client, unsigned kind, uint64_t size_bytes,
+                                            void *stream) {
+    struct gpupool_buffer buffer;
+    MUST(gpupool_acquire(client, pool_of(client, kind), size_bytes, stream, GPUPOOL_FOREVER, 0, &buffer));
+    assert_true(buffer.capacity_bytes >= size_bytes);
+    assert_int_equal((uintptr_t)buffer.data % 512, 0);
+    return buffer;
+}
+
+static inline void for_each_kind(void (*test)(unsigned kind)) {
+    unsigned kinds[2], count = puppet_kinds(kinds);
+    for (unsigned i = 0; i < count; i++)
+        test(kinds[i]);
+}
+
+static inline bool lanes_are_valid(struct gpupool_client *client) {
+    bool valid = true;
+    pthread_mutex_lock(&client->cache.lanes_lock);
+    list_for_each(position, &client->cache.lanes) valid =
+        lane_is_valid(container_of(position, struct lane, link)) && valid;
+    pthread_mutex_unlock(&client->cache.lanes_lock);
+    return valid;
+}
+
+/* Segments that nobody has mapped go, so that a block can be as large as the pool. */
+static inline void empty_the_pools(void) {
+    cJSON_Delete(daemon_ask(&daemon_, "{\"command\":\"trim\"}"));
+    WAIT_UNTIL(daemon_sum(&daemon_, "reserved_bytes") == 0);
+}
+
+/* What main() does. */
+static inline int cache_tests_run(int argc, char **argv, const struct CMUnitTest *tests, size_t count) {
+    int status = puppet_main(argc, argv, NULL);
+    if (status >= 0)
+        return status;
+    setenv("GPUPOOL_SIM_LATENCY", "0", 1); /* of this process's driver */
+    return test_finish(_cmocka_run_group_tests("cache", tests, count, start_daemon, stop_daemon));
+}
+
+#endif

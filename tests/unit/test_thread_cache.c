@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold for thread caches: whoever reaches into one, each piece is in one place. Every test runs
+ * with both locks, the asymmetric one and the mutex, where the process has both. Clients are only compared
+ * here, so any address will do for one. Pieces name real memory, whose words say who has them.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "client/cache/cache.h"
+#include "heap_fixture.h"
+
+#define POOL         5u
+#define OWNERS       3u
+#define ROUNDS       15000u          /* at least, */
+#define VISITS       300u            /* and until so many visits were paid, */
+#define WAIT_NS      (60 * NS_PER_S) /* but not for ever */
+#define HELD         24u
+#define EXTENT_BYTES (4 * MIB)
+
+/* As the process has it. */
+static bool has_to_lock;
+
+/* A client as the caches see it: an address, its caches, and here one lane over real memory. */
+struct false_client {
+    struct list caches;
+    struct lane *lane;
+    char *memory;
+};
+
+static struct gpupool_client *address_of(struct false_client *client) {
+    return (struct gpupool_client *)(void *)client;
+}
+
+static void client_init(struct false_client *client) {
+    list_init(&client->caches);
+    client->lane = lane_new(client, POOL, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
+    client->memory = calloc(1, EXTENT_BYTES);
+    assert_non_null(client->lane);
+    assert_non_null(client->memory);
+    pthread_mutex_lock(&client->lane->lock);
+    assert_int_equal(lane_add_extent_locked(client->lane, 1, 1, client->memory, EXTENT_BYTES), 0);
+    pthread_mutex_unlock(&client->lane->lock);
+}
+
+static void client_deinit(struct false_client *client) {
+    thread_caches_detach(&client->caches);
+    assert_true(list_is_empty(&client->caches));
+    lane_free(client->lane);
+    free(client->memory);
+}
+
+static bool everything_is_back(struct false_client *client) {
+    return lane_is_valid(client->lane) && lane_free_bytes(client->lane) == EXTENT_BYTES;
+}
+
+/* As the client library takes and puts: the fast way, then the lane. False: nothing there (or wrong). */
+static bool buffer_take(struct false_client *client, uint64_t size_bytes, struct gpupool_buffer *ret_buffer) {
+    struct piece *piece = NULL;
+
+    if (cache_take_fast(address_of(client), POOL, size_bytes, NULL, ret_buffer))
+        return true;
+    struct thread_cache *cache = thread_cache_get(address_of(client), &client->caches);
+    if (cache == NULL)
+        return false;
+    if (cache_take_fast(address_of(client), POOL, size_bytes, NULL, ret_buffer)) /* it is in front now */
+        return true;
+    thread_cache_enter(cache);
+    struct thread_lane *own = thread_cache_find(cache, client->lane);
+    if (own == NULL)
+        own = thread_cache_add(cache, client->lane);
+    if (own != NULL) {
+        own->touched = true;
+        cache->last = own;
+        pthread_mutex_lock(&client->lane->lock);
+        if (lane_take_locked(client->lane, size_class_round(size_bytes), &piece) < 0)
+            piece = NULL;
+        pthread_mutex_unlock(&client->lane->lock);
+    }
+    thread_cache_leave(cache);
+    if (piece == NULL)
+        return false;
+    cache_fill(ret_buffer, piece, size_bytes);
+    return true;
+}
+
+static void buffer_put(struct false_client *client, struct gpupool_buffer *buffer) {
+    struct piece *piece = cache_piece(buffer);
+
+    *buffer = (struct gpupool_buffer){0};
+    if (cache_put_fast(address_of(client), piece))
+        return;
+    piece->generation++;
+    pthread_mutex_lock(&piece->lane->lock);
+    lane_give_locked(piece->lane, piece);
+    pthread_mutex_unlock(&piece->lane->lock);
+}
+
+/* Marks memory as somebody's: at both ends, where nobody's mark may be. Returns false when somebody's is. */
+static bool mark(const struct gpupool_buffer *buffer, uint32_t from, uint32_t to) {
+    _Atomic uint32_t *first = buffer->data;
+    _Atomic uint32_t *last =
+        (_Atomic uint32_t *)(void *)((char *)buffer->data + buffer->capacity_bytes - sizeof *last);
+    return atomic_exchange(first, to) == from && atomic_exchange(last, to) == from;
+}
+
+/* --- owners and visitors --- */
+
+struct owner {
+    struct false_client *client;
+    uint32_t number;
+    const _Atomic uint64_t *visits;
+    bool wrong; /* a piece was in two places */
+    uint64_t hits;
+};
+
+/* Whether an owner goes on. */
+static bool wants_more(const struct owner *owner, unsigned round, uint64_t end_ns) {
+    return !owner->wrong &&
+           (round < ROUNDS || (atomic_load(owner->visits) < VISITS && clock_now_ns() < end_ns));
+}
+
+static void *owner_main(void *argument) {
+    struct owner *owner = argument;
+    struct gpupool_buffer held[HELD] = {0};
+    uint64_t random = owner->number * UINT64_C(0x9e3779b97f4a7c15);
+
+    uint64_t end_ns = clock_now_ns() + WAIT_NS;
+
+    for (unsigned round = 0; wants_more(owner, round, end_ns); round++) {
+        random = random * UINT64_C(6364136223846793005) + 1;
+        struct gpupool_buffer *buffer = &held[(random >> 33) % HELD];
+        uint64_t generation = buffer->generation;
+        if (buffer->data == NULL) {
+            if (buffer_take(owner->client, (random >> 40) % 9000 + 1, buffer))
+                owner->wrong = !mark(buffer, 0, owner->number) || buffer->generation % 2 == 0;
+            continue;
+        }
+        owner->wrong = !mark(buffer, owner->number, 0) || cache_piece(buffer)->generation != generation;
+        buffer_put(owner->client, buffer);
+    }
+    for (unsigned i = 0; i < HELD; i++)
+        if (held[i].data != NULL) {
+            owner->wrong = owner->wrong || !mark(&held[i], owner->number, 0);
+            buffer_put(owner->client, &held[i]);
+        }
+    owner->hits = thread_caches != NULL ? thread_caches->hits : 0;
+    return NULL;
+}
+
+struct visitor {
+    struct false_client *client;
+    atomic_bool *stop;
+    _Atomic uint64_t *visits;
+};
+
+static void visit_all(struct false_client *client, bool idle_only, _Atomic uint64_t *visits) {
+    thread_caches_lock();
+    list_for_each(position, &client->caches) {
+        struct thread_cache *cache = container_of(position, struct thread_cache, link);
+        thread_cache_visit(cache);
+        thread_cache_flush(cache, NULL, idle_only);
+        thread_cache_part(cache);
+        atomic_fetch_add(visits, 1);
+    }
+    thread_caches_unlock();
+}
+
+static void *visitor_main(void *argument) {
+    struct visitor *visitor = argument;
+
+    for (uint64_t i = 0; !atomic_load(visitor->stop); i++) {
+        visit_all(visitor->client, i % 4 != 0, visitor->visits);
+        sched_yield(); /* the registry's lock is not fair: threads that end need it too */
+    }
+    return NULL;
+}
+
+static void hammer(unsigned owners, unsigned visitors) {
+    struct owner owner[OWNERS] = {0};
+    struct visitor visitor[2] = {0};
+    pthread_t owner_threads[OWNERS], visitor_threads[2];
+    atomic_bool stop = false;
+    struct false_client client;
+    _Atomic uint64_t visits = 0;
+    uint64_t hits = 0;
+
+    client_init(&client);
+    for (unsigned i = 0; i < visitors; i++) {
+        visitor[i] = (struct visitor){.client = &client, .stop = &stop, .visits = &visits};
+        assert_int_equal(pthread_create(&visitor_threads[i], NULL, visitor_main, &visitor[i]), 0);
+    }
+    for (unsigned i = 0; i < owners; i++) {
+        owner[i] = (struct owner){.client = &client, .number = i + 1, .visits = &visits};
+        assert_int_equal(pthread_create(&owner_threads[i], NULL, owner_main, &owner[i]), 0);
+    }
+    for (unsigned i = 0; i < owners; i++) {
+        pthread_join(owner_threads[i], NULL);
+        assert_false(owner[i].wrong);
+        hits += owner[i].hits;
+    }
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < visitors; i++)
+        pthread_join(visitor_threads[i], NULL);
+    assert_true(hits > 0);
+    assert_true(visits >= VISITS);
+    assert_true(everything_is_back(&client)); /* the owners have ended */
+    assert_true(list_is_empty(&client.caches));
+    client_deinit(&client);
+}
+
+static void an_owner_and_a_visitor_never_have_the_same_piece(void **state) {
+    (void)state;
+    hammer(1, 1);
+}
+
+static void several_owners_and_visitors_never_have_the_same_piece(void **state) {
+    (void)state;
+    hammer(OWNERS, 2);
+}
+
+/* --- ends --- */
+
+static void *take_and_leave(void *argument) {
+    struct false_client *client = argument;
+    struct gpupool_buffer buffers[HELD];
+
+    for (unsigned i = 0; i < HELD; i++)
+        if (!buffer_take(client, 4096, &buffers[i]))
+            return argument;
+    for (unsigned i = 0; i < HELD; i++)
+        buffer_put(client, &buffers[i]);
+    return lane_free_bytes(client->lane) == EXTENT_BYTES - HELD * 4096 ? NULL : argument; /* all cached */
+}
+
+static void a_threads_end_gives_its_pieces_back(void **state) {
+    struct false_client client;
+    pthread_t thread;
+    void *wrong;
+
+    (void)state;
+    client_init(&client);
+    assert_int_equal(pthread_create(&thread, NULL, take_and_leave, &client), 0);
+    pthread_join(thread, &wrong);
+    assert_null(wrong);
+    assert_true(everything_is_back(&client));
+    assert_true(list_is_empty(&client.caches));
+    client_deinit(&client);
+}
+
+static void *use_two_clients(void *argument) {
+    struct false_client *clients = argument;
+    struct gpupool_buffer buffers[2];
+
+    for (unsigned round = 0; round < 100; round++) {
+        for (unsigned i = 0; i < 2; i++) {
+            if (!buffer_take(&clients[i], 512, &buffers[i]))
+                return argument;
+            if (thread_caches->client != address_of(&clients[i]) ||
+                cache_piece(&buffers[i])->lane != clients[i].lane)
+                return argument;
+        }
+        /* not in front any more: the fast way must not take it for the other's */
+        if (cache_put_fast(address_of(&clients[0]), cache_piece(&buffers[0])) ||
+            cache_put_fast(address_of(&clients[1]), cache_piece(&buffers[0])))
+            return argument;
+        buffer_put(&clients[1], &buffers[1]);
+        thread_cache_get(address_of(&clients[0]), &clients[0].caches);
+        if (!cache_put_fast(address_of(&clients[0]), cache_piece(&buffers[0])))
+            return argument;
+    }
+    for (unsigned i = 0; i < 2; i++)
+        if (clients[i].caches.next == &clients[i].caches ||
+            lane_free_bytes(clients[i].lane) != EXTENT_BYTES - 512)
+            return argument;
+    return NULL;
+}
+
+static void two_clients_of_a_thread_have_a_cache_each(void **state) {
+    struct false_client clients[2];
+    pthread_t thread;
+    void *wrong;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++)
+        client_init(&clients[i]);
+    assert_int_equal(pthread_create(&thread, NULL, use_two_clients, clients), 0);
+    pthread_join(thread, &wrong);
+    assert_null(wrong);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(everything_is_back(&clients[i]));
+        client_deinit(&clients[i]);
+    }
+}
+
+/* A client closes while a thread that used it lives on. */
+struct survivor {
+    struct false_client *clients;
+    pthread_barrier_t *used, *closed;
+};
+
+static void *survive(void *argument) {
+    struct survivor *survivor = argument;
+    struct gpupool_buffer buffer;
+
+    bool fine = buffer_take(&survivor->clients[0], 4096, &buffer);
+    if (fine)
+        buffer_put(&survivor->clients[0], &buffer);
+    const struct thread_cache *before = thread_caches;
+    pthread_barrier_wait(survivor->used);
+    pthread_barrier_wait(survivor->closed);
+    /* Nothing of the old client is found, whoever asks; the next client gets the object. */
+    fine = fine && thread_caches->client == NULL && thread_caches->lanes == NULL &&
+           !cache_take_fast(address_of(&survivor->clients[0]), POOL, 4096, NULL, &buffer);
+    fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && thread_caches == before &&
+           cache_piece(&buffer)->lane == survivor->clients[1].lane;
+    if (fine)
+        buffer_put(&survivor->clients[1], &buffer);
+    return fine ? NULL : argument;
+}
+
+static void a_client_that_closes_leaves_nothing_in_a_living_thread(void **state) {
+    struct false_client clients[2];
+    pthread_barrier_t used, closed;
+    pthread_t thread;
+    void *wrong;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++)
+        client_init(&clients[i]);
+    pthread_barrier_init(&used, NULL, 2);
+    pthread_barrier_init(&closed, NULL, 2);
+    struct survivor survivor = {.clients = clients, .used = &used, .closed = &closed};
+    assert_int_equal(pthread_create(&thread, NULL, survive, &survivor), 0);
+    pthread_barrier_wait(&used);
+    assert_int_equal(lane_free_bytes(clients[0].lane), EXTENT_BYTES - 4096);
+    client_deinit(&clients[0]);
+    pthread_barrier_wait(&closed);
+    pthread_join(thread, &wrong);
+    assert_null(wrong);
+    assert_true(everything_is_back(&clients[1]));
+    client_deinit(&clients[1]);
+    pthread_barrier_destroy(&used);
+    pthread_barrier_destroy(&closed);
+}
+
+/* --- bins --- */
+
+static void what_was_used_since_the_last_look_stays(void **state) {
+    struct gpupool_buffer buffer;
+    struct false_client client;
+    _Atomic uint64_t visits = 0;
+
+    (void)state;
+    client_init(&client);
+    assert_true(buffer_take(&client, 4096, &buffer));
+    buffer_put(&client, &buffer);
+    visit_all(&client, true, &visits); /* used before it */
+    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - 4096);
+    assert_true(buffer_take(&client, 4096, &buffer));
+    buffer_put(&client, &buffer);
+    visit_all(&client, true, &visits); /* used again, by hits */
+    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - 4096);
+    visit_all(&client, true, &visits);
+    assert_true(everything_is_back(&client));
+    assert_int_equal(visits, 3);
+    client_deinit(&client);
+}
+
+static void a_full_bin_takes_no_more_the_fast_way(void **state) {
+    struct gpupool_buffer buffers[80];
+    struct false_client client;
+    unsigned fast = 0;
+
+    (void)state;
+    client_init(&client);
+    for (unsigned i = 0; i < 80; i++)
+        assert_true(buffer_take(&client, 512, &buffers[i]));
+    for (unsigned i = 0; i < 80; i++) {
+        if (cache_put_fast(address_of(&client), cache_piece(&buffers[i])))
+            fast++;
+        else
+            buffer_put(&client, &buffers[i]);
+    }
+    assert_int_equal(fast, bin_limit(0));
+    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - fast * 512);
+    struct thread_lane *own = thread_cache_find(thread_caches, client.lane);
+    thread_cache_enter(thread_caches);
+    bin_flush(own, 0, 10);
+    assert_int_equal(own->bins[0].count, 10);
+    bin_flush(own, 0, 10); /* has no more than that */
+    thread_cache_leave(thread_caches);
+    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - 10 * 512);
+    assert_true(lane_is_valid(client.lane));
+    client_deinit(&client);
+}
+
+static int lock_with_the_mutex(void **state) {
+    (void)state;
+    thread_cache_locks = true;
+    return 0;
+}
+
+static int lock_as_the_process_can(void **state) {
+    (void)state;
+    thread_cache_locks = has_to_lock;
+    return 0;
+}
+
+#define BOTH_WAYS(name)                                                                                      \
+    {#name ", asymmetric lock where there is one", name, lock_as_the_process_can, NULL, NULL}, {             \
+#name ", mutex", name, lock_with_the_mutex, lock_as_the_process_can, NULL                            \
+    }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        BOTH_WAYS(an_owner_and_a_visitor_never_have_the_same_piece),
+        BOTH_WAYS(several_owners_and_visitors_never_have_the_same_piece),
+        BOTH_WAYS(a_threads_end_gives_its_pieces_back),
+        BOTH_WAYS(two_clients_of_a_thread_have_a_cache_each),
+        BOTH_WAYS(a_client_that_closes_leaves_nothing_in_a_living_thread),
+        BOTH_WAYS(what_was_used_since_the_last_look_stays),
+        BOTH_WAYS(a_full_bin_takes_no_more_the_fast_way),
+    };
+    thread_cache_prepare();
+    thread_cache_prepare();
+    has_to_lock = thread_cache_locks;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
