@@ -129,10 +129,16 @@ int listener_adopt(struct listener *listener, int fd, int type) {
     return 0;
 }
 
+static int open_spare(void) {
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 static void listener_on_ready(uv_poll_t *poll, int status, int events) {
     struct listener *listener = poll->data;
     (void)events;
 
+    if (listener->spare_fd < 0) /* there was none at the start, or a thread was quicker when it came back */
+        listener->spare_fd = open_spare();
     for (unsigned i = 0; status >= 0 && i < ACCEPTS_PER_TURN; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
@@ -146,7 +152,7 @@ static void listener_on_ready(uv_poll_t *poll, int status, int events) {
              * forever. */
             listener->spare_fd = close_fd(listener->spare_fd);
             close_fd(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
-            listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            listener->spare_fd = open_spare();
             log_warning("%s: no descriptors are left, a client was sent away; raise LimitNOFILE or lower "
                         "sessions_limit",
                         listener->path);
@@ -160,7 +166,7 @@ int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)
                    void *user) {
     listener->on_accept = on_accept;
     listener->user = user;
-    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    listener->spare_fd = open_spare();
     int r = uv_poll_init(loop, &listener->poll, listener->fd);
     if (r < 0)
         return r;
