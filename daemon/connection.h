@@ -49,6 +49,7 @@ struct connection {
     int watching;      /* the poll's mask */
     bool process_over; /* the pidfd said so */
     bool freeing;
+    bool stalled; /* the kernel takes no reply for now, for a reason that the socket does not tell of */
     struct list replies; /* struct reply.link, kept for a client that does not read */
     unsigned n_replies;
     /* How many packets are looked for a turn. A client that waits for each answer has just one, and looking
@@ -66,6 +67,9 @@ void connection_accept(struct daemon *daemon, int fd);
 
 /* Sends the core's answer to an acquire. */
 void connection_send_answer(struct connection *connection, const struct answer *answer);
+
+/* Sends what a stalled connection keeps, where the kernel takes it by now. May end the connection. */
+void connection_retry(struct connection *connection);
 
 /* Ends a connection that has not said HELLO. */
 void connection_drop_unready(struct connection *connection);

@@ -23,6 +23,8 @@
 /* How long a connection may take to say HELLO, and how many may be about to. */
 #define HANDSHAKE_NS   (10 * NS_PER_S)
 #define HANDSHAKES_MAX 256u
+/* How often they are looked through, and what the kernel refused for a while is tried again. */
+#define HOUSEKEEPING_MS 5000
 /* A private daemon that nobody comes to ends by itself. */
 #define PRIVATE_GRACE_MS 30000
 
@@ -77,7 +79,8 @@ static void daemon_announce_ready(struct daemon *daemon) {
     }
     daemon->ready_announced = true;
     sd_notify(0, "READY=1");
-    log_info("serving %u pools on %s", daemon->core->n_pools, daemon->data_listener.path);
+    log_info("serving %u pool%s on %s", daemon->core->n_pools, daemon->core->n_pools == 1 ? "" : "s",
+             daemon->data_listener.path);
     if (daemon->options.ready_fd >= 0) {
         if (write(daemon->options.ready_fd, "1", 1) != 1)
             log_warning("nobody reads --ready-fd");
@@ -338,15 +341,29 @@ static void daemon_on_admin(struct listener *listener, int fd) {
     admin_accept(listener->user, fd);
 }
 
-static void daemon_on_handshake_timer(uv_timer_t *timer) {
+static void daemon_on_housekeeping(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
     uint64_t now_ns = clock_now_ns();
 
+    unsigned n_stalled = 0;
+
     list_for_each_safe(position, &daemon->connections) {
         struct connection *connection = container_of(position, struct connection, link);
-        if (connection->state == CONNECTION_GREETING && now_ns - connection->accepted_ns > HANDSHAKE_NS)
+        if (connection->state == CONNECTION_GREETING && now_ns - connection->accepted_ns > HANDSHAKE_NS) {
             connection_drop_unready(connection);
+        } else if (connection->stalled) {
+            n_stalled++;
+            connection_retry(connection);
+        }
     }
+    if (n_stalled > 0 && !daemon->stall_reported)
+        log_warning(
+            "%u clients wait for replies that the kernel does not take: too many of the descriptors sent "
+            "to clients are unread; raise LimitNOFILE, or end processes that keep sockets of clients "
+            "that ended",
+            n_stalled);
+    daemon->stall_reported = n_stalled > 0;
+    daemon_drain(daemon);
 }
 
 /* --- signals, watchdog, end
@@ -462,9 +479,9 @@ static void daemon_start_timers(struct daemon *daemon) {
     uv_timer_init(&daemon->loop, &daemon->tick_timer);
     daemon->tick_timer.data = daemon;
     daemon->tick_ns = NS_FOREVER;
-    uv_timer_init(&daemon->loop, &daemon->handshake_timer);
-    daemon->handshake_timer.data = daemon;
-    uv_timer_start(&daemon->handshake_timer, daemon_on_handshake_timer, 5000, 5000);
+    uv_timer_init(&daemon->loop, &daemon->housekeeping_timer);
+    daemon->housekeeping_timer.data = daemon;
+    uv_timer_start(&daemon->housekeeping_timer, daemon_on_housekeeping, HOUSEKEEPING_MS, HOUSEKEEPING_MS);
     uv_timer_init(&daemon->loop, &daemon->private_timer);
     daemon->private_timer.data = daemon;
     if (daemon->options.private)
@@ -528,6 +545,7 @@ int daemon_run(const struct daemon_options *options) {
     daemon->admin_listener = daemon->data_listener;
     list_init(&daemon->connections);
     list_init(&daemon->admin_clients);
+    list_init(&daemon->admin_pending);
     int r = core_new(&daemon->core);
     if (r < 0) {
         free(daemon);
@@ -554,6 +572,7 @@ int daemon_run(const struct daemon_options *options) {
         r = daemon_start_suppliers(daemon);
     if (r == 0) {
         daemon_start_timers(daemon);
+        admin_start(daemon);
         r = listener_start(&daemon->data_listener, &daemon->loop, daemon_on_data, daemon);
     }
     if (r == 0)

@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -175,6 +176,18 @@ class AdminSocket(unittest.TestCase):
         self.assertNotIn("error", self.daemon.ask("stats"))
         deaf.close()
         self.assertNotIn("error", self.daemon.ask("stats"))
+
+    def test_many_that_ask_at_once_all_get_their_answers(self):
+        clients = [self.daemon.admin() for _ in range(40)]
+        for client in clients:
+            client.send(b'{"command":"ping"}\n{"command":"stats"}\n' * 20)
+        for client in clients[::4]:  # some leave before it is their turn
+            client.close()
+        for client in (client for i, client in enumerate(clients) if i % 4 != 0):
+            for _ in range(20):
+                check_schema(client.receive(), "ping")
+                check_schema(client.receive(), "stats")
+            client.close()
 
     def test_connections_that_break_off_leave_no_descriptors(self):
         descriptors = f"/proc/{self.daemon.process.pid}/fd"
@@ -384,6 +397,69 @@ class Life(unittest.TestCase):
             self.assertNotEqual(second.returncode, 0)
             self.assertIn(str(daemon.socket), second.stderr)
             self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
+
+    def test_a_daemon_whose_descriptors_nobody_reads_rests_and_goes_on_when_they_are_gone(self):
+        # The kernel lets a user without privileges have as many descriptors unread as open. Forked children keep
+        # sockets of clients that ended, each with a descriptor that nobody reads.
+        unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+        with Daemon(prefix=[*unprivileged, "prlimit", "--nofile=64:64"]) as daemon:
+            host = next(pool["id"] for pool in daemon.ask("pools")["pools"] if pool["kind"] == "host")
+            hello = struct.pack("<HHIQIHH", 1, 0, 24, 1, 0x4C505047, 1, 1)
+            acquire = struct.pack("<HHIQIIQQ", 3, 0, 40, 2, host, 0, 4096, WAIT_S * 10**9)
+
+            def is_stalled():
+                return "does not take" in daemon.log_text()
+
+            def ask_for_a_lease():
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                client.settimeout(WAIT_S)
+                client.connect(str(daemon.socket))
+                client.send(hello)
+                client.recv(1024)
+                client.send(acquire)
+                return client
+
+            def keep_leases_unread(number):
+                """Returns the pid of a child that keeps the sockets of its parent, which has ended."""
+                reader, writer = os.pipe()
+                parent = os.fork()
+                if parent == 0:
+                    try:
+                        clients = [ask_for_a_lease() for _ in range(number)]
+                        for client in clients:
+                            wait_until(lambda c=client: is_stalled() or select.select([c], [], [], 0.1)[0], "leases")
+                        child = os.fork()
+                        if child == 0:
+                            signal.pause()
+                        os.write(writer, str(child).encode())
+                    finally:
+                        os._exit(0)
+                os.close(writer)
+                os.waitpid(parent, 0)
+                child = int(os.read(reader, 32))
+                os.close(reader)
+                wait_until(lambda: daemon.ask("stats")["sessions"] == [], "the sessions are gone")
+                return child
+
+            def rests():
+                """Whether the daemon used no processor between two looks, in which the client got nothing."""
+                before = daemon.processor_ticks()
+                select.select([client], [], [], 0.2)
+                return daemon.processor_ticks() == before
+
+            children = []
+            try:
+                while not is_stalled() and len(children) < 12:
+                    children.append(keep_leases_unread(8))
+                client = ask_for_a_lease()
+                wait_until(is_stalled, "the log tells of it")
+                self.assertEqual(select.select([client], [], [], 0)[0], [])
+                wait_until(rests, "the daemon rests")
+            finally:
+                for child in children:
+                    os.kill(child, signal.SIGKILL)
+            self.assertEqual(struct.unpack_from("<H", client.recv(1024))[0], 66)  # LEASE
+            client.close()
 
     def test_what_a_killed_daemon_left_behind_is_replaced(self):
         with Daemon(CONFIG) as daemon:
