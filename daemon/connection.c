@@ -540,7 +540,9 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
     if (r == 0)
         r = peer_open_pidfd(fd, connection->peer.pid, &pidfd);
     if (r < 0) {
-        if (r != -ESRCH)
+        if (r == -EMFILE || r == -ENFILE)
+            listener_complain(&daemon->data_listener);
+        else if (r != -ESRCH)
             log_warning("a client (pid %d) was sent away: %s; its end could not be observed, so its memory "
                         "could never be "
                         "reclaimed safely",

@@ -363,6 +363,8 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
             "that ended",
             n_stalled);
     daemon->stall_reported = n_stalled > 0;
+    listener_retry(&daemon->data_listener);
+    listener_retry(&daemon->admin_listener);
     daemon_drain(daemon);
 }
 

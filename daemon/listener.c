@@ -133,6 +133,15 @@ static int open_spare(void) {
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
+void listener_complain(struct listener *listener) {
+    if (listener->complained)
+        return;
+    listener->complained = true; /* once in a while: whoever floods us is not to flood the log too */
+    log_warning(
+        "%s: no descriptors are left, clients are sent away; raise LimitNOFILE or lower sessions_limit",
+        listener->path);
+}
+
 static void listener_on_ready(uv_poll_t *poll, int status, int events) {
     struct listener *listener = poll->data;
     (void)events;
@@ -147,19 +156,32 @@ static void listener_on_ready(uv_poll_t *poll, int status, int events) {
         }
         if (errno == EINTR || errno == ECONNABORTED)
             continue;
-        if ((errno == EMFILE || errno == ENFILE) && listener->spare_fd >= 0) {
+        if (errno == EAGAIN)
+            return;
+        bool full = errno == EMFILE || errno == ENFILE;
+        if (full)
+            listener_complain(listener);
+        if (full && listener->spare_fd >= 0) {
             /* Level triggered: who cannot be let in has to be sent away, or the loop would turn on this
              * forever. */
             listener->spare_fd = close_fd(listener->spare_fd);
             close_fd(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
             listener->spare_fd = open_spare();
-            log_warning("%s: no descriptors are left, a client was sent away; raise LimitNOFILE or lower "
-                        "sessions_limit",
-                        listener->path);
             continue;
         }
+        /* Not even that, or the kernel has no memory: listener_retry() goes on. */
+        uv_poll_stop(&listener->poll);
+        listener->resting = true;
         return;
     }
+}
+
+void listener_retry(struct listener *listener) {
+    listener->complained = false;
+    if (!listener->resting)
+        return;
+    listener->resting = false;
+    uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
 }
 
 int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)(struct listener *, int),

@@ -398,6 +398,31 @@ class Life(unittest.TestCase):
             self.assertIn(str(daemon.socket), second.stderr)
             self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
 
+    def test_a_flood_beyond_the_descriptors_is_told_of_and_does_not_flood_the_log(self):
+        with Daemon(prefix=["prlimit", "--nofile=64:64"]) as daemon:
+            clients = []
+            for _ in range(400):
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                client.settimeout(WAIT_S)
+                client.connect(str(daemon.socket))
+                clients.append(client)
+            for client in clients[200:]:  # sent away, or let in and then closed by us
+                client.close()
+            wait_until(lambda: "no descriptors are left" in daemon.log_text(), "the log tells of it")
+            for client in clients[:200]:
+                client.close()
+
+            def is_served():
+                try:
+                    return "daemon" in daemon.ask("ping")
+                except OSError:
+                    return False  # sent away
+                except TypeError:
+                    return False
+
+            wait_until(is_served, "the daemon serves again")
+            self.assertLess(daemon.log_text().count("no descriptors are left"), 20)
+
     def test_a_daemon_whose_descriptors_nobody_reads_rests_and_goes_on_when_they_are_gone(self):
         # The kernel lets a user without privileges have as many descriptors unread as open. Forked children keep
         # sockets of clients that ended, each with a descriptor that nobody reads.
