@@ -461,9 +461,9 @@ static void connection_on_process_over(struct connection *connection) {
     struct daemon *daemon = connection->daemon;
 
     connection->session->quarantine_reason = REASON_DRIVER;
-    /* A session that was never given a segment has no GPU work on any; without a GPU there is none at all. A
-     * pid of 0 is of another PID namespace, where the driver's list tells nothing. */
-    if (daemon->gpu == NULL || connection->session->n_segments == 0 || connection->peer.pid <= 0) {
+    /* Without a GPU there is no GPU work at all. A pid of 0 is of another PID namespace, where the driver's
+     * list tells nothing. */
+    if (daemon->gpu == NULL || connection->peer.pid <= 0) {
         connection_reap(connection);
         return;
     }
@@ -480,6 +480,14 @@ static void connection_end(struct connection *connection, const char *why) {
     }
     assert(connection->state == CONNECTION_OPEN);
     log_debug("pid %d (%s) %s without a farewell", (int)connection->peer.pid, connection->peer.command, why);
+    if (connection->session->n_segments == 0) {
+        /* It was never given a segment: there is nothing that it could still touch, however long its process
+         * lives. */
+        core_session_close(connection->session, clock_now_ns());
+        connection->session = NULL;
+        connection_free(connection);
+        return;
+    }
     connection->state = CONNECTION_LOST;
     connection_drop_replies(connection);
     core_session_lose(connection->session, clock_now_ns(), REASON_PROCESS);

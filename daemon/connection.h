@@ -7,6 +7,7 @@
  *
  *   GREETING --HELLO--> OPEN --BYE--> CLOSING (the last reply is on its way) --> gone
  *   GREETING --anything else--> gone
+ *   OPEN --end of file, error, exit, and it was never given a segment--> gone
  *   OPEN --end of file, error, exit--> LOST (socket closed, session in quarantine) --process and driver
  * done--> gone
  *
