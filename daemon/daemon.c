@@ -68,7 +68,8 @@ static void daemon_arm_tick(struct daemon *daemon) {
 
 /* Says once that clients are served: when every pool knows whether its device works and has its reserve. */
 static void daemon_announce_ready(struct daemon *daemon) {
-    if (daemon->ready_announced)
+    if (daemon->ready_announced ||
+        daemon->stopping) /* a worker that is stopped may still make a pool ready */
         return;
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
         const struct pool *pool = daemon->core->pools[i];
@@ -266,19 +267,14 @@ static int daemon_add_pools(struct daemon *daemon) {
     return 0;
 }
 
-static int daemon_start_suppliers(struct daemon *daemon) {
-    for (unsigned i = 0; i < daemon->core->n_pools; i++) {
-        int r = supplier_start(daemon->suppliers[i]);
-        if (r < 0) {
-            log_error("a worker thread cannot be started: %s", strerror(-r));
-            for (unsigned j = i; j < daemon->core->n_pools; j++) {
-                free(daemon->suppliers[j]);
-                daemon->suppliers[j] = NULL;
-            }
-            return r;
-        }
-    }
-    return 0;
+static int daemon_start_workers(struct daemon *daemon) {
+    int r = daemon->gpu != NULL ? reaper_start(&daemon->reaper, daemon) : 0;
+
+    for (unsigned i = 0; r == 0 && i < daemon->core->n_pools; i++)
+        r = supplier_start(daemon->suppliers[i]);
+    if (r < 0)
+        log_error("a worker thread cannot be started: %s", strerror(-r));
+    return r;
 }
 
 /* --- sockets
@@ -521,8 +517,7 @@ static void daemon_free(struct daemon *daemon) {
     while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
         supplier_retire(daemon_supplier(daemon, segment->pool), segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        if (daemon->suppliers[i] != NULL)
-            supplier_stop(daemon->suppliers[i]);
+        supplier_stop(daemon->suppliers[i]);
     uv_run(&daemon->loop,
            UV_RUN_NOWAIT); /* lets what is closing finish, before the rest is closed by force */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
@@ -555,6 +550,7 @@ int daemon_run(const struct daemon_options *options) {
     }
     r = uv_loop_init(&daemon->loop);
     if (r < 0) {
+        log_error("the event loop cannot be made: %s", strerror(-r));
         core_free(daemon->core);
         free(daemon);
         return r;
@@ -568,10 +564,8 @@ int daemon_run(const struct daemon_options *options) {
         r = daemon_start_gpu(daemon);
     if (r == 0)
         r = daemon_add_pools(daemon);
-    if (r == 0 && daemon->gpu != NULL)
-        r = reaper_start(&daemon->reaper, daemon);
     if (r == 0)
-        r = daemon_start_suppliers(daemon);
+        r = daemon_start_workers(daemon);
     if (r == 0) {
         daemon_start_timers(daemon);
         admin_start(daemon);

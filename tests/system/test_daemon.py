@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import select
 import signal
 import socket
@@ -485,6 +486,26 @@ class Life(unittest.TestCase):
                     os.kill(child, signal.SIGKILL)
             self.assertEqual(struct.unpack_from("<H", client.recv(1024))[0], 66)  # LEASE
             client.close()
+
+    def test_short_of_descriptors_it_serves_or_says_why_not(self):
+        for limit in range(8, 100):
+            with self.subTest(limit), Daemon(CONFIG, start=False) as daemon:
+                ready, daemons = os.pipe()
+                with open(daemon.log, "ab") as log:
+                    daemon.process = subprocess.Popen(
+                        [*daemon.command(), "--ready-fd", str(daemons)], pass_fds=[daemons], stdout=log, stderr=log,
+                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+                        stdin=subprocess.DEVNULL, env=daemon.variables())
+                os.close(daemons)
+                self.assertTrue(select.select([ready], [], [], WAIT_S)[0])
+                serves = os.read(ready, 1) == b"1"
+                os.close(ready)
+                if serves:
+                    break
+                self.assertNotEqual(daemon.process.wait(WAIT_S), 0)
+                daemon.process = None
+                self.assertIn("gpupoold: error: ", daemon.log_text())
+        self.assertTrue(serves)
 
     def test_what_a_killed_daemon_left_behind_is_replaced(self):
         with Daemon(CONFIG) as daemon:
