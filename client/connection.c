@@ -62,7 +62,8 @@ int connection_open(struct connection *connection, const char *path, uint64_t de
                          strerrordesc_np(-r),
                          r == -ENOENT || r == -ECONNREFUSED
                              ? "; start gpupoold, or set GPUPOOL_SOCKET to its socket or to \"private\""
-                             : "");
+                         : r == -EACCES ? "; your user has to be in the group that the socket belongs to"
+                                        : "");
     connection->broken = 0;
     return 0;
 }

@@ -23,6 +23,7 @@ void admin_drop(struct admin_client *client) {
     if (uv_is_closing((uv_handle_t *)&client->pipe))
         return;
     list_remove(&client->link);
+    list_remove(&client->pending_link);
     client->daemon->n_admin_clients--;
     uv_close((uv_handle_t *)&client->pipe, admin_on_closed);
 }
@@ -73,7 +74,32 @@ static void admin_write(struct admin_client *client, char *reply) {
         admin_drop(client);
 }
 
-/* Answers the first whole line, or reads on. */
+/* Answers the line that ends at newline. */
+static void admin_answer_line(struct admin_client *client, const char *newline) {
+    char *reply =
+        admin_json_answer(client->daemon, client->uid, client->line, (size_t)(newline - client->line));
+    size_t used = (size_t)(newline - client->line) + 1;
+    client->line_size -= used;
+    memmove(client->line, client->line + used, client->line_size);
+    admin_write(client, reply);
+    daemon_drain(client->daemon); /* a command may have changed the core */
+}
+
+/* One answer a turn of the loop: the stats of a thousand sessions take some 7 ms to write (measured with 900
+ * sessions, release build), and workers are not to wait for those of every connection that asks. */
+static void admin_on_turn(uv_idle_t *idle) {
+    struct daemon *daemon = idle->data;
+
+    if (list_is_empty(&daemon->admin_pending)) {
+        uv_idle_stop(idle);
+        return;
+    }
+    struct admin_client *client = container_of(daemon->admin_pending.next, struct admin_client, pending_link);
+    list_remove(&client->pending_link);
+    admin_answer_line(client, memchr(client->line, '\n', client->line_size));
+}
+
+/* Answers the first whole line when it is its turn, or reads on. */
 static void admin_pump(struct admin_client *client) {
     char *newline = memchr(client->line, '\n', client->line_size);
 
@@ -92,13 +118,18 @@ static void admin_pump(struct admin_client *client) {
         }
         return;
     }
-    char *reply =
-        admin_json_answer(client->daemon, client->uid, client->line, (size_t)(newline - client->line));
-    size_t used = (size_t)(newline - client->line) + 1;
-    client->line_size -= used;
-    memmove(client->line, client->line + used, client->line_size);
-    admin_write(client, reply);
-    daemon_drain(client->daemon); /* a command may have changed the core */
+    if (uv_is_active((uv_handle_t *)&client->daemon->admin_idle)) { /* somebody was answered in this turn */
+        uv_read_stop((uv_stream_t *)&client->pipe);
+        list_append(&client->daemon->admin_pending, &client->pending_link);
+        return;
+    }
+    uv_idle_start(&client->daemon->admin_idle, admin_on_turn);
+    admin_answer_line(client, newline);
+}
+
+void admin_start(struct daemon *daemon) {
+    uv_idle_init(&daemon->loop, &daemon->admin_idle);
+    daemon->admin_idle.data = daemon;
 }
 
 void admin_accept(struct daemon *daemon, int accepted_fd) {
@@ -114,6 +145,7 @@ void admin_accept(struct daemon *daemon, int accepted_fd) {
         return;
     client->daemon = daemon;
     client->uid = peer.uid;
+    list_init(&client->pending_link);
     list_append(&daemon->admin_clients, &client->link);
     daemon->n_admin_clients++;
     uv_pipe_init(&daemon->loop, &client->pipe, 0);

@@ -42,7 +42,7 @@ static void connection_watch(struct connection *connection) {
     /* While replies are kept nothing more is read, or a client could make us keep ever more; except for the
      * OPENED that lets them go. */
     bool paused = connection->n_replies > 0 && connection->awaited_segment == 0;
-    bool writable = connection->n_replies > 0 && connection->awaited_segment == 0;
+    bool writable = connection->n_replies > 0 && connection->awaited_segment == 0 && !connection->stalled;
     int mask = (paused ? 0 : UV_READABLE) | (writable ? UV_WRITABLE : 0) | UV_DISCONNECT;
 
     if (mask != connection->watching) { /* uv_poll_start costs two epoll calls even when nothing changes */
@@ -73,8 +73,11 @@ static int connection_write(struct connection *connection, const void *packet, s
     do
         n = sendmsg(connection->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
-    if (n < 0) /* ETOOMANYREFS: too many descriptors of ours are in flight; they will be read */
-        return errno == EWOULDBLOCK || errno == ETOOMANYREFS || errno == ENOBUFS ? -EAGAIN : -errno;
+    /* Too many descriptors of ours are unread, or the kernel has no memory: the socket stays writable and
+     * would tell us nothing else. connection_retry() tries again. */
+    connection->stalled = n < 0 && (errno == ETOOMANYREFS || errno == ENOBUFS);
+    if (n < 0)
+        return errno == EWOULDBLOCK || connection->stalled ? -EAGAIN : -errno;
     return 0;
 }
 
@@ -84,6 +87,7 @@ static void connection_drop_replies(struct connection *connection) {
         free(container_of(position, struct reply, link));
     }
     connection->n_replies = 0;
+    connection->stalled = false;
 }
 
 /* Sends a message, or keeps it. Returns 0, or a negative errno that ends the connection. */
@@ -125,6 +129,13 @@ static int connection_flush(struct connection *connection) {
         free(reply);
     }
     return 0;
+}
+
+void connection_retry(struct connection *connection) {
+    if (connection_flush(connection) < 0)
+        connection_end(connection, "closed its socket");
+    else
+        connection_watch(connection);
 }
 
 /* Begins a reply. Its body is for the caller to fill in whole: zeroing all of the union would cost more than
@@ -487,9 +498,9 @@ static void connection_on_process_over(struct connection *connection) {
     struct daemon *daemon = connection->daemon;
 
     connection->session->quarantine_reason = REASON_DRIVER;
-    /* A session that was never given a segment has no GPU work on any; without a GPU there is none at all. A
-     * pid of 0 is of another PID namespace, where the driver's list tells nothing. */
-    if (daemon->gpu == NULL || connection->session->n_segments == 0 || connection->peer.pid <= 0) {
+    /* Without a GPU there is no GPU work at all. A pid of 0 is of another PID namespace, where the driver's
+     * list tells nothing. */
+    if (daemon->gpu == NULL || connection->peer.pid <= 0) {
         connection_reap(connection);
         return;
     }
@@ -506,6 +517,14 @@ static void connection_end(struct connection *connection, const char *why) {
     }
     assert(connection->state == CONNECTION_OPEN);
     log_debug("pid %d (%s) %s without a farewell", (int)connection->peer.pid, connection->peer.command, why);
+    if (connection->session->n_segments == 0) {
+        /* It was never given a segment: there is nothing that it could still touch, however long its process
+         * lives. */
+        core_session_close(connection->session, clock_now_ns());
+        connection->session = NULL;
+        connection_free(connection);
+        return;
+    }
     connection->state = CONNECTION_LOST;
     connection_drop_replies(connection);
     connection->reclaim_fd = close_fd(connection->reclaim_fd);
@@ -527,8 +546,9 @@ static void connection_on_process(uv_poll_t *poll, int status, int events) {
     if (connection->state == CONNECTION_LOST) {
         connection_on_process_over(connection);
     } else {
-        /* Its farewell may still lie in the socket, which a forked child may keep open. */
-        while (connection_read(connection) == 0) {
+        /* Its farewell may still lie in the socket, which a forked child may keep open, and go on writing to.
+         */
+        for (unsigned n = 0; n < CONNECTION_QUEUE_MAX && connection_read(connection) == 0; n++) {
         }
         connection_end(connection, "ended");
     }
@@ -566,7 +586,9 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
     if (r == 0)
         r = peer_open_pidfd(fd, connection->peer.pid, &pidfd);
     if (r < 0) {
-        if (r != -ESRCH)
+        if (r == -EMFILE || r == -ENFILE)
+            listener_complain(&daemon->data_listener);
+        else if (r != -ESRCH)
             log_warning("a client (pid %d) was sent away: %s; its end could not be observed, so its memory "
                         "could never be "
                         "reclaimed safely",

@@ -7,6 +7,7 @@
  *
  *   GREETING --HELLO--> OPEN --BYE--> CLOSING (the last reply is on its way) --> gone
  *   GREETING --anything else--> gone
+ *   OPEN --end of file, error, exit, and it was never given a segment--> gone
  *   OPEN --end of file, error, exit--> LOST (socket closed, session in quarantine) --process and driver
  * done--> gone
  *
@@ -55,6 +56,7 @@ struct connection {
     int watching;      /* the poll's mask */
     bool process_over; /* the pidfd said so */
     bool freeing;
+    bool stalled; /* the kernel takes no reply for now, for a reason that the socket does not tell of */
     struct list replies; /* struct reply.link, kept for a client that does not read */
     unsigned n_replies;
     /* How many packets are looked for a turn. A client that waits for each answer has just one, and looking
@@ -75,6 +77,9 @@ void connection_send_answer(struct connection *connection, const struct answer *
 
 /* Asks the client for what it keeps idle. */
 void connection_ask_reclaim(struct connection *connection);
+
+/* Sends what a stalled connection keeps, where the kernel takes it by now. May end the connection. */
+void connection_retry(struct connection *connection);
 
 /* Ends a connection that has not said HELLO. */
 void connection_drop_unready(struct connection *connection);

@@ -23,6 +23,8 @@
 /* How long a connection may take to say HELLO, and how many may be about to. */
 #define HANDSHAKE_NS   (10 * NS_PER_S)
 #define HANDSHAKES_MAX 256u
+/* How often they are looked through, and what the kernel refused for a while is tried again. */
+#define HOUSEKEEPING_MS 5000
 /* A private daemon that nobody comes to ends by itself. */
 #define PRIVATE_GRACE_MS 30000
 
@@ -66,7 +68,8 @@ static void daemon_arm_tick(struct daemon *daemon) {
 
 /* Says once that clients are served: when every pool knows whether its device works and has its reserve. */
 static void daemon_announce_ready(struct daemon *daemon) {
-    if (daemon->ready_announced)
+    if (daemon->ready_announced ||
+        daemon->stopping) /* a worker that is stopped may still make a pool ready */
         return;
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
         const struct pool *pool = daemon->core->pools[i];
@@ -77,7 +80,8 @@ static void daemon_announce_ready(struct daemon *daemon) {
     }
     daemon->ready_announced = true;
     sd_notify(0, "READY=1");
-    log_info("serving %u pools on %s", daemon->core->n_pools, daemon->data_listener.path);
+    log_info("serving %u pool%s on %s", daemon->core->n_pools, daemon->core->n_pools == 1 ? "" : "s",
+             daemon->data_listener.path);
     if (daemon->options.ready_fd >= 0) {
         if (write(daemon->options.ready_fd, "1", 1) != 1)
             log_warning("nobody reads --ready-fd");
@@ -266,19 +270,14 @@ static int daemon_add_pools(struct daemon *daemon) {
     return 0;
 }
 
-static int daemon_start_suppliers(struct daemon *daemon) {
-    for (unsigned i = 0; i < daemon->core->n_pools; i++) {
-        int r = supplier_start(daemon->suppliers[i]);
-        if (r < 0) {
-            log_error("a worker thread cannot be started: %s", strerror(-r));
-            for (unsigned j = i; j < daemon->core->n_pools; j++) {
-                free(daemon->suppliers[j]);
-                daemon->suppliers[j] = NULL;
-            }
-            return r;
-        }
-    }
-    return 0;
+static int daemon_start_workers(struct daemon *daemon) {
+    int r = daemon->gpu != NULL ? reaper_start(&daemon->reaper, daemon) : 0;
+
+    for (unsigned i = 0; r == 0 && i < daemon->core->n_pools; i++)
+        r = supplier_start(daemon->suppliers[i]);
+    if (r < 0)
+        log_error("a worker thread cannot be started: %s", strerror(-r));
+    return r;
 }
 
 /* --- sockets
@@ -341,15 +340,31 @@ static void daemon_on_admin(struct listener *listener, int fd) {
     admin_accept(listener->user, fd);
 }
 
-static void daemon_on_handshake_timer(uv_timer_t *timer) {
+static void daemon_on_housekeeping(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
     uint64_t now_ns = clock_now_ns();
 
+    unsigned n_stalled = 0;
+
     list_for_each_safe(position, &daemon->connections) {
         struct connection *connection = container_of(position, struct connection, link);
-        if (connection->state == CONNECTION_GREETING && now_ns - connection->accepted_ns > HANDSHAKE_NS)
+        if (connection->state == CONNECTION_GREETING && now_ns - connection->accepted_ns > HANDSHAKE_NS) {
             connection_drop_unready(connection);
+        } else if (connection->stalled) {
+            n_stalled++;
+            connection_retry(connection);
+        }
     }
+    if (n_stalled > 0 && !daemon->stall_reported)
+        log_warning(
+            "%u clients wait for replies that the kernel does not take: too many of the descriptors sent "
+            "to clients are unread; raise LimitNOFILE, or end processes that keep sockets of clients "
+            "that ended",
+            n_stalled);
+    daemon->stall_reported = n_stalled > 0;
+    listener_retry(&daemon->data_listener);
+    listener_retry(&daemon->admin_listener);
+    daemon_drain(daemon);
 }
 
 /* --- signals, watchdog, end
@@ -465,9 +480,9 @@ static void daemon_start_timers(struct daemon *daemon) {
     uv_timer_init(&daemon->loop, &daemon->tick_timer);
     daemon->tick_timer.data = daemon;
     daemon->tick_ns = NS_FOREVER;
-    uv_timer_init(&daemon->loop, &daemon->handshake_timer);
-    daemon->handshake_timer.data = daemon;
-    uv_timer_start(&daemon->handshake_timer, daemon_on_handshake_timer, 5000, 5000);
+    uv_timer_init(&daemon->loop, &daemon->housekeeping_timer);
+    daemon->housekeeping_timer.data = daemon;
+    uv_timer_start(&daemon->housekeeping_timer, daemon_on_housekeeping, HOUSEKEEPING_MS, HOUSEKEEPING_MS);
     uv_timer_init(&daemon->loop, &daemon->private_timer);
     daemon->private_timer.data = daemon;
     if (daemon->options.private)
@@ -505,8 +520,7 @@ static void daemon_free(struct daemon *daemon) {
     while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
         supplier_retire(daemon_supplier(daemon, segment->pool), segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        if (daemon->suppliers[i] != NULL)
-            supplier_stop(daemon->suppliers[i]);
+        supplier_stop(daemon->suppliers[i]);
     uv_run(&daemon->loop,
            UV_RUN_NOWAIT); /* lets what is closing finish, before the rest is closed by force */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
@@ -531,6 +545,7 @@ int daemon_run(const struct daemon_options *options) {
     daemon->admin_listener = daemon->data_listener;
     list_init(&daemon->connections);
     list_init(&daemon->admin_clients);
+    list_init(&daemon->admin_pending);
     int r = core_new(&daemon->core);
     if (r < 0) {
         free(daemon);
@@ -538,6 +553,7 @@ int daemon_run(const struct daemon_options *options) {
     }
     r = uv_loop_init(&daemon->loop);
     if (r < 0) {
+        log_error("the event loop cannot be made: %s", strerror(-r));
         core_free(daemon->core);
         free(daemon);
         return r;
@@ -551,12 +567,11 @@ int daemon_run(const struct daemon_options *options) {
         r = daemon_start_gpu(daemon);
     if (r == 0)
         r = daemon_add_pools(daemon);
-    if (r == 0 && daemon->gpu != NULL)
-        r = reaper_start(&daemon->reaper, daemon);
     if (r == 0)
-        r = daemon_start_suppliers(daemon);
+        r = daemon_start_workers(daemon);
     if (r == 0) {
         daemon_start_timers(daemon);
+        admin_start(daemon);
         r = listener_start(&daemon->data_listener, &daemon->loop, daemon_on_data, daemon);
     }
     if (r == 0)

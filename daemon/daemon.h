@@ -46,14 +46,17 @@ struct daemon {
     struct listener data_listener, admin_listener;
     struct list connections;   /* struct connection.link */
     struct list admin_clients; /* struct admin_client.link */
+    struct list admin_pending; /* struct admin_client.pending_link */
+    uv_idle_t admin_idle;      /* active from an answer to the end of the turn in which nobody is pending */
     unsigned n_admin_clients, n_connections;
     unsigned n_handshakes; /* connections that have not said HELLO */
     struct reaper reaper;
-    uv_timer_t tick_timer, handshake_timer, watchdog_timer, private_timer;
+    uv_timer_t tick_timer, housekeeping_timer, watchdog_timer, private_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
     uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
     bool draining, served, stopping;
     bool ready_announced;
+    bool stall_reported;                     /* that the kernel takes no replies, until it does */
     const char *notices[DAEMON_NOTICES_MAX]; /* what the operator should know; constant strings */
     unsigned n_notices;
 };

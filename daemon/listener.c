@@ -36,16 +36,22 @@ static bool socket_is_served(const char *path, int type) {
     return connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN;
 }
 
+/* Says what failed at the path. Returns the error. */
+static int fail_at(const char *path, int error) {
+    log_error("%s: %s", path, strerror(-error));
+    return error;
+}
+
 /* Removes a socket that nobody serves. What is no socket is not touched. */
 static int remove_stale(const char *path) {
     struct stat status;
     if (lstat(path, &status) < 0)
-        return errno == ENOENT ? 0 : -errno;
+        return errno == ENOENT ? 0 : fail_at(path, -errno);
     if (!S_ISSOCK(status.st_mode)) {
         log_error("%s exists and is no socket: remove it, or choose another path", path);
         return -EEXIST;
     }
-    return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+    return unlink(path) < 0 && errno != ENOENT ? fail_at(path, -errno) : 0;
 }
 
 /* Lets the members of the service's group in, where there is such a group and we may. */
@@ -91,7 +97,7 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
         return r;
     _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
     if (fd < 0)
-        return fd;
+        return fail_at(path, fd);
     mode_t mask = umask(0777); /* nobody gets in before the mode is set */
     r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     umask(mask);
@@ -102,10 +108,8 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     }
     if (r == 0)
         r = listen(fd, LISTEN_BACKLOG) < 0 ? -errno : 0;
-    if (r < 0) {
-        log_error("%s: %s", path, strerror(-r));
-        return r;
-    }
+    if (r < 0)
+        return fail_at(path, r);
     *listener =
         (struct listener){.fd = take_fd(&fd), .lock_fd = take_fd(&lock_fd), .spare_fd = -1, .owned = true};
     snprintf(listener->path, sizeof listener->path, "%s", path);
@@ -129,10 +133,25 @@ int listener_adopt(struct listener *listener, int fd, int type) {
     return 0;
 }
 
+static int open_spare(void) {
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+void listener_complain(struct listener *listener) {
+    if (listener->complained)
+        return;
+    listener->complained = true; /* once in a while: whoever floods us is not to flood the log too */
+    log_warning(
+        "%s: no descriptors are left, clients are sent away; raise LimitNOFILE or lower sessions_limit",
+        listener->path);
+}
+
 static void listener_on_ready(uv_poll_t *poll, int status, int events) {
     struct listener *listener = poll->data;
     (void)events;
 
+    if (listener->spare_fd < 0) /* there was none at the start, or a thread was quicker when it came back */
+        listener->spare_fd = open_spare();
     for (unsigned i = 0; status >= 0 && i < ACCEPTS_PER_TURN; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
@@ -141,29 +160,42 @@ static void listener_on_ready(uv_poll_t *poll, int status, int events) {
         }
         if (errno == EINTR || errno == ECONNABORTED)
             continue;
-        if ((errno == EMFILE || errno == ENFILE) && listener->spare_fd >= 0) {
+        if (errno == EAGAIN)
+            return;
+        bool full = errno == EMFILE || errno == ENFILE;
+        if (full)
+            listener_complain(listener);
+        if (full && listener->spare_fd >= 0) {
             /* Level triggered: who cannot be let in has to be sent away, or the loop would turn on this
              * forever. */
             listener->spare_fd = close_fd(listener->spare_fd);
             close_fd(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
-            listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-            log_warning("%s: no descriptors are left, a client was sent away; raise LimitNOFILE or lower "
-                        "sessions_limit",
-                        listener->path);
+            listener->spare_fd = open_spare();
             continue;
         }
+        /* Not even that, or the kernel has no memory: listener_retry() goes on. */
+        uv_poll_stop(&listener->poll);
+        listener->resting = true;
         return;
     }
+}
+
+void listener_retry(struct listener *listener) {
+    listener->complained = false;
+    if (!listener->resting)
+        return;
+    listener->resting = false;
+    uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
 }
 
 int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)(struct listener *, int),
                    void *user) {
     listener->on_accept = on_accept;
     listener->user = user;
-    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    listener->spare_fd = open_spare();
     int r = uv_poll_init(loop, &listener->poll, listener->fd);
     if (r < 0)
-        return r;
+        return fail_at(listener->path, r);
     listener->poll.data = listener;
     listener->polling = true;
     return uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);

@@ -17,7 +17,9 @@ struct listener {
     int spare_fd; /* to be given up for an accept when there is no other descriptor */
     bool owned;   /* made here: the path is removed at the end */
     uv_poll_t poll;
-    bool polling;
+    bool polling;    /* the handle is there */
+    bool resting;    /* nobody can be accepted or sent away for now */
+    bool complained; /* that no descriptors are left, since listener_retry() */
     void (*on_accept)(struct listener *listener, int fd); /* takes fd */
     void *user;
 };
@@ -32,6 +34,12 @@ int listener_adopt(struct listener *listener, int fd, int type);
 /* Begins to accept. Returns 0 or a negative errno. */
 int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)(struct listener *, int),
                    void *user);
+
+/* Logs that no descriptors are left, once between two calls of listener_retry(). */
+void listener_complain(struct listener *listener);
+
+/* Goes on where nobody could be accepted. To be called every few seconds. */
+void listener_retry(struct listener *listener);
 
 /* Stops, closes and removes what it made. Accepts a listener with fd -1. */
 void listener_close(struct listener *listener);

@@ -15,33 +15,25 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* The process's name: of its program, as it was started. What is no plain text is replaced. */
+/* The process's name, as ps shows it. Not its command line, which would tell more: the kernel reads that from the process's
+ * memory, under a lock that the process can hold for as long as it likes. What is no plain text is replaced. */
 static void read_command(pid_t pid, char command[COMMAND_SIZE]) {
-    char path[64], text[512];
+    char path[64];
 
     snprintf(command, COMMAND_SIZE, "?");
     if (pid <= 0)
         return;
-    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (n <= 0)
+    ssize_t n = fd < 0 ? -1 : read(fd, command, COMMAND_SIZE - 1);
+    if (n <= 1) { /* a newline at least */
+        snprintf(command, COMMAND_SIZE, "?");
         return;
-    text[n] = '\0';
-    /* "python3 train.py" tells more than "python3": the program's name and its first argument, without
-     * directories */
-    const char *program = strrchr(text, '/') != NULL ? strrchr(text, '/') + 1 : text;
-    size_t program_length = strlen(text);
-    const char *argument = program_length + 1 < (size_t)n ? text + program_length + 1 : "";
-    const char *argument_name = strrchr(argument, '/') != NULL ? strrchr(argument, '/') + 1 : argument;
-    /* cut in halves, so that a long program's name leaves room for its argument */
-    snprintf(command, COMMAND_SIZE, "%.*s%s%.*s", (int)COMMAND_SIZE / 2 - 1, program,
-             *argument != '\0' ? " " : "", (int)COMMAND_SIZE / 2 - 2, argument_name);
+    }
+    command[n - 1] = '\0';
     for (char *c = command; *c != '\0'; c++)
         if (*c < ' ' || *c > '~')
             *c = '?';
-    if (*command == '\0')
-        snprintf(command, COMMAND_SIZE, "?");
 }
 
 int peer_identify(int fd, struct peer *ret_peer) {

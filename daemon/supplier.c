@@ -17,6 +17,8 @@ struct supply_job {
     struct segment *segment; /* to retire */
     struct backing *backing; /* made, or to be freed */
     uint64_t size_bytes;
+    enum config_huge_pages
+        huge_pages; /* as configured when it was decided: a reload may change the supplier's */
     int result;
     char error[BACKING_ERROR_SIZE];
 };
@@ -69,7 +71,7 @@ static void grow_run(struct worker_job *job) {
         grow->result = backing_new_device(supplier->gpu, (unsigned)supplier->pool->device, grow->size_bytes,
                                           &grow->backing, grow->error);
     else
-        grow->result = backing_new_host(supplier->pool->numa_node, grow->size_bytes, supplier->huge_pages,
+        grow->result = backing_new_host(supplier->pool->numa_node, grow->size_bytes, grow->huge_pages,
                                         &supplier->worker, &grow->backing, grow->error);
 }
 
@@ -129,6 +131,7 @@ int supplier_start(struct supplier *supplier) {
         free(start);
         return r;
     }
+    supplier->started = true;
     worker_submit(&supplier->worker, &start->job);
     return 0;
 }
@@ -140,6 +143,7 @@ void supplier_grow(struct supplier *supplier, uint64_t size_bytes) {
         return;
     }
     grow->size_bytes = size_bytes;
+    grow->huge_pages = supplier->huge_pages;
     worker_submit(&supplier->worker, &grow->job);
 }
 
@@ -158,6 +162,9 @@ void supplier_retire(struct supplier *supplier, struct segment *segment) {
 }
 
 void supplier_stop(struct supplier *supplier) {
+    if (!supplier->started)
+        return;
+    supplier->started = false;
     list_for_each(position, &supplier->pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
         struct supply_job *discard = supply_job_new(supplier, free_run, discard_done);

@@ -6,6 +6,7 @@
  * the core's growth and retirement decisions and reports back; the loop never waits for it. One for each
  * pool, owned by the daemon.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/backing.h"
@@ -20,6 +21,7 @@ struct supplier {
     struct daemon *daemon;
     struct pool *pool;
     struct worker worker;
+    bool started;
     const struct gpu *gpu; /* NULL for host pools */
     uint64_t total_bytes;  /* the device's or the node's memory: what percentages are taken of */
     enum config_huge_pages huge_pages;
@@ -31,7 +33,7 @@ struct supplier {
 int supplier_start(struct supplier *supplier);
 
 /* Frees every segment of the pool and stops the worker. No session may be left. Blocks until the driver is
- * done. */
+ * done. Does nothing where the worker was not started. */
 void supplier_stop(struct supplier *supplier);
 
 void supplier_grow(struct supplier *supplier, uint64_t size_bytes);

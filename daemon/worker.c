@@ -46,6 +46,15 @@ static void worker_on_async(uv_async_t *async) {
     worker_finish(async->data);
 }
 
+/* Ends the thread, once it has run what is queued. */
+static void worker_end(struct worker *worker) {
+    pthread_mutex_lock(&worker->lock);
+    worker->stopping = true;
+    pthread_cond_signal(&worker->wake);
+    pthread_mutex_unlock(&worker->lock);
+    pthread_join(worker->thread, NULL);
+}
+
 int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
     sigset_t all, before;
 
@@ -58,28 +67,30 @@ int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
     worker->pending = 0;
     worker->heartbeat = 1;
     worker->watched_heartbeat = 0;
-    int r = uv_async_init(loop, &worker->async, worker_on_async);
-    if (r < 0)
-        return r;
-    worker->async.data = worker;
+    /* The thread first: it can be taken back at once, while a handle stays on the loop until that turns, and
+     * the caller of what has failed may free the worker. It does not touch the handle before there is a job.
+     */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    r = -pthread_create(&worker->thread, NULL, worker_main, worker);
+    int r = -pthread_create(&worker->thread, NULL, worker_main, worker);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (r == 0) {
+        r = uv_async_init(loop, &worker->async, worker_on_async);
+        if (r < 0)
+            worker_end(worker);
+    }
     if (r < 0) {
-        uv_close((uv_handle_t *)&worker->async, NULL);
+        pthread_cond_destroy(&worker->wake);
+        pthread_mutex_destroy(&worker->lock);
         return r;
     }
+    worker->async.data = worker;
     pthread_setname_np(worker->thread, worker->name);
     return 0;
 }
 
 void worker_stop(struct worker *worker) {
-    pthread_mutex_lock(&worker->lock);
-    worker->stopping = true;
-    pthread_cond_signal(&worker->wake);
-    pthread_mutex_unlock(&worker->lock);
-    pthread_join(worker->thread, NULL);
+    worker_end(worker);
     worker_finish(worker);
     uv_close((uv_handle_t *)&worker->async, NULL);
     pthread_cond_destroy(&worker->wake);
@@ -97,6 +108,8 @@ void worker_submit(struct worker *worker, struct worker_job *job) {
 bool worker_is_alive(struct worker *worker) {
     uint64_t heartbeat = atomic_load_explicit(&worker->heartbeat, memory_order_relaxed);
     bool alive = worker->pending == 0 || heartbeat != worker->watched_heartbeat;
-    worker->watched_heartbeat = heartbeat;
+    /* A worker without a job has until the look after next: what it is given in between may just have begun
+     * at the next. */
+    worker->watched_heartbeat = worker->pending == 0 ? heartbeat - 1 : heartbeat;
     return alive;
 }

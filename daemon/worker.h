@@ -37,7 +37,8 @@ struct worker {
     uint64_t watched_heartbeat; /* the watchdog's note; the loop's */
 };
 
-/* Starts the thread; all signals are blocked in it. Returns 0 or a negative errno. */
+/* Starts the thread; all signals are blocked in it. Returns 0 or a negative errno: then nothing of it is on
+ * the loop. */
 int worker_start(struct worker *worker, uv_loop_t *loop, const char *name);
 
 /* Lets the jobs at hand finish, ends the thread, and runs what was done. The async handle is closing
@@ -51,7 +52,7 @@ static inline void worker_beat(struct worker *worker) {
     atomic_fetch_add_explicit(&worker->heartbeat, 1, memory_order_relaxed);
 }
 
-/* Whether the worker is idle or has moved since the last call. For the watchdog. */
+/* Whether the worker is idle, or was at the last call, or has moved since. For the watchdog. */
 bool worker_is_alive(struct worker *worker);
 
 #endif

@@ -354,6 +354,7 @@ int worker_main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof workers / sizeof *workers; i++)
         if (argc > 0 && strcmp(argv[0], workers[i].name) == 0 && argc - 1 >= workers[i].arguments) {
             relay_role = workers[i].role;
+            prctl(PR_SET_NAME, relay_role); /* the name that the daemon's stats show */
             return workers[i].main(argc - 1, argv + 1) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
         }
     fail("--worker is for the program's own use");

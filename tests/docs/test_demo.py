@@ -62,7 +62,7 @@ class Demo(unittest.TestCase):
         device = [re.search(r"^ +\d+  device 0 +ready +\S+ +(\d+) M?i?B", text, re.MULTILINE).group(1)
                   for text in (before, during, after)]
         self.assertEqual(device, ["0", "48", "0"])
-        self.assertEqual([text.count("relay --worker") for text in (before, during, after)], [0, 1, 0])
+        self.assertEqual([text.count("relay holder") for text in (before, during, after)], [0, 1, 0])
         self.assertIn("was back", during)
 
     def test_without_the_tool_it_shows_the_pools_itself(self):

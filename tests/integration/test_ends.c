@@ -100,6 +100,18 @@ static void a_process_that_lives_on_without_its_connection_keeps_its_memory(void
     }
 }
 
+static void a_session_that_was_given_nothing_does_not_wait_for_its_process(void **state) {
+    struct puppet worker;
+
+    (void)state;
+    puppet_connect(&worker, &daemon_);
+    WAIT_UNTIL(daemon_has_session(&daemon_, worker.pid, "active"));
+    PUPPET_MUST(&worker, puppet_do(&worker, PUPPET_CUT, 0));
+    WAIT_UNTIL(daemon_number(&daemon_, "sessions") == 0);
+    assert_false(test_has_ended(worker.pid));
+    puppet_kill(&worker);
+}
+
 /* The process that plays a puppet's GPU work: its child with the simulation's name. 0: none. */
 static pid_t find_ghost(pid_t parent) {
     DIR *processes = opendir("/proc");
@@ -252,6 +264,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_memory_of_a_killed_worker_comes_back),
         cmocka_unit_test(a_process_that_lives_on_without_its_connection_keeps_its_memory),
+        cmocka_unit_test(a_session_that_was_given_nothing_does_not_wait_for_its_process),
         cmocka_unit_test(device_memory_waits_for_the_driver_to_forget_the_process),
         cmocka_unit_test(what_another_holds_too_stays_leased),
         cmocka_unit_test(a_token_ends_with_the_last_living_holder),

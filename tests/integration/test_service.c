@@ -265,6 +265,24 @@ static void a_hanging_driver_starves_the_watchdog_and_nobody_else(void **state) 
     rmdir(directory);
 }
 
+static void one_that_is_stopped_before_it_serves_does_not_say_that_it_serves(void **state) {
+    static const char *const environment[] = {"GPUPOOL_SIM_HANG=device_memory:1:4000", NULL};
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    daemon_start(&daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
+                                                   .environment = environment,
+                                                   .unready = true});
+    WAIT_UNTIL(daemon_logged(&daemon, "the GPUs are simulated")); /* its sockets are there */
+    assert_true(daemon_number(&daemon, "uptime_ns") > 0);         /* and its loop turns */
+    daemon_signal(&daemon, SIGTERM);
+    assert_int_equal(daemon_wait(&daemon), 0);
+    assert_false(daemon_logged(&daemon, "serving"));
+    daemon_remove(&daemon);
+}
+
 /* systemd-socket-activate takes one type for all its sockets: the data socket is handed over, the other is
  * made. */
 static void a_socket_of_systemd_starts_it_and_stays(void **state) {
@@ -311,6 +329,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_reload_raises_and_lowers_limits),
         cmocka_unit_test(the_service_manager_is_told),
         cmocka_unit_test(a_hanging_driver_starves_the_watchdog_and_nobody_else),
+        cmocka_unit_test(one_that_is_stopped_before_it_serves_does_not_say_that_it_serves),
         cmocka_unit_test(a_socket_of_systemd_starts_it_and_stays),
     };
     int status = puppet_main(argc, argv, NULL);

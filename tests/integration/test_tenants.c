@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -163,6 +164,21 @@ static void a_refusal_does_not_name_another_users_processes(void **state) {
     puppet_quit(&bob);
 }
 
+static void who_may_not_connect_is_told_why(void **state) {
+    struct puppet alice;
+
+    (void)state;
+    if (!is_root())
+        skip();
+    assert_int_equal(chmod(daemon_.socket, 0660), 0);
+    puppet_start_as(&alice, &daemon_, NULL, ALICE);
+    PUPPET_MUST_BE(&alice, puppet_open(&alice, ""), GPUPOOL_E_CONNECT);
+    PUPPET_SAID(&alice, "has to be in the group");
+    assert_int_equal(chmod(daemon_.socket, 0666), 0);
+    PUPPET_MUST(&alice, puppet_open(&alice, ""));
+    puppet_quit(&alice);
+}
+
 /* Asks as another user; writes the answer to standard output. */
 static int play_admin(int fd, const char *argument) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -214,6 +230,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(at_the_limit_the_idle_memory_of_another_user_makes_room_and_is_zero),
         cmocka_unit_test(a_killed_users_memory_does_not_serve_another_before_it_is_new),
         cmocka_unit_test(a_refusal_does_not_name_another_users_processes),
+        cmocka_unit_test(who_may_not_connect_is_told_why),
         cmocka_unit_test(trim_is_refused_to_them),
     };
     int status = puppet_main(argc, argv, roles);

@@ -131,7 +131,8 @@ class Daemon:
     """A real gpupoold on simulated GPUs, in a temporary directory. Ready when the constructor returns, unless start=False;
     close() stops it and expects that it ends well."""
 
-    def __init__(self, config="", arguments=(), start=True, environment=None):
+    def __init__(self, config="", arguments=(), start=True, environment=None, prefix=()):
+        self.prefix = list(prefix)  # a program that executes the daemon
         self.directory = tempfile.TemporaryDirectory(prefix="gpupool-daemon-")
         base = pathlib.Path(self.directory.name)
         base.chmod(0o755)
@@ -144,7 +145,7 @@ class Daemon:
             self.start()
 
     def command(self):
-        return [DAEMON, "--config", str(self.config), "--socket", str(self.socket), "--admin-socket",
+        return [*self.prefix, DAEMON, "--config", str(self.config), "--socket", str(self.socket), "--admin-socket",
                 str(self.admin_socket), "--gpu", "sim", "--sim-gpus", "2", "--sim-memory", "1GiB", *self.arguments]
 
     def variables(self):
@@ -172,6 +173,11 @@ class Daemon:
 
     def log_text(self):
         return self.log.read_text(errors="replace")
+
+    def processor_ticks(self):
+        """What it has used of the processor so far, in clock ticks."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
 
     def admin(self):
         return Admin(self.admin_socket)

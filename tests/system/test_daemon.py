@@ -5,9 +5,11 @@ import os
 import pathlib
 import random
 import re
+import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -175,6 +177,18 @@ class AdminSocket(unittest.TestCase):
         self.assertNotIn("error", self.daemon.ask("stats"))
         deaf.close()
         self.assertNotIn("error", self.daemon.ask("stats"))
+
+    def test_many_that_ask_at_once_all_get_their_answers(self):
+        clients = [self.daemon.admin() for _ in range(40)]
+        for client in clients:
+            client.send(b'{"command":"ping"}\n{"command":"stats"}\n' * 20)
+        for client in clients[::4]:  # some leave before it is their turn
+            client.close()
+        for client in (client for i, client in enumerate(clients) if i % 4 != 0):
+            for _ in range(20):
+                check_schema(client.receive(), "ping")
+                check_schema(client.receive(), "stats")
+            client.close()
 
     def test_connections_that_break_off_leave_no_descriptors(self):
         descriptors = f"/proc/{self.daemon.process.pid}/fd"
@@ -384,6 +398,114 @@ class Life(unittest.TestCase):
             self.assertNotEqual(second.returncode, 0)
             self.assertIn(str(daemon.socket), second.stderr)
             self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
+
+    def test_a_flood_beyond_the_descriptors_is_told_of_and_does_not_flood_the_log(self):
+        with Daemon(prefix=["prlimit", "--nofile=64:64"]) as daemon:
+            clients = []
+            for _ in range(400):
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                client.settimeout(WAIT_S)
+                client.connect(str(daemon.socket))
+                clients.append(client)
+            for client in clients[200:]:  # sent away, or let in and then closed by us
+                client.close()
+            wait_until(lambda: "no descriptors are left" in daemon.log_text(), "the log tells of it")
+            for client in clients[:200]:
+                client.close()
+
+            def is_served():
+                try:
+                    return "daemon" in daemon.ask("ping")
+                except OSError:
+                    return False  # sent away
+                except TypeError:
+                    return False
+
+            wait_until(is_served, "the daemon serves again")
+            self.assertLess(daemon.log_text().count("no descriptors are left"), 20)
+
+    def test_a_daemon_whose_descriptors_nobody_reads_rests_and_goes_on_when_they_are_gone(self):
+        # The kernel lets a user without privileges have as many descriptors unread as open. Forked children keep
+        # sockets of clients that ended, each with a descriptor that nobody reads.
+        unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+        with Daemon(prefix=[*unprivileged, "prlimit", "--nofile=64:64"]) as daemon:
+            host = next(pool["id"] for pool in daemon.ask("pools")["pools"] if pool["kind"] == "host")
+            hello = struct.pack("<HHIQIHH", 1, 0, 24, 1, 0x4C505047, 1, 1)
+            acquire = struct.pack("<HHIQIIQQ", 3, 0, 40, 2, host, 0, 4096, WAIT_S * 10**9)
+
+            def is_stalled():
+                return "does not take" in daemon.log_text()
+
+            def ask_for_a_lease():
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                client.settimeout(WAIT_S)
+                client.connect(str(daemon.socket))
+                client.send(hello)
+                client.recv(1024)
+                client.send(acquire)
+                return client
+
+            def keep_leases_unread(number):
+                """Returns the pid of a child that keeps the sockets of its parent, which has ended."""
+                reader, writer = os.pipe()
+                parent = os.fork()
+                if parent == 0:
+                    try:
+                        clients = [ask_for_a_lease() for _ in range(number)]
+                        for client in clients:
+                            wait_until(lambda c=client: is_stalled() or select.select([c], [], [], 0.1)[0], "leases")
+                        child = os.fork()
+                        if child == 0:
+                            signal.pause()
+                        os.write(writer, str(child).encode())
+                    finally:
+                        os._exit(0)
+                os.close(writer)
+                os.waitpid(parent, 0)
+                child = int(os.read(reader, 32))
+                os.close(reader)
+                wait_until(lambda: daemon.ask("stats")["sessions"] == [], "the sessions are gone")
+                return child
+
+            def rests():
+                """Whether the daemon used no processor between two looks, in which the client got nothing."""
+                before = daemon.processor_ticks()
+                select.select([client], [], [], 0.2)
+                return daemon.processor_ticks() == before
+
+            children = []
+            try:
+                while not is_stalled() and len(children) < 12:
+                    children.append(keep_leases_unread(8))
+                client = ask_for_a_lease()
+                wait_until(is_stalled, "the log tells of it")
+                self.assertEqual(select.select([client], [], [], 0)[0], [])
+                wait_until(rests, "the daemon rests")
+            finally:
+                for child in children:
+                    os.kill(child, signal.SIGKILL)
+            self.assertEqual(struct.unpack_from("<H", client.recv(1024))[0], 66)  # LEASE
+            client.close()
+
+    def test_short_of_descriptors_it_serves_or_says_why_not(self):
+        for limit in range(8, 100):
+            with self.subTest(limit), Daemon(CONFIG, start=False) as daemon:
+                ready, daemons = os.pipe()
+                with open(daemon.log, "ab") as log:
+                    daemon.process = subprocess.Popen(
+                        [*daemon.command(), "--ready-fd", str(daemons)], pass_fds=[daemons], stdout=log, stderr=log,
+                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+                        stdin=subprocess.DEVNULL, env=daemon.variables())
+                os.close(daemons)
+                self.assertTrue(select.select([ready], [], [], WAIT_S)[0])
+                serves = os.read(ready, 1) == b"1"
+                os.close(ready)
+                if serves:
+                    break
+                self.assertNotEqual(daemon.process.wait(WAIT_S), 0)
+                daemon.process = None
+                self.assertIn("gpupoold: error: ", daemon.log_text())
+        self.assertTrue(serves)
 
     def test_what_a_killed_daemon_left_behind_is_replaced(self):
         with Daemon(CONFIG) as daemon:

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -461,7 +462,72 @@ static void accepted_sockets_are_close_on_exec_and_do_not_block(void **state) {
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
+/* Opens descriptors until there are no more. Returns how many. */
+static unsigned use_up(int *fds, unsigned size) {
+    unsigned count = 0;
+    while (count < size && (fds[count] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0)
+        count++;
+    assert_true(count < size);
+    assert_int_equal(errno, EMFILE);
+    return count;
+}
+
+static void without_descriptors_clients_are_sent_away(void **state) {
+    struct listener listener;
+    struct rlimit before, few;
+    uv_loop_t loop;
+    int accepted = -1, fds[256];
+    (void)state;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){.rlim_cur = 64, .rlim_max = before.rlim_max};
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600), 0);
+    _cleanup_(close_fdp) int early = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    _cleanup_(close_fdp) int late = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", listener.path);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+
+    /* It begins when there is not even a spare one, */
+    unsigned count = use_up(fds, 256);
+    assert_int_equal(listener_start(&listener, &loop, on_accept, &accepted), 0);
+    assert_true(listener.spare_fd < 0);
+    while (count > 0)
+        close(fds[--count]);
+    assert_int_equal(connect(early, (struct sockaddr *)&address, sizeof address), 0);
+    uv_run(&loop, UV_RUN_ONCE);
+    assert_true(accepted >= 0);
+    /* and is without any again: who comes now hears so instead of waiting, and the loop does not turn on it.
+     */
+    count = use_up(fds, 256);
+    assert_int_equal(connect(late, (struct sockaddr *)&address, sizeof address), 0);
+    uv_run(&loop, UV_RUN_ONCE);
+    while (count > 0)
+        close(fds[--count]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    struct pollfd hangup = {.fd = late, .events = POLLIN};
+    assert_int_equal(poll(&hangup, 1, 0), 1);
+    assert_true(hangup.revents & POLLHUP);
+    close(accepted);
+    listener_close(&listener);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
 /* --- the worker */
+
+static bool no_threads; /* pthread_create() fails */
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *),
+                          void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *),
+                          void *argument);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *),
+                          void *argument) {
+    return no_threads ? EAGAIN : __real_pthread_create(thread, attributes, main, argument);
+}
 
 struct test_job {
     struct worker_job job;
@@ -548,6 +614,20 @@ static void stopping_finishes_the_jobs_at_hand(void **state) {
     close(gate[0]), close(gate[1]);
 }
 
+static void a_worker_that_cannot_start_leaves_nothing_on_the_loop(void **state) {
+    struct worker *worker = calloc(1, sizeof *worker);
+    uv_loop_t loop;
+    (void)state;
+
+    assert_non_null(worker);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    no_threads = true;
+    assert_int_equal(worker_start(worker, &loop, "test"), -EAGAIN);
+    no_threads = false;
+    free(worker);
+    assert_int_equal(uv_loop_close(&loop), 0); /* busy where a handle is left */
+}
+
 static void a_worker_that_stands_still_is_noticed(void **state) {
     struct work work = {0};
     int gate[2];
@@ -559,7 +639,7 @@ static void a_worker_that_stands_still_is_noticed(void **state) {
     assert_true(worker_is_alive(&work.worker)); /* idle, however often it is looked at */
     assert_true(worker_is_alive(&work.worker));
     work_submit(&work, 0, gate[0]);
-    worker_is_alive(&work.worker);
+    assert_true(worker_is_alive(&work.worker)); /* it may have begun this very moment */
     assert_false(worker_is_alive(&work.worker));
     worker_beat(&work.worker); /* what a long job reports */
     assert_true(worker_is_alive(&work.worker));
@@ -645,8 +725,10 @@ int main(void) {
         cmocka_unit_test(only_a_listening_unix_socket_of_the_kind_is_adopted),
         cmocka_unit_test(an_adopted_path_may_fill_the_address),
         cmocka_unit_test(accepted_sockets_are_close_on_exec_and_do_not_block),
+        cmocka_unit_test(without_descriptors_clients_are_sent_away),
         cmocka_unit_test(jobs_run_in_order_and_are_done_on_the_loop),
         cmocka_unit_test(stopping_finishes_the_jobs_at_hand),
+        cmocka_unit_test(a_worker_that_cannot_start_leaves_nothing_on_the_loop),
         cmocka_unit_test(a_worker_that_stands_still_is_noticed),
         cmocka_unit_test(a_peer_is_who_the_kernel_says),
         cmocka_unit_test(a_dead_peers_pidfd_says_so),
