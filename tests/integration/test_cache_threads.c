@@ -80,6 +80,53 @@ static void what_one_thread_takes_another_gives_back_without_the_daemon(void **s
     for_each_kind(produce_and_consume);
 }
 
+/* Leaves memory in its cache and lives on. */
+static void *take_and_stay(void *argument) {
+    struct consumer *consumer = argument;
+    uint32_t pool;
+
+    int r = gpupool_host_pool(consumer->client, -1, &pool);
+    for (unsigned i = 0; r == 0 && i < CROWD; i++)
+        r = gpupool_acquire(consumer->client, pool, 64 * KIB, NULL, GPUPOOL_FOREVER, 0,
+                            &consumer->buffers[i]);
+    for (unsigned i = 0; r == 0 && i < CROWD; i++)
+        r = gpupool_release(consumer->client, &consumer->buffers[i], GPUPOOL_NO_STREAM);
+    consumer->result = r;
+    pthread_barrier_wait(&consumer->full);
+    pthread_barrier_wait(&consumer->empty);
+    return NULL;
+}
+
+static void what_lies_in_another_threads_cache_is_had_before_the_daemon_is_asked(void **state) {
+    struct consumer consumer = {.client = open_cached()};
+    struct gpupool_buffer buffers[CROWD];
+    int failed = 0;
+    pthread_t thread;
+
+    (void)state;
+    uint32_t pool = pool_of(consumer.client, GPUPOOL_POOL_HOST);
+    pthread_barrier_init(&consumer.full, NULL, 2);
+    pthread_barrier_init(&consumer.empty, NULL, 2);
+    assert_int_equal(pthread_create(&thread, NULL, take_and_stay, &consumer), 0);
+    pthread_barrier_wait(&consumer.full);
+    uint64_t acquires = daemon_sum(&daemon_, "acquires");
+    for (unsigned i = 0; i < CROWD; i++) {
+        int r = gpupool_acquire(consumer.client, pool, 64 * KIB, NULL, GPUPOOL_FOREVER, 0, &buffers[i]);
+        failed = failed != 0 ? failed : r;
+    }
+    uint64_t acquires_after = daemon_sum(&daemon_, "acquires");
+    pthread_barrier_wait(&consumer.empty);
+    pthread_join(thread, NULL);
+    assert_int_equal(consumer.result, 0);
+    assert_int_equal(failed, 0);
+    assert_int_equal(acquires_after, acquires);
+    for (unsigned i = 0; i < CROWD; i++)
+        MUST(gpupool_release(consumer.client, &buffers[i], NULL));
+    pthread_barrier_destroy(&consumer.full);
+    pthread_barrier_destroy(&consumer.empty);
+    close_cached(consumer.client);
+}
+
 static void *take_and_end(void *argument) {
     struct gpupool_client *client = argument;
     struct gpupool_buffer buffers[CROWD];
@@ -521,6 +568,7 @@ static void a_forked_child_is_refused_and_the_parent_goes_on(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_one_thread_takes_another_gives_back_without_the_daemon),
+        cmocka_unit_test(what_lies_in_another_threads_cache_is_had_before_the_daemon_is_asked),
         cmocka_unit_test(a_threads_end_leaves_its_cache_to_the_others),
         cmocka_unit_test(four_threads_never_have_the_same_memory),
         cmocka_unit_test(a_release_on_another_stream_waits_for_its_work),
