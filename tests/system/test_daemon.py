@@ -430,7 +430,7 @@ class Life(unittest.TestCase):
         unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
         with Daemon(prefix=[*unprivileged, "prlimit", "--nofile=64:64"]) as daemon:
             host = next(pool["id"] for pool in daemon.ask("pools")["pools"] if pool["kind"] == "host")
-            hello = struct.pack("<HHIQIHH", 1, 0, 24, 1, 0x4C505047, 1, 1)
+            hello = struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 0, 0)
             acquire = struct.pack("<HHIQIIQQ", 3, 0, 40, 2, host, 0, 4096, WAIT_S * 10**9)
 
             def is_stalled():
