@@ -62,6 +62,7 @@
     X(stream_destroy, "cuStreamDestroy", PFN_cuStreamDestroy_v4000)                                          \
     X(stream_synchronize, "cuStreamSynchronize", PFN_cuStreamSynchronize_v2000)                              \
     X(stream_query, "cuStreamQuery", PFN_cuStreamQuery_v2000)                                                \
+    X(capture_mode, "cuThreadExchangeStreamCaptureMode", PFN_cuThreadExchangeStreamCaptureMode_v10010)       \
     X(stream_is_capturing, "cuStreamIsCapturing", PFN_cuStreamIsCapturing_v10000)                            \
     X(stream_write64, "cuStreamWriteValue64", PFN_cuStreamWriteValue64_v11070)                               \
     X(stream_wait64, "cuStreamWaitValue64", PFN_cuStreamWaitValue64_v11070)                                  \
@@ -125,16 +126,30 @@ static int context_get(unsigned device, CUcontext *ret_context) {
     return 0;
 }
 
+/* The calling thread's capture mode, while it is inside. */
+static _Thread_local CUstreamCaptureMode saved_mode;
+
+/* While any thread captures a stream in the global mode, which is the default, calls such as an allocation,
+ * the opening of a handle or a wait for another stream would fail and spoil that capture, although they have
+ * nothing to do with it. The relaxed mode says so for this thread's calls. */
 static int context_enter(unsigned device) {
     CUcontext context;
     int r = context_get(device, &context);
 
-    return r != 0 ? r : (int)driver.context_push(context);
+    if (r == 0)
+        r = (int)driver.context_push(context);
+    if (r == 0) {
+        saved_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        driver.capture_mode(&saved_mode);
+    }
+    return r;
 }
 
 /* Leaves the context again. Returns the result of the call that was made in it. */
 static int context_leave(CUresult result) {
     CUcontext popped;
+
+    driver.capture_mode(&saved_mode);
     int r = (int)driver.context_pop(&popped);
 
     return result != CUDA_SUCCESS ? (int)result : r;

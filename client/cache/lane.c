@@ -204,6 +204,7 @@ bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_
                 continue;
             heap_claim(range);
             *ret_part = (struct lane_part){
+                .lane = lane,
                 .lease = extent->lease,
                 .generation = extent->generation,
                 .offset_bytes = range->offset,

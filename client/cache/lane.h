@@ -52,6 +52,7 @@ struct extent {
 
 /* A part of an extent that is on its way to the daemon. */
 struct lane_part {
+    struct lane *lane;
     uint64_t lease, generation, offset_bytes, size_bytes;
     bool whole; /* the lease ends */
 };

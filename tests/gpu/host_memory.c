@@ -67,6 +67,48 @@ static void check_that_nothing_is_disturbed(struct gpupool_client *client, uint3
     check(cudaGetDevice(&device) == cudaSuccess && device == 0, "the current device is what it was");
 }
 
+/* A capture in the global mode, in this thread: what the library does meanwhile, on other streams, is none of
+ * its business. */
+static void check_that_captures_go_on(uint32_t device_pool, uint32_t host_pool, unsigned flags) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client;
+    struct gpupool_buffer on_device, on_host, own;
+    cudaStream_t captured, other;
+    cudaGraph_t graph = NULL;
+    void *memory;
+
+    options.flags = flags;
+    need(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking) == cudaSuccess &&
+             cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) == cudaSuccess &&
+             cudaMalloc(&memory, MIB) == cudaSuccess,
+         "streams and memory");
+    need(gpupool_open(&options, &client) == 0, "open");
+    need(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal) == cudaSuccess,
+         "cudaStreamBeginCapture");
+    need(cudaMemsetAsync(memory, 0, MIB, captured) == cudaSuccess, "cudaMemsetAsync");
+    /* segments that this client has not opened yet: handles, mappings, registration */
+    need(gpupool_acquire(client, device_pool, MIB, other, GPUPOOL_FOREVER, GPUPOOL_ZERO, &on_device) == 0,
+         "acquire");
+    need(gpupool_acquire(client, host_pool, MIB, other, GPUPOOL_FOREVER, GPUPOOL_ZERO, &on_host) == 0,
+         "acquire");
+    need(gpupool_copy(client, 0, on_host.data, on_device.data, MIB, other) == 0, "copy");
+    check(gpupool_acquire(client, device_pool, MIB, captured, GPUPOOL_FOREVER, GPUPOOL_ZERO, &own) ==
+              GPUPOOL_E_CAPTURING,
+          "zeroing on the captured stream itself is refused");
+    need(gpupool_release(client, &on_host, other) == 0 && gpupool_release(client, &on_device, other) == 0,
+         "release");
+    need(gpupool_trim(client, NULL) == 0, "trim");
+    check(cudaMemsetAsync(memory, 1, MIB, captured) == cudaSuccess &&
+              cudaStreamEndCapture(captured, &graph) == cudaSuccess && graph != NULL,
+          flags == 0 ? "a capture in this thread is not disturbed" : "nor by a client with a cache");
+    if (graph != NULL)
+        cudaGraphDestroy(graph);
+    gpupool_close(client);
+    cudaFree(memory);
+    cudaStreamDestroy(captured);
+    cudaStreamDestroy(other);
+}
+
 int main(int argc, char **argv) {
     const char *json_path = argc == 3 && strcmp(argv[1], "--json") == 0 ? argv[2] : NULL;
     struct gpupool_client *client;
@@ -81,6 +123,8 @@ int main(int argc, char **argv) {
          "pools");
     check_that_nothing_is_disturbed(client, device_pool);
     check_that_nothing_is_disturbed(client, host_pool);
+    check_that_captures_go_on(device_pool, host_pool, 0);
+    check_that_captures_go_on(device_pool, host_pool, GPUPOOL_OPEN_CACHE);
 
     need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess,
          "cudaStreamCreateWithFlags");

@@ -212,7 +212,7 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
                                void *stream);
 
 /**
- * Gives memory that this client keeps idle back to the daemon; waits for the devices first. Only a client that was opened
+ * Gives memory that this client keeps idle back to the daemon; waits for the streams that used it first. Only a client that was opened
  * with GPUPOOL_OPEN_CACHE keeps any. It then answers most calls from memory of its own: a released buffer stays in the
  * process, for the next acquire on the same stream, which needs no waiting because the stream orders the work. Memory
  * goes back by this call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library
