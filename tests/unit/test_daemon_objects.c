@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of the daemon's small objects, each alone: the configuration, the listener, the worker, and
+ * What must hold of the daemon's small objects, each alone: the listener, the worker, and
  * who a peer is.
  */
 #include <errno.h>
@@ -24,13 +24,10 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "daemon/config.h"
 #include "daemon/listener.h"
 #include "daemon/peer.h"
 #include "daemon/worker.h"
 #include "gpu/gpu.h"
-
-#define UUID_TEXT "GPU-00112233-4455-6677-8899-aabbccddeeff"
 
 static char directory[] = "/tmp/gpupool-objects-XXXXXX";
 
@@ -58,249 +55,6 @@ static int open_fds(void) {
     for (int fd = 0; fd < 256; fd++)
         count += fcntl(fd, F_GETFD) >= 0;
     return count;
-}
-
-/* --- the configuration */
-
-static int read_text(struct config *config, const char *text, char *error, size_t error_size) {
-    const char *path = path_of("conf");
-    FILE *file = fopen(path, "we");
-    assert_non_null(file);
-    fputs(text, file);
-    assert_int_equal(fclose(file), 0);
-    config_init(config);
-    int r = config_read_file(config, path, error, error_size);
-    unlink(path);
-    return r;
-}
-
-static void a_good_file_says_what_it_says(void **state) {
-    struct config config;
-    struct config_pool_sizes sizes;
-    char error[512];
-    (void)state;
-
-    assert_int_equal(read_text(&config,
-                               "# a comment\n"
-                               "[daemon]\n"
-                               "socket = /run/x/data.sock ; and one behind it\n"
-                               "admin_socket=/run/x/admin.sock\n"
-                               "gpu = sim\n"
-                               "sim_gpus = 3\n"
-                               "sim_memory = 1.5 GiB\n"
-                               "sessions_limit = 7\n"
-                               "session_leases_limit = 9\n"
-                               "log_level = debug\n"
-                               "\n"
-                               "[device]\n"
-                               "limit = 75%\n"
-                               "step = 128MiB\n"
-                               "[host]\n"
-                               "enabled = no\n"
-                               "huge_pages = require\n"
-                               "[host 1]\n"
-                               "enabled = yes\n"
-                               "reserve = 1GiB\n",
-                               error, sizeof error),
-                     0);
-    assert_string_equal(config.socket, "/run/x/data.sock");
-    assert_string_equal(config.admin_socket, "/run/x/admin.sock");
-    assert_int_equal(config.gpu, CONFIG_GPU_SIM);
-    assert_int_equal(config.sim_gpus, 3);
-    assert_int_equal(config.sim_memory_bytes, 3 * GIB / 2);
-    assert_int_equal(config.sessions_limit, 7);
-    assert_int_equal(config.session_leases_limit, 9);
-    assert_int_equal(config.log_level, LOG_LEVEL_DEBUG);
-    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
-    assert_int_equal(sizes.limit_bytes, 750 * MIB);
-    assert_int_equal(sizes.step_bytes, 128 * MIB);
-    assert_int_equal(sizes.reserve_bytes, 0);
-    assert_true(sizes.enabled);
-    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 1000 * MIB, &sizes);
-    assert_false(sizes.enabled);
-    config_resolve(&config, PROTO_POOL_HOST, NULL, 1, 1000 * MIB, &sizes);
-    assert_true(sizes.enabled);
-    assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_REQUIRE);
-    assert_int_equal(sizes.reserve_bytes, GIB);
-    assert_int_equal(sizes.limit_bytes, 500 * MIB); /* the default: half of the node */
-    config_deinit(&config);
-}
-
-static void an_empty_file_leaves_the_defaults(void **state) {
-    struct config config;
-    struct config_pool_sizes sizes;
-    char error[512];
-    (void)state;
-
-    assert_int_equal(read_text(&config, "", error, sizeof error), 0);
-    assert_string_equal(config.socket, CONFIG_SOCKET_DEFAULT);
-    assert_int_equal(config.gpu, CONFIG_GPU_AUTO);
-    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
-    assert_int_equal(sizes.limit_bytes, 900 * MIB);
-    assert_int_equal(sizes.step_bytes, 64 * MIB);
-    assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_AUTO);
-    config_deinit(&config);
-}
-
-static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
-    static const struct {
-        const char *text;
-        unsigned line;
-        const char *complaint;
-    } mistakes[] = {
-        {"gpu = sim\n", 1, "before the first section"},
-        {"[daemon]\n\ngpu = nvidia\n", 3, "none of auto, cuda, sim, none"},
-        {"[daemon]\nGPU = sim\n", 2, "no key 'GPU'; see gpupoold.conf(5)"},
-        {"[daemon]\ngpus = 1\n", 2, "no key 'gpus'"},
-        {"[daemon]\nsocket = run/x.sock\n", 2, "not an absolute path"},
-        {"[daemon]\nsocket =\n", 2, "not an absolute path"},
-        {"[daemon]\nsocket = "
-         "/0123456789012345678901234567890123456789012345678901234567890123456789012345678901"
-         "23456789012345678901234567\n",
-         2, "more than 107 characters"},
-        {"[daemon]\nsim_gpus = 0\n", 2, "not a number from 1 to 16"},
-        {"[daemon]\nsim_gpus = 17\n", 2, "not a number from 1 to 16"},
-        {"[daemon]\nsim_gpus = 1x\n", 2, "not a number"},
-        {"[daemon]\nsim_gpus = -1\n", 2, "not a number"},
-        {"[daemon]\nsessions_limit = 99999999999999999999\n", 2, "not a number"},
-        {"[daemon]\nsession_leases_limit = many\n", 2, "not a number"},
-        {"[daemon]\nsim_memory = 1MiB\n", 2, "at least 2 MiB"},
-        {"[daemon]\nsim_memory = 50%\n", 2, "not a size"},
-        {"[daemon]\nlog_level = loud\n", 2, "none of error, warning, info, debug"},
-        {"[device]\nlimit = 101%\n", 2, "neither a size such as 64MiB nor a share such as 50%"},
-        {"[device]\nlimit = -5%\n", 2, "neither a size"},
-        {"[device]\nlimit = %\n", 2, "neither a size"},
-        {"[device]\nlimit = 5.5%\n", 2, "neither a size"},
-        {"[device]\nstep = 64 parsecs\n", 2, "neither a size"},
-        {"[device]\nreserve = 1000000 TiB\n", 2, "neither a size"},
-        {"[device]\nenabled = maybe\n", 2, "neither yes nor no"},
-        {"[device]\nhuge_pages = auto\n", 2, "[device] has no key 'huge_pages'"},
-        {"[host]\nhuge_pages = some\n", 2, "none of auto, off, require"},
-        {"[device 0x1]\nlimit = 1GiB\n", 2, "neither a device's number nor a GPU's UUID"},
-        {"[device GPU-1234]\nlimit = 1GiB\n", 2, "neither a device's number nor a GPU's UUID"},
-        {"[host " UUID_TEXT "]\nlimit = 1GiB\n", 2, "no NUMA node's number"},
-        {"[pool]\nlimit = 1GiB\n", 2, "there is no section [pool]"},
-        {"[daemon]\ngpu = sim\nrubbish\n", 3, "neither [section] nor key = value"},
-        {"[daemon\ngpu = sim\n", 1, "neither [section] nor key = value"},
-        /* of two mistakes the first, with its own text */
-        {"[daemon]\nsim_gpus = x\ngpu = y\n", 2, "sim_gpus"},
-        {"[daemon]\nrubbish\ngpu = y\n", 2, "neither [section] nor key = value"},
-        {"[daemon]\ngpu = y\nrubbish\n", 2, "gpu: 'y'"},
-    };
-    (void)state;
-
-    for (unsigned i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
-        struct config config;
-        char error[512], place[160];
-        assert_int_equal(read_text(&config, mistakes[i].text, error, sizeof error), -EINVAL);
-        snprintf(place, sizeof place, "%s:%u: ", path_of("conf"), mistakes[i].line);
-        if (strncmp(error, place, strlen(place)) != 0 || strstr(error, mistakes[i].complaint) == NULL)
-            fail_msg("'%s' was answered with '%s'", mistakes[i].text, error);
-        config_deinit(&config);
-    }
-}
-
-static void a_file_that_cannot_be_read_is_no_configuration(void **state) {
-    struct config config;
-    char error[512];
-    (void)state;
-
-    config_init(&config);
-    assert_int_equal(config_read_file(&config, path_of("none"), error, sizeof error), -ENOENT);
-    assert_non_null(strstr(error, "none"));
-    assert_true(config_read_file(&config, directory, error, sizeof error) <
-                0); /* a directory opens, and has no lines */
-    assert_non_null(strstr(error, directory));
-    config_deinit(&config);
-}
-
-static void a_long_line_is_read_whole_or_refused(void **state) {
-    struct config config;
-    char text[700], error[512];
-    (void)state;
-
-    /* inih's buffer has 200 characters: what stands behind them is still the same comment. */
-    snprintf(text, sizeof text, "[daemon]\n#%0199d sim_gpus = 4\ngpu = sim\n", 0);
-    assert_int_equal(read_text(&config, text, error, sizeof error), 0);
-    assert_int_equal(config.sim_gpus, 1);
-    assert_int_equal(config.gpu, CONFIG_GPU_SIM);
-    config_deinit(&config);
-    snprintf(text, sizeof text, "[daemon]\nlog_level =%0199d\ngpu = nonsense\n", 0);
-    assert_int_equal(read_text(&config, text, error, sizeof error), -EINVAL);
-    assert_non_null(strstr(error, ":2: this line has more than"));
-    config_deinit(&config);
-}
-
-static void the_nearest_word_on_a_pool_counts(void **state) {
-    struct config config;
-    struct config_pool_sizes sizes;
-    struct gpu_uuid uuid;
-    char error[512];
-    (void)state;
-
-    assert_int_equal(gpu_uuid_parse(UUID_TEXT, &uuid), 0);
-    for (unsigned order = 0; order < 2; order++) {
-        assert_int_equal(read_text(&config,
-                                   order == 0
-                                       ? "[device]\nlimit = 8GiB\nstep = 8MiB\n"
-                                         "[device 0]\nlimit = 4GiB\n[device " UUID_TEXT "]\nlimit = 2GiB\n"
-                                       : "[device " UUID_TEXT "]\nlimit = 2GiB\n[device 0]\nlimit = 4GiB\n"
-                                         "[device]\nlimit = 8GiB\nstep = 8MiB\n",
-                                   error, sizeof error),
-                         0);
-        config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 0, 80 * GIB, &sizes);
-        assert_int_equal(sizes.limit_bytes, 2 * GIB);
-        assert_int_equal(sizes.step_bytes, 8 * MIB); /* what it does not say, its kind does */
-        uuid.bytes[0] ^= 1;
-        config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 0, 80 * GIB, &sizes);
-        assert_int_equal(sizes.limit_bytes, 4 * GIB);
-        config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 1, 80 * GIB, &sizes);
-        assert_int_equal(sizes.limit_bytes, 8 * GIB);
-        config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
-        assert_int_equal(sizes.limit_bytes, 40 * GIB); /* what is said of devices says nothing of the host */
-        uuid.bytes[0] ^= 1;
-        config_deinit(&config);
-    }
-}
-
-static void a_section_met_twice_is_one(void **state) {
-    struct config config;
-    struct config_pool_sizes sizes;
-    char error[512];
-    (void)state;
-
-    assert_int_equal(read_text(&config,
-                               "[host 0]\nlimit = 4GiB\n[host 1]\nstep = 4MiB\n[host 0]\nreserve = 1GiB\n",
-                               error, sizeof error),
-                     0);
-    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
-    assert_int_equal(sizes.limit_bytes, 4 * GIB);
-    assert_int_equal(sizes.reserve_bytes, GIB);
-    /* the command line comes later and wins */
-    assert_int_equal(config_set(&config, "host 0", "limit", "2GiB", error, sizeof error), 0);
-    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
-    assert_int_equal(sizes.limit_bytes, 2 * GIB);
-    config_deinit(&config);
-}
-
-static void a_moved_configuration_takes_its_sections_along(void **state) {
-    struct config from, to;
-    struct config_pool_sizes sizes;
-    char error[512];
-    (void)state;
-
-    for (unsigned sections = 0; sections < 2; sections++) {
-        assert_int_equal(read_text(&from, sections ? "[host 0]\nlimit = 4GiB\n" : "[daemon]\ngpu = none\n",
-                                   error, sizeof error),
-                         0);
-        config_move(&to, &from);
-        assert_true(list_is_empty(&from.sections));
-        config_deinit(&from);
-        memset(&from, 0xa5, sizeof from); /* nothing points back */
-        config_resolve(&to, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
-        assert_int_equal(sizes.limit_bytes, sections ? 4 * GIB : 40 * GIB);
-        config_deinit(&to);
-    }
 }
 
 /* --- the listener */
@@ -710,14 +464,6 @@ static void a_dead_peers_pidfd_says_so(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_good_file_says_what_it_says),
-        cmocka_unit_test(an_empty_file_leaves_the_defaults),
-        cmocka_unit_test(a_mistake_is_refused_with_its_line_and_a_remedy),
-        cmocka_unit_test(a_file_that_cannot_be_read_is_no_configuration),
-        cmocka_unit_test(a_long_line_is_read_whole_or_refused),
-        cmocka_unit_test(the_nearest_word_on_a_pool_counts),
-        cmocka_unit_test(a_section_met_twice_is_one),
-        cmocka_unit_test(a_moved_configuration_takes_its_sections_along),
         cmocka_unit_test(a_listener_leaves_nothing_behind),
         cmocka_unit_test(a_second_daemon_is_refused),
         cmocka_unit_test(a_stale_socket_is_replaced),

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold of the parts of leases: given back one by one, and split off as leases of their own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static struct proto_token token_of(uint8_t byte) {
+    struct proto_token token;
+    memset(token.bytes, byte, sizeof token.bytes);
+    return token;
+}
+
+static struct proto_info query(struct session *session, const struct lease *lease) {
+    const struct proto_lease_name name = name_of(lease);
+    struct proto_info info;
+    assert_int_equal(core_query(session, &name, &info), 0);
+    return info;
+}
+
+static void parts_come_back_from_the_tail(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB - 100, 0);
+    assert_int_equal(release_part(session, name_of(lease), 6 * MIB, 2 * MIB, 0), 0);
+    struct proto_info info = query(session, lease);
+    assert_int_equal(info.capacity_bytes, 6 * MIB);
+    assert_int_equal(info.size_bytes, 6 * MIB); /* what was asked is there no more */
+    assert_int_equal(pool->leased_bytes, 6 * MIB);
+    assert_int_equal(session->leased_bytes, 6 * MIB);
+    assert_int_equal(take(session, pool, 2 * MIB, 0)->block->offset_bytes, info.offset_bytes + 6 * MIB);
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    assert_int_equal(pool->leased_bytes, 2 * MIB);
+    core_destroy(core);
+}
+
+static void parts_come_back_from_the_head_and_the_middle(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
+    struct proto_lease_name name = name_of(lease);
+    assert_int_equal(release_part(session, name, 0, MIB, 0), 0);
+    assert_int_equal(release_part(session, name, 3 * MIB, 2 * MIB, 0), 0);
+    assert_int_equal(pool->leased_bytes, 5 * MIB);
+    assert_int_equal(query(session, lease).capacity_bytes, 8 * MIB); /* offsets stay what they were */
+    assert_int_equal(take(session, pool, 2 * MIB, 0)->block->offset_bytes, 3 * MIB);
+    assert_int_equal(take(session, pool, MIB, 0)->block->offset_bytes, 0);
+    assert_int_equal(release(session, name, 0), 0); /* what is left of it, on both sides of the gap */
+    assert_int_equal(pool->leased_bytes, 3 * MIB);
+    core_destroy(core);
+}
+
+static void parts_may_cross_the_borders_of_earlier_parts(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
+    struct proto_lease_name name = name_of(lease);
+    /* Refused parts that overlap what came back leave their borders behind at most. */
+    assert_int_equal(release_part(session, name, 2 * MIB, 512, 0), 0);
+    assert_int_equal(release_part(session, name, MIB, 2 * MIB, 0), PROTO_E_INVALID);
+    assert_int_equal(release_part(session, name, 5 * MIB, 512, 0), 0);
+    assert_int_equal(release_part(session, name, 2 * MIB + 512, 3 * MIB - 512, 0), 0); /* between the two */
+    assert_int_equal(release_part(session, name, MIB, MIB, 0), 0);
+    assert_int_equal(pool->leased_bytes, MIB + 3 * MIB - 512);
+    assert_int_equal(release_part(session, name, 0, MIB, 0), 0);
+    assert_int_equal(release_part(session, name, 5 * MIB + 512, 3 * MIB - 512, 0), 0); /* the last of it */
+    assert_int_equal(release(session, name, 0), PROTO_E_STALE);
+    assert_int_equal(pool->n_leases, 0);
+    assert_int_equal(pool_largest_free_bytes(pool), 8 * MIB);
+    core_destroy(core);
+}
+
+static void what_is_not_held_cannot_be_given_back(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    take_growing(session, pool, MIB, 0);
+    struct lease *lease = take(session, pool, 4 * MIB, 0);
+    struct proto_lease_name name = name_of(lease);
+    assert_int_equal(release_part(session, name, 2 * MIB, MIB, 0), 0);
+    assert_int_equal(release_part(session, name, 2 * MIB, MIB, 0), PROTO_E_INVALID); /* twice */
+    assert_int_equal(release_part(session, name, 0, 4 * MIB, 0), PROTO_E_INVALID);   /* over the gap */
+    assert_int_equal(release_part(session, name, 2 * MIB - 512, 1024, 0), PROTO_E_INVALID);
+    assert_int_equal(release_part(session, name, 3 * MIB - 512, 1024, 0), PROTO_E_INVALID);
+    assert_int_equal(release_part(session, name, 4 * MIB, 512, 0), PROTO_E_INVALID); /* beyond the end */
+    assert_int_equal(release_part(session, name, 4 * MIB - 512, 1024, 0), PROTO_E_INVALID);
+    assert_int_equal(release_part(session, name, UINT64_MAX - 511, 1024, 0), PROTO_E_INVALID);
+    assert_int_equal(release_part(session, name, 512, UINT64_MAX - 511, 0), PROTO_E_INVALID);
+    assert_int_equal(pool->leased_bytes, 4 * MIB);
+    core_destroy(core);
+}
+
+static void a_part_serves_the_one_who_waits(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
+    ask(session, pool, 1, MIB, NS_FOREVER, 0);
+    assert_int_equal(release_part(session, name_of(lease), MIB, MIB, 0), 0);
+    assert_int_equal(expect_granted(core, session, 1)->block->offset_bytes, MIB);
+    core_destroy(core);
+}
+
+static void a_part_that_is_split_off_is_a_lease_of_its_own(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    struct lease *part = NULL;
+    struct proto_lease wire;
+    (void)state;
+
+    take_growing(session, pool, MIB, 0); /* so that the lease does not begin where its segment does */
+    struct lease *lease = take(session, pool, 7 * MIB - 100, 0);
+    assert_true(describe(lease, NULL));
+    struct proto_lease_name name = name_of(lease);
+    assert_int_equal(split(session, name, 2 * MIB, MIB, &part), 0);
+    assert_false(describe(part, &wire));
+    assert_int_equal(wire.offset_bytes, 3 * MIB);
+    assert_int_equal(wire.size_bytes, MIB);
+    assert_int_equal(wire.capacity_bytes, MIB);
+    assert_int_equal(wire.segment, lease->block->segment->id);
+    assert_int_not_equal(part->generation, name.generation);
+    assert_int_equal(query(session, lease).capacity_bytes, 7 * MIB); /* offsets stay what they were */
+    assert_int_equal(release_part(session, name, 2 * MIB, 512, 0), PROTO_E_INVALID); /* it is gone from it */
+    assert_int_equal(release(other, name_of(part), 0), PROTO_E_STALE);
+    assert_int_equal(pool->leased_bytes, 8 * MIB);
+    assert_int_equal(session->leased_bytes, 8 * MIB);
+    assert_int_equal(pool_free_bytes(pool), 0);
+    assert_int_equal(pool->n_leases, 3);
+
+    assert_int_equal(release(session, name, 0), 0); /* each goes without the other */
+    assert_int_equal(pool->leased_bytes, 2 * MIB);
+    assert_int_equal(query(session, part).capacity_bytes, MIB);
+    assert_int_equal(release(session, name_of(part), 0), 0);
+    assert_int_equal(pool->leased_bytes, MIB);
+    assert_int_equal(pool->n_acquires, pool->n_releases + 1);
+    core_destroy(core);
+}
+
+static void splitting_off_the_tail_shrinks_the_lease(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct lease *part = NULL;
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB - 100, 0);
+    assert_int_equal(split(session, name_of(lease), 6 * MIB, 2 * MIB, &part), 0);
+    assert_int_equal(query(session, lease).capacity_bytes, 6 * MIB);
+    assert_int_equal(query(session, lease).size_bytes, 6 * MIB);
+    assert_int_equal(query(session, part).size_bytes, 2 * MIB);
+    core_destroy(core);
+}
+
+static void a_lease_of_which_everything_is_split_off_ends(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *waiter = open_session(core, 2, UID_A);
+    struct lease *first = NULL, *rest = NULL, *whole = NULL;
+    (void)state;
+
+    struct proto_lease_name name = name_of(take_growing(session, pool, 8 * MIB, 0));
+    ask(waiter, pool, 1, MIB, NS_FOREVER, 0);
+    assert_int_equal(split(session, name, 0, 2 * MIB, &first), 0);
+    assert_int_equal(split(session, name, 2 * MIB, 6 * MIB, &rest), 0);
+    assert_int_equal(release(session, name, 0), PROTO_E_STALE);
+    assert_int_equal(split(session, name, 0, 512, &whole), PROTO_E_STALE);
+    assert_int_equal(split(session, name_of(first), 0, 2 * MIB, &whole), 0); /* and at one stroke */
+    assert_int_equal(session->n_leases, 2);
+    expect_no_answer(core); /* nothing came back in between */
+    assert_int_equal(pool->leased_bytes, 8 * MIB);
+    assert_int_equal(release(session, name_of(whole), 0), 0);
+    assert_int_equal(expect_granted(core, waiter, 1)->block->offset_bytes, 0);
+    core_destroy(core);
+}
+
+static void parts_of_parts_come_back_as_they_are(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct lease *part = NULL, *piece = NULL;
+    (void)state;
+
+    struct proto_lease_name name = name_of(take_growing(session, pool, 8 * MIB, 0));
+    assert_int_equal(release_part(session, name, 7 * MIB, 512, 0), 0);
+    assert_int_equal(split(session, name, 5 * MIB, MIB, &piece), 0);
+    assert_int_equal(release(session, name_of(piece), 0), 0);
+    /* not over a gap; and what is split off counts offsets from its own start */
+    assert_int_equal(split(session, name, 4 * MIB, 2 * MIB, &part), PROTO_E_INVALID);
+    assert_int_equal(split(session, name, 1 * MIB, 4 * MIB, &part), 0);
+    assert_int_equal(split(session, name_of(part), 2 * MIB, MIB, &piece), 0);
+    assert_int_equal(query(session, piece).offset_bytes, 3 * MIB);
+    assert_int_equal(release_part(session, name_of(part), 0, MIB, 0), 0);
+    assert_int_equal(release(session, name_of(part), 0), 0);
+    assert_int_equal(release(session, name_of(piece), 0), 0);
+    assert_int_equal(release(session, name, 0), 0);
+    assert_int_equal(pool->leased_bytes, 0);
+    assert_int_equal(pool_largest_free_bytes(pool), 8 * MIB);
+    core_destroy(core);
+}
+
+static void what_cannot_be_split_stays_as_it_is(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0), *part = NULL, *attached = NULL;
+    const struct proto_lease_name name = name_of(lease);
+    const struct proto_token fresh = token_of(1);
+    struct proto_token token;
+    (void)state;
+
+    assert_int_equal(split(other, name, 0, MIB, &part), PROTO_E_STALE);
+    assert_int_equal(split(session, name, 4 * MIB, 512, &part), PROTO_E_INVALID);
+    assert_int_equal(split(session, name, 4 * MIB - 512, 1024, &part), PROTO_E_INVALID);
+    assert_int_equal(split(session, name, UINT64_MAX - 511, 1024, &part), PROTO_E_INVALID);
+    assert_int_equal(split(session, name, 512, UINT64_MAX - 511, &part), PROTO_E_INVALID);
+    assert_int_equal(split(session, name, 0, 0, &part), PROTO_E_INVALID);
+    core->session_leases_limit = 1;
+    assert_int_equal(split(session, name, 0, MIB, &part), PROTO_E_LIMIT);
+    core->session_leases_limit = 2;
+    assert_int_equal(core_share(session, &name, &fresh, &token), 0);
+    assert_int_equal(split(session, name, 0, MIB, &part), PROTO_E_SHARED);
+    assert_int_equal(core_attach(other, &token, &attached), 0);
+    assert_int_equal(split(other, name_of(attached), 0, MIB, &part), PROTO_E_SHARED);
+    assert_null(part);
+    assert_int_equal(query(session, lease).capacity_bytes, 4 * MIB);
+    assert_int_equal(pool->leased_bytes, 4 * MIB);
+    assert_int_equal(session->n_leases, 1);
+    core_destroy(core);
+}
+
+static void a_lease_that_was_split_off_is_shared_without_the_rest(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    struct lease *part = NULL, *attached = NULL;
+    const struct proto_token fresh = token_of(1);
+    struct proto_token token;
+    (void)state;
+
+    struct proto_lease_name name = name_of(take_growing(one, pool, 8 * MIB, 0));
+    assert_int_equal(split(one, name, MIB, MIB, &part), 0);
+    const struct proto_lease_name part_name = name_of(part);
+    assert_int_equal(core_share(one, &part_name, &fresh, &token), 0);
+    assert_int_equal(core_attach(two, &token, &attached), 0);
+    assert_int_equal(query(two, attached).offset_bytes, MIB);
+    assert_int_equal(query(two, attached).capacity_bytes, MIB);
+    assert_int_equal(release_part(one, name, 0, MIB, 0), 0); /* the rest is still its holder's alone */
+    lose_session(one, 1);
+    assert_int_equal(pool->leased_bytes, MIB);
+    assert_int_equal(pool->quarantined_bytes, 6 * MIB);
+    session_gone(one, 2);
+    assert_int_equal(pool_free_bytes(pool), 7 * MIB);
+    core_destroy(core);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_come_back_from_the_tail),
+        cmocka_unit_test(parts_come_back_from_the_head_and_the_middle),
+        cmocka_unit_test(parts_may_cross_the_borders_of_earlier_parts),
+        cmocka_unit_test(what_is_not_held_cannot_be_given_back),
+        cmocka_unit_test(a_part_serves_the_one_who_waits),
+        cmocka_unit_test(a_part_that_is_split_off_is_a_lease_of_its_own),
+        cmocka_unit_test(splitting_off_the_tail_shrinks_the_lease),
+        cmocka_unit_test(a_lease_of_which_everything_is_split_off_ends),
+        cmocka_unit_test(parts_of_parts_come_back_as_they_are),
+        cmocka_unit_test(what_cannot_be_split_stays_as_it_is),
+        cmocka_unit_test(a_lease_that_was_split_off_is_shared_without_the_rest),
+    };
+    return cmocka_run_group_tests_name("parts of leases", tests, NULL, NULL);
+}
