@@ -13,9 +13,6 @@
 #include "client/error.h"
 #include "client/lease.h"
 
-/* What blocks are multiples of on the wire. */
-#define GRANULE UINT64_C(512)
-
 static struct gpupool_buffer buffer_make(const struct proto_lease *lease, const struct pool *pool,
                                          const struct segment *segment) {
     return (struct gpupool_buffer){
@@ -249,12 +246,22 @@ static int release_piece(struct gpupool_client *client, struct piece *piece) {
     return 0;
 }
 
+/* Finds the buffer's piece, and waits for the stream where nothing else orders what comes after it. */
+static int settle(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                  struct piece **ret_piece) {
+    int r = find_piece(client, buffer, ret_piece);
+    if (r < 0)
+        return r;
+    const struct piece *piece = *ret_piece;
+    if (piece != NULL && !piece->split_off && cache_orders(piece->lane, stream))
+        return 0;
+    return wait_for_stream(client, buffer, stream);
+}
+
 static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
     struct piece *piece;
-    int r = find_piece(client, buffer, &piece);
+    int r = settle(client, buffer, stream, &piece);
 
-    if (r == 0 && (piece == NULL || piece->split_off || !cache_orders(piece->lane, stream)))
-        r = wait_for_stream(client, buffer, stream);
     if (r < 0)
         return r;
     return piece != NULL ? release_piece(client, piece)
@@ -265,10 +272,8 @@ static int release(struct gpupool_client *client, const struct gpupool_buffer *b
 static int release_tail(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                         uint64_t kept_bytes) {
     struct piece *piece;
-    int r = find_piece(client, buffer, &piece);
+    int r = settle(client, buffer, stream, &piece);
 
-    if (r == 0 && (piece == NULL || piece->split_off || !cache_orders(piece->lane, stream)))
-        r = wait_for_stream(client, buffer, stream);
     if (r < 0)
         return r;
     if (piece == NULL || piece->split_off) {
@@ -323,14 +328,14 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
     r = buffer_check(buffer);
     if (r < 0)
         return error_prefix(r, "gpupool_shrink");
-    if (buffer->capacity_bytes > PROTO_SIZE_MAX || buffer->capacity_bytes % GRANULE != 0)
+    if (buffer->capacity_bytes > PROTO_SIZE_MAX || buffer->capacity_bytes % HEAP_GRANULE != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_shrink: not a buffer: capacity %" PRIu64,
                          buffer->capacity_bytes);
     if (new_size_bytes == 0 || new_size_bytes > buffer->capacity_bytes)
         return error_set(GPUPOOL_E_INVALID,
                          "gpupool_shrink: to %" PRIu64 " bytes a buffer that may use %" PRIu64,
                          new_size_bytes, buffer->capacity_bytes);
-    uint64_t kept_bytes = (new_size_bytes + GRANULE - 1) / GRANULE * GRANULE;
+    uint64_t kept_bytes = (new_size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
     if (kept_bytes < buffer->capacity_bytes) {
         r = release_tail(client, buffer, stream, kept_bytes);
         if (r < 0)

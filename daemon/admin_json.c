@@ -15,8 +15,7 @@
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
 
-/* --- what comes in
- * ----------------------------------------------------------------------------------------------- */
+/* --- what comes in --- */
 
 /* The length of the UTF-8 character at text, or 0: overlong forms, surrogates and what lies beyond U+10FFFF
  * are none. */
@@ -156,8 +155,7 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
     return NULL;
 }
 
-/* --- what goes out
- * ----------------------------------------------------------------------------------------------- */
+/* --- what goes out --- */
 
 static void put_integer(cJSON *object, const char *key, uint64_t integer) {
     const uint64_t exact = UINT64_C(1) << 53; /* beyond it a double would show another number */

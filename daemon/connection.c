@@ -437,8 +437,7 @@ static void connection_on_ready(uv_poll_t *poll, int status, int events) {
     daemon_drain(daemon);
 }
 
-/* --- ends
- * ------------------------------------------------------------------------------------------------------ */
+/* --- ends --- */
 
 static void connection_on_closed(uv_handle_t *handle) {
     struct connection *connection = handle->data;
@@ -571,8 +570,7 @@ void connection_discard(struct connection *connection) {
     connection_free(connection);
 }
 
-/* --- beginning
- * ------------------------------------------------------------------------------------------------- */
+/* --- beginning --- */
 
 void connection_accept(struct daemon *daemon, int socket_fd) {
     _cleanup_(close_fdp) int fd = socket_fd;

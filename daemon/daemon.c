@@ -40,8 +40,7 @@ void daemon_add_notice(struct daemon *daemon, const char *notice) {
         daemon->notices[daemon->n_notices++] = notice;
 }
 
-/* --- carrying out what the core decides
- * -------------------------------------------------------------------------- */
+/* --- carrying out what the core decides --- */
 
 static void daemon_on_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
@@ -122,8 +121,7 @@ void daemon_drain(struct daemon *daemon) {
     daemon_announce_ready(daemon);
 }
 
-/* --- pools
- * ------------------------------------------------------------------------------------------------------- */
+/* --- pools --- */
 
 static int daemon_add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct gpu *gpu,
                            uint64_t total_bytes) {
@@ -280,8 +278,7 @@ static int daemon_start_workers(struct daemon *daemon) {
     return r;
 }
 
-/* --- sockets
- * ----------------------------------------------------------------------------------------------------- */
+/* --- sockets --- */
 
 static int daemon_open_sockets(struct daemon *daemon) {
     char **names = NULL;
@@ -367,8 +364,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     daemon_drain(daemon);
 }
 
-/* --- signals, watchdog, end
- * -------------------------------------------------------------------------------------- */
+/* --- signals, watchdog, end --- */
 
 static void daemon_stop(struct daemon *daemon) {
     daemon->stopping = true;

@@ -54,8 +54,7 @@ void cache_deinit(struct cache *cache) {
     pthread_mutex_destroy(&cache->lanes_lock);
 }
 
-/* --- lanes
- * ------------------------------------------------------------------------------------------------------- */
+/* --- lanes --- */
 
 static struct lane *find_lane(struct cache *cache, uint32_t pool, const void *stream) {
     list_for_each(position, &cache->lanes) {
@@ -93,8 +92,7 @@ static int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *str
     return 0;
 }
 
-/* --- taking
- * ------------------------------------------------------------------------------------------------------ */
+/* --- taking --- */
 
 /* From a bin: the first of its pieces that is large enough. Small ones all are. */
 static struct piece *bin_take(struct bin *bin, uint64_t size_bytes) {
@@ -158,7 +156,6 @@ static int take(struct thread_cache *thread, struct lane *lane, uint64_t size_by
     thread_cache_enter(thread);
     struct thread_lane *own = own_lane(thread, lane);
     int r = own == NULL ? -ENOMEM : take_at_hand(own, size_bytes, ret_piece);
-    thread->misses++;
     thread_cache_leave(thread);
     return r;
 }
@@ -178,7 +175,6 @@ bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_byte
     if (own != NULL) {
         own->touched = true;
         thread->last = own;
-        thread->misses++;
         r = take_at_hand(own, size_bytes, &piece);
     }
     thread_cache_leave(thread);
@@ -294,8 +290,7 @@ void cache_put(struct gpupool_client *client, struct piece *piece) {
     }
 }
 
-/* --- giving back to the daemon
- * ----------------------------------------------------------------------------------- */
+/* --- giving back to the daemon --- */
 
 /* Room for one more part, so that nothing taken out of a lane is lost. */
 static bool pending_reserve(struct cache *cache) {
@@ -383,8 +378,7 @@ int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret
     return r;
 }
 
-/* --- the keeper
- * -------------------------------------------------------------------------------------------------- */
+/* --- the keeper --- */
 
 static void *keeper_main(void *argument) {
     struct gpupool_client *client = argument;

@@ -44,7 +44,7 @@ struct thread_cache {
     _Atomic(struct gpupool_client *) client; /* changed under the registry's lock; NULL: none */
     struct thread_lane *last;                /* the lane used last, found first */
     struct thread_lane *lanes;
-    uint64_t hits, misses;
+    uint64_t hits;
     struct thread_cache *next_of_thread;
     /* the lock */
     atomic_bool inside;  /* the owner is */

@@ -67,7 +67,7 @@ static uint64_t random64(void) {
  * each step. */
 static double random_mix(void *stream) {
     struct gpupool_buffer *buffers = calloc(MIX_LIVE, sizeof *buffers);
-    uint64_t live = 0, peak = 0, sizes[1024];
+    uint64_t sizes[1024];
     for (unsigned i = 0; i < 1024; i++)
         sizes[i] = (UINT64_C(512) << random64() % 16) + random64() % 512;
     for (unsigned i = 0; i < MIX_LIVE; i++)
@@ -85,10 +85,6 @@ static double random_mix(void *stream) {
         }
         ns = clock_now_ns() - start;
     }
-    for (unsigned i = 0; i < MIX_LIVE; i++)
-        live += buffers[i].size_bytes;
-    peak = live;
-    (void)peak;
     for (unsigned i = 0; i < MIX_LIVE; i++)
         gpupool_release(client, &buffers[i], stream);
     free(buffers);
