@@ -251,4 +251,17 @@ static inline void core_destroy(struct core *core) {
     assert_null(core_free(core));
 }
 
+static inline struct proto_token token_of(uint8_t byte) {
+    struct proto_token token;
+    memset(token.bytes, byte, sizeof token.bytes);
+    return token;
+}
+
+static inline struct proto_info query(struct session *session, const struct lease *lease) {
+    const struct proto_lease_name name = name_of(lease);
+    struct proto_info info;
+    assert_int_equal(core_query(session, &name, &info), 0);
+    return info;
+}
+
 #endif

@@ -12,19 +12,6 @@
 
 #include "core_fixture.h"
 
-static struct proto_token token_of(uint8_t byte) {
-    struct proto_token token;
-    memset(token.bytes, byte, sizeof token.bytes);
-    return token;
-}
-
-static struct proto_info query(struct session *session, const struct lease *lease) {
-    const struct proto_lease_name name = name_of(lease);
-    struct proto_info info;
-    assert_int_equal(core_query(session, &name, &info), 0);
-    return info;
-}
-
 static void a_lease_given_back_whole_is_free_again(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);

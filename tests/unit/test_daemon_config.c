@@ -23,29 +23,9 @@
 #include "base/units.h"
 #include "daemon/config.h"
 #include "gpu/gpu.h"
+#include "directory_fixture.h"
 
 #define UUID_TEXT "GPU-00112233-4455-6677-8899-aabbccddeeff"
-
-static char directory[] = "/tmp/gpupool-config-XXXXXX";
-
-static int make_directory(void **state) {
-    (void)state;
-    return mkdtemp(directory) == NULL ? -1 : 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    return rmdir(directory); /* fails where a test left something */
-}
-
-/* A path in the directory. Lives until the second next call. */
-static const char *path_of(const char *name) {
-    static char paths[2][128];
-    static unsigned turn;
-    char *path = paths[turn++ % 2];
-    snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-    return path;
-}
 
 static int read_text(struct config *config, const char *text, char *error, size_t error_size) {
     const char *path = path_of("conf");

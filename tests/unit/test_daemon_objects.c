@@ -28,27 +28,7 @@
 #include "daemon/peer.h"
 #include "daemon/worker.h"
 #include "gpu/gpu.h"
-
-static char directory[] = "/tmp/gpupool-objects-XXXXXX";
-
-static int make_directory(void **state) {
-    (void)state;
-    return mkdtemp(directory) == NULL ? -1 : 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    return rmdir(directory); /* fails where a test left something */
-}
-
-/* A path in the directory. Lives until the second next call. */
-static const char *path_of(const char *name) {
-    static char paths[2][128];
-    static unsigned turn;
-    char *path = paths[turn++ % 2];
-    snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-    return path;
-}
+#include "directory_fixture.h"
 
 static int open_fds(void) {
     int count = 0;
