@@ -73,6 +73,7 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
 static void client_free(struct gpupool_client *client) {
     connection_deinit(&client->connection);
     segments_deinit(&client->segments);
+    page_close(&client->page);
     devices_deinit(&client->devices);
     pools_deinit(&client->pools);
     cache_deinit(&client->cache);

@@ -16,6 +16,7 @@
 #include "client/device.h"
 #include "client/fork_guard.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/page.h"
 #include "client/pool.h"
 #include "client/segment.h"
 
@@ -26,6 +27,7 @@ struct gpupool_client {
     struct devices devices;
     struct pools pools;
     struct cache cache;
+    struct page page; /* the cache's and the fences' */
     uint64_t answer_timeout_ns;
     char *socket_path;
 };

@@ -182,6 +182,8 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
         return reply == PROTO_TOKEN;
     case PROTO_QUERY:
         return reply == PROTO_INFO;
+    case PROTO_ASK_PAGE:
+        return reply == PROTO_PAGE;
     default:
         return false;
     }
@@ -257,7 +259,7 @@ static const char *reader_deliver(struct connection *connection, int *fd) {
             opened = message->lease.description.id;
     }
     if (flaw == NULL && !abandoned) {
-        if (message->header.operation == PROTO_HELLO_REPLY)
+        if (message->header.operation == PROTO_HELLO_REPLY || message->header.operation == PROTO_PAGE)
             request->fd = take_fd(fd);
         message_copy(&request->message, message);
         request->done = true;

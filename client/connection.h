@@ -43,7 +43,7 @@ struct request {
     bool asleep; /* its thread waits on wake */
     pthread_cond_t wake;
     struct segment *segment; /* of a LEASE that has come */
-    int fd;                  /* of a HELLO_REPLY that has come, for the caller to take; -1: none */
+    int fd;                  /* of a HELLO_REPLY or PAGE that has come, for the caller to take; -1: none */
     struct segment
         *spare; /* memory for the segment that a LEASE may describe: the reader need not allocate */
     struct proto_message message; /* what to send, then the reply */

@@ -338,6 +338,22 @@ static int handle_query(struct connection *connection, const struct proto_messag
     return connection_send(connection, &reply, -1);
 }
 
+static int handle_ask_page(struct connection *connection, const struct proto_message *message) {
+    struct proto_message reply;
+
+    if (connection->page.memory != NULL)
+        return connection_send_error(connection, message->header.request, PROTO_E_INVALID,
+                                     "this session has its page already");
+    int r = page_make(&connection->page);
+    if (r < 0)
+        return connection_send_error(connection, message->header.request, PROTO_E_DRIVER,
+                                     "the kernel gave the daemon no memory for the session's page");
+    core_session_set_page(connection->session, connection->page.memory);
+    reply_begin(&reply, PROTO_PAGE, message->header.request);
+    reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
+    return connection_send(connection, &reply, connection->page.fd);
+}
+
 static int handle_bye(struct connection *connection, const struct proto_message *message) {
     core_session_close(connection->session, clock_now_ns());
     connection->session = NULL;
@@ -372,6 +388,8 @@ static int connection_handle(struct connection *connection, const struct proto_m
         return handle_attach(connection, message);
     case PROTO_QUERY:
         return handle_query(connection, message);
+    case PROTO_ASK_PAGE:
+        return handle_ask_page(connection, message);
     case PROTO_OPENED:
         if (connection->awaited_segment == 0 || message->opened.segment != connection->awaited_segment)
             return -EPROTO;
@@ -464,6 +482,7 @@ static void connection_free(struct connection *connection) {
     reaper_forget(&connection->reaping);
     connection_drop_replies(connection);
     connection->reclaim_fd = close_fd(connection->reclaim_fd);
+    page_drop(&connection->page);
     list_remove(&connection->link);
     daemon->n_connections--;
     connection->freeing = true;
@@ -600,6 +619,7 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
     connection->state = CONNECTION_GREETING;
     connection->packets_a_turn = 1;
     connection->reclaim_fd = -1;
+    connection->page = PAGE_NONE;
     list_init(&connection->replies);
     list_init(&connection->reaping.link);
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {

@@ -26,6 +26,7 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/page.h"
 #include "daemon/pool/core.h"
 #include "daemon/reaper.h"
 
@@ -51,6 +52,7 @@ struct connection {
     struct session *session; /* OPEN and LOST */
     int fd, pidfd;
     int reclaim_fd; /* OPEN: asks the client for idle memory; -1: it did not want that */
+    struct page page; /* until the session is gone */
     uv_poll_t poll, process_poll;
     unsigned handles;  /* uv handles that are not closed yet */
     int watching;      /* the poll's mask */

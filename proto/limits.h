@@ -11,5 +11,7 @@
 #define PROTO_UUID_BYTES    16u    /* CUuuid */
 #define PROTO_TOKEN_BYTES   32u    /* 256 random bits: cannot be guessed, whatever the rate */
 #define PROTO_SIZE_MAX      (UINT64_C(1) << 56) /* bytes of one request: sums of a few stay within 64 bits */
+#define PROTO_PAGE_BYTES    65536u /* a session's page: words for its streams, counters for its threads */
+#define PROTO_PAGE_FENCES   512u   /* words in it: more streams than a process uses, in one page of the kernel's */
 
 #endif

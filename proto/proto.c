@@ -76,11 +76,14 @@ OFFSET_OF(proto_acquire, reserved, 4);
 OFFSET_OF(proto_acquire, size_bytes, 8);
 OFFSET_OF(proto_acquire, timeout_ns, 16);
 
-SIZE_OF(proto_release, 32);
+SIZE_OF(proto_release, 48);
 OFFSET_OF(proto_release, lease, 0);
 OFFSET_OF(proto_release, generation, 8);
 OFFSET_OF(proto_release, offset_bytes, 16);
 OFFSET_OF(proto_release, size_bytes, 24);
+OFFSET_OF(proto_release, fence, 32);
+OFFSET_OF(proto_release, reserved, 36);
+OFFSET_OF(proto_release, fence_value, 40);
 
 SIZE_OF(proto_lease_name, 16);
 OFFSET_OF(proto_lease_name, lease, 0);
@@ -116,6 +119,10 @@ OFFSET_OF(proto_info, pool, 32);
 OFFSET_OF(proto_info, holders, 36);
 OFFSET_OF(proto_info, shared, 40);
 OFFSET_OF(proto_info, reserved, 44);
+
+SIZE_OF(proto_page_reply, 8);
+OFFSET_OF(proto_page_reply, size_bytes, 0);
+OFFSET_OF(proto_page_reply, reserved, 4);
 
 /* The failure travels as 8 bytes and its text; the struct's own size does not. */
 OFFSET_OF(proto_failure, error, 0);
@@ -277,6 +284,10 @@ static const char *check_release(const struct proto_message *message) {
         return "RELEASE: part not a multiple of 512 bytes";
     if (release->size_bytes == 0 && release->offset_bytes != 0)
         return "RELEASE: whole lease with an offset";
+    if (release->fence > PROTO_PAGE_FENCES || (release->fence == 0 && release->fence_value != 0))
+        return "RELEASE: no such fence";
+    if (release->reserved != 0)
+        return "RELEASE: reserved field not zero";
     return NULL;
 }
 
@@ -286,6 +297,8 @@ static const char *check_split(const struct proto_message *message) {
         return "SPLIT: part out of range";
     if (!is_multiple(split->offset_bytes, BLOCK_GRANULE) || !is_multiple(split->size_bytes, BLOCK_GRANULE))
         return "SPLIT: part not a multiple of 512 bytes";
+    if (split->fence != 0 || split->fence_value != 0 || split->reserved != 0)
+        return "SPLIT: with a fence, or a reserved field not zero";
     return NULL;
 }
 
@@ -347,6 +360,14 @@ static const char *check_info(const struct proto_message *message) {
     return NULL;
 }
 
+static const char *check_page(const struct proto_message *message) {
+    if (message->page.size_bytes != PROTO_PAGE_BYTES)
+        return "PAGE: of another size than this version's";
+    if (message->page.reserved != 0)
+        return "PAGE: reserved field not zero";
+    return NULL;
+}
+
 static const char *check_failure(const struct proto_message *message) {
     const struct proto_failure *failure = &message->failure;
     if (failure->error == 0 || failure->error > PROTO_E_MAX)
@@ -390,6 +411,7 @@ static const struct operation operations[] = {
     [PROTO_BYE] = {"BYE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0, NULL},
     [PROTO_SPLIT] = {"SPLIT", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_release),
                      check_split},
+    [PROTO_ASK_PAGE] = {"ASK_PAGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0, NULL},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply), check_hello_reply},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools),
@@ -401,6 +423,8 @@ static const struct operation operations[] = {
     [PROTO_INFO] = {"INFO", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_info), check_info},
     [PROTO_ERROR] = {"ERROR", PROTO_FROM_DAEMON, REQUEST_ANY, true, offsetof(struct proto_failure, text),
                      check_failure},
+    [PROTO_PAGE] = {"PAGE", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_page_reply),
+                    check_page},
 };
 
 static const struct operation *operation_find(unsigned number) {
@@ -513,6 +537,8 @@ size_t proto_encode(const struct proto_message *message, void *packet) {
 unsigned proto_message_fds(const struct proto_message *message) {
     if (message->header.operation == PROTO_HELLO_REPLY)
         return (message->hello_reply.flags & PROTO_HELLO_REPLY_EVENTFD) != 0;
+    if (message->header.operation == PROTO_PAGE)
+        return 1;
     if (message->header.operation != PROTO_LEASE)
         return 0;
     return message->lease.description.kind == PROTO_SEGMENT_MEMFD ||

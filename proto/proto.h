@@ -14,14 +14,21 @@
  * way, and replies come in any order. One-way messages have id 0.
  *
  * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a kind that
- * has one, and a HELLO_REPLY that says so; nothing else ever carries any. After such a LEASE the daemon sends the
+ * has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a LEASE the daemon sends the
  * session nothing more until OPENED names the segment: at most one segment's descriptor per session is unread. A
- * HELLO_REPLY's needs no OPENED: there is one in a session.
+ * HELLO_REPLY's and PAGE's need no OPENED: there is one of each in a session.
  *
  * Reclaim: a client that keeps idle memory asks in HELLO to be told when others need it. The descriptor it gets is
  * read like an eventfd, 8 bytes without blocking. It becomes readable when a request of some session finds no room that
  * growth could make, again and again while one waits, and the client then releases what it has no use for. What it
  * releases, and whether, is its own decision.
+ *
+ * Page: a session may ask, once, for a page of memory that it shares with the daemon (proto/page.h). In it lie the words
+ * that the client's streams write as fences, and counters that the daemon displays.
+ *
+ * Fences: a RELEASE may name a word of the page and a value. What it gives back is not used by anybody before the word
+ * has reached the value, in cyclic order; nor is it the session's any more. How a stream comes to write the word is the
+ * client's business. A word that never gets there keeps the memory until the session has ended.
  *
  * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
  */
@@ -47,6 +54,7 @@ enum proto_operation {
     PROTO_OPENED = 8,      /* one-way: the descriptor of this segment has been received */
     PROTO_BYE = 9,         /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
     PROTO_SPLIT = 10,      /* → LEASE: a part of a lease becomes a lease of its own */
+    PROTO_ASK_PAGE = 11,   /* → PAGE, once in a session */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -55,6 +63,7 @@ enum proto_operation {
     PROTO_TOKEN = 68,
     PROTO_INFO = 69,
     PROTO_ERROR = 70,      /* → any request that failed */
+    PROTO_PAGE = 71,       /* carries the sealed memfd of the session's page */
 };
 
 /* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
@@ -147,9 +156,13 @@ struct proto_release {
     uint64_t lease, generation;
     /* The part of the block, relative to its start; size 0 (and offset 0): the whole lease, or what is left of it. */
     uint64_t offset_bytes, size_bytes;
+    /* Behind which fence: the word's number in the page plus 1, and the value that it has to reach; 0 and 0: none. */
+    uint32_t fence;
+    uint32_t reserved; /* 0 */
+    uint64_t fence_value;
 };
 
-/* SPLIT's body is RELEASE's, with a size above 0. The part leaves the old lease as a release in part does, but never
+/* SPLIT's body is RELEASE's, with a size above 0 and no fence. The part leaves the old lease as a release in part does, but never
  * returns to the pool: it is the block of the new lease, whose size and capacity are the part's. */
 
 /* SHARE, QUERY: which lease. */
@@ -192,13 +205,18 @@ struct proto_info {
     uint32_t reserved;
 };
 
+struct proto_page_reply {
+    uint32_t size_bytes; /* of the memfd: PROTO_PAGE_BYTES */
+    uint32_t reserved;   /* 0 */
+};
+
 struct proto_failure {
     uint32_t error;       /* enum proto_error */
     uint32_t text_length; /* bytes that follow; printable UTF-8, no NUL */
     char text[PROTO_TEXT_MAX + 1]; /* decoded: NUL-terminated */
 };
 
-/* A decoded message, or one to encode. LIST_POOLS, OK and BYE have no body. */
+/* A decoded message, or one to encode. LIST_POOLS, ASK_PAGE, OK and BYE have no body. */
 struct proto_message {
     struct proto_header header; /* encode fills in length and reserved */
     union {
@@ -212,6 +230,7 @@ struct proto_message {
         struct proto_opened opened;
         struct proto_lease lease;
         struct proto_info info;
+        struct proto_page_reply page;
         struct proto_failure failure;
     };
 };

@@ -151,6 +151,10 @@ void core_session_want_reclaim(struct session *session) {
     session->wants_reclaim = true;
 }
 
+void core_session_set_page(struct session *session, const struct proto_page *page) {
+    session->page = page;
+}
+
 static void session_free(struct session *session, uint64_t now_ns) {
     session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&

@@ -22,6 +22,7 @@
 #include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
+#include "proto/page.h"
 #include "proto/proto.h"
 
 struct core {
@@ -84,6 +85,9 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
                       struct session **ret_session);
 /* The session wants to be asked for what it keeps idle. Before its first lease. */
 void core_session_want_reclaim(struct session *session);
+/* The session's page, once it has one; borrowed until the session is gone. Releases may name fences in it
+ * then. */
+void core_session_set_page(struct session *session, const struct proto_page *page);
 /* Farewell: the client's streams are idle and its mappings closed. Everything returns; the session is freed.
  */
 void core_session_close(struct session *session, uint64_t now_ns);

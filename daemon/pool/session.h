@@ -22,6 +22,7 @@
 #include "base/list.h"
 #include "daemon/pool/limits.h"
 #include "proto/limits.h"
+#include "proto/page.h"
 
 struct core;
 struct pool;
@@ -60,10 +61,11 @@ struct session {
     uint64_t pool_bytes[PROTO_POOLS_MAX];
     uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
     size_t seen_words;
-    unsigned n_segments;      /* bits that are set */
-    void *owner;              /* the shell's */
-    struct list reclaim_link; /* in core->reclaiming while it is to be asked */
-    struct list link;         /* in core->sessions */
+    unsigned n_segments;           /* bits that are set */
+    const struct proto_page *page; /* what it shares with the daemon; NULL: nothing yet */
+    void *owner;                   /* the shell's */
+    struct list reclaim_link;      /* in core->reclaiming while it is to be asked */
+    struct list link;              /* in core->sessions */
 };
 
 /* Makes room to remember the segment. Returns 0 or -ENOMEM. */

@@ -16,9 +16,10 @@
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
 
 static const uint16_t operations[] = {
-    PROTO_HELLO, PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,       PROTO_ATTACH,
-    PROTO_QUERY, PROTO_OPENED,     PROTO_BYE,     PROTO_SPLIT,   PROTO_HELLO_REPLY, PROTO_POOLS,
-    PROTO_LEASE, PROTO_OK,         PROTO_TOKEN,   PROTO_INFO,    PROTO_ERROR,
+    PROTO_HELLO,    PROTO_LIST_POOLS,  PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,
+    PROTO_ATTACH,   PROTO_QUERY,       PROTO_OPENED,  PROTO_BYE,     PROTO_SPLIT,
+    PROTO_ASK_PAGE, PROTO_HELLO_REPLY, PROTO_POOLS,   PROTO_LEASE,   PROTO_OK,
+    PROTO_TOKEN,    PROTO_INFO,        PROTO_ERROR,   PROTO_PAGE,
 };
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -150,6 +151,10 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
             message->release.size_bytes = random_size(PROTO_SIZE_MAX / 1024) * 512;
             message->release.offset_bytes = random_to(PROTO_SIZE_MAX / 1024) * 512;
         }
+        if (random_to(1) && operation == PROTO_RELEASE) {
+            message->release.fence = (uint32_t)random_size(PROTO_PAGE_FENCES);
+            message->release.fence_value = random64();
+        }
         break;
     case PROTO_SHARE:
     case PROTO_QUERY:
@@ -186,6 +191,9 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->info.pool = (uint32_t)random_size(UINT32_MAX);
         message->info.holders = (uint32_t)random_size(UINT32_MAX);
         message->info.shared = (uint32_t)random_to(1);
+        break;
+    case PROTO_PAGE:
+        message->page.size_bytes = PROTO_PAGE_BYTES;
         break;
     case PROTO_ERROR:
         message->failure.error = (uint32_t)random_to(PROTO_E_MAX - 1) + 1;

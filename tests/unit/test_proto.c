@@ -75,13 +75,16 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 24 && message->acquire.reserved == 0 && message->acquire.size_bytes >= 1 &&
                message->acquire.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_RELEASE:
-        return size == 32 && message->release.offset_bytes % 512 == 0 &&
-               message->release.size_bytes % 512 == 0 && message->release.offset_bytes <= PROTO_SIZE_MAX &&
+        return size == 48 && message->release.reserved == 0 && message->release.fence <= PROTO_PAGE_FENCES &&
+               (message->release.fence > 0 || message->release.fence_value == 0) &&
+               message->release.offset_bytes % 512 == 0 && message->release.size_bytes % 512 == 0 &&
+               message->release.offset_bytes <= PROTO_SIZE_MAX &&
                message->release.size_bytes <= PROTO_SIZE_MAX &&
                message->release.offset_bytes + message->release.size_bytes <= PROTO_SIZE_MAX &&
                (message->release.size_bytes > 0 || message->release.offset_bytes == 0);
     case PROTO_SPLIT:
-        return size == 32 && message->split.offset_bytes % 512 == 0 &&
+        return size == 48 && message->split.fence == 0 && message->split.reserved == 0 &&
+               message->split.fence_value == 0 && message->split.offset_bytes % 512 == 0 &&
                message->split.offset_bytes <= PROTO_SIZE_MAX && message->split.size_bytes % 512 == 0 &&
                message->split.size_bytes >= 512 && message->split.size_bytes <= PROTO_SIZE_MAX &&
                message->split.offset_bytes + message->split.size_bytes <= PROTO_SIZE_MAX;
@@ -111,6 +114,8 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->info.holders >= 1 && message->info.segment != 0 && message->info.pool != 0 &&
                block_promises_hold(message->info.offset_bytes, message->info.size_bytes,
                                    message->info.capacity_bytes);
+    case PROTO_PAGE:
+        return size == 8 && message->page.size_bytes == PROTO_PAGE_BYTES && message->page.reserved == 0;
     case PROTO_ERROR:
         return message->failure.error >= 1 && message->failure.error <= PROTO_E_MAX &&
                message->failure.text_length <= PROTO_TEXT_MAX && size == 8 + message->failure.text_length &&

@@ -60,7 +60,7 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
-        message->release = (struct proto_release){1, 1, 512, 512};
+        message->release = (struct proto_release){1, 1, 512, 512, 0, 0, 0};
         break;
     case PROTO_OPENED:
         message->opened.segment = 9;
@@ -71,6 +71,9 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         break;
     case PROTO_INFO:
         message->info = (struct proto_info){9, 512, 1000, 1024, 1, 1, 0, 0};
+        break;
+    case PROTO_PAGE:
+        message->page = (struct proto_page_reply){PROTO_PAGE_BYTES, 0};
         break;
     case PROTO_ERROR:
         proto_failure_set(&message->failure, PROTO_E_STALE, "lease %d", 5);
@@ -129,6 +132,10 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, PROTO_SIZE_MAX},
         {PROTO_RELEASE, BODY(proto_release, size_bytes), U64, UINT64_MAX - 511},
         {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, UINT64_MAX - 511},
+        {PROTO_RELEASE, BODY(proto_release, fence), U32, PROTO_PAGE_FENCES + 1},
+        {PROTO_RELEASE, BODY(proto_release, fence), U32, UINT32_MAX},
+        {PROTO_RELEASE, BODY(proto_release, reserved), U32, 1},
+        {PROTO_RELEASE, BODY(proto_release, fence_value), U64, 1}, /* its fence is 0 */
         {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, 1},
         {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, PROTO_SIZE_MAX},
         {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, UINT64_MAX - 511},
@@ -136,6 +143,9 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, 513},
         {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, PROTO_SIZE_MAX},
         {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, UINT64_MAX - 511},
+        {PROTO_SPLIT, BODY(proto_release, fence), U32, 1},
+        {PROTO_SPLIT, BODY(proto_release, reserved), U32, 1},
+        {PROTO_SPLIT, BODY(proto_release, fence_value), U64, 1},
         {PROTO_OPENED, BODY(proto_opened, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 10},
@@ -172,6 +182,9 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_INFO, BODY(proto_info, holders), U32, 0},
         {PROTO_INFO, BODY(proto_info, shared), U32, 2},
         {PROTO_INFO, BODY(proto_info, reserved), U32, 1},
+        {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, 0},
+        {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, PROTO_PAGE_BYTES * 2},
+        {PROTO_PAGE, BODY(proto_page_reply, reserved), U32, 1},
         {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
         {PROTO_ERROR, BODY(proto_failure, text_length), U32, 6},
@@ -271,13 +284,14 @@ static void malformed_utf8_is_refused(void **state) {
     }
 }
 
-static void a_described_memfd_and_a_reply_that_says_so_bring_a_descriptor(void **state) {
+static void a_described_memfd_a_page_and_a_reply_that_says_so_bring_a_descriptor(void **state) {
     (void)state;
     static struct proto_message message;
 
     for (size_t i = 0; i < LENGTH(operations); i++) {
         plain_message(operations[i], &message);
-        assert_int_equal(proto_message_fds(&message), operations[i] == PROTO_LEASE);
+        assert_int_equal(proto_message_fds(&message),
+                         operations[i] == PROTO_LEASE || operations[i] == PROTO_PAGE);
     }
     plain_message(PROTO_LEASE, &message);
     message.lease.description.kind = PROTO_SEGMENT_LEGACY_IPC;
@@ -419,7 +433,7 @@ int main(void) {
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
         cmocka_unit_test(malformed_utf8_is_refused),
-        cmocka_unit_test(a_described_memfd_and_a_reply_that_says_so_bring_a_descriptor),
+        cmocka_unit_test(a_described_memfd_a_page_and_a_reply_that_says_so_bring_a_descriptor),
         cmocka_unit_test(numbers_have_names),
         cmocka_unit_test(failure_text_is_cut_between_characters),
         cmocka_unit_test(failure_text_is_made_printable),

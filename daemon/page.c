@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/page.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+int page_make(struct page *page) {
+    _cleanup_(close_fdp) int fd = memfd_create("gpupool-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -errno;
+    if (ftruncate(fd, PROTO_PAGE_BYTES) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        return -errno;
+    void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return -errno;
+    page->fd = take_fd(&fd);
+    page->memory = memory;
+    return 0;
+}
+
+void page_drop(struct page *page) {
+    if (page->memory != NULL)
+        munmap((void *)page->memory, PROTO_PAGE_BYTES);
+    page->memory = NULL;
+    page->fd = close_fd(page->fd);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROTO_PAGE_H
+#define PROTO_PAGE_H
+/*
+ * The page: memory that a session shares with the daemon. The daemon makes it (a memfd, zero, sealed against
+ * a change of size), both map it; the client writes, the daemon only reads. What it reads there is the
+ * client's word and no more: it decides when the client's own memory comes back, and what the stats say of
+ * this session.
+ *
+ * Fences: 64-bit words that the client's streams write, each by one stream, in ascending order. A fence is
+ * ready when the word has reached its value: proto_fence_is_ready().
+ *
+ * Counters: one line for each thread and pool (a process's heap for it), written by the thread alone with
+ * plain stores. Sums over the lines of a pool are what the session did, modulo 2^64: what one thread takes
+ * another may give back. A line is in use when its pool is not 0; the sums of a thread that ended stay in its
+ * line, which another may go on with.
+ */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/limits.h"
+
+struct proto_counters {
+    _Atomic uint32_t pool; /* id; 0: the line is not in use */
+    uint32_t reserved;
+    _Atomic uint64_t hits;        /* buffers that were taken without a message to the daemon */
+    _Atomic uint64_t misses;      /* and with one */
+    _Atomic uint64_t taken_bytes; /* capacity of the buffers that were taken, */
+    _Atomic uint64_t given_bytes; /* and given back: the difference is in use */
+    uint64_t reserved2[3];
+};
+_Static_assert(sizeof(struct proto_counters) == 64, "a cache line, so that threads do not share one");
+
+#define PROTO_PAGE_COUNTERS ((PROTO_PAGE_BYTES - PROTO_PAGE_FENCES * 8u) / 64u)
+
+struct proto_page {
+    _Atomic uint64_t fences[PROTO_PAGE_FENCES];
+    struct proto_counters counters[PROTO_PAGE_COUNTERS];
+};
+_Static_assert(sizeof(struct proto_page) == PROTO_PAGE_BYTES, "the page is what its memfd is");
+
+/* Whether a word has reached a value, in cyclic order (as cuStreamWaitValue64's GEQ has it). */
+static inline bool proto_fence_is_ready(uint64_t word, uint64_t value) {
+    return (int64_t)(word - value) >= 0;
+}
+
+#endif
