@@ -13,7 +13,13 @@
  * Counters: one line for each thread and pool (a process's heap for it), written by the thread alone with
  * plain stores. Sums over the lines of a pool are what the session did, modulo 2^64: what one thread takes
  * another may give back. A line is in use when its pool is not 0; the sums of a thread that ended stay in its
- * line, which another may go on with.
+ * line, which another may go on with, for the same pool. Lines are taken into use from the lowest up and stay
+ * in use: the daemon looks no further than the first whose pool is 0.
+ *
+ * What is counted is memory of leases that only this session holds, from which its buffers are cut (extents).
+ * Buffers that are shared blocks, here or attached, are not: the daemon knows who holds these, and counts them
+ * as in use. So the client counts a buffer as given when it splits it off to share it, and does not count its
+ * release.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
