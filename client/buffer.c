@@ -373,6 +373,8 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
         return error_prefix(r, "gpupool_share");
     if (ret_token == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
+    if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
     if (piece != NULL && !piece->split_off) {
         r = split_off(client, piece);
         if (r < 0)
@@ -382,7 +384,9 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
         connection_request(&client->connection, PROTO_SHARE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.share = lease_of(buffer, piece);
+    struct proto_lease_name name = lease_of(buffer, piece);
+    request->message.share = (struct proto_share){
+        .lease = name.lease, .generation = name.generation, .size_bytes = buffer->size_bytes};
     r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
     if (r < 0)
         return fail_buffer(r, "sharing", buffer);

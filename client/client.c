@@ -55,7 +55,7 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
                                  "options: this library (%s) is too old for one that is set",
                                  GPUPOOL_VERSION);
         memcpy(&own, options, size < sizeof own ? size : sizeof own);
-        if ((own.flags & ~(GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_CACHE)) != 0 || own.reserved != 0)
+        if ((own.flags & ~(GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE)) != 0 || own.reserved != 0)
             return error_set(GPUPOOL_E_INVALID, "options.flags is 0x%x: unknown flags", own.flags);
     }
     if (own.socket == NULL)
@@ -144,7 +144,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     r = connection_open(&client->connection, client->socket_path, deadline_ns);
     if (r < 0)
         return r;
-    bool has_cache = (own.flags & GPUPOOL_OPEN_CACHE) != 0;
+    bool has_cache = (own.flags & GPUPOOL_OPEN_NO_CACHE) == 0;
     _cleanup_(close_fdp) int reclaim_fd = -1;
     r = client_greet(client, deadline_ns, has_cache, &reclaim_fd);
     if (r < 0)

@@ -307,7 +307,8 @@ static int handle_share(struct connection *connection, const struct proto_messag
     if (getrandom(fresh.bytes, sizeof fresh.bytes, 0) != (ssize_t)sizeof fresh.bytes)
         return connection_send_error(connection, message->header.request, PROTO_E_DRIVER,
                                      "the kernel gave no random bytes");
-    int r = core_share(connection->session, &message->share, &fresh, &reply.token);
+    const struct proto_lease_name name = {message->share.lease, message->share.generation};
+    int r = core_share(connection->session, &name, message->share.size_bytes, &fresh, &reply.token);
     if (r != 0)
         return connection_refuse(connection, message->header.request, r);
     return connection_send(connection, &reply, -1);

@@ -89,6 +89,11 @@ SIZE_OF(proto_lease_name, 16);
 OFFSET_OF(proto_lease_name, lease, 0);
 OFFSET_OF(proto_lease_name, generation, 8);
 
+SIZE_OF(proto_share, 24);
+OFFSET_OF(proto_share, lease, 0);
+OFFSET_OF(proto_share, generation, 8);
+OFFSET_OF(proto_share, size_bytes, 16);
+
 SIZE_OF(proto_token, PROTO_TOKEN_BYTES);
 SIZE_OF(proto_opened, 8);
 
@@ -302,6 +307,10 @@ static const char *check_split(const struct proto_message *message) {
     return NULL;
 }
 
+static const char *check_share(const struct proto_message *message) {
+    return message->share.size_bytes > PROTO_SIZE_MAX ? "SHARE: size out of range" : NULL;
+}
+
 static const char *check_opened(const struct proto_message *message) {
     return message->opened.segment == 0 ? "OPENED: segment id 0" : NULL;
 }
@@ -401,8 +410,8 @@ static const struct operation operations[] = {
                        check_acquire},
     [PROTO_RELEASE] = {"RELEASE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_release),
                        check_release},
-    [PROTO_SHARE] = {"SHARE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_lease_name),
-                     NULL},
+    [PROTO_SHARE] = {"SHARE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_share),
+                     check_share},
     [PROTO_ATTACH] = {"ATTACH", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_token), NULL},
     [PROTO_QUERY] = {"QUERY", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_lease_name),
                      NULL},

@@ -165,9 +165,14 @@ struct proto_release {
 /* SPLIT's body is RELEASE's, with a size above 0 and no fence. The part leaves the old lease as a release in part does, but never
  * returns to the pool: it is the block of the new lease, whose size and capacity are the part's. */
 
-/* SHARE, QUERY: which lease. */
+/* QUERY: which lease. */
 struct proto_lease_name {
     uint64_t lease, generation;
+};
+
+struct proto_share {
+    uint64_t lease, generation;
+    uint64_t size_bytes; /* what those who attach are told: up to the block's capacity; 0: the size that it has */
 };
 
 struct proto_token {
@@ -225,7 +230,8 @@ struct proto_message {
         struct proto_pools pools;
         struct proto_acquire acquire;
         struct proto_release release, split;
-        struct proto_lease_name share, query;
+        struct proto_share share;
+        struct proto_lease_name query;
         struct proto_token attach, token;
         struct proto_opened opened;
         struct proto_lease lease;

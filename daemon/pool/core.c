@@ -242,12 +242,17 @@ int core_split(struct session *session, const struct proto_release *split, struc
     return lease_split(lease, split->offset_bytes, split->size_bytes, ret_lease);
 }
 
-int core_share(struct session *session, const struct proto_lease_name *name, const struct proto_token *fresh,
-               struct proto_token *ret_token) {
+int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
+               const struct proto_token *fresh, struct proto_token *ret_token) {
     struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
     if (lease == NULL)
         return PROTO_E_STALE;
-    return block_share(session->core, lease->block, fresh, ret_token);
+    if (size_bytes > lease->block->capacity_bytes)
+        return PROTO_E_INVALID;
+    int r = block_share(session->core, lease->block, fresh, ret_token);
+    if (r == 0 && size_bytes > 0)
+        lease->block->size_bytes = size_bytes;
+    return r;
 }
 
 int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease) {

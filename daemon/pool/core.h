@@ -109,10 +109,10 @@ int core_release(struct session *session, const struct proto_release *release, u
  * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT, -ENOMEM. */
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease);
 
-/* Names the lease's block; fresh are random bytes for the case that it has no token yet. 0, PROTO_E_STALE,
- * -ENOMEM. */
-int core_share(struct session *session, const struct proto_lease_name *name, const struct proto_token *fresh,
-               struct proto_token *ret_token);
+/* Names the lease's block; fresh are random bytes for the case that it has no token yet. size_bytes:
+ * what those who attach are told; 0: as before. 0, PROTO_E_STALE, PROTO_E_INVALID, -ENOMEM. */
+int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
+               const struct proto_token *fresh, struct proto_token *ret_token);
 
 /* Takes a further lease on a shared block. 0, PROTO_E_NO_TOKEN (unknown, gone, another tenant's),
  * PROTO_E_LIMIT, -ENOMEM. */

@@ -156,13 +156,13 @@ static double hand_over(void *stream) {
 
 int main(int argc, char **argv) {
     static const uint64_t sizes[] = {512, 4 * KIB, 64 * KIB, 1 * MIB, 64 * MIB, 1 * GIB};
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT, uncached = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *plain;
     void *stream = GPUPOOL_NO_STREAM;
     FILE *json = argc == 3 && strcmp(argv[1], "--json") == 0 ? fopen(argv[2], "we") : NULL;
 
-    options.flags = GPUPOOL_OPEN_CACHE;
-    if (gpupool_open(NULL, &plain) < 0 || gpupool_open(&options, &client) < 0)
+    uncached.flags = GPUPOOL_OPEN_NO_CACHE;
+    if (gpupool_open(&uncached, &plain) < 0 || gpupool_open(&options, &client) < 0)
         fail("open");
     is_device = gpupool_gpu_kind(client) != GPUPOOL_GPU_NONE;
     if ((is_device ? gpupool_device_pool(client, 0, &pool) : gpupool_host_pool(client, -1, &pool)) < 0)

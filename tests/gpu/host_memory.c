@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
     check_that_nothing_is_disturbed(client, device_pool);
     check_that_nothing_is_disturbed(client, host_pool);
     check_that_captures_go_on(device_pool, host_pool, 0);
-    check_that_captures_go_on(device_pool, host_pool, GPUPOOL_OPEN_CACHE);
+    check_that_captures_go_on(device_pool, host_pool, GPUPOOL_OPEN_NO_CACHE);
 
     need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess,
          "cudaStreamCreateWithFlags");

@@ -56,7 +56,7 @@ static inline struct gpupool_client *open_client(const struct test_daemon *daemo
 
 /* One that gives nothing back by itself. */
 static inline struct gpupool_client *open_cached(void) {
-    return open_client(&daemon_, GPUPOOL_OPEN_CACHE, GPUPOOL_FOREVER);
+    return open_client(&daemon_, 0, GPUPOOL_FOREVER);
 }
 
 /* Closes, after which nothing of it is left in the daemon. */

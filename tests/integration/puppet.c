@@ -120,7 +120,8 @@ int puppet_call(struct puppet *puppet, const struct puppet_command *command) {
 }
 
 int puppet_open(struct puppet *puppet, const char *socket) {
-    struct puppet_command command = {.verb = PUPPET_OPEN, .client = puppet->client};
+    struct puppet_command command = {
+        .verb = PUPPET_OPEN, .client = puppet->client, .flags = GPUPOOL_OPEN_NO_CACHE};
     snprintf(command.text, sizeof command.text, "%s", socket);
     return puppet_call(puppet, &command);
 }

@@ -262,7 +262,7 @@ static void trim_gives_back_all_but_what_is_in_use(void **state) {
 }
 
 static void decay(unsigned kind) {
-    struct gpupool_client *client = open_client(&daemon_, GPUPOOL_OPEN_CACHE, 50 * NS_PER_MS);
+    struct gpupool_client *client = open_client(&daemon_, 0, 50 * NS_PER_MS);
 
     struct gpupool_buffer whole = acquire(client, kind, 8 * MIB, NULL), held;
     MUST(gpupool_release(client, &whole, NULL));
@@ -390,7 +390,7 @@ static void reclaim(unsigned kind) {
     empty_the_pools();
     puppet_start(&puppet, &daemon_);
     PUPPET_MUST(&puppet, puppet_call(&puppet, &(struct puppet_command){.verb = PUPPET_OPEN,
-                                                                       .flags = GPUPOOL_OPEN_CACHE}));
+                                                                       .flags = 0}));
     client = open_cached();
     buffer = acquire(client, kind, large, NULL);
     held = acquire(client, kind, 4 * MIB, NULL);

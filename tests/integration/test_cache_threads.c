@@ -466,7 +466,7 @@ static void hits_go_on_without_a_daemon(void **state) {
     (void)state;
     for (unsigned i = 0; i < count; i++) {
         daemon_start(&daemon, &(struct daemon_options){.config = test_config(text, POOL_MIB, POOL_MIB)});
-        struct gpupool_client *client = open_client(&daemon, GPUPOOL_OPEN_CACHE, GPUPOOL_FOREVER);
+        struct gpupool_client *client = open_client(&daemon, 0, GPUPOOL_FOREVER);
         uint32_t pool = pool_of(client, kinds[i]);
         struct gpupool_buffer buffer = acquire(client, kinds[i], 4096, NULL), large;
         struct gpupool_buffer shared = acquire(client, kinds[i], 4096, NULL);
@@ -507,7 +507,7 @@ static int try_in_child(struct gpupool_client *client, uint32_t pool, struct gpu
     if (TEST_IS_THREAD_SANITIZED) /* it wants no threads in a forked child */
         return 0;
     /* a client of its own is fine */
-    client = open_client(&daemon_, GPUPOOL_OPEN_CACHE | GPUPOOL_OPEN_NO_CUDA, GPUPOOL_FOREVER);
+    client = open_client(&daemon_, GPUPOOL_OPEN_NO_CUDA, GPUPOOL_FOREVER);
     for (unsigned i = 0; i < 3; i++) {
         buffer = acquire(client, GPUPOOL_POOL_HOST, 4096, NULL);
         if (puppet_write_pattern(client, &buffer, 5, NULL) != 0 ||

@@ -226,7 +226,8 @@ static void a_forked_child_is_refused_and_its_parent_goes_on(void **state) {
 }
 
 static void a_forked_child_with_the_socket_is_no_sign_of_life(void **state) {
-    struct puppet_command open_plain = {.verb = PUPPET_OPEN, .flags = GPUPOOL_OPEN_NO_CUDA};
+    struct puppet_command open_plain = {.verb = PUPPET_OPEN,
+                                        .flags = GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE};
     struct puppet parent;
 
     (void)state;

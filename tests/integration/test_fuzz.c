@@ -86,6 +86,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
             message.release.offset_bytes = 512, message.release.size_bytes = 1024;
         break;
     case PROTO_SHARE:
+        message.share = (struct proto_share){.lease = lease,
+                                             .generation = 1 + test_random(random) % 1000,
+                                             .size_bytes = test_random(random) % 5000};
+        break;
     case PROTO_QUERY:
         message.query =
             (struct proto_lease_name){.lease = lease, .generation = 1 + test_random(random) % 1000};

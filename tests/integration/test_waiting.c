@@ -182,7 +182,8 @@ static void a_growing_host_pool_holds_nobody_up(void **state) {
     }
     puppet_start(&large, &daemon);
     PUPPET_MUST(&large, puppet_call(&large, &(struct puppet_command){.verb = PUPPET_OPEN,
-                                                                     .flags = GPUPOOL_OPEN_NO_CUDA}));
+                                                                     .flags = GPUPOOL_OPEN_NO_CUDA |
+                                                                              GPUPOOL_OPEN_NO_CACHE}));
     puppet_send_acquire(&large, 0, GPUPOOL_POOL_HOST, LARGE_MIB * MIB, GPUPOOL_FOREVER);
     WAIT_UNTIL(daemon_pool(&daemon, "host", 0, "growing_bytes") > 0 || puppet_has_answered(&large));
     unsigned rounds = 0;

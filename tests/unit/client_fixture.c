@@ -30,6 +30,7 @@ int tear_down(void **state) {
 struct gpupool_options options_for(const char *path) {
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     options.socket = path;
+    options.flags = GPUPOOL_OPEN_NO_CACHE; /* each call is a message that the false daemon sees */
     options.connect_timeout_ns = PATIENT_NS;
     options.answer_timeout_ns = PATIENT_NS;
     return options;

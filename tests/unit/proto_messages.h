@@ -157,8 +157,11 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         }
         break;
     case PROTO_SHARE:
-    case PROTO_QUERY:
         random_bytes(&message->share, sizeof message->share);
+        message->share.size_bytes = random_size(PROTO_SIZE_MAX);
+        break;
+    case PROTO_QUERY:
+        random_bytes(&message->query, sizeof message->query);
         break;
     case PROTO_ATTACH:
     case PROTO_TOKEN:

@@ -530,7 +530,7 @@ static void host_pools_work_without_touching_a_gpu(void **state) {
     void *stream;
 
     false_daemon_run(&daemon_);
-    options.flags = GPUPOOL_OPEN_NO_CUDA;
+    options.flags |= GPUPOOL_OPEN_NO_CUDA;
     assert_ok(gpupool_open(&options, &client));
     assert_int_equal(gpu_sim_fail("any", 1, GPU_ERROR_UNKNOWN), 0);
     assert_ok(gpupool_pools(client, pools, 3, &count));

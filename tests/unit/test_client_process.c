@@ -47,7 +47,7 @@ static int forked_child(struct gpupool_client *client, struct gpupool_buffer *bu
         gpupool_stream_synchronize(client, 0, NULL) != GPUPOOL_E_FORKED)
         return 2;
     gpupool_close(client);
-    options.flags = GPUPOOL_OPEN_NO_CUDA;
+    options.flags |= GPUPOOL_OPEN_NO_CUDA;
     if (gpupool_open(&options, &own) != 0)
         return 3;
     if (gpupool_acquire(own, FALSE_POOL_HOST, 1, NULL, GPUPOOL_NOW, 0, &other) != 0)

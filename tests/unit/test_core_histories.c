@@ -196,7 +196,7 @@ static void step_share(struct model *model) {
     const struct proto_lease_name name = {model->leases[l].id, model->leases[l].generation};
     const struct proto_token fresh = token_make(++model->next_token);
     struct proto_token token;
-    must(core_share(model->sessions[model->leases[l].session].session, &name, &fresh, &token) == 0);
+    must(core_share(model->sessions[model->leases[l].session].session, &name, 0, &fresh, &token) == 0);
     if (!block->shared)
         block->token = model->next_token;
     block->shared = true;

@@ -65,7 +65,7 @@ static void names_of_no_lease_are_refused(void **state) {
     for (unsigned round = 0; round < 2; round++) { /* with an empty table, and with one lease: 1, 1 */
         for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
             assert_int_equal(release(session, names[i], 0), PROTO_E_STALE);
-            assert_int_equal(core_share(session, &names[i], &fresh, &token), PROTO_E_STALE);
+            assert_int_equal(core_share(session, &names[i], 0, &fresh, &token), PROTO_E_STALE);
             assert_int_equal(core_query(session, &names[i], &info), PROTO_E_STALE);
         }
         if (round == 0)
@@ -92,7 +92,7 @@ static void a_lease_has_no_name_before_its_answer(void **state) {
     assert_int_equal(release_part(session, guess, 0, 4096, 0), PROTO_E_STALE);
     assert_int_equal(core_query(session, &guess, &info), PROTO_E_STALE);
     assert_int_equal(split(session, guess, 0, 4096, &part), PROTO_E_STALE);
-    assert_int_equal(core_share(session, &guess, &token, &token), PROTO_E_STALE);
+    assert_int_equal(core_share(session, &guess, 0, &token, &token), PROTO_E_STALE);
     struct lease *lease = expect_granted(core, session, 1);
     assert_int_equal(lease->id, guess.lease);
     assert_int_equal(release(session, name_of(lease), 0), 0);
@@ -113,7 +113,7 @@ static void the_lease_of_another_session_cannot_be_used(void **state) {
     struct lease *lease = take_growing(one, pool, MIB, 0);
     const struct proto_lease_name name = name_of(lease);
     assert_int_equal(release(two, name, 0), PROTO_E_STALE);
-    assert_int_equal(core_share(two, &name, &fresh, &token), PROTO_E_STALE);
+    assert_int_equal(core_share(two, &name, 0, &fresh, &token), PROTO_E_STALE);
     assert_int_equal(core_query(two, &name, &info), PROTO_E_STALE);
     assert_true(describe(lease, NULL));
     assert_true(describe(take(two, pool, MIB, 0), NULL)); /* each session is told of a segment itself */
@@ -133,9 +133,9 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     struct proto_token token;
     (void)state;
 
-    assert_int_equal(core_share(one, &name, &first, &token), 0);
+    assert_int_equal(core_share(one, &name, 0, &first, &token), 0);
     assert_memory_equal(&token, &first, sizeof token);
-    assert_int_equal(core_share(one, &name, &second, &token), 0); /* it has one */
+    assert_int_equal(core_share(one, &name, 0, &second, &token), 0); /* it has one */
     assert_memory_equal(&token, &first, sizeof token);
     assert_int_equal(core_attach(two, &second, &other), PROTO_E_NO_TOKEN);
     assert_int_equal(core_attach(stranger, &first, &other), PROTO_E_NO_TOKEN);
@@ -148,8 +148,29 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     assert_true(describe(other, NULL));
     assert_int_equal(pool->leased_bytes, MIB); /* charged once */
     const struct proto_lease_name other_name = name_of(other);
-    assert_int_equal(core_share(two, &other_name, &second, &token), 0); /* whoever asks, it is the same */
+    assert_int_equal(core_share(two, &other_name, 0, &second, &token), 0); /* whoever asks, it is the same */
     assert_memory_equal(&token, &first, sizeof token);
+    core_destroy(core);
+}
+
+static void who_attaches_is_told_the_size_that_the_sharer_said(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    struct lease *lease = take_growing(one, pool, MIB, 0), *other = NULL;
+    const struct proto_lease_name name = name_of(lease);
+    const struct proto_token fresh = token_of(1);
+    struct proto_token token;
+    (void)state;
+
+    assert_int_equal(core_share(one, &name, MIB + 1, &fresh, &token), PROTO_E_INVALID);
+    assert_int_equal(query(one, lease).shared, 0);
+    assert_int_equal(core_share(one, &name, 1000, &fresh, &token), 0);
+    assert_int_equal(core_attach(two, &token, &other), 0);
+    assert_int_equal(query(two, other).size_bytes, 1000);
+    assert_int_equal(query(two, other).capacity_bytes, MIB);
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(query(two, other).size_bytes, 1000);
     core_destroy(core);
 }
 
@@ -163,7 +184,7 @@ static void a_shared_block_is_free_when_its_last_lease_goes(void **state) {
     struct proto_token token;
     (void)state;
 
-    assert_int_equal(core_share(one, &name, &fresh, &token), 0);
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &other), 0);
     assert_int_equal(core_attach(two, &token, &again), 0); /* as often as it likes */
     assert_int_equal(query(one, lease).holders, 3);
@@ -187,7 +208,7 @@ static void a_shared_block_cannot_be_given_back_in_parts(void **state) {
     struct proto_token token;
     (void)state;
 
-    assert_int_equal(core_share(session, &name, &fresh, &token), 0);
+    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
     assert_int_equal(release_part(session, name, 0, 512, 0), PROTO_E_SHARED);
     assert_int_equal(release(session, name, 0), 0);
     core_destroy(core);
@@ -204,7 +225,7 @@ static void what_only_the_dead_hold_cannot_be_attached(void **state) {
     struct proto_token token;
     (void)state;
 
-    assert_int_equal(core_share(one, &name, &fresh, &token), 0);
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &other), 0);
     lose_session(one, 1);
     assert_int_equal(pool->leased_bytes, MIB); /* somebody alive is on it */
@@ -308,7 +329,7 @@ static void a_sessions_leases_have_a_limit(void **state) {
     ask(one, pool, 1, 512, NS_FOREVER, 0);
     assert_non_null(strstr(expect_refused(core, one, 1, PROTO_E_LIMIT), "session_leases_limit"));
     const struct proto_lease_name name = name_of(take(two, pool, 512, 0));
-    assert_int_equal(core_share(two, &name, &fresh, &token), 0);
+    assert_int_equal(core_share(two, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(one, &token, &attached), PROTO_E_LIMIT);
     assert_int_equal(release(one, name_of(lease), 0), 0);
     assert_int_equal(core_attach(one, &token, &attached), 0);
@@ -431,6 +452,7 @@ int main(void) {
         cmocka_unit_test(a_lease_has_no_name_before_its_answer),
         cmocka_unit_test(the_lease_of_another_session_cannot_be_used),
         cmocka_unit_test(a_token_opens_the_block_to_its_own_tenant_only),
+        cmocka_unit_test(who_attaches_is_told_the_size_that_the_sharer_said),
         cmocka_unit_test(a_shared_block_is_free_when_its_last_lease_goes),
         cmocka_unit_test(a_shared_block_cannot_be_given_back_in_parts),
         cmocka_unit_test(what_only_the_dead_hold_cannot_be_attached),

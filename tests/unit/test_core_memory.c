@@ -175,7 +175,7 @@ static void scenario(void) {
 
     struct lease *shared = take_one(one, pool, 64 * KIB);
     const struct proto_lease_name name = name_of(shared);
-    twice(core, core_share(one, &name, &fresh, &token));
+    twice(core, core_share(one, &name, 0, &fresh, &token));
     twice(core, core_attach(two, &token, &attached));
     describe(attached, NULL);
 

@@ -222,7 +222,7 @@ static void what_cannot_be_split_stays_as_it_is(void **state) {
     core->session_leases_limit = 1;
     assert_int_equal(split(session, name, 0, MIB, &part), PROTO_E_LIMIT);
     core->session_leases_limit = 2;
-    assert_int_equal(core_share(session, &name, &fresh, &token), 0);
+    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
     assert_int_equal(split(session, name, 0, MIB, &part), PROTO_E_SHARED);
     assert_int_equal(core_attach(other, &token, &attached), 0);
     assert_int_equal(split(other, name_of(attached), 0, MIB, &part), PROTO_E_SHARED);
@@ -245,7 +245,7 @@ static void a_lease_that_was_split_off_is_shared_without_the_rest(void **state) 
     struct proto_lease_name name = name_of(take_growing(one, pool, 8 * MIB, 0));
     assert_int_equal(split(one, name, MIB, MIB, &part), 0);
     const struct proto_lease_name part_name = name_of(part);
-    assert_int_equal(core_share(one, &part_name, &fresh, &token), 0);
+    assert_int_equal(core_share(one, &part_name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &attached), 0);
     assert_int_equal(query(two, attached).offset_bytes, MIB);
     assert_int_equal(query(two, attached).capacity_bytes, MIB);

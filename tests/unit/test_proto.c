@@ -89,6 +89,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->split.size_bytes >= 512 && message->split.size_bytes <= PROTO_SIZE_MAX &&
                message->split.offset_bytes + message->split.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_SHARE:
+        return size == 24 && message->share.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_QUERY:
         return size == 16;
     case PROTO_ATTACH:

@@ -146,6 +146,8 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_SPLIT, BODY(proto_release, fence), U32, 1},
         {PROTO_SPLIT, BODY(proto_release, reserved), U32, 1},
         {PROTO_SPLIT, BODY(proto_release, fence_value), U64, 1},
+        {PROTO_SHARE, BODY(proto_share, size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_SHARE, BODY(proto_share, size_bytes), U64, UINT64_MAX},
         {PROTO_OPENED, BODY(proto_opened, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 10},

@@ -75,8 +75,8 @@ enum gpupool_gpu {
 };
 
 /** gpupool_options.flags */
-#define GPUPOOL_OPEN_CACHE   2u /**< keep released memory in this process, see gpupool_trim() */
-#define GPUPOOL_OPEN_NO_CUDA 1u /**< never touch CUDA in this process: host pools only, mapped but not registered */
+#define GPUPOOL_OPEN_NO_CUDA  1u /**< never touch CUDA in this process: host pools only, mapped but not registered */
+#define GPUPOOL_OPEN_NO_CACHE 2u /**< each buffer is a lease of its own, taken and given back by a message; see gpupool_trim() */
 
 /** Options of gpupool_open(). Start from GPUPOOL_OPTIONS_INIT; members left 0 take the defaults. */
 struct gpupool_options {
@@ -93,7 +93,7 @@ struct gpupool_options {
     uint64_t answer_timeout_ns;   /**< for an answer, beyond the time that the call itself may wait. 0: 30 s */
     uint32_t flags;               /**< GPUPOOL_OPEN_… */
     uint32_t reserved;
-    /** With GPUPOOL_OPEN_CACHE: after so long without use, memory goes back to the daemon. 0: 10 s. GPUPOOL_FOREVER: it
+    /** Of the cache: after so long without use, memory goes back to the daemon. 0: 10 s. GPUPOOL_FOREVER: it
      * stays until the daemon asks for it. */
     uint64_t decay_ns;
 };
@@ -212,13 +212,13 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
                                void *stream);
 
 /**
- * Gives memory that this client keeps idle back to the daemon; waits for the streams that used it first. Only a client that was opened
- * with GPUPOOL_OPEN_CACHE keeps any. It then answers most calls from memory of its own: a released buffer stays in the
- * process, for the next acquire on the same stream, which needs no waiting because the stream orders the work. Memory
- * goes back by this call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library
- * runs a thread for that.
+ * Gives memory that this client keeps idle back to the daemon; waits for the streams that used it first. A client keeps
+ * what is released, and answers most calls from that: a released buffer stays in the process, for the next acquire on the
+ * same stream, which needs no waiting because the stream orders the work. Memory goes back by this call, after a time
+ * without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for that. A client that was
+ * opened with GPUPOOL_OPEN_NO_CACHE keeps nothing.
  *
- * What to know with the cache: destroy a stream only after its work is done and gpupool_trim() was called, because the
+ * What to know of the cache: destroy a stream only after its work is done and gpupool_trim() was called, because the
  * driver may give its handle to another stream. Hold what was acquired while a stream is captured for as long as the graph
  * is used. The stats count what a client keeps as leased.
  *
