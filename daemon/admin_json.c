@@ -219,6 +219,7 @@ static cJSON *describe_pool(const struct pool *pool) {
     put_integer(object, "limit_bytes", pool->limit_bytes);
     put_integer(object, "step_bytes", pool->step_bytes);
     put_integer(object, "reserve_bytes", pool->reserve_bytes);
+    put_integer(object, "low_water_bytes", pool->low_water_bytes);
     put_integer(object, "reserved_bytes", pool->reserved_bytes);
     put_integer(object, "leased_bytes", pool->leased_bytes);
     put_integer(object, "free_bytes", pool_free_bytes(pool));

@@ -204,6 +204,7 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->limit_bytes = read_count(reader, object, "limit_bytes");
     pool->step_bytes = read_count(reader, object, "step_bytes");
     pool->reserve_bytes = read_count(reader, object, "reserve_bytes");
+    pool->low_water_bytes = read_count(reader, object, "low_water_bytes");
     pool->reserved_bytes = read_count(reader, object, "reserved_bytes");
     pool->leased_bytes = read_count(reader, object, "leased_bytes");
     pool->free_bytes = read_count(reader, object, "free_bytes");

@@ -32,7 +32,7 @@ struct reply_pool {
     char *kind, *name, *state;
     char *uuid, *pages, *last_error; /* may be NULL */
     uint64_t device, numa_node;      /* may be REPLY_NULL */
-    uint64_t limit_bytes, step_bytes, reserve_bytes;
+    uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
     uint64_t reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes, growing_bytes;
     uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures;
 };

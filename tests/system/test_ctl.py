@@ -21,7 +21,7 @@ DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "cuda_toolkit":
 DEVICE_POOL = {
     "id": 1, "kind": "device", "name": "Simulated GPU 0", "uuid": "GPU-53494d00-0000-0000-0000-000000000000", "device": 0,
     "numa_node": None, "pages": None, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
-    "reserve_bytes": 0, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "free_bytes": GIB - (2 << 20),
+    "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "free_bytes": GIB - (2 << 20),
     "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
     "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 1,
     "last_error": "cudaErrorMemoryAllocation: out of memory"}
