@@ -112,6 +112,15 @@ static uint64_t read_count(struct reader *reader, const cJSON *object, const cha
     return read_integer(reader, object, key, false);
 }
 
+static double read_ratio(struct reader *reader, const cJSON *object, const char *key) {
+    const cJSON *member = read_member(reader, object, key);
+    if (member == NULL || cJSON_IsNull(member))
+        return REPLY_NULL_RATIO;
+    if (!cJSON_IsNumber(member) || !(member->valuedouble >= 0 && member->valuedouble <= 1))
+        reader_fail(reader, "%s.%s is not a number from 0 to 1", reader->where, key);
+    return member->valuedouble;
+}
+
 static char *read_string(struct reader *reader, const cJSON *object, const char *key, bool nullable) {
     const cJSON *member = read_member(reader, object, key);
     if (member == NULL || (nullable && cJSON_IsNull(member)))
@@ -207,6 +216,9 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->low_water_bytes = read_count(reader, object, "low_water_bytes");
     pool->reserved_bytes = read_count(reader, object, "reserved_bytes");
     pool->leased_bytes = read_count(reader, object, "leased_bytes");
+    pool->in_use_bytes = read_count(reader, object, "in_use_bytes");
+    pool->cached_bytes = read_count(reader, object, "cached_bytes");
+    pool->hit_ratio = read_ratio(reader, object, "hit_ratio");
     pool->free_bytes = read_count(reader, object, "free_bytes");
     pool->quarantined_bytes = read_count(reader, object, "quarantined_bytes");
     pool->largest_free_bytes = read_count(reader, object, "largest_free_bytes");
@@ -232,6 +244,9 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
     session->quarantined_ns = read_integer(reader, object, "quarantined_ns", true);
     session->leases = read_count(reader, object, "leases");
     session->leased_bytes = read_count(reader, object, "leased_bytes");
+    session->in_use_bytes = read_count(reader, object, "in_use_bytes");
+    session->cached_bytes = read_count(reader, object, "cached_bytes");
+    session->hit_ratio = read_ratio(reader, object, "hit_ratio");
     session->waiting = read_count(reader, object, "waiting");
     session->segments = read_count(reader, object, "segments");
     session->connected_ns = read_count(reader, object, "connected_ns");

@@ -459,7 +459,7 @@ void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, boo
 }
 
 static bool session_is_valid(const struct session *session) {
-    uint64_t leased = 0, pool_bytes[PROTO_POOLS_MAX] = {0};
+    uint64_t leased = 0, pool_bytes[PROTO_POOLS_MAX] = {0}, shared_bytes[PROTO_POOLS_MAX] = {0};
     unsigned leases = 0, requests = 0, segments = 0;
 
     list_for_each(position, &session->leases) {
@@ -468,15 +468,18 @@ static bool session_is_valid(const struct session *session) {
             return false;
         leased += lease->block->held_bytes;
         pool_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
+        if (lease->block->shared)
+            shared_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
         leases++;
     }
     list_for_each(position, &session->requests) requests++;
     for (size_t word = 0; word < session->seen_words; word++)
         segments += (unsigned)__builtin_popcountll(session->seen[word]);
     return leased == session->leased_bytes &&
-           memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 && leases == session->n_leases &&
-           requests == session->n_requests && segments == session->n_segments &&
-           (session->state == SESSION_ACTIVE || requests == 0);
+           memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
+           memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
+           leases == session->n_leases && requests == session->n_requests &&
+           segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
 }
 
 /* Whether as many sessions can be asked for the pool's memory as it counts. */
