@@ -73,6 +73,8 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
 static void client_free(struct gpupool_client *client) {
     connection_deinit(&client->connection);
     segments_deinit(&client->segments);
+    fences_close(&client->fences);
+    fences_deinit(&client->fences);
     page_close(&client->page);
     devices_deinit(&client->devices);
     pools_deinit(&client->pools);
@@ -142,6 +144,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     pools_init(&client->pools);
     cache_init(&client->cache);
     page_init(&client->page);
+    fences_init(&client->fences);
     connection_init(&client->connection, &client->segments, own.answer_timeout_ns);
     client->devices.forbidden = (own.flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->answer_timeout_ns = own.answer_timeout_ns;
@@ -191,6 +194,7 @@ void gpupool_close(struct gpupool_client *client) {
         connection_forget(&client->connection);
         segments_forget(&client->segments);
         cache_forget(&client->cache);
+        fences_forget(&client->fences);
         fork_guard_deinit(&client->guard);
         free(client->socket_path);
         free(client);
@@ -200,6 +204,7 @@ void gpupool_close(struct gpupool_client *client) {
     cache_stop(client);
     bool idle = devices_synchronize(&client->devices) == 0;
     bool unmapped = segments_close(&client->segments);
+    fences_close(&client->fences);
     /* BYE promises that nothing of this process can touch the memory any more. Without that the daemon sees
      * the end of file and waits for the end of the process. */
     if (idle && unmapped)

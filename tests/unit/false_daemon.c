@@ -334,6 +334,7 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
     case PROTO_ASK_PAGE:
         must(!session->has_page); /* once in a session */
         session->has_page = true;
+        change(daemon, &daemon->pages, 1);
         false_send_page(session, id, PROTO_PAGE_BYTES, true);
         return;
     case PROTO_BYE:

@@ -76,7 +76,7 @@ struct false_daemon {
     pthread_mutex_t
         lock; /* below; counters may be read without it. Each changes before the client is answered */
     pthread_cond_t changed;
-    _Atomic unsigned session_count, ended, leases, acquires, releases, opened, byes, messages;
+    _Atomic unsigned session_count, ended, leases, acquires, releases, opened, pages, byes, messages;
     bool has_token;
     struct proto_lease shared; /* without description */
 };
