@@ -12,6 +12,7 @@
 #include "daemon/backing.h"
 #include "daemon/daemon.h"
 #include "daemon/pool/core.h"
+#include "daemon/pool/histogram.h"
 #include "daemon/pool/use.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
@@ -202,6 +203,33 @@ static cJSON *describe_daemon(const struct daemon *daemon, bool brief) {
     return object;
 }
 
+static void put_histogram(cJSON *object, const char *key, const struct histogram *histogram) {
+    static const struct {
+        const char *key;
+        unsigned permille;
+    } quantiles[] = {{"p50", 500}, {"p90", 900}, {"p99", 990}};
+    cJSON *times = cJSON_AddObjectToObject(object, key);
+
+    put_integer(times, "count", histogram->count);
+    put_integer(times, "sum", histogram->sum_ns);
+    for (unsigned i = 0; i < sizeof quantiles / sizeof *quantiles; i++)
+        if (histogram->count == 0)
+            cJSON_AddNullToObject(times, quantiles[i].key);
+        else
+            put_integer(times, quantiles[i].key, histogram_quantile_ns(histogram, quantiles[i].permille));
+    cJSON *buckets = cJSON_AddArrayToObject(times, "buckets");
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
+        uint64_t upper_ns = histogram_upper_ns(i);
+        if (histogram->buckets[i] == 0)
+            continue;
+        cJSON *bucket = cJSON_CreateArray();
+        cJSON_AddItemToArray(bucket, upper_ns == UINT64_MAX ? cJSON_CreateNull()
+                                                            : cJSON_CreateNumber((double)upper_ns));
+        cJSON_AddItemToArray(bucket, cJSON_CreateNumber((double)histogram->buckets[i]));
+        cJSON_AddItemToArray(buckets, bucket);
+    }
+}
+
 static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     static const char *const states[] = {"starting", "ready", "failed"};
     const struct supplier *supplier = pool->owner;
@@ -247,6 +275,10 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_integer(object, "grows", pool->n_grows);
     put_integer(object, "retires", pool->n_retires);
     put_integer(object, "failures", pool->n_failures);
+    cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");
+    put_histogram(histograms, "acquire_ns", &pool->serving);
+    put_histogram(histograms, "waiting_ns", &pool->waiting);
+    put_histogram(histograms, "growth_ns", &pool->growing);
     put_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
     return object;
 }

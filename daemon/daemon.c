@@ -103,6 +103,7 @@ void daemon_drain(struct daemon *daemon) {
         more = false;
         while (core_next_answer(daemon->core, &answer)) {
             connection_send_answer(answer.session->owner, &answer);
+            core_answer_sent(&answer, clock_now_ns());
             more = true;
         }
         while (!daemon->stopping && core_next_growth(daemon->core, &pool, &size_bytes)) {

@@ -200,6 +200,36 @@ static void read_daemon(struct reader *reader, const cJSON *root, bool stats, st
     }
 }
 
+/* Reads one of a pool's histograms. The buckets are for programs. */
+static struct reply_times read_times(struct reader *reader, const cJSON *histograms, const char *key) {
+    struct reply_times times = {0};
+    char where[sizeof reader->where];
+    const cJSON *object = read_member(reader, histograms, key);
+
+    memcpy(where, reader->where, sizeof where);
+    if (!read_enter(reader, object, key, SIZE_MAX))
+        return times;
+    times.count = read_count(reader, object, "count");
+    times.p50_ns = read_integer(reader, object, "p50", true);
+    times.p90_ns = read_integer(reader, object, "p90", true);
+    times.p99_ns = read_integer(reader, object, "p99", true);
+    memcpy(reader->where, where, sizeof where);
+    return times;
+}
+
+static void read_histograms(struct reader *reader, const cJSON *pool_object, struct reply_pool *pool) {
+    const cJSON *object = read_member(reader, pool_object, "histograms");
+    char where[sizeof reader->where];
+
+    memcpy(where, reader->where, sizeof where);
+    if (!read_enter(reader, object, "histograms", SIZE_MAX))
+        return;
+    pool->acquire = read_times(reader, object, "acquire_ns");
+    pool->waiting = read_times(reader, object, "waiting_ns");
+    pool->growth = read_times(reader, object, "growth_ns");
+    memcpy(reader->where, where, sizeof where);
+}
+
 static void read_pool(struct reader *reader, const cJSON *object, struct reply_pool *pool) {
     pool->id = read_count(reader, object, "id");
     pool->kind = read_text(reader, object, "kind");
@@ -231,6 +261,7 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->grows = read_count(reader, object, "grows");
     pool->retires = read_count(reader, object, "retires");
     pool->failures = read_count(reader, object, "failures");
+    read_histograms(reader, object, pool);
 }
 
 static void read_session(struct reader *reader, const cJSON *object, struct reply_session *session) {

@@ -29,6 +29,11 @@ struct reply_daemon {
     size_t n_notices;
 };
 
+/* How long something took: how often it happened, and how long the median and 99 of 100 took at most. */
+struct reply_times {
+    uint64_t count, p50_ns, p90_ns, p99_ns; /* the latter REPLY_NULL when count is 0 */
+};
+
 struct reply_pool {
     uint64_t id;
     char *kind, *name, *state;
@@ -39,6 +44,7 @@ struct reply_pool {
     uint64_t in_use_bytes, cached_bytes;
     double hit_ratio; /* may be REPLY_NULL_RATIO */
     uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures;
+    struct reply_times acquire, waiting, growth;
 };
 
 struct reply_session {

@@ -327,6 +327,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
         return -ENOMEM;
     }
     pool_growth_over(pool);
+    histogram_add(&pool->growing, pool->grow_decided_ns, now_ns);
     segment->pool = pool;
     segment->id = ++core->next_segment_id;
     segment->slot = (uint32_t)slot;
@@ -400,10 +401,19 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
     ret_answer->session = request->session;
     ret_answer->request = request->id;
     ret_answer->lease = request->lease;
+    ret_answer->pool = request->pool;
+    ret_answer->asked_ns = request->asked_ns;
+    ret_answer->waited = request->waited;
     if (request->state == REQUEST_REFUSED)
         request_explain(request, &ret_answer->failure);
     request_free(request);
     return true;
+}
+
+void core_answer_sent(const struct answer *answer, uint64_t now_ns) {
+    if (answer->pool != NULL)
+        histogram_add(answer->waited ? &answer->pool->waiting : &answer->pool->serving, answer->asked_ns,
+                      now_ns);
 }
 
 bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes) {

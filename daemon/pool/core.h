@@ -47,6 +47,9 @@ struct answer {
     uint64_t request;
     struct lease *lease;          /* NULL: refused, see failure */
     struct proto_failure failure; /* only when lease is NULL */
+    struct pool *pool;            /* NULL: there is none of that id */
+    uint64_t asked_ns;
+    bool waited;
 };
 
 /* Returns 0 or -ENOMEM. */
@@ -138,6 +141,8 @@ uint64_t core_next_tick_ns(const struct core *core);
 
 /* Decisions, one a call; false when there are no more. */
 bool core_next_answer(struct core *core, struct answer *ret_answer);
+/* The shell has sent an answer: its time goes into the pool's histograms. */
+void core_answer_sent(const struct answer *answer, uint64_t now_ns);
 bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes);
 bool core_next_retirement(struct core *core, struct segment **ret_segment);
 /* The session is to be asked for what it keeps idle: it is ACTIVE, wanted that, and others need it. */

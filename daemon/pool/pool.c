@@ -102,11 +102,12 @@ static uint64_t pool_room(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
 }
 
-static void pool_decide_growth(struct pool *pool, uint64_t size_bytes) {
+static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_ns) {
     uint64_t room = pool_room(pool);
     assert(pool->growing_bytes == 0 && room > 0);
     pool->growing_bytes = size_bytes < room ? size_bytes : room;
     pool->grow_decided = true;
+    pool->grow_decided_ns = now_ns;
 }
 
 static uint64_t pool_idle_bytes(const struct pool *pool) {
@@ -161,7 +162,7 @@ static void pool_plan_ahead(struct pool *pool, uint64_t now_ns) {
         return;
     if (pool->unassigned_bytes + pool->demand->heap.free_bytes >= pool->low_water_bytes)
         return;
-    pool_decide_growth(pool, pool->step_bytes);
+    pool_decide_growth(pool, pool->step_bytes, now_ns);
     pool->grow_ahead = true;
 }
 
@@ -176,7 +177,8 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
         const struct request *request = container_of(position, struct request, link);
         uint64_t need = round_up_to_segment(request->size_bytes);
         if (need <= room) {
-            pool_decide_growth(pool, pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes);
+            pool_decide_growth(pool, pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes,
+                               now_ns);
             return;
         }
     }
@@ -186,7 +188,7 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
             pool_retire_idle(pool, round_up_to_segment(first->size_bytes) - room, 0);
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
-        pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes);
+        pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes, now_ns);
     } else {
         pool_plan_ahead(pool, now_ns);
     }
@@ -221,8 +223,10 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     /* Whoever does not wait has still set growth going, or had sessions asked for what they keep idle (if
      * that was done a moment ago for another: as soon as it may be done again), and finds room when it asks
      * again. */
-    if (request->deadline_ns > now_ns)
+    if (request->deadline_ns > now_ns) {
+        request->waited = true;
         return;
+    }
     pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && now_ns < reclaim_ns && pool->n_reclaimers > 0);
     request_refuse(request, PROTO_E_EXHAUSTED);
 }

@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/pool/histogram.h"
 #include "daemon/pool/limits.h"
 #include "proto/proto.h"
 
@@ -66,6 +67,7 @@ struct pool {
     bool grow_decided;         /* …and not yet taken by the shell */
     bool grow_exact;           /* the last growth failed: ask for no more than needed */
     bool grow_ahead;           /* it is for nobody who waits, but for the low-water mark */
+    uint64_t grow_decided_ns;  /* when it was decided */
     uint64_t grow_retry_ns;    /* no growth before */
     uint64_t ahead_retry_ns;   /* no growth ahead of demand before */
     /* Who leased last, and may find too little the next time. NULL: nobody, or not since the last trim. */
@@ -78,6 +80,9 @@ struct pool {
     unsigned n_segments;
     uint64_t n_leases, n_waiters;
     uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
+    struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
+    struct histogram waiting; /* the others */
+    struct histogram growing; /* segments: from the decision to grow until they could be lent */
     char last_error[POOL_ERROR_SIZE];
     void *owner; /* the shell's */
 };

@@ -339,6 +339,7 @@ static void stats_tell_what_is(void **state) {
     assert_int_equal(core_session_open(core, &peer, 0, &session), 0);
     describe(take_growing(session, core->pools[0], MIB, 0), NULL);
     take(session, core->pools[0], MIB, 0);
+    core_answer_sent(&(struct answer){.pool = core->pools[0], .waited = true}, UINT64_MAX);
     core_session_set_page(session, &page);
     atomic_store(&page.counters[0].pool, core->pools[0]->id);
     atomic_store(&page.counters[0].taken_bytes, MIB / 2);
@@ -362,6 +363,13 @@ static void stats_tell_what_is(void **state) {
     assert_int_equal(reply->pools[0].free_bytes, 6 * MIB);
     assert_int_equal(reply->pools[0].leases, 2);
     assert_int_equal(reply->pools[0].acquires, core->pools[0]->n_acquires);
+    assert_int_equal(reply->pools[0].waiting.count, 1);
+    assert_int_equal(reply->pools[0].waiting.p50_ns, histogram_quantile_ns(&core->pools[0]->waiting, 500));
+    assert_int_equal(reply->pools[0].waiting.p90_ns, histogram_quantile_ns(&core->pools[0]->waiting, 900));
+    assert_int_equal(reply->pools[0].waiting.p99_ns, UINT64_C(1) << 38);
+    assert_int_equal(reply->pools[0].acquire.count, 0);
+    assert_true(reply->pools[0].acquire.p99_ns == REPLY_NULL);
+    assert_int_equal(reply->pools[0].growth.count, 1);
     assert_string_equal(reply->pools[1].state, "failed");
     assert_non_null(strstr(reply->pools[1].last_error, "an error with \"quotes\", \\"));
     assert_int_equal(reply->n_sessions, 1);
