@@ -136,7 +136,8 @@ static void scenario(void) {
                                        .device = -1,
                                        .numa_node = 0,
                                        .name = "host memory",
-                                       .sizes = {.limit_bytes = 512 * MIB, .step_bytes = 2 * MIB}};
+                                       .limit_bytes = 512 * MIB,
+                                       .step_bytes = 2 * MIB};
 
     now_ns = 0;
     twice(NULL, core_new(&core));

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What gpupool means to reach, and whether a run shows that it does. Bars of time are for a GPU: on the simulation they are not
+measurable, and the figures are shown for what they are worth. Counts and ratios to a socket's round trip hold anywhere."""
+import cases
+
+MIB = 1 << 20
+MET, NOT_MET, NOT_MEASURABLE = "met", "not met", "not measurable here"
+
+
+def at_most(limit):
+    return (lambda value: value <= limit), limit
+
+
+def at_least(limit):
+    return (lambda value: value >= limit), limit
+
+
+class Bar:
+    """One condition: value(results) returns what to compare, or None where the run has nothing to say."""
+
+    def __init__(self, what, text, test, value, unit, anywhere=False):
+        self.what, self.text, (self.test, self.limit) = what, text, test
+        self.value, self.unit, self.anywhere = value, unit, anywhere
+
+    def check(self, results, gpu, quick):
+        value = self.value(results)
+        if value is None:
+            state = NOT_MEASURABLE
+        elif (gpu != "cuda" or quick) and not (self.anywhere and (not quick or self.unit == "count")):
+            state = NOT_MEASURABLE
+        else:
+            state = MET if self.test(value) else NOT_MET
+        return {"what": self.what, "bar": self.text, "limit": self.limit, "measured": value, "unit": self.unit,
+                "state": state}
+
+
+def largest(values):
+    values = [value for value in values if value is not None]
+    return max(values) if values else None
+
+
+def worst_pair(case, subject):
+    """Nanoseconds at the size that is slowest."""
+    return lambda results: largest(record.median("ns") for record in results.find(case, subject))
+
+
+def worst_pair_to_torch(results):
+    return largest(results.ratio(record, "ns", results.one("warm_pair", cases.TORCH, **record.parameters), "ns")
+                   for record in results.find("warm_pair", cases.GPUPOOL))
+
+
+def mix_to_torch(results):
+    return results.ratio(results.one("mix", cases.GPUPOOL), "ns", results.one("mix", cases.TORCH), "ns")
+
+
+def peak(results, subject):
+    """Peak reserved over peak live on the random mix."""
+    record = results.one("mix", subject)
+    return results.ratio(record, "peak_reserved_bytes", record, "peak_live_bytes")
+
+
+def peak_to_torch(results):
+    ours, theirs = peak(results, cases.GPUPOOL), peak(results, cases.TORCH)
+    return ours / theirs if ours and theirs else None
+
+
+def threads_together(count):
+    return lambda results: results.median("pairs_per_s", "threads", cases.GPUPOOL, threads=count)
+
+
+def threads_scaling(results):
+    return results.ratio(results.one("threads", cases.GPUPOOL, threads=8), "pairs_per_s",
+                         results.one("threads", cases.GPUPOOL, threads=1), "pairs_per_s")
+
+
+def hand_over(name):
+    def value(results):
+        records = results.find("hand_over", cases.GPUPOOL)
+        return largest(record.median(name) for record in records)
+    return value
+
+
+def round_trip(name):
+    """The dearer of device and host pool, to the raw round trip's median."""
+    def value(results):
+        raw = results.one("round_trip", "raw_round_trip")
+        return largest(results.ratio(results.one("round_trip", f"{kind}_acquire"), name, raw, "p50_ns")
+                       for kind in ("device", "host"))
+    return value
+
+
+def slowest_copy(results):
+    ratios = [results.ratio(record, "gb_per_s", results.one("copies", cases.CUDA_MALLOC_HOST, **record.parameters), "gb_per_s")
+              for record in results.find("copies", cases.GPUPOOL)]
+    ratios = [ratio for ratio in ratios if ratio is not None]
+    return min(ratios) if ratios else None
+
+
+BARS = [
+    Bar("warm pair, one thread, the slowest size", "≤ 25 ns", at_most(25), worst_pair("warm_pair", cases.GPUPOOL), "ns"),
+    Bar("the same, to PyTorch's caching allocator", "≤ 1/10", at_most(0.1), worst_pair_to_torch, "ratio"),
+    Bar("warm pair of pointers, the slowest size", "≤ 40 ns", at_most(40), worst_pair("warm_pair", cases.POINTER), "ns"),
+    Bar("random mix, 1,000 live, to PyTorch's", "≤ 1/4", at_most(0.25), mix_to_torch, "ratio"),
+    Bar("random mix, peak reserved / peak live, to PyTorch's", "≤ 1", at_most(1), peak_to_torch, "ratio"),
+    Bar("taken by one thread, given back by another", "≤ 150 ns", at_most(150), hand_over("ns"), "ns"),
+    Bar("the same, requests to the daemon once warm", "0", at_most(0), hand_over("daemon_requests"), "count", anywhere=True),
+    Bar("8 threads with a stream each, together", "≥ 100 M pairs/s", at_least(100e6), threads_together(8), "pairs/s"),
+    Bar("the same, to one thread", "≥ 6", at_least(6), threads_scaling, "ratio"),
+    Bar("warm pinned pair, the slowest size", "≤ 25 ns", at_most(25), worst_pair("pinned_warm_pair", cases.GPUPOOL), "ns"),
+    Bar("cold acquire, p50, to the raw round trip's p50", "≤ 1.3", at_most(1.3), round_trip("p50_ns"), "ratio", anywhere=True),
+    Bar("cold acquire, p99, to the raw round trip's p50", "≤ 3", at_most(3), round_trip("p99_ns"), "ratio", anywhere=True),
+    Bar("copies, the slower direction, to cudaMallocHost's", "≥ 0.99", at_least(0.99), slowest_copy, "ratio"),
+]
+
+
+def check(results, gpu, quick):
+    return [bar.check(results, gpu, quick) for bar in BARS]

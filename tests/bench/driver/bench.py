@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cases need to run: where the programs are, on what GPU, how thoroughly, and where results go."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+
+from daemon import Daemon
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+PROGRAM_S = 150  # a program that takes longer hangs
+SKIPPED = 77     # the exit status of a program that cannot run here
+ERROR_BYTES = 600
+PEERS = pathlib.Path(__file__).resolve().parents[1] / "peers"
+
+
+class Thoroughness:
+    """How much is measured. Quick: enough to see that everything works; the figures mean nothing."""
+
+    def __init__(self, quick):
+        self.quick = quick
+        self.sizes = [512, MIB] if quick else [512, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB]
+        self.pinned_sizes = [4 * KIB, MIB] if quick else [4 * KIB, MIB, 64 * MIB]
+        self.threads = [1, 2] if quick else [1, 2, 4, 8, 16]
+        self.figure_ms = 5 if quick else 200
+        self.mix_largest = 64 * KIB if quick else 32 * MIB
+        self.mix_steps = 2000 if quick else 100000
+        self.hand_pairs = 2000 if quick else 100000
+        self.round_trips = 400 if quick else 20000
+
+    def options(self, pinned=False):
+        """As ../workload.h takes them."""
+        return ["--sizes", ",".join(map(str, self.pinned_sizes if pinned else self.sizes)), "--figure-ms",
+                str(self.figure_ms)]
+
+    def mix_options(self):
+        return ["--mix-largest", str(self.mix_largest), "--mix-steps", str(self.mix_steps)]
+
+    def thread_options(self):
+        return ["--threads", ",".join(map(str, self.threads)), "--hand-pairs", str(self.hand_pairs)]
+
+
+class Absent(Exception):
+    """What was to be measured is not there."""
+
+
+class Failed(Exception):
+    pass
+
+
+class Bench:
+    def __init__(self, results, directories, libraries, gpu, quick, python):
+        self.results, self.gpu, self.python = results, gpu, python
+        self.directories = [pathlib.Path(directory) for directory in directories]
+        self.quick, self.thoroughness = quick, Thoroughness(quick)
+        self.temporary = tempfile.TemporaryDirectory(prefix="gpupool-bench-")
+        self.work = pathlib.Path(self.temporary.name)
+        self.outside = dict(os.environ)
+        for name in ("GPUPOOL_SOCKET", "GPUPOOL_ADMIN_SOCKET", "GPUPOOL_DAEMON_ARGS"):
+            self.outside.pop(name, None)
+        self.inside = dict(self.outside)  # for programs of this project
+        if libraries:
+            path = [str(libraries), *filter(None, [self.outside.get("LD_LIBRARY_PATH")])]
+            self.inside["LD_LIBRARY_PATH"] = ":".join(path)
+        if quick:  # the simulated driver need not take its time
+            self.inside["GPUPOOL_SIM_LATENCY"] = "0"
+        self.repetition = 0
+        self.compiled = {}
+
+    def close(self):
+        self.temporary.cleanup()
+
+    @property
+    def has_gpu(self):
+        return self.gpu == "cuda"
+
+    def program(self, name):
+        for directory in self.directories:
+            if (directory / name).is_file():
+                return directory / name
+        raise Absent(f"{name} was not built")
+
+    def daemon(self, config="", **options):
+        return Daemon(self.program("gpupoold"), self.inside, self.gpu, config, **options)
+
+    def add(self, case, subject, parameters, values):
+        self.results.add(self.repetition, case, subject, parameters, values)
+
+    def run(self, command, environment, on_mark=None, timeout_s=PROGRAM_S):
+        """Runs a program to its end and returns the objects that it printed, one a line. A line {"mark": TEXT} is an
+        occasion: on_mark(TEXT) is called, and the program goes on when it returns."""
+        command = [str(argument) for argument in command]
+        found = []
+        with tempfile.TemporaryFile() as errors, subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment,
+                text=True) as process:
+            limit = threading.Timer(timeout_s, process.kill)
+            limit.start()
+            try:
+                for line in process.stdout:
+                    if not line.startswith("{"):
+                        continue
+                    row = json.loads(line)
+                    if "mark" not in row:
+                        found.append(row)
+                        continue
+                    if on_mark:
+                        on_mark(row["mark"])
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                status = process.wait()
+            finally:
+                limit.cancel()
+                if process.poll() is None:
+                    process.kill()
+            errors.seek(0)
+            text = errors.read().decode(errors="replace").strip()[-ERROR_BYTES:]
+        name = pathlib.Path(command[0]).name
+        if status == SKIPPED:
+            raise Absent(text or f"{name} cannot run here")
+        if status != 0:
+            raise Failed(f"{name} ended with {status}: {text}")
+        return found
+
+    def add_rows(self, rows):
+        for row in rows:
+            self.add(row["case"], row["subject"], row["parameters"], row["values"])
+        return rows
+
+    def compile_peer(self, source, *options):
+        """A peer in C++, compiled when it is first wanted. Raises Absent when that cannot be done here."""
+        key = (source, options)
+        if key not in self.compiled:
+            program = self.work / ("-".join([pathlib.Path(source).stem, *options]).replace("=", "-"))
+            done = subprocess.run([self.python, str(PEERS / "build"), str(PEERS / source), str(program), *options],
+                                  check=False, capture_output=True, text=True, env=self.outside)
+            if done.returncode == SKIPPED:
+                self.compiled[key] = Absent(done.stderr.strip())
+            elif done.returncode != 0:
+                self.compiled[key] = Failed(f"{source} does not compile: {done.stderr.strip()[-ERROR_BYTES:]}")
+            else:
+                self.compiled[key] = program
+        if isinstance(self.compiled[key], Exception):
+            raise self.compiled[key]
+        return self.compiled[key]
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: one function a case, and the list CASES at the end, in which order they take turns. A case that measures
+gpupool starts a daemon of its own, so that what it finds in the pools is what it made."""
+import json
+
+from bench import GIB, PEERS, Absent
+
+GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
+CUDA_MALLOC, CUDA_MALLOC_ASYNC, CUDA_MALLOC_HOST = "cudaMalloc", "cudaMallocAsync", "cudaMallocHost"
+TORCH, TORCH_PYTHON, CUPY = "PyTorch", "PyTorch, from Python", "CuPy, from Python"
+RING = "the ring alone"
+
+# As a machine with large models would be set up: few, large segments.
+LARGE_STEPS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
+
+
+class Case:
+    def __init__(self, name, subject, function, repeated=True, needs_gpu=False):
+        self.name, self.subject, self.function = name, subject, function
+        self.repeated = repeated    # in each repetition; else once
+        self.needs_gpu = needs_gpu  # a real one
+
+
+# --- gpupool ----------------------------------------------------------------------------------------------------------
+
+def gpupool_pairs(bench, subject, name, *options):
+    """The program gpupool_pairs under a daemon of its own. What the daemon was asked between the marks of the hand-over is a
+    value of it."""
+    asked = {}
+    with bench.daemon() as daemon:
+        rows = bench.run([bench.program("gpupool_pairs"), "--subject", subject, "--name", name, "--marks", *options],
+                         daemon.environment(bench.inside), on_mark=lambda mark: asked.update({mark: daemon.requests()}))
+    for row in rows:
+        if row["case"] == "hand_over" and row["subject"] == name and asked:
+            row["values"]["daemon_requests"] = asked["hand_over ends"] - asked["hand_over begins"]
+    bench.add_rows(rows)
+
+
+def buffers(bench):
+    gpupool_pairs(bench, "buffer", GPUPOOL, "--cases", "warm_pair,threads,hand_over", *bench.thoroughness.options(),
+                  *bench.thoroughness.thread_options())
+
+
+def buffers_mix(bench):
+    gpupool_pairs(bench, "buffer", GPUPOOL, "--cases", "mix", *bench.thoroughness.mix_options())
+
+
+def buffers_pinned(bench):
+    gpupool_pairs(bench, "buffer", GPUPOOL, "--memory", "pinned", *bench.thoroughness.options(pinned=True))
+
+
+def buffers_pinned_on_stream(bench):
+    gpupool_pairs(bench, "buffer_on_stream", ON_STREAM, "--memory", "pinned", *bench.thoroughness.options(pinned=True))
+
+
+def ring(bench):
+    gpupool_pairs(bench, "buffer", RING, "--cases", "ring", *bench.thoroughness.thread_options())
+
+
+# --- the CUDA runtime's allocators ------------------------------------------------------------------------------------
+
+def cuda_pairs(bench, subject, *options):
+    bench.add_rows(bench.run([bench.program("cuda_pairs"), "--subject", subject, *options], bench.outside))
+
+
+def cuda_malloc(bench):
+    cuda_pairs(bench, CUDA_MALLOC, *bench.thoroughness.options())
+
+
+def cuda_malloc_async(bench):
+    cuda_pairs(bench, CUDA_MALLOC_ASYNC, "--cases", "warm_pair,mix,threads,hand_over", *bench.thoroughness.options(),
+               *bench.thoroughness.mix_options(), *bench.thoroughness.thread_options())
+
+
+def cuda_malloc_host(bench):
+    cuda_pairs(bench, CUDA_MALLOC_HOST, "--memory", "pinned", *bench.thoroughness.options(pinned=True))
+
+
+# --- PyTorch, CuPy ----------------------------------------------------------------------------------------------------
+
+def torch(bench):
+    program = bench.compile_peer("torch_pairs.cpp")
+    bench.add_rows(bench.run([program, "--subject", "device", "--name", TORCH, "--cases", "warm_pair,mix,threads,hand_over",
+                              *bench.thoroughness.options(), *bench.thoroughness.mix_options(),
+                              *bench.thoroughness.thread_options()], bench.outside))
+
+
+def torch_pinned(bench):
+    program = bench.compile_peer("torch_pairs.cpp", "-DTORCH_PINNED")
+    bench.add_rows(bench.run([program, "--subject", "pinned", "--name", TORCH, "--memory", "pinned",
+                              *bench.thoroughness.options(pinned=True)], bench.outside))
+
+
+def torch_pinned_python(bench):
+    bench.add_rows(bench.run([bench.python, PEERS / "torch_pinned.py", "--name", TORCH_PYTHON,
+                              *bench.thoroughness.options(pinned=True)], bench.outside))
+
+
+def cupy(bench):
+    bench.add_rows(bench.run([bench.python, PEERS / "cupy_pairs.py", "--name", CUPY, "--mix", *bench.thoroughness.options(),
+                              *bench.thoroughness.mix_options()], bench.outside))
+
+
+# --- the daemon: round trips, first times, copies ---------------------------------------------------------------------
+
+def round_trips(bench):
+    output = bench.work / "round_trip.json"
+    with bench.daemon("" if bench.quick else LARGE_STEPS) as daemon:
+        bench.run([bench.program("round_trip"), "--json", output, "--rounds", bench.thoroughness.round_trips],
+                  daemon.environment(bench.inside))
+    for name, time in json.loads(output.read_text())["times"].items():
+        bench.add("round_trip", name, {}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"]})
+
+
+def host_memory(bench):
+    output = bench.work / "host_memory.json"
+    with bench.daemon(LARGE_STEPS) as daemon:
+        bench.run([bench.program("host_memory"), "--json", output], daemon.environment(bench.inside))
+    found = json.loads(output.read_text())
+    for subject, key in ((GPUPOOL, "pool"), (CUDA_MALLOC_HOST, "cudaMallocHost")):
+        for direction in ("host_to_device", "device_to_host"):
+            bench.add("copies", subject, {"direction": direction}, {"gb_per_s": found[f"{direction}_gbps"][key]})
+        bench.add("pin", subject, {"size_bytes": GIB}, {"ns": found["pin_1_GiB_ns"][key]})
+
+
+CASES = [
+    Case("pairs", GPUPOOL, buffers),
+    Case("pairs", CUDA_MALLOC_ASYNC, cuda_malloc_async, needs_gpu=True),
+    Case("pairs", TORCH, torch, needs_gpu=True),
+    Case("mix", GPUPOOL, buffers_mix),
+    Case("pairs", CUPY, cupy, needs_gpu=True),
+    Case("pairs", CUDA_MALLOC, cuda_malloc, needs_gpu=True),
+    Case("pinned pairs", GPUPOOL, buffers_pinned),
+    Case("pinned pairs", ON_STREAM, buffers_pinned_on_stream),
+    Case("pinned pairs", TORCH, torch_pinned, needs_gpu=True),
+    Case("pinned pairs", TORCH_PYTHON, torch_pinned_python, needs_gpu=True),
+    Case("pinned pairs", CUDA_MALLOC_HOST, cuda_malloc_host, needs_gpu=True),
+    Case("hand-over", RING, ring),
+    Case("round trips", GPUPOOL, round_trips, repeated=False),
+    Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),
+]
+
+
+def run_case(case, bench):
+    if case.needs_gpu and not bench.has_gpu:
+        raise Absent("needs a GPU")
+    case.function(bench)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A results document as tables in Markdown."""
+from results import Results
+
+UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def bytes_text(value):
+    for unit, name in UNITS:
+        if value >= unit:
+            return f"{value / unit:.4g} {name}"
+    return f"{value} B"
+
+
+def digits(value):
+    """Three digits, and never an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def ns_text(value):
+    for unit, name in TIMES:
+        if value >= unit * 10:
+            return f"{digits(value / unit)} {name}"
+    return f"{digits(value)} ns"
+
+
+def value_text(name, value):
+    if value is None:
+        return "–"
+    if name == "ns" or name.endswith("_ns"):
+        return ns_text(value)
+    if name == "bytes" or name.endswith("_bytes"):
+        return bytes_text(value)
+    if name.startswith("pairs"):
+        return f"{digits(value / 1e6)} M/s"
+    if name in ("gb_per_s", "GB/s"):
+        return f"{value:.2f} GB/s"
+    return f"{value:,.0f}" if name == "count" or float(value).is_integer() else f"{value:.3f}"
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def subjects(records):
+    return list(dict.fromkeys(record.subject for record in records))
+
+
+def pivot(results, case, parameter, value, head, parameter_text):
+    """Subjects down, one parameter across."""
+    records = results.find(case)
+    columns = sorted({record.parameters[parameter] for record in records})
+    rows = []
+    for subject in subjects(records):
+        cells = [results.median(value, case, subject, **{parameter: column}) for column in columns]
+        rows.append([subject, *(value_text(value, cell) for cell in cells)])
+    return table([head, *(parameter_text(column) for column in columns)], rows) if rows else []
+
+
+def plain(results, case, values, heads):
+    """Subjects down, values across."""
+    records = results.find(case)
+    rows = [[", ".join([record.subject, *(str(value) for value in record.parameters.values() if len(record.parameters) == 1
+                                          and isinstance(value, str))]),
+             *(value_text(name, record.median(name)) for name in values)] for record in records]
+    return table(heads, rows) if rows else []
+
+
+def mix(results):
+    rows = []
+    for record in results.find("mix"):
+        ratio = results.ratio(record, "peak_reserved_bytes", record, "peak_live_bytes")
+        rows.append([record.subject, value_text("ns", record.median("ns")),
+                     value_text("bytes", record.median("peak_live_bytes")),
+                     value_text("bytes", record.median("peak_reserved_bytes")), f"{ratio:.3f}" if ratio else "–"])
+    return table(["", "a pair", "peak live", "peak reserved", "reserved / live"], rows) if rows else []
+
+
+def hand_over(results):
+    rows = []
+    for record in results.find("hand_over"):
+        rows.append([record.subject, value_text("ns", record.median("ns")),
+                     value_text("count", record.median("daemon_requests"))])
+    return table(["", "a pair", "requests to the daemon"], rows) if rows else []
+
+
+def bars(document):
+    return table(["", "bar", "measured", "state"],
+                 [[bar["what"], bar["bar"], value_text(bar["unit"], bar["measured"]), bar["state"]]
+                  for bar in document["bars"]])
+
+
+def machine(document):
+    found, versions = document["machine"], document["versions"]
+    gpu = "simulated GPU" if document["gpu"] == "sim" else found.get("gpu") or "no GPU"
+    parts = [document["date"], gpu, found.get("driver") and f"driver {found['driver']}",
+             f"{found['cores']} cores ({found['processor']})", f"{bytes_text(found['memory_bytes'])} of memory",
+             found["kernel"], found["system"], *(f"{name} {version}" for name, version in versions.items())]
+    return ", ".join(part for part in parts if part) + "."
+
+
+def markdown(document):
+    results = Results.from_document(document)
+    sections = []
+    if document["gpu"] != "cuda":
+        sections.append(["**This is a simulation: no GPU was there. Absolute times mean nothing; they show that the "
+                         "benchmark works.**"])
+    if document["quick"]:
+        sections.append(["**A quick run: too short for figures.**"])
+    sections.append([f"{machine(document)} Medians of {document['repetitions']} repetitions in one run, in which the "
+                     "subjects take turns."])
+
+    def section(title, lines):
+        if lines:
+            sections.append([f"### {title}", "", *lines])
+
+    section("What is to be reached", bars(document))
+    section("Warm pair, by size", pivot(results, "warm_pair", "size_bytes", "ns", "", bytes_text))
+    section("Warm pinned pair, by size", pivot(results, "pinned_warm_pair", "size_bytes", "ns", "", bytes_text))
+    section("Random mix, 1,000 live", mix(results))
+    section("Threads, a stream each: pairs of all together",
+            pivot(results, "threads", "threads", "pairs_per_s", "threads", str))
+    section("Taken by one thread, given back by another", hand_over(results))
+    section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
+    section("Copies", plain(results, "copies", ["gb_per_s"], ["", "speed"]))
+    section("1 GiB of pinned memory", plain(results, "pin", ["ns"], ["", "time"]))
+    section("Not measured", [f"- {entry['case']}, {entry['subject']}: {entry['why'].splitlines()[-1]}"
+                             for entry in [*document["absent"], *document["failed"]] if entry["why"]])
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"

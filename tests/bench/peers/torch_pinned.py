@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's pinned memory, from Python as its users call it: warm pairs by size. What is printed is what ../workload.h prints.
+Ends with 77 where there is no PyTorch with a GPU."""
+import sys
+
+import python_workload
+
+
+def main():
+    options = python_workload.parse("torch_python")
+    try:
+        import torch
+    except ImportError as error:
+        print(f"no PyTorch: {error}", file=sys.stderr)
+        return 77
+    if not torch.cuda.is_available():
+        print("PyTorch finds no GPU", file=sys.stderr)
+        return 77
+    torch.cuda.init()
+    python_workload.warm_pairs(options, lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True),
+                               torch.cuda.synchronize, name="pinned_warm_pair")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark itself, on the simulated GPU: that it measures what it says, that its results are what their schema says, and
+that medians, ratios and bars are computed right. How fast anything was is nobody's business here."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import jsonschema
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "driver"))
+import bars  # noqa: E402
+import cases  # noqa: E402
+import report  # noqa: E402
+from results import Results  # noqa: E402
+
+PROGRAMS = os.environ["GPUPOOL_PROGRAMS"].split(":")
+WAIT_S = 250
+
+
+def check_schema(document):
+    jsonschema.Draft202012Validator(json.loads((HERE / "results.schema.json").read_text())).validate(document)
+
+
+class Run(unittest.TestCase):
+    """One quick run, looked at from several sides."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="gpupool-bench-test-")
+        folders = [argument for folder in PROGRAMS for argument in ("--programs", folder)]
+        cls.done = subprocess.run([sys.executable, str(HERE / "run"), "--quick", "--gpu", "sim", "--date", "2001-02-03", "--out",
+                                   cls.directory.name, *folders], check=False, capture_output=True, text=True, timeout=WAIT_S)
+        out = pathlib.Path(cls.directory.name)
+        path = out / "results.json"
+        if cls.done.returncode != 0 or not path.exists():
+            raise AssertionError(cls.done.stdout + cls.done.stderr)
+        cls.text = path.read_text()
+        cls.document = json.loads(cls.text)
+        cls.markdown = (out / "results.md").read_text()
+        cls.results = Results.from_document(cls.document)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def test_the_results_are_what_the_schema_says(self):
+        check_schema(self.document)
+        self.assertEqual((self.document["date"], self.document["gpu"], self.document["quick"]), ("2001-02-03", "sim", True))
+        self.assertEqual(self.document["failed"], [])
+
+    def test_no_path_of_this_machine_is_in_the_results(self):
+        for path in (self.directory.name, *PROGRAMS, str(HERE)):
+            self.assertNotIn(path, self.text)
+
+    def test_every_case_of_ours_brings_its_figures(self):
+        for case, subject, names in (
+                ("warm_pair", cases.GPUPOOL, {"ns"}),
+                ("mix", cases.GPUPOOL, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
+                ("threads", cases.GPUPOOL, {"pairs_per_s"}),
+                ("hand_over", cases.GPUPOOL, {"ns", "daemon_requests"}),
+                ("hand_over", cases.RING, {"ns"}),
+                ("pinned_warm_pair", cases.GPUPOOL, {"ns"}),
+                ("pinned_warm_pair", cases.ON_STREAM, {"ns"}),
+                ("round_trip", "raw_round_trip", {"p50_ns", "p99_ns"}),
+                ("round_trip", "device_acquire", {"p50_ns", "p99_ns"})):
+            with self.subTest(case=case, subject=subject):
+                found = self.results.find(case, subject)
+                self.assertNotEqual(found, [])
+                for record in found:
+                    self.assertEqual(set(record.values), names)
+                    self.assertTrue(all(record.median(name) > 0 for name in names - {"daemon_requests"}))
+
+    def test_what_needs_a_gpu_is_said_to_be_absent(self):
+        absent = {entry["subject"] for entry in self.document["absent"]}
+        self.assertLessEqual({cases.CUDA_MALLOC, cases.CUDA_MALLOC_ASYNC, cases.TORCH, cases.CUPY}, absent)
+
+    def test_what_is_reserved_holds_what_is_leased_and_that_what_is_live(self):
+        record = self.results.one("mix", cases.GPUPOOL)
+        self.assertLessEqual(record.median("peak_live_bytes"), record.median("peak_leased_bytes"))
+        self.assertLessEqual(record.median("peak_leased_bytes"), record.median("peak_reserved_bytes"))
+
+    def test_a_simulation_is_called_one_and_its_times_are_held_to_no_bar(self):
+        self.assertIn("simulation", self.done.stderr)
+        self.assertIn("Absolute times mean nothing", self.markdown)
+        for bar in self.document["bars"]:
+            if bar["unit"] != "count":
+                self.assertEqual(bar["state"], bars.NOT_MEASURABLE)
+
+    def test_a_warm_hand_over_asks_the_daemon_nothing(self):
+        bar, = (bar for bar in self.document["bars"] if bar["unit"] == "count")
+        self.assertEqual((bar["measured"], bar["state"]), (0, bars.MET))
+
+    def test_the_tables_show_every_case(self):
+        for title in ("What is to be reached", "Warm pair, by size", "Random mix", "Threads", "Round trips"):
+            self.assertIn(f"### {title}", self.markdown)
+
+
+class Figures(unittest.TestCase):
+    @staticmethod
+    def results(rows):
+        results = Results()
+        for repetition, case, subject, parameters, values in rows:
+            results.add(repetition, case, subject, parameters, values)
+        return results
+
+    def test_ratios_are_taken_within_a_repetition(self):
+        # The machine was ten times slower in the second repetition: of no account.
+        results = self.results([(0, "mix", cases.GPUPOOL, {}, {"ns": 10}), (0, "mix", cases.TORCH, {}, {"ns": 100}),
+                                (1, "mix", cases.GPUPOOL, {}, {"ns": 100}), (1, "mix", cases.TORCH, {}, {"ns": 1000}),
+                                (2, "mix", cases.TORCH, {}, {"ns": 7})])
+        self.assertAlmostEqual(bars.mix_to_torch(results), 0.1)
+
+    def test_a_value_that_a_repetition_did_not_bring_is_null(self):
+        results = self.results([(0, "mix", "a", {}, {"ns": 1}), (2, "mix", "a", {}, {"ns": 3}), (2, "mix", "b", {}, {"ns": 5})])
+        document = results.document(date="2001-02-03", quick=False, gpu="cuda", bars=bars.check(results, "cuda", False),
+                                    versions={"gpupoold": "0"},
+                                    machine={"processor": "", "cores": 1, "memory_bytes": 1, "kernel": "", "system": "",
+                                             "gpu": "a GPU", "gpus": 1, "driver": "1", "gpu_memory_bytes": 1})
+        check_schema(document)
+        self.assertEqual([row["values"]["ns"] for row in document["records"]], [[1, None, 3], [None, None, 5]])
+        self.assertEqual(document["records"][0]["medians"], {"ns": 2})
+        self.assertEqual(Results.from_document(document).document()["records"], document["records"])
+        self.assertIn("a GPU", report.markdown(document))
+
+    def state(self, what, rows, gpu="cuda", quick=False):
+        found, = (bar for bar in bars.check(self.results(rows), gpu, quick) if bar["what"].startswith(what))
+        return found["state"]
+
+    def test_a_bar_is_met_up_to_its_limit_by_the_slowest_size(self):
+        rows = [(0, "warm_pair", cases.GPUPOOL, {"size_bytes": 512}, {"ns": 3}),
+                (0, "warm_pair", cases.GPUPOOL, {"size_bytes": 1024}, {"ns": 25})]
+        self.assertEqual(self.state("warm pair, one thread", rows), bars.MET)
+        rows.append((0, "warm_pair", cases.GPUPOOL, {"size_bytes": 2048}, {"ns": 25.1}))
+        self.assertEqual(self.state("warm pair, one thread", rows), bars.NOT_MET)
+        self.assertEqual(self.state("warm pair, one thread", rows, gpu="sim"), bars.NOT_MEASURABLE)
+        self.assertEqual(self.state("warm pair, one thread", rows, quick=True), bars.NOT_MEASURABLE)
+        self.assertEqual(self.state("warm pair, one thread", []), bars.NOT_MEASURABLE)
+
+    def test_threads_have_to_reach_at_least_their_bar(self):
+        rows = [(0, "threads", cases.GPUPOOL, {"threads": 1}, {"pairs_per_s": 20e6}),
+                (0, "threads", cases.GPUPOOL, {"threads": 8}, {"pairs_per_s": 119e6})]
+        self.assertEqual(self.state("8 threads", rows), bars.MET)
+        bar = [bar for bar in bars.check(self.results(rows), "cuda", False) if bar["bar"] == "≥ 6"]
+        self.assertEqual([(found["state"], round(found["measured"], 2)) for found in bar], [(bars.NOT_MET, 5.95)])
+
+    def test_copies_are_judged_by_the_slower_direction(self):
+        rows = [(0, "copies", subject, {"direction": direction}, {"gb_per_s": speed})
+                for subject, direction, speed in ((cases.GPUPOOL, "host_to_device", 100), (cases.CUDA_MALLOC_HOST, "host_to_device", 90),
+                                                  (cases.GPUPOOL, "device_to_host", 89), (cases.CUDA_MALLOC_HOST, "device_to_host", 90))]
+        self.assertEqual(self.state("copies", rows), bars.NOT_MET)
+
+
+if __name__ == "__main__":
+    unittest.main()
