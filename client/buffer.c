@@ -215,10 +215,11 @@ static int find_piece(const struct gpupool_client *client, const struct gpupool_
     *ret_piece = piece;
     if (piece == NULL)
         return 0;
+    /* First this: a piece that is not the buffer's any more may be of a lane that is gone. */
+    if (piece->generation != buffer->generation || piece->generation % 2 == 0)
+        return error_set(GPUPOOL_E_STALE, "the buffer was released before, or its client has closed");
     if (piece->lane->owner != client)
         return error_set(GPUPOOL_E_INVALID, "the buffer is another client's");
-    if (piece->generation != buffer->generation || piece->generation % 2 == 0)
-        return error_set(GPUPOOL_E_STALE, "the buffer was released before");
     return 0;
 }
 

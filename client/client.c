@@ -73,6 +73,8 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
 static void client_free(struct gpupool_client *client) {
     connection_deinit(&client->connection);
     segments_deinit(&client->segments);
+    fences_close(&client->fences);
+    fences_deinit(&client->fences);
     page_close(&client->page);
     devices_deinit(&client->devices);
     pools_deinit(&client->pools);
@@ -110,6 +112,19 @@ static int client_greet(struct gpupool_client *client, uint64_t deadline_ns, boo
     return 0;
 }
 
+/* The cache counts in the page that is shared with the daemon. Without one nobody but the statistics misses
+ * anything, unless it was the connection that ended. */
+static int client_count(struct gpupool_client *client, uint64_t deadline_ns) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    int r = page_need(client, deadline_ns);
+    if (r == GPUPOOL_E_DISCONNECTED || r == GPUPOOL_E_PROTOCOL || r == GPUPOOL_E_TIMED_OUT)
+        return error_prefix(r, "greeting the daemon at %s", client->socket_path);
+    error_restore(text);
+    return 0;
+}
+
 int gpupool_open(const struct gpupool_options *options, struct gpupool_client **ret_client) {
     struct gpupool_options own = GPUPOOL_OPTIONS_INIT;
 
@@ -128,6 +143,8 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     devices_init(&client->devices);
     pools_init(&client->pools);
     cache_init(&client->cache);
+    page_init(&client->page);
+    fences_init(&client->fences);
     connection_init(&client->connection, &client->segments, own.answer_timeout_ns);
     client->devices.forbidden = (own.flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->answer_timeout_ns = own.answer_timeout_ns;
@@ -150,6 +167,9 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     if (r < 0)
         return error_prefix(r, "greeting the daemon at %s", client->socket_path);
     if (has_cache) {
+        r = client_count(client, deadline_ns);
+        if (r < 0)
+            return r;
         r = cache_start(client, own.decay_ns == 0 ? DEFAULT_DECAY_NS : own.decay_ns, take_fd(&reclaim_fd));
         if (r < 0)
             return r;
@@ -174,6 +194,7 @@ void gpupool_close(struct gpupool_client *client) {
         connection_forget(&client->connection);
         segments_forget(&client->segments);
         cache_forget(&client->cache);
+        fences_forget(&client->fences);
         fork_guard_deinit(&client->guard);
         free(client->socket_path);
         free(client);
@@ -183,6 +204,7 @@ void gpupool_close(struct gpupool_client *client) {
     cache_stop(client);
     bool idle = devices_synchronize(&client->devices) == 0;
     bool unmapped = segments_close(&client->segments);
+    fences_close(&client->fences);
     /* BYE promises that nothing of this process can touch the memory any more. Without that the daemon sees
      * the end of file and waits for the end of the process. */
     if (idle && unmapped)

@@ -6,7 +6,7 @@
  * of devices, the remembered pools, the fork guard. All of it is there from open to close and none is shared
  * with other clients of the process.
  *
- * Locks: the connection's, then the segments'. Those of devices and pools are leaves. The caller's threads
+ * Locks: the fences', the page's, the connection's, then the segments'. Those of devices and pools are leaves. The caller's threads
  * may be in any call at once; close is alone.
  */
 #include <stdint.h>
@@ -14,6 +14,7 @@
 #include "client/cache/cache.h"
 #include "client/connection.h"
 #include "client/device.h"
+#include "client/fence.h"
 #include "client/fork_guard.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/page.h"
@@ -28,6 +29,7 @@ struct gpupool_client {
     struct pools pools;
     struct cache cache;
     struct page page; /* the cache's and the fences' */
+    struct fences fences;
     uint64_t answer_timeout_ns;
     char *socket_path;
 };

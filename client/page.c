@@ -15,7 +15,11 @@
  * write. */
 #define WANTED_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-int page_open(struct gpupool_client *client, uint64_t deadline_ns) {
+void page_init(struct page *page) {
+    pthread_mutex_init(&page->lock, NULL);
+}
+
+static int page_open(struct gpupool_client *client, uint64_t deadline_ns) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&client->connection, PROTO_ASK_PAGE);
     struct stat status;
@@ -42,8 +46,24 @@ int page_open(struct gpupool_client *client, uint64_t deadline_ns) {
     return 0;
 }
 
+int page_need(struct gpupool_client *client, uint64_t deadline_ns) {
+    struct page *page = &client->page;
+
+    pthread_mutex_lock(&page->lock);
+    bool before = page->asked;
+    if (!before) {
+        page->error = page_open(client, deadline_ns);
+        page->asked = true;
+    }
+    int r = page->error;
+    pthread_mutex_unlock(&page->lock);
+    return r < 0 && before ? error_set(r, "there is no page for fences and counters: asking for it failed")
+                           : r;
+}
+
 void page_close(struct page *page) {
     if (page->memory != NULL)
         munmap(page->memory, PROTO_PAGE_BYTES);
     page->memory = NULL;
+    pthread_mutex_destroy(&page->lock);
 }

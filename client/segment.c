@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/mapping.h"
 #include "base/units.h"
 #include "client/error.h"
 #include "client/include/gpupool/gpupool.h"
@@ -213,9 +214,12 @@ static int segment_open_host(struct segment *segment, struct devices *devices, u
     if (r < 0)
         return r;
 
-    void *memory = mmap(NULL, segment->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd, 0);
-    if (memory == MAP_FAILED)
+    void *memory;
+    r = mapping_make(segment->fd, segment->size_bytes, SEGMENT_MAP_ALIGN_BYTES, &memory);
+    if (r < 0) {
+        errno = -r;
         return fail_system("mapping it");
+    }
     /* A forked child must not share memory that the daemon thinks its parent alone has. */
     if (madvise(memory, segment->size_bytes, MADV_DONTFORK) < 0) {
         r = fail_system("keeping it out of forked children");

@@ -12,6 +12,8 @@
 #include "daemon/backing.h"
 #include "daemon/daemon.h"
 #include "daemon/pool/core.h"
+#include "daemon/pool/histogram.h"
+#include "daemon/pool/use.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
 
@@ -169,6 +171,15 @@ static void put_string(cJSON *object, const char *key, const char *string) {
         cJSON_AddStringToObject(object, key, string);
 }
 
+/* How many buffers a cache had; null where nobody counted. */
+static void put_hit_ratio(cJSON *object, const struct use *use) {
+    double hits = (double)use->hits, misses = (double)use->misses;
+    if (use->hits == 0 && use->misses == 0)
+        cJSON_AddNullToObject(object, "hit_ratio");
+    else
+        cJSON_AddNumberToObject(object, "hit_ratio", hits / (hits + misses));
+}
+
 static const char *gpu_name(enum proto_gpu_kind gpu) {
     return gpu == PROTO_GPU_CUDA ? "cuda" : gpu == PROTO_GPU_SIM ? "sim" : "none";
 }
@@ -192,7 +203,34 @@ static cJSON *describe_daemon(const struct daemon *daemon, bool brief) {
     return object;
 }
 
-static cJSON *describe_pool(const struct pool *pool) {
+static void put_histogram(cJSON *object, const char *key, const struct histogram *histogram) {
+    static const struct {
+        const char *key;
+        unsigned permille;
+    } quantiles[] = {{"p50", 500}, {"p90", 900}, {"p99", 990}};
+    cJSON *times = cJSON_AddObjectToObject(object, key);
+
+    put_integer(times, "count", histogram->count);
+    put_integer(times, "sum", histogram->sum_ns);
+    for (unsigned i = 0; i < sizeof quantiles / sizeof *quantiles; i++)
+        if (histogram->count == 0)
+            cJSON_AddNullToObject(times, quantiles[i].key);
+        else
+            put_integer(times, quantiles[i].key, histogram_quantile_ns(histogram, quantiles[i].permille));
+    cJSON *buckets = cJSON_AddArrayToObject(times, "buckets");
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
+        uint64_t upper_ns = histogram_upper_ns(i);
+        if (histogram->buckets[i] == 0)
+            continue;
+        cJSON *bucket = cJSON_CreateArray();
+        cJSON_AddItemToArray(bucket, upper_ns == UINT64_MAX ? cJSON_CreateNull()
+                                                            : cJSON_CreateNumber((double)upper_ns));
+        cJSON_AddItemToArray(bucket, cJSON_CreateNumber((double)histogram->buckets[i]));
+        cJSON_AddItemToArray(buckets, bucket);
+    }
+}
+
+static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     static const char *const states[] = {"starting", "ready", "failed"};
     const struct supplier *supplier = pool->owner;
     bool is_host = pool->kind == PROTO_POOL_HOST;
@@ -219,8 +257,12 @@ static cJSON *describe_pool(const struct pool *pool) {
     put_integer(object, "limit_bytes", pool->limit_bytes);
     put_integer(object, "step_bytes", pool->step_bytes);
     put_integer(object, "reserve_bytes", pool->reserve_bytes);
+    put_integer(object, "low_water_bytes", pool->low_water_bytes);
     put_integer(object, "reserved_bytes", pool->reserved_bytes);
     put_integer(object, "leased_bytes", pool->leased_bytes);
+    put_integer(object, "in_use_bytes", use->in_use_bytes);
+    put_integer(object, "cached_bytes", use->cached_bytes);
+    put_hit_ratio(object, use);
     put_integer(object, "free_bytes", pool_free_bytes(pool));
     put_integer(object, "quarantined_bytes", pool->quarantined_bytes);
     put_integer(object, "largest_free_bytes", pool_largest_free_bytes(pool));
@@ -233,6 +275,10 @@ static cJSON *describe_pool(const struct pool *pool) {
     put_integer(object, "grows", pool->n_grows);
     put_integer(object, "retires", pool->n_retires);
     put_integer(object, "failures", pool->n_failures);
+    cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");
+    put_histogram(histograms, "acquire_ns", &pool->serving);
+    put_histogram(histograms, "waiting_ns", &pool->waiting);
+    put_histogram(histograms, "growth_ns", &pool->growing);
     put_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
     return object;
 }
@@ -240,7 +286,11 @@ static cJSON *describe_pool(const struct pool *pool) {
 static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
     bool quarantined = session->state == SESSION_QUARANTINED;
     cJSON *object = cJSON_CreateObject();
+    struct use uses[PROTO_POOLS_MAX], use = {0};
 
+    use_of_session(session, uses);
+    for (unsigned i = 0; i < session->core->n_pools; i++)
+        use_add(&use, &uses[i]);
     put_integer(object, "id", session->id);
     put_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
     put_integer(object, "uid", session->peer.uid);
@@ -254,6 +304,9 @@ static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
         cJSON_AddNullToObject(object, "quarantined_ns");
     put_integer(object, "leases", session->n_leases);
     put_integer(object, "leased_bytes", session->leased_bytes);
+    put_integer(object, "in_use_bytes", use.in_use_bytes);
+    put_integer(object, "cached_bytes", use.cached_bytes);
+    put_hit_ratio(object, &use);
     put_integer(object, "waiting", session->n_requests);
     put_integer(object, "segments", session->n_segments);
     put_integer(object, "connected_ns", now_ns - session->connected_ns);
@@ -262,8 +315,11 @@ static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
 
 static void put_pools(cJSON *reply, const struct core *core) {
     cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
+    struct use uses[PROTO_POOLS_MAX];
+
+    use_of_pools(core, uses);
     for (unsigned i = 0; i < core->n_pools; i++)
-        cJSON_AddItemToArray(pools, describe_pool(core->pools[i]));
+        cJSON_AddItemToArray(pools, describe_pool(core->pools[i], &uses[i]));
 }
 
 static void put_sessions(cJSON *reply, const struct core *core) {

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,22 +12,12 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/mapping.h"
 #include "base/units.h"
+#include "daemon/host_pages.h"
 #include "daemon/log.h"
 #include "daemon/numa.h"
 #include "daemon/pool/limits.h"
-#include "daemon/worker.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
-#endif
-
-/* Pages are touched in pieces of this by each thread: about 7 to 60 ms of work, which is how often progress
- * is seen. */
-#define TOUCH_PIECE (128 * MIB)
-/* Threads that touch pages: 8 made 4 GiB in 81 ms with huge pages and 646 ms without (H200 machine, 16
- * cores). */
-#define TOUCH_THREADS_MAX 8
 
 static struct backing *backing_alloc(enum proto_segment_kind kind, uint64_t size_bytes) {
     struct backing *backing = calloc(1, sizeof *backing);
@@ -77,59 +67,8 @@ int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_byt
     return 0;
 }
 
-struct touch {
-    char *memory;
-    uint64_t size_bytes;
-    _Atomic uint64_t next; /* offset of the next piece */
-    _Atomic int error;
-    struct worker *worker;
-};
-
-/* Makes the pages of one piece exist. A full tmpfs or cgroup is an error here, not a SIGBUS or a kill. */
-static int touch_piece(char *memory, size_t size_bytes) {
-    if (madvise(memory, size_bytes, MADV_POPULATE_WRITE) == 0)
-        return 0;
-    if (errno != EINVAL)
-        return -errno;
-    long page = sysconf(_SC_PAGESIZE); /* before Linux 5.14 */
-    for (size_t offset = 0; offset < size_bytes; offset += (size_t)page)
-        ((volatile char *)memory)[offset] = 0;
-    return 0;
-}
-
-static void *touch_main(void *argument) {
-    struct touch *touch = argument;
-    for (;;) {
-        uint64_t offset = atomic_fetch_add(&touch->next, TOUCH_PIECE);
-        if (offset >= touch->size_bytes || touch->error != 0)
-            return NULL;
-        uint64_t size = touch->size_bytes - offset < TOUCH_PIECE ? touch->size_bytes - offset : TOUCH_PIECE;
-        int r = touch_piece(touch->memory + offset, size);
-        if (r < 0)
-            touch->error = r;
-        if (touch->worker != NULL)
-            worker_beat(touch->worker);
-    }
-}
-
-static int touch_pages(void *memory, uint64_t size_bytes, struct worker *worker) {
-    struct touch touch = {.memory = memory, .size_bytes = size_bytes, .worker = worker};
-    pthread_t threads[TOUCH_THREADS_MAX];
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint64_t pieces = (size_bytes + TOUCH_PIECE - 1) / TOUCH_PIECE;
-    unsigned wanted = cores < TOUCH_THREADS_MAX ? (unsigned)cores : TOUCH_THREADS_MAX, started = 0;
-
-    if (pieces < wanted)
-        wanted = (unsigned)pieces;
-    while (started + 1 < wanted && pthread_create(&threads[started], NULL, touch_main, &touch) == 0)
-        started++;
-    touch_main(&touch);
-    for (unsigned i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
-    return touch.error;
-}
-
-/* Whether the kernel gives transparent huge pages to a shared mapping that asks for them. */
+/* Whether the kernel gives transparent huge pages to a shared mapping that asks for them, when it is touched.
+ */
 static bool transparent_pages_available(void) {
     char text[128] = "";
     _cleanup_(fclosep) FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
@@ -146,11 +85,12 @@ static int map_memfd(struct backing *backing, unsigned flags) {
     if (ftruncate(fd, (off_t)backing->size_bytes) < 0)
         return -errno;
     /* With hugetlb this reserves the pages, or fails. */
-    void *mapping = mmap(NULL, backing->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapping == MAP_FAILED)
-        return -errno;
+    void *mapping;
+    int r = mapping_make(fd, backing->size_bytes, HOST_PAGES_HUGE_BYTES, &mapping);
+    if (r < 0)
+        return r;
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-        int r = -errno;
+        r = -errno;
         munmap(mapping, backing->size_bytes);
         return r;
     }
@@ -178,6 +118,8 @@ static int check_available(int node, uint64_t size_bytes, char error[BACKING_ERR
 int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_pages, struct worker *worker,
                      struct backing **ret_backing, char error[BACKING_ERROR_SIZE]) {
     static _Atomic bool lock_complained;
+    bool ask_transparent = false;
+    uint64_t huge_bytes = 0;
     int r = -ENOMEM;
     _cleanup_(backing_freep) struct backing *backing = backing_alloc(PROTO_SEGMENT_MEMFD, size_bytes);
 
@@ -208,24 +150,31 @@ int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_
             return r;
         }
         backing->pages = BACKING_PAGES_PLAIN;
-        if (huge_pages != CONFIG_HUGE_PAGES_OFF && transparent_pages_available() &&
-            madvise(backing->mapping, size_bytes, MADV_HUGEPAGE) == 0)
-            backing->pages = BACKING_PAGES_TRANSPARENT;
+        ask_transparent = huge_pages != CONFIG_HUGE_PAGES_OFF;
+        if (ask_transparent)
+            (void)madvise(backing->mapping, size_bytes, MADV_HUGEPAGE); /* a hint: for its first touches */
     }
     numa_prefer(backing->mapping, size_bytes, node); /* without NUMA there is nothing to prefer */
-    r = touch_pages(backing->mapping, size_bytes, worker);
+    r = host_pages_make(backing->mapping, size_bytes, ask_transparent, worker, &huge_bytes);
     if (r < 0) {
         snprintf(error, BACKING_ERROR_SIZE, "the kernel gave no pages for %s of host memory: %s",
                  BYTES_TEXT(size_bytes), strerror(-r));
         return r;
     }
-    backing->locked = mlock(backing->mapping, size_bytes) == 0;
+    if (ask_transparent) {
+        if (huge_bytes >= size_bytes / 2 || (huge_bytes == 0 && transparent_pages_available()))
+            backing->pages = BACKING_PAGES_TRANSPARENT;
+        log_debug("%s of %s of host memory on node %d are in transparent huge pages", BYTES_TEXT(huge_bytes),
+                  BYTES_TEXT(size_bytes), node);
+    }
+    r = host_pages_lock(backing->mapping, size_bytes);
+    backing->locked = r == 0;
     if (!backing->locked && backing->pages != BACKING_PAGES_HUGETLB &&
         !atomic_exchange(&lock_complained, true))
         log_warning(
             "host memory could not be locked (%s) and may be swapped out until a client pins it; raise "
             "LimitMEMLOCK (ulimit -l)",
-            strerror(errno));
+            strerror(-r));
     *ret_backing = take_ptr(&backing);
     return 0;
 }
@@ -240,7 +189,7 @@ struct backing *backing_free(struct backing *backing) {
                       BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
     }
     if (backing->mapping != NULL)
-        munmap(backing->mapping, backing->size_bytes);
+        host_pages_unmap(backing->mapping, backing->size_bytes);
     close_fd(backing->fd);
     free(backing);
     return NULL;

@@ -17,7 +17,7 @@ struct worker;
 enum backing_pages {
     BACKING_PAGES_NONE,        /* device memory */
     BACKING_PAGES_HUGETLB,     /* 2 MiB pages from the system's reserve */
-    BACKING_PAGES_TRANSPARENT, /* 2 MiB pages where the kernel finds them */
+    BACKING_PAGES_TRANSPARENT, /* 2 MiB pages that the kernel put together, half of the memory or more */
     BACKING_PAGES_PLAIN,
 };
 

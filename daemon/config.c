@@ -173,10 +173,11 @@ static int set_pool(struct config_pool *pool, bool is_host, const char *key, con
                     size_t error_size) {
     static const char *const booleans[] = {"no", "yes", NULL};
     static const char *const huge_pages[] = {"auto", "off", "require", NULL};
-    struct config_size *size = strcmp(key, "limit") == 0     ? &pool->limit
-                               : strcmp(key, "step") == 0    ? &pool->step
-                               : strcmp(key, "reserve") == 0 ? &pool->reserve
-                                                             : NULL;
+    struct config_size *size = strcmp(key, "limit") == 0       ? &pool->limit
+                               : strcmp(key, "step") == 0      ? &pool->step
+                               : strcmp(key, "reserve") == 0   ? &pool->reserve
+                               : strcmp(key, "low_water") == 0 ? &pool->low_water
+                                                               : NULL;
     if (size != NULL) {
         if (parse_size(value, size) < 0)
             return complain(error, error_size,
@@ -357,6 +358,10 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
                                           percent_of(total_bytes, default_percent), total_bytes);
     ret_sizes->step_bytes = resolve_size(one ? &one->step : NULL, &common->step, 64 * MIB, total_bytes);
     ret_sizes->reserve_bytes = resolve_size(one ? &one->reserve : NULL, &common->reserve, 0, total_bytes);
+    /* half a step: who needs little is not given two steps, who takes one piece after another finds the next
+     * step made */
+    ret_sizes->low_water_bytes = resolve_size(one ? &one->low_water : NULL, &common->low_water,
+                                              ret_sizes->step_bytes / 2, total_bytes);
     int enabled = one != NULL && one->enabled >= 0 ? one->enabled : common->enabled;
     int huge_pages = one != NULL && one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
     ret_sizes->enabled = enabled != 0;

@@ -40,7 +40,7 @@ struct config_size {
 
 /* What may be said of a pool; unset members are inherited from its kind. */
 struct config_pool {
-    struct config_size limit, step, reserve;
+    struct config_size limit, step, reserve, low_water;
     int enabled;    /* -1: unset */
     int huge_pages; /* enum config_huge_pages; -1: unset */
 };
@@ -82,7 +82,7 @@ int config_read_file(struct config *config, const char *path, char *error, size_
 
 /* What holds for one pool, everything set. total_bytes: what percent are taken of. */
 struct config_pool_sizes {
-    uint64_t limit_bytes, step_bytes, reserve_bytes;
+    uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
     bool enabled;
     enum config_huge_pages huge_pages;
 };

@@ -103,6 +103,7 @@ void daemon_drain(struct daemon *daemon) {
         more = false;
         while (core_next_answer(daemon->core, &answer)) {
             connection_send_answer(answer.session->owner, &answer);
+            core_answer_sent(&answer, clock_now_ns());
             more = true;
         }
         while (!daemon->stopping && core_next_growth(daemon->core, &pool, &size_bytes)) {
@@ -123,6 +124,13 @@ void daemon_drain(struct daemon *daemon) {
 
 /* --- pools --- */
 
+static struct pool_sizes pool_sizes_of(const struct config_pool_sizes *sizes) {
+    return (struct pool_sizes){.limit_bytes = sizes->limit_bytes,
+                               .step_bytes = sizes->step_bytes,
+                               .reserve_bytes = sizes->reserve_bytes,
+                               .low_water_bytes = sizes->low_water_bytes};
+}
+
 static int daemon_add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct gpu *gpu,
                            uint64_t total_bytes) {
     struct config_pool_sizes sizes;
@@ -133,9 +141,7 @@ static int daemon_add_pool(struct daemon *daemon, struct pool_config *pool_confi
                    is_host ? pool_config->numa_node : pool_config->device, total_bytes, &sizes);
     if (!sizes.enabled)
         return 0;
-    pool_config->limit_bytes = sizes.limit_bytes;
-    pool_config->step_bytes = sizes.step_bytes;
-    pool_config->reserve_bytes = sizes.reserve_bytes;
+    pool_config->sizes = pool_sizes_of(&sizes);
     if (sizes.reserve_bytes > sizes.limit_bytes)
         log_warning("%s: its reserve of %s is above its limit of %s and is cut to it", pool_config->name,
                     BYTES_TEXT(sizes.reserve_bytes), BYTES_TEXT(sizes.limit_bytes));
@@ -399,8 +405,8 @@ static void daemon_on_reload(uv_signal_t *signal, int number) {
             if (!sizes.enabled)
                 log_warning("%s is disabled now: that needs a restart", pool->name);
             supplier->huge_pages = sizes.huge_pages;
-            core_pool_configure(pool, sizes.limit_bytes, sizes.step_bytes, sizes.reserve_bytes,
-                                clock_now_ns());
+            const struct pool_sizes pool_sizes = pool_sizes_of(&sizes);
+            core_pool_configure(pool, &pool_sizes, clock_now_ns());
         }
         daemon->core->sessions_limit = fresh.sessions_limit;
         daemon->core->session_leases_limit = fresh.session_leases_limit;

@@ -31,7 +31,8 @@
  *   GPUPOOL_SIM_LINGER_KEEP_FDS=1  the ghost keeps all descriptors that the process had open at its first
  * import, as a forked worker does. Otherwise it closes them.
  *
- * Where it differs from CUDA: streams are never captured; the default streams do not order other streams;
+ * Where it differs from CUDA: streams are captured only by gpu_sim_capture_begin(), and what is recorded is
+ * never replayed; the default streams do not order other streams;
  * stream waits and writes, copies and sets take the CPU's time; copies with unregistered host memory on one
  * side are synchronous; host code can read and write device memory through its pointer; the socket is found
  * only within one network namespace; memory that importers still have mapped does not count against the
@@ -53,5 +54,12 @@ bool gpu_sim_failed(void);
 /* Sets the calling thread's current device, as cudaSetDevice() would: what device_current() returns. Threads
  * start with device 0. Returns 0 or INVALID_DEVICE. */
 int gpu_sim_set_device(unsigned device);
+
+/* Begins to capture a stream, as cudaStreamBeginCapture() would: what is enqueued on it from now on is counted
+ * and not done, and waiting for it or asking whether it is busy fails. Returns 0 or a driver error. */
+int gpu_sim_capture_begin(unsigned device, void *stream);
+
+/* Ends the capture. *ret_operations: how many operations a graph would have got. */
+int gpu_sim_capture_end(unsigned device, void *stream, unsigned *ret_operations);
 
 #endif

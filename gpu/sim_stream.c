@@ -19,10 +19,13 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/list.h"
+#include "gpu/sim.h"
 #include "gpu/sim_internal.h"
 
 #define STREAM_LEGACY     ((void *)0x1) /* cudaStreamLegacy */
 #define STREAM_PER_THREAD ((void *)0x2) /* cudaStreamPerThread */
+
+#define ERROR_CAPTURE_UNSUPPORTED 900 /* cudaErrorStreamCaptureUnsupported */
 
 /* A waiting stream looks at its word at these intervals, ever longer. */
 #define WAIT_NS_MIN (2 * NS_PER_US)
@@ -57,6 +60,8 @@ struct sim_stream {
     struct list queue;
     uint64_t given, done; /* operations */
     bool closing;
+    bool capturing;
+    unsigned captured; /* operations */
 };
 
 static struct {
@@ -270,6 +275,13 @@ static void stream_put(struct sim_stream *stream) {
     pthread_mutex_unlock(&streams.lock);
 }
 
+static bool stream_is_capturing(struct sim_stream *stream) {
+    pthread_mutex_lock(&stream->lock);
+    bool capturing = stream->capturing;
+    pthread_mutex_unlock(&stream->lock);
+    return capturing;
+}
+
 /* Waits until a stream has done what it was given up to now. */
 static void stream_drain(struct sim_stream *stream) {
     uint64_t until;
@@ -293,6 +305,13 @@ static int stream_give(unsigned device, void *handle, struct operation *operatio
         return r;
     }
     pthread_mutex_lock(&stream->lock);
+    if (stream->capturing) {
+        stream->captured++;
+        pthread_mutex_unlock(&stream->lock);
+        stream_put(stream);
+        operation_free(operation);
+        return is_synchronous ? ERROR_CAPTURE_UNSUPPORTED : 0;
+    }
     list_append(&stream->queue, &operation->link);
     ticket = ++stream->given;
     pthread_cond_broadcast(&stream->changed);
@@ -394,9 +413,12 @@ int sim_stream_synchronize(unsigned device, void *handle) {
         r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
-    stream_drain(stream);
+    if (stream_is_capturing(stream))
+        r = ERROR_CAPTURE_UNSUPPORTED;
+    else
+        stream_drain(stream);
     stream_put(stream);
-    return 0;
+    return r;
 }
 
 int sim_stream_query(unsigned device, void *handle) {
@@ -408,14 +430,15 @@ int sim_stream_query(unsigned device, void *handle) {
     if (r != 0)
         return r;
     pthread_mutex_lock(&stream->lock);
-    if (stream->done < stream->given)
+    if (stream->capturing)
+        r = ERROR_CAPTURE_UNSUPPORTED;
+    else if (stream->done < stream->given)
         r = GPU_ERROR_NOT_READY;
     pthread_mutex_unlock(&stream->lock);
     stream_put(stream);
     return r;
 }
 
-/* Simulated streams are never captured. */
 int sim_stream_is_capturing(unsigned device, void *handle, bool *ret_capturing) {
     struct sim_stream *stream;
     int r = sim_enter(SIM_STREAM_IS_CAPTURING);
@@ -424,9 +447,35 @@ int sim_stream_is_capturing(unsigned device, void *handle, bool *ret_capturing) 
         r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
+    *ret_capturing = stream_is_capturing(stream);
     stream_put(stream);
-    *ret_capturing = false;
     return 0;
+}
+
+static int capture_set(unsigned device, void *handle, bool capturing, unsigned *ret_operations) {
+    struct sim_stream *stream;
+    int r = stream_get(device, handle, &stream);
+
+    if (r != 0)
+        return r;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->capturing == capturing)
+        r = GPU_ERROR_INVALID_VALUE;
+    else if (!capturing)
+        *ret_operations = stream->captured;
+    stream->capturing = capturing;
+    stream->captured = 0;
+    pthread_mutex_unlock(&stream->lock);
+    stream_put(stream);
+    return r;
+}
+
+int gpu_sim_capture_begin(unsigned device, void *stream) {
+    return capture_set(device, stream, true, NULL);
+}
+
+int gpu_sim_capture_end(unsigned device, void *stream, unsigned *ret_operations) {
+    return capture_set(device, stream, false, ret_operations);
 }
 
 static int word_operation(enum operation_kind kind, unsigned device, void *stream, uint64_t *word,

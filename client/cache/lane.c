@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/units.h"
@@ -16,10 +17,39 @@
 #define EXTENT_BYTES_MIN (2 * MIB)
 #define EXTENT_BYTES_MAX (256 * MIB)
 
+/* Chunks outlive their lanes: they are never freed, only used again, so that a stale buffer of a client that
+ * has closed still names a piece, whose generation says that the buffer is stale. */
 struct piece_chunk {
     struct piece_chunk *next;
     struct piece pieces[PIECES_IN_CHUNK];
 };
+
+/* Of lanes that are gone. Without a lock, because a forked child puts some back too; who takes takes all, and
+ * puts the rest back, so that no chunk can come back in between and be taken for another (ABA). */
+static _Atomic(struct piece_chunk *) spare_chunks;
+
+/* Puts a chain of chunks back. */
+static void chunks_put(struct piece_chunk *first) {
+    struct piece_chunk *last = first;
+
+    if (first == NULL)
+        return;
+    while (last->next != NULL)
+        last = last->next;
+    last->next = atomic_load_explicit(&spare_chunks, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&spare_chunks, &last->next, first, memory_order_release,
+                                                  memory_order_relaxed)) {
+    }
+}
+
+static struct piece_chunk *chunk_get(void) {
+    struct piece_chunk *chunk = atomic_exchange_explicit(&spare_chunks, NULL, memory_order_acquire);
+
+    if (chunk == NULL)
+        return calloc(1, sizeof *chunk);
+    chunks_put(chunk->next);
+    return chunk;
+}
 
 struct lane *lane_new(const void *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
     struct lane *lane = calloc(1, sizeof *lane);
@@ -37,6 +67,12 @@ struct lane *lane_new(const void *owner, uint32_t pool, uint32_t kind, int devic
     return lane;
 }
 
+/* Its lane goes. A buffer that is still out becomes stale. */
+static void piece_orphan(struct piece *piece) {
+    uint64_t generation = piece->generation + piece->generation % 2;
+    *piece = (struct piece){.generation = generation};
+}
+
 struct lane *lane_free(struct lane *lane) {
     if (lane == NULL)
         return NULL;
@@ -44,11 +80,10 @@ struct lane *lane_free(struct lane *lane) {
         list_remove(position);
         free(container_of(position, struct extent, link));
     }
-    while (lane->piece_chunks != NULL) {
-        struct piece_chunk *chunk = lane->piece_chunks;
-        lane->piece_chunks = chunk->next;
-        free(chunk);
-    }
+    for (struct piece_chunk *chunk = lane->piece_chunks; chunk != NULL; chunk = chunk->next)
+        for (unsigned i = 0; i < PIECES_IN_CHUNK; i++)
+            piece_orphan(&chunk->pieces[i]);
+    chunks_put(lane->piece_chunks);
     heap_deinit(&lane->heap);
     pthread_mutex_destroy(&lane->lock);
     free(lane);
@@ -57,7 +92,7 @@ struct lane *lane_free(struct lane *lane) {
 
 static struct piece *piece_get(struct lane *lane) {
     if (lane->spare_pieces == NULL) {
-        struct piece_chunk *chunk = calloc(1, sizeof *chunk);
+        struct piece_chunk *chunk = chunk_get();
         if (chunk == NULL)
             return NULL;
         chunk->next = lane->piece_chunks;

@@ -8,8 +8,9 @@
  * done.
  *
  * A piece is what a lane hands out. It is in use (a buffer names it, its generation is odd), cached (in a
- * thread's bin) or spare. Pieces are never freed before the lane's owner is: a stale buffer that names one
- * meets another generation, not a stranger.
+ * thread's bin) or spare. Pieces are never freed, and used again by other lanes when theirs is gone; their
+ * generations only ascend. So a stale buffer that names one meets another generation, whether the buffer was
+ * released or its client closed.
  *
  * A part of an extent that went back to the daemon is absent: taken in the heap by nobody. An extent ends
  * when all of it is absent.

@@ -112,6 +112,15 @@ static uint64_t read_count(struct reader *reader, const cJSON *object, const cha
     return read_integer(reader, object, key, false);
 }
 
+static double read_ratio(struct reader *reader, const cJSON *object, const char *key) {
+    const cJSON *member = read_member(reader, object, key);
+    if (member == NULL || cJSON_IsNull(member))
+        return REPLY_NULL_RATIO;
+    if (!cJSON_IsNumber(member) || !(member->valuedouble >= 0 && member->valuedouble <= 1))
+        reader_fail(reader, "%s.%s is not a number from 0 to 1", reader->where, key);
+    return member->valuedouble;
+}
+
 static char *read_string(struct reader *reader, const cJSON *object, const char *key, bool nullable) {
     const cJSON *member = read_member(reader, object, key);
     if (member == NULL || (nullable && cJSON_IsNull(member)))
@@ -191,6 +200,36 @@ static void read_daemon(struct reader *reader, const cJSON *root, bool stats, st
     }
 }
 
+/* Reads one of a pool's histograms. The buckets are for programs. */
+static struct reply_times read_times(struct reader *reader, const cJSON *histograms, const char *key) {
+    struct reply_times times = {0};
+    char where[sizeof reader->where];
+    const cJSON *object = read_member(reader, histograms, key);
+
+    memcpy(where, reader->where, sizeof where);
+    if (!read_enter(reader, object, key, SIZE_MAX))
+        return times;
+    times.count = read_count(reader, object, "count");
+    times.p50_ns = read_integer(reader, object, "p50", true);
+    times.p90_ns = read_integer(reader, object, "p90", true);
+    times.p99_ns = read_integer(reader, object, "p99", true);
+    memcpy(reader->where, where, sizeof where);
+    return times;
+}
+
+static void read_histograms(struct reader *reader, const cJSON *pool_object, struct reply_pool *pool) {
+    const cJSON *object = read_member(reader, pool_object, "histograms");
+    char where[sizeof reader->where];
+
+    memcpy(where, reader->where, sizeof where);
+    if (!read_enter(reader, object, "histograms", SIZE_MAX))
+        return;
+    pool->acquire = read_times(reader, object, "acquire_ns");
+    pool->waiting = read_times(reader, object, "waiting_ns");
+    pool->growth = read_times(reader, object, "growth_ns");
+    memcpy(reader->where, where, sizeof where);
+}
+
 static void read_pool(struct reader *reader, const cJSON *object, struct reply_pool *pool) {
     pool->id = read_count(reader, object, "id");
     pool->kind = read_text(reader, object, "kind");
@@ -204,8 +243,12 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->limit_bytes = read_count(reader, object, "limit_bytes");
     pool->step_bytes = read_count(reader, object, "step_bytes");
     pool->reserve_bytes = read_count(reader, object, "reserve_bytes");
+    pool->low_water_bytes = read_count(reader, object, "low_water_bytes");
     pool->reserved_bytes = read_count(reader, object, "reserved_bytes");
     pool->leased_bytes = read_count(reader, object, "leased_bytes");
+    pool->in_use_bytes = read_count(reader, object, "in_use_bytes");
+    pool->cached_bytes = read_count(reader, object, "cached_bytes");
+    pool->hit_ratio = read_ratio(reader, object, "hit_ratio");
     pool->free_bytes = read_count(reader, object, "free_bytes");
     pool->quarantined_bytes = read_count(reader, object, "quarantined_bytes");
     pool->largest_free_bytes = read_count(reader, object, "largest_free_bytes");
@@ -218,6 +261,7 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->grows = read_count(reader, object, "grows");
     pool->retires = read_count(reader, object, "retires");
     pool->failures = read_count(reader, object, "failures");
+    read_histograms(reader, object, pool);
 }
 
 static void read_session(struct reader *reader, const cJSON *object, struct reply_session *session) {
@@ -231,6 +275,9 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
     session->quarantined_ns = read_integer(reader, object, "quarantined_ns", true);
     session->leases = read_count(reader, object, "leases");
     session->leased_bytes = read_count(reader, object, "leased_bytes");
+    session->in_use_bytes = read_count(reader, object, "in_use_bytes");
+    session->cached_bytes = read_count(reader, object, "cached_bytes");
+    session->hit_ratio = read_ratio(reader, object, "hit_ratio");
     session->waiting = read_count(reader, object, "waiting");
     session->segments = read_count(reader, object, "segments");
     session->connected_ns = read_count(reader, object, "connected_ns");

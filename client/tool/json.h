@@ -16,6 +16,8 @@
 
 /* Where the schema says null. */
 #define REPLY_NULL UINT64_MAX
+/* …and for a share of something, which is from 0 to 1 else. */
+#define REPLY_NULL_RATIO (-1.0)
 
 struct reply_daemon {
     char *version, *gpu;
@@ -27,14 +29,22 @@ struct reply_daemon {
     size_t n_notices;
 };
 
+/* How long something took: how often it happened, and how long the median and 99 of 100 took at most. */
+struct reply_times {
+    uint64_t count, p50_ns, p90_ns, p99_ns; /* the latter REPLY_NULL when count is 0 */
+};
+
 struct reply_pool {
     uint64_t id;
     char *kind, *name, *state;
     char *uuid, *pages, *last_error; /* may be NULL */
     uint64_t device, numa_node;      /* may be REPLY_NULL */
-    uint64_t limit_bytes, step_bytes, reserve_bytes;
+    uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
     uint64_t reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes, growing_bytes;
+    uint64_t in_use_bytes, cached_bytes;
+    double hit_ratio; /* may be REPLY_NULL_RATIO */
     uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures;
+    struct reply_times acquire, waiting, growth;
 };
 
 struct reply_session {
@@ -42,7 +52,8 @@ struct reply_session {
     char *command, *state;
     char *quarantine_reason; /* may be NULL */
     uint64_t quarantined_ns; /* may be REPLY_NULL */
-    uint64_t leases, leased_bytes, waiting, segments, connected_ns;
+    uint64_t leases, leased_bytes, in_use_bytes, cached_bytes, waiting, segments, connected_ns;
+    double hit_ratio; /* may be REPLY_NULL_RATIO */
 };
 
 struct reply_trimmed {

@@ -128,8 +128,9 @@ static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
 /* How the pools were set up, and what happened to them since the daemon started. */
 static int print_pools_history(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {
-        {"POOL", true},     {"STEP", true},     {"RESERVE", true}, {"GROWING", true}, {"PAGES", false},
-        {"ACQUIRES", true}, {"RELEASES", true}, {"GROWS", true},   {"RETIRES", true}, {"UUID", false},
+        {"POOL", true},    {"STEP", true},    {"RESERVE", true},  {"LOW WATER", true},
+        {"GROWING", true}, {"PAGES", false},  {"ACQUIRES", true}, {"RELEASES", true},
+        {"GROWS", true},   {"RETIRES", true}, {"UUID", false},
     };
     struct table table;
 
@@ -139,6 +140,7 @@ static int print_pools_history(const struct reply *reply, FILE *file, bool color
         table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
         add_bytes(&table, pool->step_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->reserve_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->low_water_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->growing_bytes, STYLE_PLAIN);
         table_add(&table, pool->pages == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s",
                   pool->pages == NULL ? "-" : pool->pages);

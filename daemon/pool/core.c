@@ -61,11 +61,14 @@ static uint64_t round_down_to_segment(uint64_t bytes) {
     return bytes / SEGMENT_GRANULE * SEGMENT_GRANULE;
 }
 
-static void pool_set_sizes(struct pool *pool, uint64_t limit_bytes, uint64_t step_bytes,
-                           uint64_t reserve_bytes) {
-    pool->limit_bytes = round_down_to_segment(limit_bytes);
-    pool->step_bytes = step_bytes < SEGMENT_GRANULE ? SEGMENT_GRANULE : round_down_to_segment(step_bytes);
-    pool->reserve_bytes = round_down_to_segment(reserve_bytes < limit_bytes ? reserve_bytes : limit_bytes);
+static void pool_set_sizes(struct pool *pool, const struct pool_sizes *sizes) {
+    uint64_t reserve_bytes =
+        sizes->reserve_bytes < sizes->limit_bytes ? sizes->reserve_bytes : sizes->limit_bytes;
+    pool->limit_bytes = round_down_to_segment(sizes->limit_bytes);
+    pool->step_bytes =
+        sizes->step_bytes < SEGMENT_GRANULE ? SEGMENT_GRANULE : round_down_to_segment(sizes->step_bytes);
+    pool->reserve_bytes = round_down_to_segment(reserve_bytes);
+    pool->low_water_bytes = sizes->low_water_bytes;
 }
 
 int core_add_pool(struct core *core, const struct pool_config *config, struct pool **ret_pool) {
@@ -85,7 +88,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
         if (*c < ' ' || *c > '~')
             *c = '?';
     pool->next_deadline_ns = NS_FOREVER;
-    pool_set_sizes(pool, config->limit_bytes, config->step_bytes, config->reserve_bytes);
+    pool_set_sizes(pool, &config->sizes);
     list_init(&pool->segments);
     list_init(&pool->heaps);
     list_init(&pool->waiters);
@@ -111,9 +114,8 @@ void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     pool_serve(pool, now_ns);
 }
 
-void core_pool_configure(struct pool *pool, uint64_t limit_bytes, uint64_t step_bytes, uint64_t reserve_bytes,
-                         uint64_t now_ns) {
-    pool_set_sizes(pool, limit_bytes, step_bytes, reserve_bytes);
+void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns) {
+    pool_set_sizes(pool, sizes);
     pool_serve(pool, now_ns);
 }
 
@@ -310,6 +312,7 @@ static int core_find_slot(struct core *core, size_t *ret_slot) {
 static void pool_growth_over(struct pool *pool) {
     assert(pool->growing_bytes > 0 && !pool->grow_decided);
     pool->growing_bytes = 0;
+    pool->grow_ahead = false;
 }
 
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns) {
@@ -324,6 +327,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
         return -ENOMEM;
     }
     pool_growth_over(pool);
+    histogram_add(&pool->growing, pool->grow_decided_ns, now_ns);
     segment->pool = pool;
     segment->id = ++core->next_segment_id;
     segment->slot = (uint32_t)slot;
@@ -334,6 +338,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool->n_segments++;
     pool->n_grows++;
     pool->reserved_bytes += size_bytes;
+    pool->unassigned_bytes += size_bytes;
     pool->grow_exact = false;
     pool->last_error[0] = '\0';
     pool_serve(pool, now_ns);
@@ -342,13 +347,16 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
 
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     uint64_t tried = pool->growing_bytes;
+    bool ahead = pool->grow_ahead;
     const struct request *first = list_first(&pool->waiters, struct request, link);
 
     pool_growth_over(pool);
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     /* A whole step may be too much where what is needed is not; idle segments may be in the way; else the
-     * driver is asked again after a while. */
-    if (!pool->grow_exact && first != NULL && first->size_bytes + SEGMENT_GRANULE <= tried) {
+     * driver is asked again after a while. What nobody waited for says nothing of those who came since. */
+    if (ahead) {
+        pool->ahead_retry_ns = clock_deadline_ns(now_ns, AHEAD_RETRY_NS);
+    } else if (!pool->grow_exact && first != NULL && first->size_bytes + SEGMENT_GRANULE <= tried) {
         pool->grow_exact = true;
     } else {
         pool->grow_exact = false;
@@ -367,6 +375,7 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
 }
 
 uint64_t core_trim(struct pool *pool) {
+    pool->demand = NULL;
     return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes);
 }
 
@@ -392,10 +401,19 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
     ret_answer->session = request->session;
     ret_answer->request = request->id;
     ret_answer->lease = request->lease;
+    ret_answer->pool = request->pool;
+    ret_answer->asked_ns = request->asked_ns;
+    ret_answer->waited = request->waited;
     if (request->state == REQUEST_REFUSED)
         request_explain(request, &ret_answer->failure);
     request_free(request);
     return true;
+}
+
+void core_answer_sent(const struct answer *answer, uint64_t now_ns) {
+    if (answer->pool != NULL)
+        histogram_add(answer->waited ? &answer->pool->waiting : &answer->pool->serving, answer->asked_ns,
+                      now_ns);
 }
 
 bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes) {
@@ -451,7 +469,7 @@ void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, boo
 }
 
 static bool session_is_valid(const struct session *session) {
-    uint64_t leased = 0, pool_bytes[PROTO_POOLS_MAX] = {0};
+    uint64_t leased = 0, pool_bytes[PROTO_POOLS_MAX] = {0}, shared_bytes[PROTO_POOLS_MAX] = {0};
     unsigned leases = 0, requests = 0, segments = 0;
 
     list_for_each(position, &session->leases) {
@@ -460,15 +478,18 @@ static bool session_is_valid(const struct session *session) {
             return false;
         leased += lease->block->held_bytes;
         pool_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
+        if (lease->block->shared)
+            shared_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
         leases++;
     }
     list_for_each(position, &session->requests) requests++;
     for (size_t word = 0; word < session->seen_words; word++)
         segments += (unsigned)__builtin_popcountll(session->seen[word]);
     return leased == session->leased_bytes &&
-           memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 && leases == session->n_leases &&
-           requests == session->n_requests && segments == session->n_segments &&
-           (session->state == SESSION_ACTIVE || requests == 0);
+           memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
+           memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
+           leases == session->n_leases && requests == session->n_requests &&
+           segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
 }
 
 /* Whether as many sessions can be asked for the pool's memory as it counts. */

@@ -47,6 +47,9 @@ struct answer {
     uint64_t request;
     struct lease *lease;          /* NULL: refused, see failure */
     struct proto_failure failure; /* only when lease is NULL */
+    struct pool *pool;            /* NULL: there is none of that id */
+    uint64_t asked_ns;
+    bool waited;
 };
 
 /* Returns 0 or -ENOMEM. */
@@ -56,14 +59,14 @@ int core_new(struct core **ret_core);
  * are left are dropped without further ado (their backing is the shell's). Accepts NULL, returns NULL. */
 struct core *core_free(struct core *core);
 
-/* What a pool is made with; the strings are copied. Sizes are rounded down to SEGMENT_GRANULE, step at least
- * one. */
+/* What a pool is made with; the strings are copied. Limit, step and reserve are rounded down to
+ * SEGMENT_GRANULE, step at least one. */
 struct pool_config {
     enum proto_pool_kind kind;
     int device, numa_node;
     uint8_t uuid[PROTO_UUID_BYTES];
     const char *name;
-    uint64_t limit_bytes, step_bytes, reserve_bytes;
+    struct pool_sizes sizes;
 };
 
 /* Adds a pool, STARTING. Returns 0, -ENOMEM or -ENOSPC (PROTO_POOLS_MAX). */
@@ -77,8 +80,7 @@ void core_pool_ready(struct pool *pool, uint64_t now_ns);
 void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns);
 
 /* Changes what may change while running. Lowering a limit takes nothing away; it only stops growth. */
-void core_pool_configure(struct pool *pool, uint64_t limit_bytes, uint64_t step_bytes, uint64_t reserve_bytes,
-                         uint64_t now_ns);
+void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns);
 
 /* Sessions. open: 0, PROTO_E_LIMIT or -ENOMEM. */
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
@@ -129,7 +131,8 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns);
 /* The shell has freed a segment that core_next_retirement gave it; the segment is gone afterwards. */
 void core_segment_retired(struct segment *segment, uint64_t now_ns);
 
-/* Retires the pool's idle segments (those that nobody has mapped), down to its reserve. Returns the bytes. */
+/* Retires the pool's idle segments (those that nobody has mapped), down to its reserve. Returns the bytes.
+ * It does not grow ahead of demand again before the next lease: what was trimmed would be back at once. */
 uint64_t core_trim(struct pool *pool);
 
 /* Time has passed. / When that matters next; NS_FOREVER: never. */
@@ -138,6 +141,8 @@ uint64_t core_next_tick_ns(const struct core *core);
 
 /* Decisions, one a call; false when there are no more. */
 bool core_next_answer(struct core *core, struct answer *ret_answer);
+/* The shell has sent an answer: its time goes into the pool's histograms. */
+void core_answer_sent(const struct answer *answer, uint64_t now_ns);
 bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes);
 bool core_next_retirement(struct core *core, struct segment **ret_segment);
 /* The session is to be asked for what it keeps idle: it is ACTIVE, wanted that, and others need it. */

@@ -90,18 +90,22 @@ static void block_count(struct block *block, int live, int quarantined) {
     block_charge(block, block->held_bytes);
 }
 
-/* The session holds more, or less, of the pool; the pool counts those that it can ask for something. */
-static void session_hold(struct session *session, struct pool *pool, uint64_t bytes) {
+/* The session holds more, or less, of the block; its pool counts those that it can ask for something. */
+static void session_hold(struct session *session, const struct block *block, uint64_t bytes) {
+    struct pool *pool = block->segment->pool;
     bool held_nothing = !session_can_be_asked(session, pool);
     session->leased_bytes += bytes;
+    session->shared_bytes[pool->id - 1] += block->shared ? bytes : 0;
     session->pool_bytes[pool->id - 1] += bytes;
     if (held_nothing && session_can_be_asked(session, pool))
         pool->n_reclaimers++;
 }
 
-static void session_let_go(struct session *session, struct pool *pool, uint64_t bytes) {
+static void session_let_go(struct session *session, const struct block *block, uint64_t bytes) {
+    struct pool *pool = block->segment->pool;
     bool held_something = session_can_be_asked(session, pool);
     session->leased_bytes -= bytes;
+    session->shared_bytes[pool->id - 1] -= block->shared ? bytes : 0;
     session->pool_bytes[pool->id - 1] -= bytes;
     if (held_something && !session_can_be_asked(session, pool))
         pool->n_reclaimers--;
@@ -154,7 +158,7 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     list_append(&block->leases, &lease->block_link);
     block_count(block, +1, 0);
     session->n_leases++;
-    session_hold(session, block->segment->pool, block->held_bytes);
+    session_hold(session, block, block->held_bytes);
     block->segment->pool->n_leases++;
     block->segment->pool->n_acquires++; /* attached ones too, so that it goes with n_releases */
     *ret_lease = lease;
@@ -188,7 +192,7 @@ struct pool *lease_close(struct lease *lease) {
     lease_table_remove(&core->leases, lease);
     block_count(block, quarantined ? 0 : -1, quarantined ? -1 : 0);
     session->n_leases--;
-    session_let_go(session, pool, block->held_bytes);
+    session_let_go(session, block, block->held_bytes);
     pool->n_leases--;
     pool->n_releases++;
     free(lease);
@@ -257,7 +261,7 @@ static void lease_cut_part(struct lease *lease, uint64_t start, uint64_t end, st
 
     block_discharge(block, end - start);
     block->held_bytes -= end - start;
-    session_let_go(lease->session, block->segment->pool, end - start);
+    session_let_go(lease->session, block, end - start);
     list_for_each_safe(position, &block->ranges) {
         struct heap_range *range = container_of(position, struct heap_range, user_link);
         if (range->offset >= start && range->offset < end) {
@@ -327,6 +331,9 @@ int block_share(struct core *core, struct block *block, const struct proto_token
         if (tsearch(block, &core->tokens, block_compare_tokens) == NULL)
             return -ENOMEM;
         block->shared = true;
+        list_for_each(position, &block->leases) /* one: others come by the token */
+            container_of(position, struct lease, block_link)
+                ->session->shared_bytes[block->segment->pool->id - 1] += block->held_bytes;
     }
     *ret_token = block->token;
     return 0;

@@ -19,6 +19,7 @@
 #define POOL_ERROR_SIZE        256u   /* a driver's message with its numbers */
 #define GROW_RETRY_NS                                                                                        \
     (1 * NS_PER_S) /* after the driver refused: soon enough for people, rare enough for it */
+#define AHEAD_RETRY_NS (10 * NS_PER_S) /* for growth that nobody waits for: others may need what is left */
 #define RECLAIM_INTERVAL_NS                                                                                  \
     (100 *                                                                                                   \
      NS_PER_MS) /* between two requests of a pool for idle memory: time for clients to look through their    \

@@ -94,6 +94,7 @@ static int pool_grant(struct pool *pool, struct request *request) {
         return r;
     }
     request_grant(request, lease);
+    pool->demand = lease->block->segment->owner;
     return 0;
 }
 
@@ -101,11 +102,12 @@ static uint64_t pool_room(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
 }
 
-static void pool_decide_growth(struct pool *pool, uint64_t size_bytes) {
+static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_ns) {
     uint64_t room = pool_room(pool);
     assert(pool->growing_bytes == 0 && room > 0);
     pool->growing_bytes = size_bytes < room ? size_bytes : room;
     pool->grow_decided = true;
+    pool->grow_decided_ns = now_ns;
 }
 
 static uint64_t pool_idle_bytes(const struct pool *pool) {
@@ -152,8 +154,20 @@ static uint64_t pool_next_reclaim_ns(const struct pool *pool) {
     return wanted && pool->n_reclaimers > 0 ? pool->reclaim_ns : NS_FOREVER;
 }
 
+/* Grows ahead of demand, see the top of pool.h. Nobody waits. */
+static void pool_plan_ahead(struct pool *pool, uint64_t now_ns) {
+    if (pool->demand == NULL || pool->leased_bytes == 0 || pool->state != POOL_READY ||
+        pool->growing_bytes > 0 || pool->retiring_bytes > 0 || now_ns < pool->grow_retry_ns ||
+        now_ns < pool->ahead_retry_ns || pool_room(pool) < SEGMENT_GRANULE)
+        return;
+    if (pool->unassigned_bytes + pool->demand->heap.free_bytes >= pool->low_water_bytes)
+        return;
+    pool_decide_growth(pool, pool->step_bytes, now_ns);
+    pool->grow_ahead = true;
+}
+
 /* Grows for the first waiter for whom there is room; else makes room for the first of all by retiring idle
- * segments, if that is enough; without waiters, grows towards the reserve. */
+ * segments, if that is enough; without waiters, grows towards the reserve and ahead of demand. */
 static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->state != POOL_READY || pool->growing_bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->grow_retry_ns)
@@ -163,7 +177,8 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
         const struct request *request = container_of(position, struct request, link);
         uint64_t need = round_up_to_segment(request->size_bytes);
         if (need <= room) {
-            pool_decide_growth(pool, pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes);
+            pool_decide_growth(pool, pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes,
+                               now_ns);
             return;
         }
     }
@@ -173,7 +188,9 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
             pool_retire_idle(pool, round_up_to_segment(first->size_bytes) - room, 0);
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
-        pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes);
+        pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes, now_ns);
+    } else {
+        pool_plan_ahead(pool, now_ns);
     }
 }
 
@@ -194,6 +211,8 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     }
     int r = pool_grant(pool, request);
+    if (r == 0 && list_is_empty(&pool->waiters))
+        pool_plan_ahead(pool, now_ns);
     if (r == -ENOMEM || r > 0)
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
     if (r != -ENOSPC)
@@ -204,8 +223,10 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     /* Whoever does not wait has still set growth going, or had sessions asked for what they keep idle (if
      * that was done a moment ago for another: as soon as it may be done again), and finds room when it asks
      * again. */
-    if (request->deadline_ns > now_ns)
+    if (request->deadline_ns > now_ns) {
+        request->waited = true;
         return;
+    }
     pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && now_ns < reclaim_ns && pool->n_reclaimers > 0);
     request_refuse(request, PROTO_E_EXHAUSTED);
 }
@@ -277,6 +298,7 @@ uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes
         if (segment->state == SEGMENT_ASSIGNED)
             tenant_disown(segment);
         segment->state = SEGMENT_RETIRING;
+        pool->unassigned_bytes -= segment->size_bytes;
         list_remove(&segment->link);
         list_append(&pool->core->retiring, &segment->link);
         pool->n_segments--;
@@ -297,7 +319,9 @@ void pool_explain(const struct pool *pool, char *text, size_t size) {
 
 bool pool_is_valid(const struct pool *pool) {
     uint64_t reserved = pool->retiring_bytes, free_bytes = 0, held = 0, waiters = 0, leases = 0;
+    uint64_t unassigned = 0;
     unsigned segments = 0;
+    bool demand_known = pool->demand == NULL;
 
     list_for_each(position, &pool->segments) {
         const struct segment *segment = container_of(position, struct segment, link);
@@ -308,7 +332,7 @@ bool pool_is_valid(const struct pool *pool) {
         segments++;
         reserved += segment->size_bytes;
         if (segment->state == SEGMENT_UNASSIGNED) {
-            free_bytes += segment->size_bytes;
+            unassigned += segment->size_bytes;
             continue;
         }
         for (const struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
@@ -327,9 +351,12 @@ bool pool_is_valid(const struct pool *pool) {
         if (!heap_is_valid(&heap->heap))
             return false;
         free_bytes += heap->heap.free_bytes;
+        demand_known = demand_known || heap == pool->demand;
     }
     list_for_each(position, &pool->waiters) waiters++;
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&
-           free_bytes == pool_free_bytes(pool) && held == pool->leased_bytes + pool->quarantined_bytes &&
-           waiters == pool->n_waiters && leases == pool->n_leases;
+           unassigned == pool->unassigned_bytes && free_bytes + unassigned == pool_free_bytes(pool) &&
+           demand_known && (!pool->grow_ahead || pool->growing_bytes > 0) &&
+           held == pool->leased_bytes + pool->quarantined_bytes && waiters == pool->n_waiters &&
+           leases == pool->n_leases;
 }

@@ -3,9 +3,15 @@
 #define DAEMON_POOL_POOL_H
 /*
  * A pool: all memory of one kind in one place. It owns its segments and the line of requests that wait for
- * room, and decides when to grow: when a request fits nowhere and the limit allows it, or to reach the
- * configured reserve. One growth is under way at a time; the shell makes it on the pool's worker and reports
- * back.
+ * room, and decides when to grow: when a request fits nowhere and the limit allows it, to reach the
+ * configured reserve, or ahead of demand. One growth is under way at a time; the shell makes it on the pool's
+ * worker and reports back.
+ *
+ * Ahead of demand: after a lease, when what its tenant could still get without growth (segments without a
+ * tenant, and what its own heap has free) is below the low-water mark. Only while something is leased, so
+ * that a pool which nobody uses stays as it is; only into room that the limit leaves, never at the cost of
+ * others' segments; and not for AHEAD_RETRY_NS after the driver refused, which is no reason to refuse
+ * anybody.
  *
  * When neither growth nor the retirement of idle segments can serve the first in line, the pool is stuck:
  * only what sessions hold can. Then it asks those that want to be asked for what they keep idle, and again
@@ -21,12 +27,19 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/pool/histogram.h"
 #include "daemon/pool/limits.h"
 #include "proto/proto.h"
 
 struct core;
 struct request;
 struct segment;
+struct tenant_heap;
+
+/* How large a pool may be and how it grows; for users in gpupoold.conf(5). */
+struct pool_sizes {
+    uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
+};
 
 enum pool_state {
     POOL_STARTING,
@@ -43,15 +56,22 @@ struct pool {
     char name[POOL_NAME_SIZE];
     enum pool_state state;
     uint64_t limit_bytes, step_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
+    uint64_t low_water_bytes;                        /* 0: no growth ahead of demand */
 
     struct list segments; /* all but RETIRING ones */
     struct list heaps;    /* tenant_heap.pool_link */
     struct list waiters;  /* request.link, in order of arrival */
     uint64_t reserved_bytes, leased_bytes, quarantined_bytes, retiring_bytes;
+    uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
     bool grow_decided;         /* …and not yet taken by the shell */
     bool grow_exact;           /* the last growth failed: ask for no more than needed */
+    bool grow_ahead;           /* it is for nobody who waits, but for the low-water mark */
+    uint64_t grow_decided_ns;  /* when it was decided */
     uint64_t grow_retry_ns;    /* no growth before */
+    uint64_t ahead_retry_ns;   /* no growth ahead of demand before */
+    /* Who leased last, and may find too little the next time. NULL: nobody, or not since the last trim. */
+    struct tenant_heap *demand;
     uint64_t next_deadline_ns; /* no waiter's deadline is before */
     bool stuck;                /* as of the last plan */
     uint64_t reclaim_ns;       /* sessions are not asked before */
@@ -60,6 +80,9 @@ struct pool {
     unsigned n_segments;
     uint64_t n_leases, n_waiters;
     uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
+    struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
+    struct histogram waiting; /* the others */
+    struct histogram growing; /* segments: from the decision to grow until they could be lent */
     char last_error[POOL_ERROR_SIZE];
     void *owner; /* the shell's */
 };

@@ -7,6 +7,7 @@
  *   WAITING (in its pool's line) --a block was found--> GRANTED (in core->answered, has the lease)
  *                                --cannot be, deadline--> REFUSED (in core->answered, has the error)
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
@@ -29,6 +30,7 @@ struct request {
     uint64_t size_bytes;
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
+    bool waited;            /* it could not be answered at once */
     struct lease *lease;    /* GRANTED */
     enum proto_error error; /* REFUSED */
     struct list link;       /* pool->waiters, then core->answered */

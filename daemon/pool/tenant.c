@@ -38,6 +38,8 @@ void tenant_drop_if_unused(struct tenant *tenant) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
         list_remove(&heap->tenant_link);
         list_remove(&heap->pool_link);
+        if (heap->pool->demand == heap)
+            heap->pool->demand = NULL;
         heap_deinit(&heap->heap);
         free(heap);
     }
@@ -73,6 +75,7 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
     heap->segments++;
     segment->owner = heap;
     segment->state = SEGMENT_ASSIGNED;
+    segment->pool->unassigned_bytes -= segment->size_bytes;
     return 0;
 }
 
@@ -83,6 +86,7 @@ void tenant_disown(struct segment *segment) {
     segment->span = NULL;
     segment->owner = NULL;
     segment->state = SEGMENT_UNASSIGNED;
+    segment->pool->unassigned_bytes += segment->size_bytes;
     owner->segments--;
     tenant_drop_if_unused(owner->tenant);
 }

@@ -183,6 +183,37 @@ static void a_buffer_of_another_client_is_refused(void **state) {
     for_each_kind(foreign);
 }
 
+static void orphaned(unsigned kind) {
+    struct gpupool_client *client = open_cached(), *other;
+    struct gpupool_buffer_info info;
+
+    struct gpupool_buffer stale = acquire(client, kind, 4096, NULL),
+                          released = acquire(client, kind, 4096, NULL);
+    struct gpupool_buffer copy = released, fresh[200];
+    MUST(gpupool_release(client, &released, NULL));
+    gpupool_close(client);
+    other = open_cached();
+    for (unsigned i = 0; i < 200; i++) { /* what was the first client's bookkeeping is used again */
+        fresh[i] = acquire(other, kind, 4096, NULL);
+        assert_false(fresh[i].reserved[0] == stale.reserved[0] && fresh[i].generation == stale.generation);
+    }
+    released = copy;
+    MUST_BE(gpupool_release(other, &stale, NULL), GPUPOOL_E_STALE);
+    MUST_BE(gpupool_release(other, &stale, GPUPOOL_NO_STREAM), GPUPOOL_E_STALE);
+    MUST_BE(gpupool_shrink(other, &stale, 512, NULL), GPUPOOL_E_STALE);
+    MUST_BE(gpupool_query(other, &stale, &info), GPUPOOL_E_STALE);
+    MUST_BE(gpupool_release(other, &released, NULL), GPUPOOL_E_STALE);
+    for (unsigned i = 0; i < 200; i++)
+        MUST(gpupool_release(other, &fresh[i], NULL));
+    assert_true(lanes_are_valid(other));
+    close_cached(other);
+}
+
+static void a_buffer_of_a_closed_client_is_stale(void **state) {
+    (void)state;
+    for_each_kind(orphaned);
+}
+
 static void shrink(unsigned kind) {
     struct gpupool_client *client = open_cached();
     struct gpupool_buffer buffer = acquire(client, kind, MIB, NULL), copy = buffer, tail;
@@ -389,8 +420,7 @@ static void reclaim(unsigned kind) {
 
     empty_the_pools();
     puppet_start(&puppet, &daemon_);
-    PUPPET_MUST(&puppet, puppet_call(&puppet, &(struct puppet_command){.verb = PUPPET_OPEN,
-                                                                       .flags = 0}));
+    PUPPET_MUST(&puppet, puppet_call(&puppet, &(struct puppet_command){.verb = PUPPET_OPEN, .flags = 0}));
     client = open_cached();
     buffer = acquire(client, kind, large, NULL);
     held = acquire(client, kind, 4 * MIB, NULL);
@@ -526,6 +556,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_query_says_where_in_its_segment_a_buffer_is),
         cmocka_unit_test(releasing_twice_is_stale),
         cmocka_unit_test(a_buffer_of_another_client_is_refused),
+        cmocka_unit_test(a_buffer_of_a_closed_client_is_stale),
         cmocka_unit_test(shrinking_gives_the_tail_to_the_next_buffer),
         cmocka_unit_test(trim_gives_back_all_but_what_is_in_use),
         cmocka_unit_test(idle_memory_goes_back_by_itself),

@@ -18,17 +18,26 @@ GIB = 1 << 30
 DAEMON = {"version": "0.1.0", "pid": 4711, "uptime_ns": 125_000_000_000, "gpu": "sim"}
 DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "cuda_toolkit": None, "sessions": 2,
                 "sessions_limit": 1024, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
+NO_TIMES = {"count": 0, "sum": 0, "p50": None, "p90": None, "p99": None, "buckets": []}
+TIMES = {
+    "acquire_ns": {"count": 12, "sum": 120_000, "p50": 9_500, "p90": 12_000, "p99": 15_000, "buckets": [[16384, 12]]},
+    "waiting_ns": {"count": 3, "sum": 2**40, "p50": 7_000_000, "p90": 2**38, "p99": 2**38,
+                   "buckets": [[2**23, 1], [None, 2]]},
+    "growth_ns": NO_TIMES}
 DEVICE_POOL = {
     "id": 1, "kind": "device", "name": "Simulated GPU 0", "uuid": "GPU-53494d00-0000-0000-0000-000000000000", "device": 0,
     "numa_node": None, "pages": None, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
-    "reserve_bytes": 0, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "free_bytes": GIB - (2 << 20),
+    "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
+    "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
     "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
-    "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 1,
+    "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 1, "histograms": TIMES,
     "last_error": "cudaErrorMemoryAllocation: out of memory"}
 HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
-             "numa_node": 0, "pages": "transparent", "leased_bytes": 0, "failures": 0, "last_error": None}
+             "numa_node": 0, "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
+             "hit_ratio": None, "failures": 0, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
-           "quarantine_reason": None, "quarantined_ns": None, "leases": 3, "leased_bytes": 3 * GIB // 2, "waiting": 0,
+           "quarantine_reason": None, "quarantined_ns": None, "leases": 3, "leased_bytes": 3 * GIB // 2,
+           "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000}
 DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
                 "quarantine_reason": "the driver still lists process 816", "quarantined_ns": 3_000_000_000}
@@ -73,7 +82,8 @@ class Replies(unittest.TestCase):
             with self.subTest(command, extra=True), self.assertRaises(Exception):
                 check_schema({**reply, "extra": 1}, command)
         for change in ({"device": None}, {"pages": "plain"}, {"leased_bytes": -1}, {"leased_bytes": 2**53 + 1},
-                       {"state": "odd"}, {"extra": 1}):
+                       {"state": "odd"}, {"extra": 1}, {"hit_ratio": 1.01}, {"histograms": {}},
+                       {"histograms": {**TIMES, "acquire_ns": {**NO_TIMES, "buckets": [[1]]}}}):
             with self.subTest(change), self.assertRaises(Exception):
                 check_schema({"pools": [{**DEVICE_POOL, **change}]}, "pools")
 
@@ -347,7 +357,8 @@ class Failures(unittest.TestCase):
                     self.assertNotEqual(done.stderr, "")
 
     def test_every_member_of_a_reply_must_be_there_and_of_its_type(self):
-        places = [("stats", ("daemon",)), ("stats", ("pools", 1)), ("stats", ("sessions", 0)), ("trim", ("pools", 0))]
+        places = [("stats", ("daemon",)), ("stats", ("pools", 1)), ("stats", ("pools", 1, "histograms")),
+                  ("stats", ("sessions", 0)), ("trim", ("pools", 0))]
         for command, path in places:
             members = REPLIES[command]
             for step in path:
@@ -355,7 +366,7 @@ class Failures(unittest.TestCase):
             for member in members:
                 for wrong in (None, "missing", -1, 1.5, 2**53 + 2, True, {}):
                     if wrong is None and member in ("uuid", "device", "numa_node", "pages", "last_error",
-                                                    "quarantine_reason", "quarantined_ns", "cuda_toolkit"):
+                                                    "quarantine_reason", "quarantined_ns", "cuda_toolkit", "hit_ratio"):
                         continue
                     reply = copy.deepcopy(REPLIES[command])
                     target = reply

@@ -34,9 +34,7 @@ static inline struct pool *add_starting_pool(struct core *core, uint64_t limit, 
         .device = 0,
         .numa_node = -1,
         .name = "test pool",
-        .limit_bytes = limit,
-        .step_bytes = step,
-        .reserve_bytes = reserve,
+        .sizes = {.limit_bytes = limit, .step_bytes = step, .reserve_bytes = reserve},
     };
     assert_int_equal(core_add_pool(core, &config, &pool), 0);
     assert_int_equal(pool->state, POOL_STARTING);
@@ -48,6 +46,14 @@ static inline struct pool *add_pool(struct core *core, uint64_t limit, uint64_t 
     core_pool_ready(pool, 0);
     assert_true(core_is_valid(core));
     return pool;
+}
+
+static inline void configure(struct pool *pool, uint64_t limit, uint64_t step, uint64_t reserve,
+                             uint64_t low_water, uint64_t now_ns) {
+    const struct pool_sizes sizes = {
+        .limit_bytes = limit, .step_bytes = step, .reserve_bytes = reserve, .low_water_bytes = low_water};
+    core_pool_configure(pool, &sizes, now_ns);
+    assert_true(core_is_valid(pool->core));
 }
 
 static inline struct session *open_session(struct core *core, pid_t pid, uid_t uid) {

@@ -230,7 +230,9 @@ void drain_decisions(struct model *model) {
         unsigned p = pool->id - 1;
         must(model->pools[p].growing == 0 && pool->state == POOL_READY);
         must(size > 0 && size % SEGMENT_GRANULE == 0 && pool->reserved_bytes + size <= pool->limit_bytes);
+        must(!pool->grow_ahead || (pool->leased_bytes > 0 && pool->low_water_bytes > 0));
         model->pools[p].growing = size;
+        model->aheads += pool->grow_ahead;
     }
     while (core_next_retirement(model->core, &segment)) {
         struct model_segment *where = &model->segments[find_segment(model, segment->id)];

@@ -86,7 +86,7 @@ struct model {
     } pools[MODEL_POOLS];
     uint64_t tokens[MODEL_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[MODEL_OLD_NAMES];
-    unsigned grants, refusals, retirements, attaches, parts, splits, reclaims;
+    unsigned grants, refusals, retirements, attaches, parts, splits, reclaims, aheads;
 };
 
 /* xorshift64*: the same numbers on every machine. */

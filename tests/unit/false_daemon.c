@@ -235,6 +235,15 @@ static void send_pools(struct false_daemon *daemon, struct false_session *sessio
     false_send(session, &message, NULL, 0);
 }
 
+void false_send_page(struct false_session *session, uint64_t request, uint64_t size, bool sealed) {
+    struct proto_message reply = {.header = {.operation = PROTO_PAGE, .request = request}};
+    int fd = make_memfd(size, sealed);
+
+    reply.page.size_bytes = PROTO_PAGE_BYTES;
+    false_send(session, &reply, &fd, 1);
+    close(fd);
+}
+
 void false_daemon_serve(struct false_daemon *daemon, struct false_session *session,
                         const struct proto_message *request) {
     uint64_t id = request->header.request;
@@ -321,6 +330,12 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
             .shared = daemon->has_token,
         };
         false_send(session, &reply, NULL, 0);
+        return;
+    case PROTO_ASK_PAGE:
+        must(!session->has_page); /* once in a session */
+        session->has_page = true;
+        change(daemon, &daemon->pages, 1);
+        false_send_page(session, id, PROTO_PAGE_BYTES, true);
         return;
     case PROTO_BYE:
         change(daemon, &daemon->byes, 1);

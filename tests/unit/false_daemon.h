@@ -49,6 +49,7 @@ struct false_lease {
 struct false_session {
     int fd; /* -1: free entry */
     bool described[4];
+    bool has_page;
     uint64_t unconfirmed; /* segment whose OPENED has not come */
     struct false_lease leases[FALSE_LEASES_MAX];
     unsigned backlog_count;
@@ -75,7 +76,7 @@ struct false_daemon {
     pthread_mutex_t
         lock; /* below; counters may be read without it. Each changes before the client is answered */
     pthread_cond_t changed;
-    _Atomic unsigned session_count, ended, leases, acquires, releases, opened, byes, messages;
+    _Atomic unsigned session_count, ended, leases, acquires, releases, opened, pages, byes, messages;
     bool has_token;
     struct proto_lease shared; /* without description */
 };
@@ -102,6 +103,9 @@ void false_send_bytes(struct false_session *session, const void *bytes, size_t s
 void false_send_ok(struct false_session *session, uint64_t request);
 void false_send_error(struct false_session *session, uint64_t request, enum proto_error error,
                       const char *text);
+
+/* A PAGE, with a memfd of some size, sealed or not. */
+void false_send_page(struct false_session *session, uint64_t request, uint64_t size, bool sealed);
 
 /* A LEASE in the segment of a pool, without or with its description. */
 struct proto_message false_lease_message(struct false_daemon *daemon, uint64_t request, uint32_t pool,

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "gpu/sim.h"
 
@@ -471,6 +472,26 @@ static void host_memory_is_registered_in_pieces_or_not_at_all(void **state) {
     assert_int_equal(unregister_calls, 2 + 4);
 }
 
+/* Else the kernel would map a huge page of the daemon's by 512 entries. */
+static void host_segments_are_mapped_where_huge_pages_can_be(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) { /* address space is handed out differently each time */
+        struct gpupool_client *client = start(NULL);
+        struct gpupool_buffer buffers[2];
+        static const uint32_t pools[2] = {FALSE_POOL_HOST, FALSE_POOL_HOST_B};
+        void *disorder = mmap(NULL, (i + 1) * 68 * KIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(disorder, MAP_FAILED);
+        for (unsigned j = 0; j < 2; j++) {
+            assert_ok(gpupool_acquire(client, pools[j], 1, NULL, GPUPOOL_NOW, 0, &buffers[j]));
+            char *first = segments_locate(&client->segments, pools[j], pools[j], 0, FALSE_SEGMENT_SIZE);
+            assert_non_null(first);
+            assert_int_equal((uintptr_t)first % (2 * MIB), 0);
+        }
+        gpupool_close(client);
+        munmap(disorder, (i + 1) * 68 * KIB);
+    }
+}
+
 static void captured_streams_are_refused_before_anything_is_done(void **state) {
     (void)state;
     struct gpupool_client *client = start(NULL);
@@ -577,6 +598,7 @@ int main(void) {
         TEST(each_thread_gets_its_own_reply),
         TEST(segments_are_opened_once_whoever_comes_first),
         TEST(host_memory_is_registered_in_pieces_or_not_at_all),
+        TEST(host_segments_are_mapped_where_huge_pages_can_be),
         TEST(captured_streams_are_refused_before_anything_is_done),
         TEST(host_buffers_wait_for_streams_of_any_device),
         TEST(host_pools_work_without_touching_a_gpu),

@@ -12,6 +12,7 @@
 #include "tests/unit/client_fixture.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ struct fault {
     bool armed;
     bool gentle; /* failures that are none: EINTR, EAGAIN, a lost allocation of nothing */
     unsigned at, seen;
-    int mapped; /* mmap less munmap */
+    int64_t mapped_bytes; /* by mmap less munmap */
     unsigned connected;
     uint64_t daemon_fds; /* a bit for each descriptor that is a connection to the daemon */
 };
@@ -108,15 +109,15 @@ void *__wrap_mmap(void *hint, size_t size, int protection, int flags, int fd, of
     if (hit_hard(ENOMEM))
         return MAP_FAILED;
     void *memory = __real_mmap(hint, size, protection, flags, fd, offset);
-    if (memory != MAP_FAILED)
-        fault.mapped++;
+    if (memory != MAP_FAILED && (flags & MAP_FIXED) == 0) /* that takes the place of what is mapped */
+        fault.mapped_bytes += (int64_t)size;
     return memory;
 }
 
 int __real_munmap(void *memory, size_t size);
 int __wrap_munmap(void *memory, size_t size);
 int __wrap_munmap(void *memory, size_t size) {
-    fault.mapped--;
+    fault.mapped_bytes -= (int64_t)size;
     return __real_munmap(memory, size);
 }
 
@@ -193,7 +194,8 @@ static void close_kept_handle(void) {
 /* Returns whether the planned failure of a driver call has happened. */
 static bool live_and_leave_nothing(unsigned n, bool driver_fails, unsigned *ret_failures) {
     struct gpupool_client *client = NULL, *other = NULL;
-    int before = open_fds(), mapped = fault.mapped;
+    int before = open_fds();
+    int64_t mapped_bytes = fault.mapped_bytes;
 
     unsigned ended = served->ended, byes = served->byes;
     fault.connected = 0;
@@ -211,8 +213,8 @@ static bool live_and_leave_nothing(unsigned n, bool driver_fails, unsigned *ret_
         close_kept_handle();
     if (open_fds() != before)
         fail_msg("failure %u: %d descriptors before, %d after", n, before, open_fds());
-    if (fault.mapped != mapped && !kept)
-        fail_msg("failure %u: %d mappings are left", n, fault.mapped - mapped);
+    if (fault.mapped_bytes != mapped_bytes && !kept)
+        fail_msg("failure %u: %" PRId64 " bytes of mappings are left", n, fault.mapped_bytes - mapped_bytes);
     return failed;
 }
 

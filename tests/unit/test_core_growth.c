@@ -162,7 +162,7 @@ static void one_who_waits_is_refused_as_too_large_when_the_limit_sinks(void **st
     ask(two, pool, 1, 12 * MIB, NS_FOREVER, 0);
     expect_no_growth(core);
     expect_no_answer(core);
-    core_pool_configure(pool, 8 * MIB, 8 * MIB, 0, 1);
+    configure(pool, 8 * MIB, 8 * MIB, 0, 0, 1);
     expect_refused(core, two, 1, PROTO_E_TOO_LARGE);
     assert_int_equal(pool->reserved_bytes, 8 * MIB); /* nothing is taken away */
     core_destroy(core);
@@ -360,11 +360,11 @@ static void a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept(void **s
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     (void)state;
 
-    core_pool_configure(pool, 16 * MIB, 8 * MIB, 8 * MIB, 0);
+    configure(pool, 16 * MIB, 8 * MIB, 8 * MIB, 0, 0);
     grow(pool, 8 * MIB, 0);
-    core_pool_configure(pool, 64 * MIB, 8 * MIB, 64 * MIB, 0);
+    configure(pool, 64 * MIB, 8 * MIB, 64 * MIB, 0, 0);
     assert_int_equal(expect_growth(core, pool), 8 * MIB);
-    core_pool_configure(pool, 16 * MIB, 8 * MIB, 0, 0);
+    configure(pool, 16 * MIB, 8 * MIB, 0, 0, 0);
     segment_made(pool, 8 * MIB, 0);
     expect_no_growth(core);
     expect_no_retirement(core);
@@ -396,7 +396,7 @@ static void a_raised_limit_lets_those_who_wait_have_growth(void **state) {
     take_growing(session, pool, 8 * MIB, 0);
     ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);
     expect_no_growth(core);
-    core_pool_configure(pool, 16 * MIB, 8 * MIB, 0, 0);
+    configure(pool, 16 * MIB, 8 * MIB, 0, 0, 0);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, session, 1);
     core_destroy(core);

@@ -268,8 +268,13 @@ static void step_trim(struct model *model) {
 }
 
 static void step_configure(struct model *model) {
-    core_pool_configure(model->pools[random_below(MODEL_POOLS)].pool, random_below(POOL_LIMIT_MAX + 1),
-                        random_below(10 * MIB), one_in(2) ? 0 : random_below(10 * MIB), model->now_ns);
+    const struct pool_sizes sizes = {
+        .limit_bytes = random_below(POOL_LIMIT_MAX + 1),
+        .step_bytes = random_below(10 * MIB),
+        .reserve_bytes = one_in(2) ? 0 : random_below(10 * MIB),
+        .low_water_bytes = one_in(2) ? 0 : random_below(20 * MIB),
+    };
+    core_pool_configure(model->pools[random_below(MODEL_POOLS)].pool, &sizes, model->now_ns);
 }
 
 static void step_shell(struct model *model) {
@@ -339,9 +344,11 @@ static void history(uint64_t seed, unsigned steps, unsigned validate_every) {
     model->seed = seed;
     model->core = core_make();
     model->core->session_leases_limit = 64;
-    for (unsigned p = 0; p < MODEL_POOLS; p++)
+    for (unsigned p = 0; p < MODEL_POOLS; p++) {
         model->pools[p].pool =
             add_starting_pool(model->core, POOL_LIMIT_MAX >> p, 8 * MIB >> p, p == 1 ? 6 * MIB : 0);
+        model->pools[p].pool->low_water_bytes = p == 0 ? 4 * MIB : 0;
+    }
 
     for (model->step = 0; model->step < steps; model->step++) {
         step_any(model);
@@ -375,7 +382,7 @@ static void history(uint64_t seed, unsigned steps, unsigned validate_every) {
     must(model->core->leases.used == 0 && model->core->tokens == NULL);
     must(steps < HISTORY_STEPS || /* it was no idle talk */
          (model->grants > 100 && model->refusals > 50 && model->retirements > 0 && model->attaches > 0 &&
-          model->parts > 0 && model->splits > 0 && model->reclaims > 0));
+          model->parts > 0 && model->splits > 0 && model->reclaims > 0 && model->aheads > 0));
     core_destroy(model->core);
     free(model);
 }

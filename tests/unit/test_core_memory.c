@@ -136,8 +136,7 @@ static void scenario(void) {
                                        .device = -1,
                                        .numa_node = 0,
                                        .name = "host memory",
-                                       .limit_bytes = 512 * MIB,
-                                       .step_bytes = 2 * MIB};
+                                       .sizes = {.limit_bytes = 512 * MIB, .step_bytes = 2 * MIB}};
 
     now_ns = 0;
     twice(NULL, core_new(&core));

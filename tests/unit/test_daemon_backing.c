@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,12 +21,21 @@
 
 #include "base/units.h"
 #include "daemon/backing.h"
+#include "daemon/host_pages.h"
 #include "daemon/numa.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 static unsigned fault_countdown; /* 0: not armed */
 static unsigned faults;
 static int fault_errno;
 static const char *fault_call; /* the last that failed */
+
+/* What the kernel is made to say to those who ask for huge pages; 0: what it says. */
+static int collapse_errno;
+static _Atomic unsigned collapse_calls;
 
 static bool fault_now(const char *call) {
     if (fault_countdown == 0 || --fault_countdown > 0)
@@ -76,6 +86,11 @@ void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd,
 }
 
 int __wrap_madvise(void *address, size_t size, int advice) {
+    if (advice == MADV_COLLAPSE && collapse_errno != 0) {
+        atomic_fetch_add(&collapse_calls, 1);
+        errno = collapse_errno;
+        return -1;
+    }
     return fault_now("madvise") ? -1 : __real_madvise(address, size, advice);
 }
 
@@ -108,6 +123,7 @@ static void assert_is_good(const struct backing *backing, uint64_t size) {
     assert_int_equal(backing->kind, PROTO_SEGMENT_MEMFD);
     assert_int_equal(backing->size_bytes, size);
     assert_non_null(backing_pages_name(backing->pages));
+    assert_int_equal((uintptr_t)backing->mapping % HOST_PAGES_HUGE_BYTES, 0);
     assert_int_equal(fstat(backing->fd, &status), 0);
     assert_int_equal(status.st_size, size);
     assert_int_equal((uint64_t)status.st_blocks * 512, size); /* every page is there */
@@ -156,6 +172,99 @@ static void many_pieces_are_touched_by_many_threads(void **state) {
     struct stat status;
     assert_int_equal(fstat(backing->fd, &status), 0);
     assert_int_equal((uint64_t)status.st_blocks * 512, 260 * MIB);
+    backing_free(backing);
+}
+
+/* How much of the mapping that starts at memory the kernel maps by entries of 2 MiB. */
+static uint64_t huge_mapped_bytes(const void *memory) {
+    FILE *file = fopen("/proc/self/smaps", "re");
+    char line[512], start[32];
+    unsigned long long kib = 0;
+    bool found = false;
+
+    assert_non_null(file);
+    snprintf(start, sizeof start, "%lx-", (unsigned long)(uintptr_t)memory);
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (!found)
+            found = strncmp(line, start, strlen(start)) == 0;
+        else if (sscanf(line, "ShmemPmdMapped: %llu", &kib) == 1)
+            break;
+    }
+    fclose(file);
+    assert_true(found);
+    return kib * KIB;
+}
+
+/* Whether this kernel puts huge pages under shared memory when asked, found out without the daemon's code. */
+static bool kernel_collapses(void) {
+    void *memory = MAP_FAILED;
+    int fd = __real_memfd_create("probe", MFD_CLOEXEC);
+    bool collapses = false;
+
+    assert_true(fd >= 0);
+    assert_int_equal(__real_ftruncate(fd, 4 * MIB), 0);
+    char *reserved = __real_mmap(NULL, 6 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(reserved, MAP_FAILED);
+    char *aligned = (char *)(((uintptr_t)reserved + 2 * MIB - 1) / (2 * MIB) * (2 * MIB));
+    memory = __real_mmap(aligned, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    assert_ptr_equal(memory, aligned);
+    memset(memory, 0, 4 * MIB);
+    collapses = __real_madvise(memory, 4 * MIB, MADV_COLLAPSE) == 0;
+    munmap(reserved, 6 * MIB);
+    close(fd);
+    return collapses;
+}
+
+static void huge_pages_are_put_together_where_nobody_reserved_any(void **state) {
+    struct backing *backing = NULL;
+    char error[BACKING_ERROR_SIZE] = "";
+    (void)state;
+    if (!kernel_collapses() || numa_free_huge_pages(0) > 0)
+        skip();
+    assert_int_equal(backing_new_host(0, 70 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error), 0);
+    assert_is_good(backing, 70 * MIB);
+    assert_int_equal(backing->pages, BACKING_PAGES_TRANSPARENT);
+    assert_int_equal(huge_mapped_bytes(backing->mapping), 70 * MIB);
+    backing_free(backing);
+}
+
+static void small_pages_step_in_for_huge_ones(void **state) {
+    static const int errnos[] = {EINVAL, ENOMEM, EBUSY, EAGAIN};
+    static const unsigned asked_at_most[] = {1, 1, 1, 3}; /* times for a piece */
+    (void)state;
+    if (numa_free_huge_pages(0) > 0)
+        skip();
+    for (unsigned i = 0; i < sizeof errnos / sizeof *errnos; i++) {
+        struct backing *backing = NULL;
+        char error[BACKING_ERROR_SIZE] = "";
+        collapse_errno = errnos[i];
+        collapse_calls = 0;
+        int r = backing_new_host(0, 20 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error);
+        collapse_errno = 0;
+        assert_int_equal(r, 0);
+        assert_is_good(backing, 20 * MIB);
+        /* where the kernel gives them at the first touch, this is transparent all the same */
+        if (huge_mapped_bytes(backing->mapping) == 0)
+            assert_int_equal(backing->pages, BACKING_PAGES_PLAIN);
+        assert_int_equal(collapse_calls, asked_at_most[i]);
+        backing_free(backing);
+    }
+}
+
+static void a_kernel_without_huge_pages_is_not_asked_for_ever(void **state) {
+    struct backing *backing = NULL;
+    char error[BACKING_ERROR_SIZE] = "";
+    uint64_t total, available;
+    (void)state;
+    if (numa_memory(0, &total, &available) < 0 || available < total / 32 + 2 * GIB ||
+        numa_free_huge_pages(0) > 0)
+        skip(); /* the machine needs its memory for others */
+    collapse_errno = ENOMEM;
+    collapse_calls = 0;
+    int r = backing_new_host(0, GIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error);
+    collapse_errno = 0;
+    assert_int_equal(r, 0);
+    assert_in_range(collapse_calls, 8, 8 + 7); /* 32 pieces; 8 threads may be at it when the count is full */
     backing_free(backing);
 }
 
@@ -209,7 +318,7 @@ static void whatever_fails_nothing_is_left(void **state) {
             if (faults == 0)
                 break;
         }
-        assert_true(n > 6); /* calloc, memfd_create, ftruncate, mmap, fcntl, madvise, mlock */
+        assert_true(n > 7); /* calloc, memfd_create, ftruncate, mmap twice, fcntl, madvise, mlock */
         /* calloc, memfd_create, ftruncate, mmap, fcntl; with huge pages plain ones step in for the middle
          * ones */
         assert_true(failures >= (has_huge_pages ? 1 : 5));
@@ -220,6 +329,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_is_zero_and_its_size_is_for_good),
         cmocka_unit_test(many_pieces_are_touched_by_many_threads),
+        cmocka_unit_test(huge_pages_are_put_together_where_nobody_reserved_any),
+        cmocka_unit_test(small_pages_step_in_for_huge_ones),
+        cmocka_unit_test(a_kernel_without_huge_pages_is_not_asked_for_ever),
         cmocka_unit_test(more_than_the_machine_has_is_refused_and_nobody_is_killed),
         cmocka_unit_test(whatever_fails_nothing_is_left),
     };

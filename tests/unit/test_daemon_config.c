@@ -60,12 +60,14 @@ static void a_good_file_says_what_it_says(void **state) {
                                "[device]\n"
                                "limit = 75%\n"
                                "step = 128MiB\n"
+                               "low_water = 25%\n"
                                "[host]\n"
                                "enabled = no\n"
                                "huge_pages = require\n"
                                "[host 1]\n"
                                "enabled = yes\n"
-                               "reserve = 1GiB\n",
+                               "reserve = 1GiB\n"
+                               "low_water = 0\n",
                                error, sizeof error),
                      0);
     assert_string_equal(config.socket, "/run/x/data.sock");
@@ -80,6 +82,7 @@ static void a_good_file_says_what_it_says(void **state) {
     assert_int_equal(sizes.limit_bytes, 750 * MIB);
     assert_int_equal(sizes.step_bytes, 128 * MIB);
     assert_int_equal(sizes.reserve_bytes, 0);
+    assert_int_equal(sizes.low_water_bytes, 250 * MIB);
     assert_true(sizes.enabled);
     config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 1000 * MIB, &sizes);
     assert_false(sizes.enabled);
@@ -87,6 +90,7 @@ static void a_good_file_says_what_it_says(void **state) {
     assert_true(sizes.enabled);
     assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_REQUIRE);
     assert_int_equal(sizes.reserve_bytes, GIB);
+    assert_int_equal(sizes.low_water_bytes, 0);
     assert_int_equal(sizes.limit_bytes, 500 * MIB); /* the default: half of the node */
     config_deinit(&config);
 }
@@ -103,6 +107,7 @@ static void an_empty_file_leaves_the_defaults(void **state) {
     config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
     assert_int_equal(sizes.limit_bytes, 900 * MIB);
     assert_int_equal(sizes.step_bytes, 64 * MIB);
+    assert_int_equal(sizes.low_water_bytes, 32 * MIB);
     assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_AUTO);
     config_deinit(&config);
 }
@@ -138,6 +143,7 @@ static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
         {"[device]\nlimit = 5.5%\n", 2, "neither a size"},
         {"[device]\nstep = 64 parsecs\n", 2, "neither a size"},
         {"[device]\nreserve = 1000000 TiB\n", 2, "neither a size"},
+        {"[host]\nlow_water = some\n", 2, "low_water: 'some' is neither a size"},
         {"[device]\nenabled = maybe\n", 2, "neither yes nor no"},
         {"[device]\nhuge_pages = auto\n", 2, "[device] has no key 'huge_pages'"},
         {"[host]\nhuge_pages = some\n", 2, "none of auto, off, require"},
@@ -215,7 +221,8 @@ static void the_nearest_word_on_a_pool_counts(void **state) {
                          0);
         config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 0, 80 * GIB, &sizes);
         assert_int_equal(sizes.limit_bytes, 2 * GIB);
-        assert_int_equal(sizes.step_bytes, 8 * MIB); /* what it does not say, its kind does */
+        assert_int_equal(sizes.step_bytes, 8 * MIB);      /* what it does not say, its kind does */
+        assert_int_equal(sizes.low_water_bytes, 4 * MIB); /* half of that step */
         uuid.bytes[0] ^= 1;
         config_resolve(&config, PROTO_POOL_DEVICE, uuid.bytes, 0, 80 * GIB, &sizes);
         assert_int_equal(sizes.limit_bytes, 4 * GIB);

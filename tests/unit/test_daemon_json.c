@@ -330,6 +330,7 @@ static void trim_is_for_root_and_the_daemons_own_user(void **state) {
 }
 
 static void stats_tell_what_is(void **state) {
+    static struct proto_page page;
     struct core *core = the_daemon->core;
     struct peer peer = {.pid = 4711, .uid = UID_A, .gid = 7, .command = "py\"thon\\"};
     struct session *session = NULL;
@@ -338,6 +339,12 @@ static void stats_tell_what_is(void **state) {
     assert_int_equal(core_session_open(core, &peer, 0, &session), 0);
     describe(take_growing(session, core->pools[0], MIB, 0), NULL);
     take(session, core->pools[0], MIB, 0);
+    core_answer_sent(&(struct answer){.pool = core->pools[0], .waited = true}, UINT64_MAX);
+    core_session_set_page(session, &page);
+    atomic_store(&page.counters[0].pool, core->pools[0]->id);
+    atomic_store(&page.counters[0].taken_bytes, MIB / 2);
+    atomic_store(&page.counters[0].hits, 3);
+    atomic_store(&page.counters[0].misses, 1);
     struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"stats\"}",
                                        REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS);
     assert_string_equal(reply->daemon.gpu, "sim");
@@ -349,9 +356,20 @@ static void stats_tell_what_is(void **state) {
     assert_string_equal(reply->pools[0].state, "ready");
     assert_int_equal(reply->pools[0].reserved_bytes, 8 * MIB);
     assert_int_equal(reply->pools[0].leased_bytes, 2 * MIB);
+    assert_int_equal(reply->pools[0].in_use_bytes, MIB / 2);
+    assert_int_equal(reply->pools[0].cached_bytes, 3 * MIB / 2);
+    assert_true(reply->pools[0].hit_ratio == 0.75);
+    assert_true(reply->pools[1].hit_ratio == REPLY_NULL_RATIO);
     assert_int_equal(reply->pools[0].free_bytes, 6 * MIB);
     assert_int_equal(reply->pools[0].leases, 2);
     assert_int_equal(reply->pools[0].acquires, core->pools[0]->n_acquires);
+    assert_int_equal(reply->pools[0].waiting.count, 1);
+    assert_int_equal(reply->pools[0].waiting.p50_ns, histogram_quantile_ns(&core->pools[0]->waiting, 500));
+    assert_int_equal(reply->pools[0].waiting.p90_ns, histogram_quantile_ns(&core->pools[0]->waiting, 900));
+    assert_int_equal(reply->pools[0].waiting.p99_ns, UINT64_C(1) << 38);
+    assert_int_equal(reply->pools[0].acquire.count, 0);
+    assert_true(reply->pools[0].acquire.p99_ns == REPLY_NULL);
+    assert_int_equal(reply->pools[0].growth.count, 1);
     assert_string_equal(reply->pools[1].state, "failed");
     assert_non_null(strstr(reply->pools[1].last_error, "an error with \"quotes\", \\"));
     assert_int_equal(reply->n_sessions, 1);
@@ -359,6 +377,9 @@ static void stats_tell_what_is(void **state) {
     assert_string_equal(reply->sessions[0].command, "py\"thon\\");
     assert_string_equal(reply->sessions[0].state, "active");
     assert_int_equal(reply->sessions[0].leased_bytes, 2 * MIB);
+    assert_int_equal(reply->sessions[0].in_use_bytes, MIB / 2);
+    assert_int_equal(reply->sessions[0].cached_bytes, 3 * MIB / 2);
+    assert_true(reply->sessions[0].hit_ratio == 0.75);
     reply_free(reply);
 
     lose_session(session, 0);

@@ -244,6 +244,36 @@ static void a_stream_works_in_order_and_the_caller_goes_on(void **state) {
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }
 
+static void what_a_captured_stream_gets_is_not_done(void **state) {
+    uint8_t *memory = allocate(2 * MIB);
+    unsigned operations = 0;
+    bool capturing;
+    void *stream, *other;
+
+    (void)state;
+    assert_int_equal(gpu->stream_create(0, &stream), 0);
+    assert_int_equal(gpu->stream_create(0, &other), 0);
+    shared[0] = 1;
+    assert_int_equal(gpu_sim_capture_end(0, stream, &operations), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu_sim_capture_begin(0, stream), 0);
+    assert_int_equal(gpu_sim_capture_begin(0, stream), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->stream_is_capturing(0, stream, &capturing), 0);
+    assert_true(capturing);
+    assert_int_equal(gpu->stream_write64(0, stream, &shared[0], 2), 0);
+    assert_int_equal(gpu->memory_set(0, memory, 1, 4096, stream), 0);
+    assert_int_equal(gpu->stream_synchronize(0, stream), 900);
+    assert_int_equal(gpu->stream_query(0, stream), 900);
+    assert_int_equal(gpu->stream_is_capturing(0, other, &capturing), 0);
+    assert_false(capturing);
+    assert_int_equal(gpu_sim_capture_end(0, stream, &operations), 0);
+    assert_int_equal(operations, 2);
+    assert_int_equal(gpu->stream_synchronize(0, stream), 0);
+    assert_int_equal(shared[0], 1);
+    assert_int_equal(gpu->stream_destroy(0, stream), 0);
+    assert_int_equal(gpu->stream_destroy(0, other), 0);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
 static void a_word_is_compared_cyclically(void **state) {
     void *stream;
 
@@ -551,6 +581,8 @@ int main(void) {
         cmocka_unit_test(fresh_memory_is_not_zero),
         cmocka_unit_test(host_memory_is_registered_once),
         cmocka_unit_test(a_stream_works_in_order_and_the_caller_goes_on),
+        cmocka_unit_test(what_a_captured_stream_gets_is_not_done),
+        cmocka_unit_test(what_a_captured_stream_gets_is_not_done),
         cmocka_unit_test(a_word_is_compared_cyclically),
         cmocka_unit_test(words_and_copies_stay_inside_what_the_device_knows),
         cmocka_unit_test(pageable_memory_is_used_before_the_call_returns),
