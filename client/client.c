@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "client/alloc.h"
 #include "client/error.h"
 #include "client/private_daemon.h"
 
@@ -66,6 +67,11 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
         own.connect_timeout_ns = DEFAULT_CONNECT_TIMEOUT_NS;
     if (own.answer_timeout_ns == 0)
         own.answer_timeout_ns = DEFAULT_ANSWER_TIMEOUT_NS;
+    if (own.alloc_timeout_ns == 0) {
+        int r = alloc_read_timeout(&own.alloc_timeout_ns);
+        if (r < 0)
+            return r;
+    }
     *ret_options = own;
     return 0;
 }
@@ -148,6 +154,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     connection_init(&client->connection, &client->segments, own.answer_timeout_ns);
     client->devices.forbidden = (own.flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->answer_timeout_ns = own.answer_timeout_ns;
+    client->alloc_timeout_ns = own.alloc_timeout_ns;
 
     if (strcmp(own.socket, "private") == 0) {
         r = private_daemon_start(own.daemon_path, own.daemon_arguments, deadline_ns, &client->socket_path);
@@ -189,6 +196,7 @@ void gpupool_close(struct gpupool_client *client) {
 
     if (client == NULL)
         return;
+    alloc_forget_client(client);
     if (fork_guard_is_child(&client->guard)) {
         /* Host mappings are not here (DONTFORK); driver, socket and locks are the parent's. */
         connection_forget(&client->connection);

@@ -31,6 +31,7 @@ struct gpupool_client {
     struct page page; /* the cache's and the fences' */
     struct fences fences;
     uint64_t answer_timeout_ns;
+    uint64_t alloc_timeout_ns;
     char *socket_path;
 };
 

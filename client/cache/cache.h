@@ -89,9 +89,9 @@ static inline bool cache_is_lane(const struct lane *lane, uint32_t pool, const v
     return lane->pool == pool && (lane->stream == stream || lane->kind == GPUPOOL_POOL_HOST);
 }
 
-static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece, uint64_t size_bytes) {
+/* The buffer that a piece is, under its present generation. */
+static inline void cache_describe(struct piece *piece, uint64_t size_bytes, struct gpupool_buffer *buffer) {
     const struct lane *lane = piece->lane;
-    piece->generation++;
     buffer->data = piece->memory;
     buffer->size_bytes = size_bytes;
     buffer->capacity_bytes = piece->capacity_bytes;
@@ -103,6 +103,11 @@ static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece
     buffer->generation = piece->generation;
     buffer->reserved[0] = (uintptr_t)piece;
     buffer->reserved[1] = 0;
+}
+
+static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece, uint64_t size_bytes) {
+    piece->generation++;
+    cache_describe(piece, size_bytes, buffer);
 }
 
 /* A hit: from this thread's cache, if it is the lane used last and has a piece of the class. False: not this

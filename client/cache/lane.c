@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/units.h"
+#include "client/cache/pointer_map.h"
 #include "client/cache/size_class.h"
 
 #define PIECES_IN_CHUNK 128u
@@ -51,7 +52,7 @@ static struct piece_chunk *chunk_get(void) {
     return chunk;
 }
 
-struct lane *lane_new(const void *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
+struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
     struct lane *lane = calloc(1, sizeof *lane);
     if (lane == NULL)
         return NULL;
@@ -67,9 +68,17 @@ struct lane *lane_new(const void *owner, uint32_t pool, uint32_t kind, int devic
     return lane;
 }
 
+/* Its memory is no pointer's any more. */
+static void piece_unmap(struct piece *piece) {
+    if (piece->mapped)
+        pointer_map_clear(piece->memory, piece);
+    piece->mapped = false;
+}
+
 /* Its lane goes. A buffer that is still out becomes stale. */
 static void piece_orphan(struct piece *piece) {
     uint64_t generation = piece->generation + piece->generation % 2;
+    piece_unmap(piece);
     *piece = (struct piece){.generation = generation};
 }
 
@@ -111,6 +120,7 @@ static struct piece *piece_get(struct lane *lane) {
 
 static void piece_put(struct lane *lane, struct piece *piece) {
     assert(piece->generation % 2 == 0);
+    piece_unmap(piece);
     piece->range = NULL;
     piece->extent = NULL;
     piece->memory = NULL;

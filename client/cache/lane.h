@@ -36,6 +36,8 @@ struct piece {
     uint64_t lease; /* the extent's, or its own once it was split off */
     uint32_t size_class;
     bool split_off; /* shared: it has a lease of its own, and ends with its buffer */
+    bool mapped;    /* it is in the pointer map, under its memory */
+    uint64_t pointer_generation; /* under which it was handed out as a pointer */
     /* the lane's */
     uint64_t lease_generation;
     struct heap_range *range;
@@ -59,7 +61,7 @@ struct lane_part {
 };
 
 struct lane {
-    const void *owner; /* the client; only compared */
+    void *owner; /* the client; only compared and handed on */
     uint32_t pool;
     uint32_t kind; /* enum gpupool_pool_kind */
     int device;
@@ -74,7 +76,7 @@ struct lane {
 };
 
 /* Returns NULL without memory. */
-struct lane *lane_new(const void *owner, uint32_t pool, uint32_t kind, int device, void *stream);
+struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, void *stream);
 /* Frees the bookkeeping, whatever is still out. Accepts NULL; returns NULL. */
 struct lane *lane_free(struct lane *lane);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A user's program, in what C and C++ have in common: takes a buffer from the host pool, one from a device
- * pool, uses both and gives them back. */
+ * pool, uses both and gives them back; then the same by pointer. */
 #include <gpupool/gpupool.h>
 
 #include <stdio.h>
@@ -43,6 +43,12 @@ int main(void) {
     if (gpupool_release(client, &device, stream) < 0 || gpupool_release(client, &host, NULL) < 0 ||
         gpupool_release(client, &back, NULL) < 0)
         return fail("release");
+    void *memory = gpupool_alloc(client, host_pool, SIZE_BYTES, NULL);
+    if (memory == NULL || gpupool_lookup(memory, NULL, &host) < 0 || host.data != memory)
+        return fail("alloc");
+    memset(memory, 0x5a, SIZE_BYTES);
+    if (gpupool_free(memory, NULL) < 0)
+        return fail("free");
     if (gpupool_stream_destroy(client, 0, stream) < 0)
         return fail("stream");
     gpupool_close(client);

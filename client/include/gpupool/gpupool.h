@@ -96,8 +96,10 @@ struct gpupool_options {
     /** Of the cache: after so long without use, memory goes back to the daemon. 0: 10 s. GPUPOOL_FOREVER: it
      * stays until the daemon asks for it. */
     uint64_t decay_ns;
+    /** How long gpupool_alloc() waits for room. 0: $GPUPOOL_ALLOC_TIMEOUT ("500ms", "1min", "forever"), else 10 s */
+    uint64_t alloc_timeout_ns;
 };
-#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0}
+#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 
 enum gpupool_pool_kind {
     GPUPOOL_POOL_DEVICE = 1,
@@ -240,6 +242,53 @@ GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupo
 /** What the daemon knows of a buffer. STALE when it is not this client's any more. */
 GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                               struct gpupool_buffer_info *ret_info);
+
+/**
+ * @name Memory by pointers
+ * For allocator plug-ins, which know a pointer and nothing else: over a client with a cache, and as fast as that. One
+ * kind of wrong pointer cannot be told: a pointer that was freed, and since then handed out by gpupool_alloc() again,
+ * frees what it now stands for; and two threads must not free the same pointer at the same time.
+ * @{
+ */
+/**
+ * The process's default client, with a cache and otherwise what the environment says: GPUPOOL_SOCKET,
+ * GPUPOOL_ALLOC_TIMEOUT. Opened by the first call that needs it; a call after one that failed tries again. It stays
+ * open until the process ends, or until gpupool_close(), after which the next call opens another. A forked child
+ * opens one of its own.
+ * @param ret_client borrowed
+ * @return as gpupool_open()
+ */
+GPUPOOL_API int gpupool_default(struct gpupool_client **ret_client);
+
+/**
+ * Allocates memory: gpupool_acquire() by another name, which waits as long as the option alloc_timeout_ns says (10 s
+ * unless told otherwise), because a pool that has to grow, and others who have to give up what they keep idle, take a
+ * moment.
+ * @param client one with a cache; NULL: the default client
+ * @param pool from gpupool_device_pool() and its like
+ * @param stream the stream that will use the memory first
+ * @return memory aligned to 512 bytes, to be given back by gpupool_free(); NULL: gpupool_error_text() says why not
+ */
+GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream);
+
+/**
+ * Gives back what gpupool_alloc() returned, as gpupool_release() does. Any thread may. NULL is nothing to give back.
+ * @param stream the stream that used the memory last
+ * @return 0; INVALID: not from gpupool_alloc(), inside an allocation, of a client that is closed; STALE: freed
+ * before; FORKED, … Whatever is refused is left as it was
+ */
+GPUPOOL_API int gpupool_free(void *memory, void *stream);
+
+/**
+ * What gpupool_alloc() returned, as a buffer: how large it is, where, and, for gpupool_share() and gpupool_query(), by
+ * what name. No message is sent.
+ * @param ret_client whose it is; may be NULL
+ * @param ret_buffer size_bytes is all that may be used. Released as a buffer, the pointer is freed
+ * @return as gpupool_free()
+ */
+GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
+                               struct gpupool_buffer *ret_buffer);
+/** @} */
 
 /**
  * @name Streams and copies without the CUDA runtime

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/alloc.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/cache/pointer_map.h"
+#include "client/client.h"
+#include "client/error.h"
+
+/* --- the default client --- */
+
+static _Atomic(struct gpupool_client *) default_client;
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+/* The parent's client is of no use here, and another thread of it may have been opening one at that moment.
+ */
+static void after_fork_in_child(void) {
+    pthread_mutex_init(&opening, NULL);
+    atomic_store_explicit(&default_client, NULL, memory_order_relaxed);
+}
+
+static void prepare(void) {
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+int gpupool_default(struct gpupool_client **ret_client) {
+    if (ret_client == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_default: ret_client is NULL");
+    struct gpupool_client *client = atomic_load_explicit(&default_client, memory_order_acquire);
+    if (client == NULL) {
+        int r = 0;
+
+        pthread_once(&prepared, prepare);
+        pthread_mutex_lock(&opening);
+        client = atomic_load_explicit(&default_client, memory_order_acquire);
+        if (client == NULL) {
+            r = gpupool_open(NULL, &client);
+            if (r == 0)
+                atomic_store_explicit(&default_client, client, memory_order_release);
+        }
+        pthread_mutex_unlock(&opening);
+        if (r < 0)
+            return error_prefix(r, "opening the process's default client");
+    }
+    *ret_client = client;
+    return 0;
+}
+
+void alloc_forget_client(struct gpupool_client *client) {
+    atomic_compare_exchange_strong(&default_client, &client, NULL);
+}
+
+int alloc_read_timeout(uint64_t *ret_timeout_ns) {
+    const char *text = getenv("GPUPOOL_ALLOC_TIMEOUT");
+
+    if (text == NULL || *text == '\0')
+        *ret_timeout_ns = ALLOC_TIMEOUT_DEFAULT_NS;
+    else if (strcmp(text, "forever") == 0)
+        *ret_timeout_ns = GPUPOOL_FOREVER;
+    else if (units_parse_ns(text, ret_timeout_ns) < 0)
+        return error_set(GPUPOOL_E_INVALID,
+                         "GPUPOOL_ALLOC_TIMEOUT is '%s': not a time such as 500ms, 10s or forever", text);
+    return 0;
+}
+
+/* --- memory by pointers --- */
+
+/* Notes that a piece is known by its pointer, once for as long as it keeps its memory. */
+static int note_pointer(struct piece *piece) {
+    if (__builtin_expect(!piece->mapped, 0)) {
+        int r = pointer_map_set(piece->memory, piece);
+        if (r < 0)
+            return r;
+        piece->mapped = true;
+    }
+    piece->pointer_generation = piece->generation;
+    return 0;
+}
+
+void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
+    struct gpupool_buffer buffer;
+
+    if (client == NULL && gpupool_default(&client) < 0)
+        return NULL;
+    if (!client->cache.enabled && client_enter(client) == 0) {
+        error_set(GPUPOOL_E_INVALID,
+                  "gpupool_alloc: the client was opened without a cache (GPUPOOL_OPEN_NO_CACHE)");
+        return NULL;
+    }
+    if (gpupool_acquire(client, pool, size_bytes, stream, client->alloc_timeout_ns, 0, &buffer) < 0)
+        return NULL;
+    if (__builtin_expect(note_pointer(cache_piece(&buffer)) < 0, 0)) {
+        void *memory = buffer.data;
+        (void)gpupool_release(client, &buffer, stream);
+        error_set(GPUPOOL_E_NO_MEMORY, "gpupool_alloc: no memory to note the address %p", memory);
+        return NULL;
+    }
+    return buffer.data;
+}
+
+/* The piece that was handed out under the pointer. The generations tell what became of it: even, it was freed
+ * and lies in the cache; another one, it went out as a buffer. */
+static int find_pointer(const void *memory, struct piece **ret_piece) {
+    struct piece *piece = pointer_map_find(memory);
+
+    if (__builtin_expect(piece == NULL, 0))
+        return error_set(GPUPOOL_E_INVALID, "%p is not from gpupool_alloc(), or was freed before", memory);
+    if (__builtin_expect(piece->generation != piece->pointer_generation, 0))
+        return error_set(GPUPOOL_E_STALE, "%p was freed before", memory);
+    *ret_piece = piece;
+    return 0;
+}
+
+int gpupool_free(void *memory, void *stream) {
+    struct gpupool_buffer buffer;
+    struct piece *piece;
+
+    if (memory == NULL)
+        return 0;
+    int r = find_pointer(memory, &piece);
+    if (r < 0)
+        return error_prefix(r, "gpupool_free");
+    cache_describe(piece, piece->capacity_bytes, &buffer);
+    return gpupool_release(piece->lane->owner, &buffer, stream);
+}
+
+int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
+                   struct gpupool_buffer *ret_buffer) {
+    struct piece *piece;
+
+    if (ret_buffer == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_lookup: ret_buffer is NULL");
+    int r = find_pointer(memory, &piece);
+    if (r == 0)
+        r = client_enter(piece->lane->owner);
+    if (r < 0)
+        return error_prefix(r, "gpupool_lookup");
+    cache_describe(piece, piece->capacity_bytes, ret_buffer);
+    if (ret_client != NULL)
+        *ret_client = piece->lane->owner;
+    return 0;
+}
