@@ -8,12 +8,15 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "proto/page.h"
 #include "proto/proto.h"
 #include "tests/integration/harness.h"
 
@@ -306,6 +309,72 @@ static void descriptors_for_asking_end_with_the_connection(void **state) {
     assert_int_equal(daemon_sessions(&daemon_, "quarantined"), 0);
 }
 
+/* What the stats say of this process's first session; -1: null. */
+static double session_member(const char *member) {
+    cJSON *reply = daemon_ask(&daemon_, "{\"command\":\"sessions\"}"), *session;
+    double value = -2;
+
+    cJSON_ArrayForEach(session, cJSON_GetObjectItemCaseSensitive(reply, "sessions")) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(session, member);
+        if (value == -2 && cJSON_GetObjectItemCaseSensitive(session, "pid")->valuedouble == getpid())
+            value = cJSON_IsNull(item) ? -1 : item->valuedouble;
+    }
+    cJSON_Delete(reply);
+    return value;
+}
+
+/* Asks for the page and maps it. */
+static struct proto_page *ask_page(struct peer *peer) {
+    _cleanup_(close_fdp) int fd = -1;
+    struct proto_message message = {0};
+    uint64_t request = peer_send(peer, PROTO_ASK_PAGE, &message);
+    peer_receive(peer, &message, &fd);
+    assert_int_equal(message.header.operation, PROTO_PAGE);
+    assert_int_equal(message.header.request, request);
+    struct proto_page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(page != MAP_FAILED);
+    return page;
+}
+
+static void what_a_client_counts_is_in_the_stats_and_nothing_else_changes(void **state) {
+    struct peer peer, other;
+    (void)state;
+
+    peer_open(&peer, 0);
+    peer_open(&other, 0);
+    acquire(&peer, 2 * MIB);
+    struct proto_page *page = ask_page(&peer);
+    struct proto_counters *line = &page->counters[0];
+    assert_true(session_member("hit_ratio") == -1);
+    assert_int_equal(host_pool("cached_bytes"), 0);
+    atomic_store(&line->hits, 3);
+    atomic_store(&line->misses, 1);
+    atomic_store(&line->taken_bytes, MIB);
+    atomic_store(&line->given_bytes, MIB / 4);
+    atomic_store(&line->pool, peer.pool);
+    assert_int_equal(host_pool("in_use_bytes"), MIB * 3 / 4);
+    assert_int_equal(host_pool("cached_bytes"), MIB * 5 / 4);
+    assert_true(session_member("in_use_bytes") == MIB * 3 / 4);
+    assert_true(session_member("cached_bytes") == MIB * 5 / 4);
+    assert_true(session_member("hit_ratio") == 0.75);
+
+    for (unsigned round = 0; round < 20; round++) { /* any bytes at all, and every line of some pool */
+        for (size_t at = 0; at < sizeof *page; at += 256)
+            assert_int_equal(getrandom((char *)page + at, 256, 0), 256);
+        for (unsigned i = 0; i < PROTO_PAGE_COUNTERS && round > 0; i++)
+            atomic_store(&page->counters[i].pool, 1 + i % (peer.pool + 1));
+        assert_int_equal(host_pool("in_use_bytes") + host_pool("cached_bytes"), host_pool("leased_bytes"));
+        assert_true(host_pool("cached_bytes") <= 2 * MIB);
+        struct proto_lease lease = acquire(&other, MIB);
+        assert_int_equal(host_pool("leased_bytes"), 3 * MIB);
+        assert_int_equal(release(&other, &lease), 0);
+    }
+    munmap(page, sizeof *page);
+    peer_close(&peer);
+    peer_close(&other);
+    assert_int_equal(host_pool("cached_bytes"), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_becomes_a_lease_of_its_own),
@@ -313,6 +382,7 @@ int main(void) {
         cmocka_unit_test(a_request_that_does_not_wait_has_others_asked_too),
         cmocka_unit_test(what_a_client_does_to_its_descriptor_harms_nobody),
         cmocka_unit_test(descriptors_for_asking_end_with_the_connection),
+        cmocka_unit_test(what_a_client_counts_is_in_the_stats_and_nothing_else_changes),
     };
     return test_finish(cmocka_run_group_tests(tests, start_daemon, stop_daemon));
 }

@@ -281,6 +281,39 @@ class Workers(unittest.TestCase):
         for word in (str(self.worker.pid), "active", "2 MiB", session["command"]):
             self.assertIn(word, shown)
 
+    def test_times_and_use_add_up(self):
+        session, = self.daemon.ask("sessions")["sessions"]
+        self.assertEqual(session["in_use_bytes"] + session["cached_bytes"], session["leased_bytes"])
+        for pool in self.daemon.ask("pools")["pools"]:
+            self.assertEqual(pool["in_use_bytes"] + pool["cached_bytes"], pool["leased_bytes"])
+            times = pool["histograms"]
+            self.assertEqual(times["growth_ns"]["count"], pool["grows"])
+            # Each acquire has one answer. A client may ask again after a refusal.
+            self.assertEqual(times["acquire_ns"]["count"] + times["waiting_ns"]["count"],
+                             pool["acquires"] + pool["failures"])
+            for each in times.values():
+                self.assertEqual(sum(count for _, count in each["buckets"]), each["count"])
+                if each["count"] > 0:
+                    self.assertLessEqual(each["p50"], each["p90"])
+                    self.assertLessEqual(each["p90"], each["p99"])
+                    self.assertLessEqual(each["p50"], 2 * each["sum"])
+        self.assertGreater(sum(pool["acquires"] for pool in self.daemon.ask("pools")["pools"]), 0)
+
+    def test_a_low_water_mark_that_is_raised_has_a_pool_grow_ahead_of_demand(self):
+        def reserved():
+            return {pool["kind"]: pool["reserved_bytes"] for pool in self.daemon.ask("pools")["pools"]
+                    if pool["leased_bytes"] > 0}
+
+        before = reserved()
+        self.assertEqual(set(before), {"device", "host"})
+        self.daemon.config.write_text(CONFIG + "step = 8MiB\nlow_water = 100MiB\n")
+        self.daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: reserved()["host"] > 100 * MIB, "the host pool grows")
+        self.assertLess(reserved()["host"], 256 * MIB)
+        self.assertEqual(reserved()["device"], before["device"])  # its mark is what it was
+        unused = [pool for pool in self.daemon.ask("pools")["pools"] if pool["leased_bytes"] == 0]
+        self.assertEqual([pool["reserved_bytes"] for pool in unused], [0] * len(unused))
+
     def test_a_farewell_returns_the_leases_and_trim_the_segments(self):
         self.assertEqual(self.end_worker(), 0)
         wait_until(lambda: sum(self.pools("leased_bytes")) + sum(self.pools("quarantined_bytes")) == 0,
