@@ -264,6 +264,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_integer(object, "cached_bytes", use->cached_bytes);
     put_hit_ratio(object, use);
     put_integer(object, "free_bytes", pool_free_bytes(pool));
+    put_integer(object, "fenced_bytes", pool->fenced_bytes);
     put_integer(object, "quarantined_bytes", pool->quarantined_bytes);
     put_integer(object, "largest_free_bytes", pool_largest_free_bytes(pool));
     put_integer(object, "growing_bytes", pool->growing_bytes);
@@ -307,6 +308,7 @@ static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
     put_integer(object, "in_use_bytes", use.in_use_bytes);
     put_integer(object, "cached_bytes", use.cached_bytes);
     put_hit_ratio(object, &use);
+    put_integer(object, "fenced_bytes", session->fenced_bytes);
     put_integer(object, "waiting", session->n_requests);
     put_integer(object, "segments", session->n_segments);
     put_integer(object, "connected_ns", now_ns - session->connected_ns);

@@ -28,7 +28,10 @@
  *
  * Fences: a RELEASE may name a word of the page and a value. What it gives back is not used by anybody before the word
  * has reached the value, in cyclic order; nor is it the session's any more. How a stream comes to write the word is the
- * client's business. A word that never gets there keeps the memory until the session has ended.
+ * client's business. A word that never gets there keeps the memory until the session has ended. What waits behind a
+ * fence counts as a lease of the session's until then, so a part needs room for one more below the session's limit:
+ * LIMIT, when a look at the words finds none. The daemon looks when it needs memory, and for each word at the oldest
+ * release only: values have to ascend in the order of releases; a lower one comes back with the higher one before it.
  *
  * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
  */

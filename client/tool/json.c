@@ -250,6 +250,7 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->cached_bytes = read_count(reader, object, "cached_bytes");
     pool->hit_ratio = read_ratio(reader, object, "hit_ratio");
     pool->free_bytes = read_count(reader, object, "free_bytes");
+    pool->fenced_bytes = read_count(reader, object, "fenced_bytes");
     pool->quarantined_bytes = read_count(reader, object, "quarantined_bytes");
     pool->largest_free_bytes = read_count(reader, object, "largest_free_bytes");
     pool->growing_bytes = read_count(reader, object, "growing_bytes");
@@ -275,6 +276,7 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
     session->quarantined_ns = read_integer(reader, object, "quarantined_ns", true);
     session->leases = read_count(reader, object, "leases");
     session->leased_bytes = read_count(reader, object, "leased_bytes");
+    session->fenced_bytes = read_count(reader, object, "fenced_bytes");
     session->in_use_bytes = read_count(reader, object, "in_use_bytes");
     session->cached_bytes = read_count(reader, object, "cached_bytes");
     session->hit_ratio = read_ratio(reader, object, "hit_ratio");

@@ -40,7 +40,8 @@ struct reply_pool {
     char *uuid, *pages, *last_error; /* may be NULL */
     uint64_t device, numa_node;      /* may be REPLY_NULL */
     uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
-    uint64_t reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes, growing_bytes;
+    uint64_t reserved_bytes, leased_bytes, free_bytes, fenced_bytes, quarantined_bytes;
+    uint64_t largest_free_bytes, growing_bytes;
     uint64_t in_use_bytes, cached_bytes;
     double hit_ratio; /* may be REPLY_NULL_RATIO */
     uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures;
@@ -52,7 +53,7 @@ struct reply_session {
     char *command, *state;
     char *quarantine_reason; /* may be NULL */
     uint64_t quarantined_ns; /* may be REPLY_NULL */
-    uint64_t leases, leased_bytes, in_use_bytes, cached_bytes, waiting, segments, connected_ns;
+    uint64_t leases, leased_bytes, fenced_bytes, in_use_bytes, cached_bytes, waiting, segments, connected_ns;
     double hit_ratio; /* may be REPLY_NULL_RATIO */
 };
 

@@ -90,9 +90,10 @@ static void add_used(struct table *table, const struct reply_pool *pool) {
 /* Who has how much: the columns that stats and pools begin with. */
 static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {
-        {"POOL", true},   {"PLACE", false},       {"STATE", false},      {"USED", true},     {"LEASED", true},
-        {"FREE", true},   {"LARGEST FREE", true}, {"QUARANTINED", true}, {"RESERVED", true}, {"LIMIT", true},
-        {"LEASES", true}, {"SEGMENTS", true},     {"WAITERS", true},     {"FAILURES", true}, {"NAME", false},
+        {"POOL", true},        {"PLACE", false},   {"STATE", false},       {"USED", true},
+        {"LEASED", true},      {"FREE", true},     {"LARGEST FREE", true}, {"FENCED", true},
+        {"QUARANTINED", true}, {"RESERVED", true}, {"LIMIT", true},        {"LEASES", true},
+        {"SEGMENTS", true},    {"WAITERS", true},  {"FAILURES", true},     {"NAME", false},
     };
     struct table table;
 
@@ -106,6 +107,7 @@ static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
         add_bytes(&table, pool->leased_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->free_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->largest_free_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->fenced_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->quarantined_bytes, STYLE_WARNING);
         add_bytes(&table, pool->reserved_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->limit_bytes, STYLE_PLAIN);
@@ -158,9 +160,9 @@ static int print_pools_history(const struct reply *reply, FILE *file, bool color
 
 static int print_sessions(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {
-        {"SESSION", true},  {"PID", true},       {"UID", true},      {"GID", true},
-        {"STATE", false},   {"LEASES", true},    {"LEASED", true},   {"WAITING", true},
-        {"SEGMENTS", true}, {"CONNECTED", true}, {"COMMAND", false},
+        {"SESSION", true}, {"PID", true},      {"UID", true},       {"GID", true},
+        {"STATE", false},  {"LEASES", true},   {"LEASED", true},    {"FENCED", true},
+        {"WAITING", true}, {"SEGMENTS", true}, {"CONNECTED", true}, {"COMMAND", false},
     };
     struct table table;
 
@@ -174,6 +176,7 @@ static int print_sessions(const struct reply *reply, FILE *file, bool color) {
         add_state(&table, session->state);
         add_count(&table, session->leases, STYLE_PLAIN);
         add_bytes(&table, session->leased_bytes, STYLE_PLAIN);
+        add_bytes(&table, session->fenced_bytes, STYLE_PLAIN);
         add_count(&table, session->waiting, STYLE_WARNING);
         add_count(&table, session->segments, STYLE_PLAIN);
         table_add(&table, STYLE_PLAIN, "%s", NS_TEXT(session->connected_ns));

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/pool/fence.h"
 #include "daemon/pool/tenant.h"
 
 int core_new(struct core **ret_core) {
@@ -47,7 +48,8 @@ struct core *core_free(struct core *core) {
     }
     assert(list_is_empty(&core->tenants));
     for (unsigned i = 0; i < core->n_pools; i++) {
-        assert(core->pools[i]->reserved_bytes == 0 && core->pools[i]->leased_bytes == 0);
+        assert(core->pools[i]->reserved_bytes == 0 && core->pools[i]->leased_bytes == 0 &&
+               core->pools[i]->fenced_bytes == 0);
         free(core->pools[i]);
     }
     assert(core->tokens == NULL);
@@ -141,6 +143,7 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
     session->connected_ns = now_ns;
     list_init(&session->leases);
     list_init(&session->requests);
+    list_init(&session->fenced);
     list_init(&session->reclaim_link);
     list_append(&core->sessions, &session->link);
     core->n_sessions++;
@@ -160,7 +163,7 @@ void core_session_set_page(struct session *session, const struct proto_page *pag
 static void session_free(struct session *session, uint64_t now_ns) {
     session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
-           session->n_segments == 0);
+           session->fenced_bytes == 0 && session->n_segments == 0);
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     session->core->n_sessions--;
@@ -217,10 +220,38 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
     return 0;
 }
 
+/* The fence is not ready: what is released leaves the session, and waits. */
+static int core_release_later(struct lease *lease, const struct proto_release *release, uint64_t now_ns) {
+    struct session *session = lease->session;
+    struct pool *pool = lease->block->segment->pool;
+    struct fence_queue *queue;
+
+    int r = fence_queue_get(session, pool, release->fence - 1, &queue);
+    if (r < 0)
+        return r;
+    if (release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes)) {
+        if (!session_may_lease(session))
+            return PROTO_E_LIMIT;
+        r = lease_split(lease, release->offset_bytes, release->size_bytes, &lease);
+        if (r != 0)
+            return r;
+    }
+    lease_fence(lease, queue, release->fence_value);
+    if (fence_queue_collect(queue, FENCES_PER_RELEASE))
+        pool_serve(pool, now_ns);
+    return 0;
+}
+
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
     if (lease == NULL)
         return PROTO_E_STALE;
+    if (release->fence != 0) {
+        if (session->page == NULL)
+            return PROTO_E_INVALID;
+        if (!fence_is_ready(session, release->fence - 1, release->fence_value))
+            return core_release_later(lease, release, now_ns);
+    }
     struct pool *pool = lease->block->segment->pool;
     if (release->size_bytes == 0) {
         pool = lease_close(lease);
@@ -239,7 +270,7 @@ int core_split(struct session *session, const struct proto_release *split, struc
     struct lease *lease = lease_find(core, session, split->lease, split->generation);
     if (lease == NULL)
         return PROTO_E_STALE;
-    if (session->n_leases >= core->session_leases_limit)
+    if (!session_may_lease(session))
         return PROTO_E_LIMIT;
     return lease_split(lease, split->offset_bytes, split->size_bytes, ret_lease);
 }
@@ -265,7 +296,7 @@ int core_attach(struct session *session, const struct proto_token *token, struct
      * is on its way back to the pool: nobody may join it. */
     if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0)
         return PROTO_E_NO_TOKEN;
-    if (session->n_leases >= core->session_leases_limit)
+    if (!session_may_lease(session))
         return PROTO_E_LIMIT;
     int r = session_reserve_segment(session, block->segment);
     if (r < 0)
@@ -469,23 +500,34 @@ void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, boo
 }
 
 static bool session_is_valid(const struct session *session) {
-    uint64_t leased = 0, pool_bytes[PROTO_POOLS_MAX] = {0}, shared_bytes[PROTO_POOLS_MAX] = {0};
-    unsigned leases = 0, requests = 0, segments = 0;
+    uint64_t leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0}, shared_bytes[PROTO_POOLS_MAX] = {0};
+    unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
 
     list_for_each(position, &session->leases) {
         const struct lease *lease = container_of(position, struct lease, session_link);
         if (lease->session != session || session->core->leases.slots[lease->id - 1] != lease)
             return false;
+        leases++;
+        if (lease->fence != NULL) {
+            fenced += lease->block->held_bytes;
+            behind_fences++;
+            continue;
+        }
         leased += lease->block->held_bytes;
         pool_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
         if (lease->block->shared)
             shared_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
-        leases++;
+    }
+    list_for_each(position, &session->fenced) {
+        const struct fence_queue *queue = container_of(position, struct fence_queue, session_link);
+        if (queue->session != session || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
+            return false;
+        list_for_each(lease, &queue->leases) queued++;
     }
     list_for_each(position, &session->requests) requests++;
     for (size_t word = 0; word < session->seen_words; word++)
         segments += (unsigned)__builtin_popcountll(session->seen[word]);
-    return leased == session->leased_bytes &&
+    return leased == session->leased_bytes && fenced == session->fenced_bytes && behind_fences == queued &&
            memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
            memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
            leases == session->n_leases && requests == session->n_requests &&

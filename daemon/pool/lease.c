@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/pool/core.h"
+#include "daemon/pool/fence.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
@@ -66,26 +67,22 @@ static void lease_table_remove(struct lease_table *table, struct lease *lease) {
     table->free_slots[table->capacity - table->used - 1] = slot;
 }
 
+/* Adds to the sum of the pool that the block belongs to, if anybody is on it; bytes may be "negative". */
 static void block_charge(struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
     if (block->live > 0)
         pool->leased_bytes += bytes;
     else if (block->quarantined > 0)
         pool->quarantined_bytes += bytes;
-}
-
-static void block_discharge(struct block *block, uint64_t bytes) {
-    struct pool *pool = block->segment->pool;
-    if (block->live > 0)
-        pool->leased_bytes -= bytes;
-    else if (block->quarantined > 0)
-        pool->quarantined_bytes -= bytes;
+    else if (block->fenced > 0)
+        pool->fenced_bytes += bytes;
 }
 
 /* Changes who is on a block; the charge follows. */
-static void block_count(struct block *block, int live, int quarantined) {
-    block_discharge(block, block->held_bytes);
+static void block_count(struct block *block, int live, int fenced, int quarantined) {
+    block_charge(block, -block->held_bytes);
     block->live += (unsigned)live;
+    block->fenced += (unsigned)fenced;
     block->quarantined += (unsigned)quarantined;
     block_charge(block, block->held_bytes);
 }
@@ -136,7 +133,7 @@ static void ranges_give(struct list *ranges) {
 }
 
 static void block_free(struct core *core, struct block *block) {
-    assert(block->live == 0 && block->quarantined == 0 && list_is_empty(&block->leases));
+    assert(block->live + block->fenced + block->quarantined == 0 && list_is_empty(&block->leases));
     if (block->shared)
         tdelete(block, &core->tokens, block_compare_tokens);
     ranges_give(&block->ranges);
@@ -154,9 +151,10 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     lease->block = block;
     lease->session = session;
     lease_table_insert(&core->leases, lease);
+    list_init(&lease->fence_link);
     list_append(&session->leases, &lease->session_link);
     list_append(&block->leases, &lease->block_link);
-    block_count(block, +1, 0);
+    block_count(block, +1, 0, 0);
     session->n_leases++;
     session_hold(session, block, block->held_bytes);
     block->segment->pool->n_leases++;
@@ -185,18 +183,23 @@ struct pool *lease_close(struct lease *lease) {
     struct core *core = session->core;
     struct block *block = lease->block;
     struct pool *pool = block->segment->pool;
-    bool quarantined = session->state == SESSION_QUARANTINED;
+    bool quarantined = session->state == SESSION_QUARANTINED, fenced = lease->fence != NULL;
 
     list_remove(&lease->session_link);
     list_remove(&lease->block_link);
     lease_table_remove(&core->leases, lease);
-    block_count(block, quarantined ? 0 : -1, quarantined ? -1 : 0);
+    block_count(block, quarantined || fenced ? 0 : -1, fenced ? -1 : 0, quarantined ? -1 : 0);
     session->n_leases--;
-    session_let_go(session, block, block->held_bytes);
+    if (fenced) {
+        fence_queue_remove(lease);
+        session->fenced_bytes -= block->held_bytes;
+    } else {
+        session_let_go(session, block, block->held_bytes);
+    }
     pool->n_leases--;
     pool->n_releases++;
     free(lease);
-    if (block->live > 0 || block->quarantined > 0)
+    if (!list_is_empty(&block->leases))
         return NULL;
     block_free(core, block);
     return pool;
@@ -236,7 +239,7 @@ static int block_split(struct block *block, uint64_t offset) {
  * borders of ranges. Returns 0, PROTO_E_INVALID (not wholly held), PROTO_E_SHARED or -ENOMEM. */
 static int block_mark_part(struct block *block, uint64_t offset_bytes, uint64_t size_bytes,
                            uint64_t *ret_start, uint64_t *ret_end) {
-    if (block->shared || block->live + block->quarantined > 1)
+    if (block->shared || block->live + block->fenced + block->quarantined > 1)
         return PROTO_E_SHARED;
     if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
         size_bytes > block->capacity_bytes - offset_bytes)
@@ -259,7 +262,7 @@ static int block_mark_part(struct block *block, uint64_t offset_bytes, uint64_t 
 static void lease_cut_part(struct lease *lease, uint64_t start, uint64_t end, struct list *ranges) {
     struct block *block = lease->block;
 
-    block_discharge(block, end - start);
+    block_charge(block, start - end);
     block->held_bytes -= end - start;
     session_let_go(lease->session, block, end - start);
     list_for_each_safe(position, &block->ranges) {
@@ -311,15 +314,42 @@ int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
     return 0;
 }
 
+bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
+    const struct block *block = lease->block;
+    if (block->shared || size_bytes != block->held_bytes || offset_bytes > block->capacity_bytes ||
+        size_bytes > block->capacity_bytes - offset_bytes)
+        return false;
+    uint64_t start = block->offset_bytes + offset_bytes;
+    return block_holds(block, start, start + size_bytes);
+}
+
+void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value) {
+    struct block *block = lease->block;
+    block_count(block, -1, +1, 0);
+    session_let_go(lease->session, block, block->held_bytes);
+    lease->session->fenced_bytes += block->held_bytes;
+    fence_queue_add(queue, lease, value);
+}
+
 void lease_quarantine(struct lease *lease) {
-    block_count(lease->block, -1, +1);
+    struct session *session = lease->session;
+    struct block *block = lease->block;
+    if (lease->fence == NULL) {
+        block_count(block, -1, 0, +1);
+        return;
+    }
+    block_count(block, 0, -1, +1);
+    fence_queue_remove(lease);
+    session->fenced_bytes -= block->held_bytes;
+    session_hold(session, block, block->held_bytes);
 }
 
 struct lease *lease_find(struct core *core, const struct session *session, uint64_t id, uint64_t generation) {
     if (id == 0 || id > core->leases.capacity)
         return NULL;
     struct lease *lease = core->leases.slots[id - 1];
-    if (lease == NULL || lease->generation != generation || lease->session != session || lease->unanswered)
+    if (lease == NULL || lease->generation != generation || lease->session != session || lease->unanswered ||
+        lease->fence != NULL)
         return NULL;
     return lease;
 }
@@ -347,7 +377,7 @@ struct block *block_find(struct core *core, const struct proto_token *token) {
 
 bool block_is_valid(const struct block *block) {
     uint64_t held = 0, end = block->offset_bytes;
-    unsigned live = 0, quarantined = 0;
+    unsigned live = 0, fenced = 0, quarantined = 0;
 
     if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
         return false;
@@ -364,10 +394,12 @@ bool block_is_valid(const struct block *block) {
             return false;
         if (lease->session->state == SESSION_QUARANTINED)
             quarantined++;
+        else if (lease->fence != NULL)
+            fenced++;
         else
             live++;
     }
     return held == block->held_bytes && end - block->offset_bytes == block->capacity_bytes &&
-           block->size_bytes <= block->capacity_bytes && live == block->live &&
+           block->size_bytes <= block->capacity_bytes && live == block->live && fenced == block->fenced &&
            quarantined == block->quarantined;
 }

@@ -4,8 +4,14 @@
 /*
  * A block is what was cut from a segment for one acquire: a range, or what is left of it after parts came
  * back. A lease is one session's right to use it, named by id and generation. The block lives while it has
- * leases, and its bytes are charged to the pool once: as leased while a lease of a live session is on it, as
- * quarantined when only leases of lost sessions are left.
+ * leases, and its bytes are charged to the pool once: as leased while a lease that a live session can use is
+ * on it; else as quarantined while a lease of a lost session is; else, when only fenced leases are left, as
+ * fenced.
+ *
+ *   live --released behind a fence--> fenced --the fence is ready--> gone
+ *   live --released--> gone      either --its session is lost--> quarantined --the session is gone--> gone
+ *
+ * A fenced lease has no name any more (lease_find); its id stays taken until it is gone.
  *
  * A shared block has a token, by which other sessions of the same tenant attach: they get leases of their
  * own.
@@ -17,6 +23,7 @@
 #include "proto/proto.h"
 
 struct core;
+struct fence_queue;
 struct heap_range;
 struct pool;
 struct segment;
@@ -24,13 +31,13 @@ struct session;
 
 struct block {
     struct segment *segment;
-    uint64_t offset_bytes;      /* of its start in the segment */
-    uint64_t size_bytes;        /* as asked */
-    uint64_t capacity_bytes;    /* up to the end of the last range that is held */
-    uint64_t held_bytes;        /* capacity less the parts that came back */
-    struct list ranges;         /* heap_range.user_link, by offset */
-    struct list leases;         /* lease.block_link */
-    unsigned live, quarantined; /* leases by the state of their sessions */
+    uint64_t offset_bytes;              /* of its start in the segment */
+    uint64_t size_bytes;                /* as asked */
+    uint64_t capacity_bytes;            /* up to the end of the last range that is held */
+    uint64_t held_bytes;                /* capacity less the parts that came back */
+    struct list ranges;                 /* heap_range.user_link, by offset */
+    struct list leases;                 /* lease.block_link */
+    unsigned live, fenced, quarantined; /* leases by state */
     bool shared;
     struct proto_token token;
 };
@@ -39,8 +46,10 @@ struct lease {
     struct block *block;
     struct session *session;
     uint64_t id, generation;
-    bool unanswered; /* the request that it was granted to points here until its answer is taken */
-    struct list session_link, block_link;
+    bool unanswered;           /* the request that it was granted to points here until its answer is taken */
+    struct fence_queue *fence; /* fenced: what it waits in, and for which value; else NULL */
+    uint64_t fence_value;
+    struct list session_link, block_link, fence_link;
 };
 
 /* The leases by id. An id is a slot's number plus one; generations are never reused. */
@@ -74,11 +83,18 @@ int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size
  * PROTO_E_SHARED or -ENOMEM. */
 int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, struct lease **ret_lease);
 
-/* Moves the lease's charge from leased to quarantined, once its session is lost. */
+/* Whether [offset, offset + size) is all that the lease has, and it alone has it: then disposing of that part
+ * is disposing of the lease. */
+bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes);
+
+/* The session gave the lease up, but may use it until the queue's word has the value. Cannot fail. */
+void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value);
+
+/* Moves the lease's charge from leased or fenced to quarantined, when its session is lost. */
 void lease_quarantine(struct lease *lease);
 
-/* The session's lease of that name, or NULL: a stale generation, another session's, or none. Nor one whose
- * answer is still to be taken: names can be guessed, and it must not go before its answer. */
+/* The session's lease of that name, or NULL: a stale generation, another session's, a fenced one, or none.
+ * Nor one whose answer is still to be taken: names can be guessed, and it must not go before its answer. */
 struct lease *lease_find(struct core *core, const struct session *session, uint64_t id, uint64_t generation);
 
 /* Makes the block known under a token (or gives the one that it has). Returns 0 or -ENOMEM. */

@@ -11,8 +11,9 @@
 
 #define SESSION_WAITING_MAX                                                                                  \
     4096u /* requests of a session that wait in line: more threads than a process has */
-#define SESSIONS_MAX_DEFAULT 1024u /* with three descriptors each: well below the unit's LimitNOFILE=65536   \
-                                    */
+#define SESSIONS_MAX_DEFAULT                                                                                 \
+    1024u /* with three descriptors each: well below the unit's LimitNOFILE=65536                            \
+           */
 #define SESSION_LEASES_DEFAULT 65536u /* about 16 MiB of bookkeeping for the largest session */
 #define COMMAND_SIZE           64u    /* a session's command for people, NUL included */
 #define POOL_NAME_SIZE         64u    /* as on the wire */
@@ -24,6 +25,20 @@
     (100 *                                                                                                   \
      NS_PER_MS) /* between two requests of a pool for idle memory: time for clients to look through their    \
                  * caches, and a rate at which they do little else even if somebody waits for ever */
+#define FENCE_INTERVAL_NS                                                                                    \
+    (1 * NS_PER_MS) /* between two looks at fences while somebody waits: the loop's timers know nothing      \
+                     * shorter, and a look at a few words costs next to nothing */
+#define FENCE_PATIENCE_NS                                                                                    \
+    (10 * NS_PER_MS) /* before sessions are asked for idle memory although enough is behind fences: most     \
+                      * work on a GPU is over by then, and nobody waits long behind a word that hangs */
+#define FENCES_LOOKED_AT_MAX                                                                                 \
+    256u /* queues that one search for memory looks at: some 10 us, and more streams than a machine keeps    \
+          * busy; the next search goes on behind them */
+#define FENCES_COLLECTED_MAX                                                                                 \
+    4096u /* leases that one search closes: below a millisecond, in which others wait for the loop */
+#define FENCES_PER_RELEASE                                                                                   \
+    2u /* leases that a release behind the same word closes: more than it adds, so that a queue gets no      \
+        * longer than what its stream has not reached */
 #define HOLDERS_NAMED 3u /* holders that a refusal names: what fits a line */
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "daemon/pool/core.h"
+#include "daemon/pool/fence.h"
 #include "daemon/pool/lease.h"
 #include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
@@ -25,7 +26,8 @@ static uint64_t round_up_to_segment(uint64_t bytes) {
 }
 
 uint64_t pool_free_bytes(const struct pool *pool) {
-    return pool->reserved_bytes - pool->leased_bytes - pool->quarantined_bytes - pool->retiring_bytes;
+    return pool->reserved_bytes - pool->leased_bytes - pool->fenced_bytes - pool->quarantined_bytes -
+           pool->retiring_bytes;
 }
 
 uint64_t pool_largest_free_bytes(const struct pool *pool) {
@@ -81,7 +83,7 @@ static int pool_grant(struct pool *pool, struct request *request) {
     struct lease *lease;
 
     /* Also those who waited: the session may have reached its limit meanwhile. */
-    if (session->n_leases >= pool->core->session_leases_limit)
+    if (!session_may_lease(session))
         return PROTO_E_LIMIT;
     int r = pool_take(pool, session->tenant, request->size_bytes, &range);
     if (r < 0)
@@ -132,13 +134,34 @@ static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
     return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
 }
 
+/* Whether those who wait may find room behind fences soon. */
+static bool pool_waits_for_fences(const struct pool *pool) {
+    return pool->fenced_bytes > 0 && !list_is_empty(&pool->waiters);
+}
+
+/* Looks at the fences for those who wait; what comes back is marked in pool->returned. */
+static void pool_collect(struct pool *pool, uint64_t now_ns) {
+    if (!pool_waits_for_fences(pool))
+        return;
+    pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
+    list_for_each(position, &pool->heaps)
+        fences_collect_heap(container_of(position, struct tenant_heap, pool_link));
+}
+
 /* Has every session asked that wants to be and holds something of the pool, at most once in a while. The
  * first in line's own session too: what one of its threads waits for may lie in the cache of another. */
 static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
     struct core *core = pool->core;
+    const struct request *first = list_first(&pool->waiters, struct request, link);
 
     if (!(pool->stuck || pool->reclaim_owed) || pool->n_reclaimers == 0 || now_ns < pool->reclaim_ns)
         return;
+    /* Caches are worth keeping when enough is on its way back: one who waits has that much patience. */
+    if (first != NULL && first->deadline_ns > now_ns && pool->fenced_bytes >= first->size_bytes &&
+        now_ns < clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS)) {
+        pool->reclaim_ns = clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS);
+        return;
+    }
     pool->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
     pool->reclaim_owed = false;
     list_for_each(position, &core->sessions) {
@@ -154,13 +177,17 @@ static uint64_t pool_next_reclaim_ns(const struct pool *pool) {
     return wanted && pool->n_reclaimers > 0 ? pool->reclaim_ns : NS_FOREVER;
 }
 
+static bool pool_is_low(const struct pool *pool) {
+    return pool->unassigned_bytes + pool->demand->heap.free_bytes < pool->low_water_bytes;
+}
+
 /* Grows ahead of demand, see the top of pool.h. Nobody waits. */
 static void pool_plan_ahead(struct pool *pool, uint64_t now_ns) {
     if (pool->demand == NULL || pool->leased_bytes == 0 || pool->state != POOL_READY ||
         pool->growing_bytes > 0 || pool->retiring_bytes > 0 || now_ns < pool->grow_retry_ns ||
         now_ns < pool->ahead_retry_ns || pool_room(pool) < SEGMENT_GRANULE)
         return;
-    if (pool->unassigned_bytes + pool->demand->heap.free_bytes >= pool->low_water_bytes)
+    if (!pool_is_low(pool) || (fences_collect_heap(pool->demand) && !pool_is_low(pool)))
         return;
     pool_decide_growth(pool, pool->step_bytes, now_ns);
     pool->grow_ahead = true;
@@ -201,6 +228,33 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
     pool_reclaim(pool, now_ns);
 }
 
+/* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. Segments
+ * that became idle since the driver refused go back to it when the next growth fails too. */
+static bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
+    return pool->state == POOL_FAILED ||
+           (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
+            pool->quarantined_bytes == 0 && pool->retiring_bytes == 0 && pool_idle_bytes(pool) == 0);
+}
+
+/* Answers those in line whom what is free can serve, and plans for the others. */
+static void pool_serve_line(struct pool *pool, uint64_t now_ns) {
+    do { /* once more when the limit of somebody's leases made us look behind fences */
+        pool->returned = false;
+        list_for_each_safe(position, &pool->waiters) {
+            struct request *request = container_of(position, struct request, link);
+            int r = pool_grant(pool, request);
+            if (r == -ENOMEM || r > 0)
+                request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
+            else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
+                request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
+        }
+    } while (pool->returned);
+    pool_plan(pool, now_ns);
+    if (pool_is_hopeless(pool, now_ns))
+        while (!list_is_empty(&pool->waiters))
+            request_refuse(container_of(pool->waiters.next, struct request, link), PROTO_E_DRIVER);
+}
+
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     if (pool->state == POOL_FAILED) {
         request_refuse(request, PROTO_E_DRIVER);
@@ -219,7 +273,16 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     uint64_t reclaim_ns = pool->reclaim_ns;
     request_wait(request);
-    pool_plan(pool, now_ns);
+    if (pool->fence_ns <= now_ns)
+        pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
+    /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
+    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
+    if (heap != NULL && fences_collect_heap(heap))
+        pool_serve_line(pool, now_ns);
+    else
+        pool_plan(pool, now_ns);
+    if (request->state != REQUEST_WAITING)
+        return;
     /* Whoever does not wait has still set growth going, or had sessions asked for what they keep idle (if
      * that was done a moment ago for another: as soon as it may be done again), and finds room when it asks
      * again. */
@@ -231,32 +294,18 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     request_refuse(request, PROTO_E_EXHAUSTED);
 }
 
-/* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. Segments
- * that became idle since the driver refused go back to it when the next growth fails too. */
-static bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
-    return pool->state == POOL_FAILED ||
-           (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->quarantined_bytes == 0 &&
-            pool->retiring_bytes == 0 && pool_idle_bytes(pool) == 0);
-}
-
 void pool_serve(struct pool *pool, uint64_t now_ns) {
-    list_for_each_safe(position, &pool->waiters) {
-        struct request *request = container_of(position, struct request, link);
-        int r = pool_grant(pool, request);
-        if (r == -ENOMEM || r > 0)
-            request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
-        else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
-            request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
-    }
-    pool_plan(pool, now_ns);
-    if (pool_is_hopeless(pool, now_ns))
-        while (!list_is_empty(&pool->waiters))
-            request_refuse(container_of(pool->waiters.next, struct request, link), PROTO_E_DRIVER);
+    pool_collect(pool, now_ns);
+    pool_serve_line(pool, now_ns);
 }
 
 void pool_tick(struct pool *pool, uint64_t now_ns) {
     bool plan = false;
 
+    if (pool->fence_ns <= now_ns || pool->next_deadline_ns <= now_ns)
+        pool_collect(pool, now_ns);
+    if (pool->returned)
+        pool_serve_line(pool, now_ns);
     if (pool->next_deadline_ns <= now_ns) {
         pool->next_deadline_ns = NS_FOREVER;
         list_for_each_safe(position, &pool->waiters) {
@@ -279,6 +328,10 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {
     uint64_t next = list_is_empty(&pool->waiters) ? NS_FOREVER : pool->next_deadline_ns;
+    if (pool->returned)
+        return 0;
+    if (pool_waits_for_fences(pool) && pool->fence_ns < next)
+        next = pool->fence_ns;
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns < next)
         next = pool->grow_retry_ns;
     if (pool_next_reclaim_ns(pool) < next)
@@ -313,6 +366,9 @@ void pool_explain(const struct pool *pool, char *text, size_t size) {
     int n = snprintf(text, size, "%s free (largest block %s), %s reserved of at most %s",
                      BYTES_TEXT(pool_free_bytes(pool)), BYTES_TEXT(pool_largest_free_bytes(pool)),
                      BYTES_TEXT(pool->reserved_bytes), BYTES_TEXT(pool->limit_bytes));
+    if (n > 0 && (size_t)n < size && pool->fenced_bytes > 0)
+        n += snprintf(text + n, size - (size_t)n, ", %s released and still in use by a GPU",
+                      BYTES_TEXT(pool->fenced_bytes));
     if (n > 0 && (size_t)n < size && pool->quarantined_bytes > 0)
         snprintf(text + n, size - (size_t)n, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
 }
@@ -343,13 +399,18 @@ bool pool_is_valid(const struct pool *pool) {
             if (block == NULL || block->segment != segment || !block_is_valid(block))
                 return false;
             if (container_of(block->ranges.next, struct heap_range, user_link) == range)
-                leases += block->live + block->quarantined;
+                leases += block->live + block->fenced + block->quarantined;
         }
     }
     list_for_each(position, &pool->heaps) {
         const struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
         if (!heap_is_valid(&heap->heap))
             return false;
+        list_for_each(link, &heap->fenced) {
+            const struct fence_queue *queue = container_of(link, struct fence_queue, heap_link);
+            if (queue->heap != heap || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
+                return false;
+        }
         free_bytes += heap->heap.free_bytes;
         demand_known = demand_known || heap == pool->demand;
     }
@@ -357,6 +418,6 @@ bool pool_is_valid(const struct pool *pool) {
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&
            unassigned == pool->unassigned_bytes && free_bytes + unassigned == pool_free_bytes(pool) &&
            demand_known && (!pool->grow_ahead || pool->growing_bytes > 0) &&
-           held == pool->leased_bytes + pool->quarantined_bytes && waiters == pool->n_waiters &&
-           leases == pool->n_leases;
+           held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
+           waiters == pool->n_waiters && leases == pool->n_leases;
 }

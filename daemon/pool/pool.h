@@ -19,8 +19,11 @@
  *
  *   STARTING --the device's context exists--> READY;  STARTING --the driver refused--> FAILED
  *
- * Invariant (pool_is_valid): leased + quarantined + retiring + free = reserved, where free is what heaps and
- * unassigned segments have; leased and quarantined bytes are those of the blocks.
+ * What sessions gave back behind fences comes back by itself, but nobody says when: the pool looks before it
+ * lets a request wait, grows or refuses, and while somebody waits every FENCE_INTERVAL_NS.
+ *
+ * Invariant (pool_is_valid): leased + fenced + quarantined + retiring + free = reserved, where free is what
+ * heaps and unassigned segments have; leased, fenced and quarantined bytes are those of the blocks.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,7 +64,7 @@ struct pool {
     struct list segments; /* all but RETIRING ones */
     struct list heaps;    /* tenant_heap.pool_link */
     struct list waiters;  /* request.link, in order of arrival */
-    uint64_t reserved_bytes, leased_bytes, quarantined_bytes, retiring_bytes;
+    uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
     bool grow_decided;         /* …and not yet taken by the shell */
@@ -76,6 +79,8 @@ struct pool {
     bool stuck;                /* as of the last plan */
     uint64_t reclaim_ns;       /* sessions are not asked before */
     bool reclaim_owed;         /* …but then, for one who did not wait */
+    uint64_t fence_ns;         /* fences are looked at again, while somebody waits */
+    bool returned;             /* fenced memory came back, and those in line have not been asked yet */
     unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and hold something here */
     unsigned n_segments;
     uint64_t n_leases, n_waiters;

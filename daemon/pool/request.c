@@ -127,8 +127,8 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
     case PROTO_E_LIMIT:
         proto_failure_set(
             ret_failure, request->error,
-            "this session has %u leases and %u requests waiting, and may have %u and %u: release "
-            "buffers, or raise session_leases_limit in the daemon's configuration",
+            "this session has %u leases (those behind fences included) and %u requests waiting, and may have "
+            "%u and %u: release buffers, or raise session_leases_limit in the daemon's configuration",
             request->session->n_leases, request->session->n_requests,
             request->session->core->session_leases_limit, SESSION_WAITING_MAX);
         return;

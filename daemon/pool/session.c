@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/pool/core.h"
+#include "daemon/pool/fence.h"
 #include "daemon/pool/lease.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/request.h"
@@ -41,6 +42,11 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
            session->pool_bytes[pool->id - 1] > 0;
 }
 
+bool session_may_lease(struct session *session) {
+    uint32_t limit = session->core->session_leases_limit;
+    return session->n_leases < limit || (fences_collect_session(session) && session->n_leases < limit);
+}
+
 void session_clear(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
 
@@ -48,6 +54,7 @@ void session_clear(struct session *session, uint64_t now_ns) {
         request_free(container_of(session->requests.next, struct request, session_link));
     while (!list_is_empty(&session->leases))
         lease_close(container_of(session->leases.next, struct lease, session_link));
+    fences_free(session);
     for (size_t word = 0; word < session->seen_words; word++)
         while (session->seen[word] != 0) {
             unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);

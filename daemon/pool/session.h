@@ -11,6 +11,9 @@
  * (measured on H200: writes 9 ms after end-of-file; 3.5 s where a forked child kept the driver's
  * descriptors).
  *
+ * What it gives back behind a fence is not its own any more, but stays counted as its leases (and in
+ * fenced_bytes) until the fence is ready: see fence.h.
+ *
  * A session may want to be asked for what it keeps idle. It is asked through core_next_reclaim() while it is
  * ACTIVE and holds a lease in the pool that needs it.
  */
@@ -25,6 +28,7 @@
 #include "proto/page.h"
 
 struct core;
+struct fence_queue;
 struct pool;
 struct segment;
 struct tenant;
@@ -55,6 +59,7 @@ struct session {
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
+    uint64_t fenced_bytes; /* the same of its fenced leases, which are not in leased_bytes */
     /* The same by pool (id - 1), for refusals and reclaim, which ask who holds something: a client can have a
      * refusal with each packet, so they must not walk all leases. A lease holds at least a granule: 0 means
      * that there is none. */
@@ -62,11 +67,14 @@ struct session {
     uint64_t shared_bytes[PROTO_POOLS_MAX]; /* those of them that are in shared blocks */
     uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
     size_t seen_words;
-    unsigned n_segments;           /* bits that are set */
-    const struct proto_page *page; /* what it shares with the daemon; NULL: nothing yet */
-    void *owner;                   /* the shell's */
-    struct list reclaim_link;      /* in core->reclaiming while it is to be asked */
-    struct list link;              /* in core->sessions */
+    unsigned n_segments;               /* bits that are set */
+    const struct proto_page *page;     /* what it shares with the daemon; NULL: nothing yet */
+    struct fence_queue **fence_queues; /* by word, each the first of a chain */
+    uint32_t n_fence_words;
+    struct list fenced;       /* fence_queue.session_link: those that have something in them, in turns */
+    void *owner;              /* the shell's */
+    struct list reclaim_link; /* in core->reclaiming while it is to be asked */
+    struct list link;         /* in core->sessions */
 };
 
 /* Makes room to remember the segment. Returns 0 or -ENOMEM. */
@@ -78,6 +86,9 @@ bool session_see_segment(struct session *session, struct segment *segment);
 
 /* Whether it can be asked for what it keeps idle of the pool. */
 bool session_can_be_asked(const struct session *session, const struct pool *pool);
+
+/* Whether it may have one more lease, if need be after a look at what it has behind fences. */
+bool session_may_lease(struct session *session);
 
 /* Drops what waits, gives all leases back and forgets the segments. The session is then empty. */
 void session_clear(struct session *session, uint64_t now_ns);

@@ -66,6 +66,7 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
         heap->tenant = tenant;
         heap->pool = segment->pool;
         heap_init(&heap->heap);
+        list_init(&heap->fenced);
         list_append(&tenant->heaps, &heap->tenant_link);
         list_append(&segment->pool->heaps, &heap->pool_link);
     }

@@ -28,6 +28,7 @@ struct tenant_heap {
     struct pool *pool;
     unsigned segments;
     struct heap heap;
+    struct list fenced; /* fence_queue.heap_link: those that have something in them, in turns */
     struct list tenant_link, pool_link;
 };
 

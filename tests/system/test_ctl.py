@@ -29,7 +29,7 @@ DEVICE_POOL = {
     "numa_node": None, "pages": None, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
     "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
     "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
-    "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
+    "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
     "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 1, "histograms": TIMES,
     "last_error": "cudaErrorMemoryAllocation: out of memory"}
 HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
@@ -37,7 +37,7 @@ HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 
              "hit_ratio": None, "failures": 0, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
            "quarantine_reason": None, "quarantined_ns": None, "leases": 3, "leased_bytes": 3 * GIB // 2,
-           "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "waiting": 0,
+           "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "fenced_bytes": 4 << 20, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000}
 DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
                 "quarantine_reason": "the driver still lists process 816", "quarantined_ns": 3_000_000_000}

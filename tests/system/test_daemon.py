@@ -64,7 +64,7 @@ class AdminSocket(unittest.TestCase):
         self.assertEqual(len({pool["id"] for pool in pools}), len(pools))
         self.assertEqual(len({pool["uuid"] for pool in pools if pool["kind"] == "device"}), 2)
         for pool in pools:
-            self.assertLessEqual(pool["leased_bytes"] + pool["free_bytes"] + pool["quarantined_bytes"],
+            self.assertLessEqual(pool["leased_bytes"] + pool["free_bytes"] + pool["fenced_bytes"] + pool["quarantined_bytes"],
                                  pool["reserved_bytes"])
 
     def test_commands_on_one_connection_are_answered_in_order(self):

@@ -249,6 +249,7 @@ static inline void core_destroy(struct core *core) {
         ;
     for (unsigned i = 0; i < core->n_pools; i++) {
         assert_int_equal(core->pools[i]->leased_bytes, 0);
+        assert_int_equal(core->pools[i]->fenced_bytes, 0);
         assert_int_equal(core->pools[i]->quarantined_bytes, 0);
         assert_int_equal(core->pools[i]->n_leases, 0);
         assert_int_equal(core->pools[i]->n_waiters, 0);

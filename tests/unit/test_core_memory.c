@@ -172,6 +172,22 @@ static void scenario(void) {
     twice(core, core_split(one, &part, &whole));
     assert_int_equal(core_release(one, &part, now_ns), PROTO_E_STALE);
 
+    /* behind fences: of a new word and of a known one, in another pool, and what needs no lease of its own */
+    static const struct proto_page page;
+    core_session_set_page(one, &page);
+    part = (struct proto_release){lease->id, lease->generation, 768 * KIB,
+                                  64 * KIB,  .fence = 1,        .fence_value = 1};
+    twice(core, core_release(one, &part, now_ns));
+    part.offset_bytes = 896 * KIB;
+    twice(core, core_release(one, &part, now_ns));
+    part = (struct proto_release){whole->id, whole->generation, 0, 128 * KIB, .fence = 9, .fence_value = 1};
+    twice(core, core_release(one, &part, now_ns));
+    assert_int_equal(core_release(one, &part, now_ns), PROTO_E_STALE);
+    whole = take_one(one, second, MIB);
+    part = (struct proto_release){whole->id, whole->generation, .fence = 1, .fence_value = 1};
+    twice(core, core_release(one, &part, now_ns));
+    assert_int_equal(second->fenced_bytes, MIB);
+
     struct lease *shared = take_one(one, pool, 64 * KIB);
     const struct proto_lease_name name = name_of(shared);
     twice(core, core_share(one, &name, 0, &fresh, &token));

@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold of memory that is released behind a fence: nobody gets it before the word has reached the
+ * value, and whoever needs it gets it then. The page is the test's own.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static struct proto_page page;
+
+static struct session *open_with_page(struct core *core, pid_t pid, uid_t uid) {
+    struct session *session = open_session(core, pid, uid);
+    core_session_set_page(session, &page);
+    return session;
+}
+
+static int start(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++)
+        atomic_store(&page.fences[i], 0);
+    return 0;
+}
+
+/* A stream gets to where it writes the word. */
+static void arrive(uint32_t word, uint64_t value) {
+    atomic_store(&page.fences[word], value);
+}
+
+/* A release, of a part or (size 0) of the whole, behind a word. */
+static int release_part_behind(struct session *session, struct proto_lease_name name, uint64_t offset,
+                               uint64_t size, uint32_t word, uint64_t value, uint64_t now_ns) {
+    const struct proto_release release = {.lease = name.lease,
+                                          .generation = name.generation,
+                                          .offset_bytes = offset,
+                                          .size_bytes = size,
+                                          .fence = word + 1,
+                                          .fence_value = value};
+    int r = core_release(session, &release, now_ns);
+    assert_true(core_is_valid(session->core));
+    return r;
+}
+
+static int release_behind(struct session *session, struct proto_lease_name name, uint32_t word,
+                          uint64_t value) {
+    return release_part_behind(session, name, 0, 0, word, value, 0);
+}
+
+static void memory_behind_a_fence_is_nobodys_until_the_word_arrives(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    struct proto_info info;
+    struct proto_token token;
+    struct lease *split_off = NULL;
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    const struct proto_lease_name name = name_of(lease);
+    const struct proto_token fresh = token_of(1);
+    assert_int_equal(release_behind(session, name, 3, 7), 0);
+    assert_int_equal(pool->fenced_bytes, 4 * MIB);
+    assert_int_equal(pool->leased_bytes, 0);
+    assert_int_equal(pool_free_bytes(pool), 0);
+    assert_int_equal(session->fenced_bytes, 4 * MIB);
+    assert_int_equal(session->leased_bytes, 0);
+    assert_int_equal(session->pool_bytes[0], 0);
+
+    /* its name means nothing any more */
+    assert_int_equal(release(session, name, 0), PROTO_E_STALE);
+    assert_int_equal(release_behind(session, name, 3, 7), PROTO_E_STALE);
+    assert_int_equal(split(session, name, 0, MIB, &split_off), PROTO_E_STALE);
+    assert_int_equal(core_query(session, &name, &info), PROTO_E_STALE);
+    assert_int_equal(core_share(session, &name, 0, &fresh, &token), PROTO_E_STALE);
+
+    ask(other, pool, 1, MIB, 0, 0);
+    assert_non_null(
+        strstr(expect_refused(core, other, 1, PROTO_E_EXHAUSTED), "4 MiB released and still in use"));
+    ask(session, pool, 2, MIB, 0, 0); /* nor is it its own session's */
+    expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
+    arrive(3, 6);
+    arrive(2, 100);
+    ask(other, pool, 3, MIB, 0, 0);
+    expect_refused(core, other, 3, PROTO_E_EXHAUSTED);
+
+    arrive(3, 7);
+    assert_int_equal(take(other, pool, 4 * MIB, 0)->block->offset_bytes, 0);
+    assert_int_equal(pool->fenced_bytes, 0);
+    assert_int_equal(session->fenced_bytes, 0);
+    assert_int_equal(session->n_leases, 0);
+    core_destroy(core);
+}
+
+static void a_fence_that_is_ready_is_none(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    arrive(0, 5);
+    assert_int_equal(release_part_behind(session, name_of(lease), 0, MIB, 0, 4, 0), 0);
+    assert_int_equal(pool_free_bytes(pool), MIB);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 5), 0);
+    assert_int_equal(pool_free_bytes(pool), 4 * MIB);
+    assert_int_equal(pool->n_leases, 0);
+
+    /* words go round */
+    lease = take(session, pool, MIB, 0);
+    arrive(1, UINT64_MAX - 1);
+    assert_int_equal(release_behind(session, name_of(lease), 1, 2), 0);
+    assert_int_equal(pool->fenced_bytes, MIB);
+    arrive(1, 2);
+    take(session, pool, 4 * MIB, 0);
+    core_destroy(core);
+}
+
+static void without_a_page_there_are_no_fences(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, MIB, 0);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), PROTO_E_INVALID);
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    core_destroy(core);
+}
+
+static void a_part_waits_alone(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 2 * MIB, MIB, 0, 1, 0), 0);
+    assert_int_equal(query(session, lease).capacity_bytes, 4 * MIB);
+    assert_int_equal(pool->leased_bytes, 3 * MIB);
+    assert_int_equal(pool->fenced_bytes, MIB);
+    assert_int_equal(session->n_leases, 2);
+    assert_int_equal(release_part_behind(session, name_of(lease), 2 * MIB, MIB, 0, 2, 0), PROTO_E_INVALID);
+    assert_int_equal(release_part_behind(session, name_of(lease), 3 * MIB, 2 * MIB, 0, 2, 0),
+                     PROTO_E_INVALID);
+    ask(session, pool, 1, MIB, 0, 0);
+    expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
+    arrive(0, 1);
+    assert_int_equal(take(session, pool, MIB, 0)->block->offset_bytes, 2 * MIB);
+
+    /* what is left, named as a part: the lease is gone at once */
+    assert_int_equal(release_part_behind(session, name_of(lease), 3 * MIB, MIB, 0, 2, 0), 0);
+    const struct proto_lease_name name = name_of(lease);
+    assert_int_equal(release_part_behind(session, name, 0, 2 * MIB, 0, 3, 0), 0);
+    assert_int_equal(release(session, name, 0), PROTO_E_STALE);
+    assert_int_equal(pool->leased_bytes, MIB);
+    assert_int_equal(pool->fenced_bytes, 3 * MIB);
+    core_destroy(core);
+}
+
+static void a_shared_block_waits_for_all_who_used_it(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    const struct proto_token fresh = token_of(1);
+    struct proto_token token;
+    struct lease *attached = NULL;
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, 4 * MIB, 0);
+    const struct proto_lease_name name = name_of(lease);
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(core_attach(two, &token, &attached), 0);
+    assert_int_equal(release_part_behind(one, name, 0, MIB, 0, 1, 0), PROTO_E_SHARED);
+    assert_int_equal(release_part_behind(one, name, 0, 4 * MIB, 0, 1, 0), PROTO_E_SHARED);
+    assert_int_equal(release_behind(one, name, 0, 1), 0);
+    assert_int_equal(pool->leased_bytes, 4 * MIB); /* the other has it */
+    assert_int_equal(pool->fenced_bytes, 0);
+    assert_int_equal(one->fenced_bytes, 4 * MIB);
+    assert_int_equal(query(two, attached).holders, 1);
+    assert_int_equal(release_behind(two, name_of(attached), 1, 1), 0);
+    assert_int_equal(pool->fenced_bytes, 4 * MIB);
+    assert_int_equal(core_attach(two, &token, &attached), PROTO_E_NO_TOKEN); /* nobody has it any more */
+
+    arrive(1, 1);
+    ask(two, pool, 1, MIB, 0, 0);
+    expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
+    assert_int_equal(two->fenced_bytes, 0);
+    arrive(0, 1);
+    take(two, pool, 4 * MIB, 0);
+
+    core_destroy(core);
+}
+
+static void values_out_of_order_delay_and_never_hand_on_early(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 0, MIB, 0, 9, 0), 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), MIB, MIB, 0, 3, 0), 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 2 * MIB, MIB, 0, 12, 0), 0);
+    arrive(0, 3);
+    ask(session, pool, 1, MIB, 0, 0);
+    expect_refused(core, session, 1, PROTO_E_EXHAUSTED); /* behind 9 */
+    arrive(0, 9);
+    assert_int_equal(take(session, pool, 2 * MIB, 0)->block->offset_bytes, 0);
+    ask(session, pool, 2, MIB, 0, 0);
+    expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
+    arrive(0, 12);
+    assert_int_equal(take(session, pool, MIB, 0)->block->offset_bytes, 2 * MIB);
+    core_destroy(core);
+}
+
+static void who_waits_is_served_soon_after_the_word_arrives(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* nobody needs it */
+    ask(other, pool, 1, 3 * MIB, NS_FOREVER, 5 * NS_PER_MS);
+    uint64_t now_ns = 5 * NS_PER_MS;
+    for (unsigned i = 0; i < 100; i++) {
+        uint64_t next_ns = core_next_tick_ns(core);
+        assert_true(next_ns > now_ns && next_ns <= now_ns + FENCE_INTERVAL_NS);
+        now_ns = next_ns;
+        tick(core, now_ns);
+        expect_no_answer(core);
+    }
+    arrive(0, 1);
+    now_ns = core_next_tick_ns(core);
+    tick(core, now_ns);
+    expect_granted(core, other, 1);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+
+    /* also when the release comes later than the request */
+    struct lease *second = take(session, pool, MIB, now_ns);
+    ask(other, pool, 2, MIB, NS_FOREVER, now_ns);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    assert_int_equal(release_part_behind(session, name_of(second), 0, 0, 0, 2, now_ns), 0);
+    assert_true(core_next_tick_ns(core) <= now_ns + FENCE_INTERVAL_NS);
+    arrive(0, 2);
+    tick(core, now_ns + FENCE_INTERVAL_NS);
+    expect_granted(core, other, 2);
+    core_destroy(core);
+}
+
+static void fences_are_looked_at_before_a_deadline_refuses(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
+    ask(session, pool, 1, MIB, FENCE_INTERVAL_NS / 2, 0);
+    arrive(0, 1);
+    tick(core, FENCE_INTERVAL_NS / 2);
+    expect_granted(core, session, 1);
+    core_destroy(core);
+}
+
+static void a_pool_does_not_grow_for_what_lies_behind_a_ready_fence(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
+    arrive(0, 1);
+    take(session, pool, 4 * MIB, 0);
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void nobody_is_hopeless_while_memory_is_behind_a_fence(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    describe(lease, NULL);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
+    ask(session, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    expect_growth(core, pool);
+    growth_failed(pool, "cudaErrorMemoryAllocation", 0);
+    expect_no_answer(core);
+    arrive(0, 1);
+    tick(core, FENCE_INTERVAL_NS);
+    expect_granted(core, session, 1);
+    core_destroy(core);
+}
+
+static void a_lost_session_keeps_its_fenced_memory_in_quarantine(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 0, MIB, 0, 1, 0), 0);
+    lose_session(session, 0);
+    assert_int_equal(pool->quarantined_bytes, 4 * MIB);
+    assert_int_equal(pool->fenced_bytes, 0);
+    assert_int_equal(session->fenced_bytes, 0);
+    assert_int_equal(session->leased_bytes, 4 * MIB);
+    arrive(0, 1); /* whoever writes there now: the process may be dead and its GPU work not */
+    ask(other, pool, 1, MIB, 0, 0);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    ask(other, pool, 2, 4 * MIB, NS_FOREVER, 0);
+    session_gone(session, 0);
+    expect_granted(core, other, 2);
+    core_destroy(core);
+}
+
+static void a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    const struct proto_token fresh = token_of(1);
+    struct proto_token token;
+    (void)state;
+
+    for (unsigned gone_first = 0; gone_first < 2; gone_first++) {
+        struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+        struct lease *lease = take_growing(one, pool, 4 * MIB, 0), *attached = NULL;
+        const struct proto_lease_name name = name_of(lease);
+        assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+        assert_int_equal(core_attach(two, &token, &attached), 0);
+        start(NULL);
+        assert_int_equal(release_behind(two, name_of(attached), 0, 1), 0);
+        lose_session(one, 0);
+        assert_int_equal(pool->quarantined_bytes, 4 * MIB);
+        assert_int_equal(pool->fenced_bytes, 0);
+        if (gone_first)
+            session_gone(one, 0);
+        else
+            arrive(0, 1);
+        assert_int_equal(pool->fenced_bytes, gone_first ? 4 * MIB : 0);
+        ask(two, pool, 1, MIB, 0, 0);
+        expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
+        if (gone_first)
+            arrive(0, 1);
+        else
+            session_gone(one, 0);
+        take(two, pool, MIB, 0);
+        close_session(two, 0);
+    }
+    core_destroy(core);
+}
+
+static void a_farewell_returns_fenced_memory(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_behind(session, name_of(lease), 511, 1), 0);
+    ask(other, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    close_session(session, 0);
+    expect_granted(core, other, 1);
+    core_destroy(core);
+}
+
+static void fenced_leases_count_until_they_are_gone(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0), *second = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    struct lease *split_off = NULL;
+    (void)state;
+
+    core->session_leases_limit = 2;
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 0, MIB, 0, 1, 0), 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), MIB, MIB, 0, 2, 0), PROTO_E_LIMIT);
+    assert_int_equal(split(session, name_of(lease), MIB, MIB, &split_off), PROTO_E_LIMIT);
+    ask(session, second, 1, MIB, NS_FOREVER, 0);
+    expect_refused(core, session, 1, PROTO_E_LIMIT);
+    assert_int_equal(pool->fenced_bytes, MIB);
+
+    arrive(0, 1); /* seen when a lease more is wanted, in whatever pool */
+    assert_int_equal(release_part_behind(session, name_of(lease), MIB, MIB, 0, 2, 0), 0);
+    assert_int_equal(pool->fenced_bytes, MIB);
+    assert_int_equal(pool_free_bytes(pool), MIB);
+    arrive(0, 2);
+    assert_int_equal(split(session, name_of(lease), 2 * MIB, MIB, &split_off), 0);
+    assert_int_equal(release_behind(session, name_of(split_off), 0, 3), 0); /* a whole lease needs no other */
+    struct session *waiter = open_session(core, 2, UID_A);
+    ask(waiter, pool, 2, 3 * MIB, NS_FOREVER, 0);
+    expect_no_answer(core);
+    arrive(0, 3);
+    /* another lease is wanted, in another pool; what comes back by that serves who waits here */
+    ask(session, second, 3, MIB, NS_FOREVER, 0);
+    assert_int_equal(core_next_tick_ns(core), 0);
+    tick(core, 0);
+    expect_granted(core, waiter, 2);
+    grow(second, 4 * MIB, 0);
+    expect_granted(core, session, 3);
+    core_destroy(core);
+}
+
+static void those_who_released_behind_a_fence_are_not_asked_for_it(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A), *asked;
+    (void)state;
+
+    core_session_want_reclaim(session);
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(pool->n_reclaimers, 1);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
+    assert_int_equal(pool->n_reclaimers, 0);
+    ask(other, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    tick(core, RECLAIM_INTERVAL_NS);
+    assert_false(core_next_reclaim(core, &asked));
+    lose_session(session, RECLAIM_INTERVAL_NS);
+    core_destroy(core);
+}
+
+static void sessions_are_not_asked_at_once_when_enough_is_behind_fences(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A), *asked;
+    (void)state;
+
+    core_session_want_reclaim(session);
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
+    ask(other, pool, 1, 2 * MIB, NS_FOREVER, 0);
+    assert_false(core_next_reclaim(core, &asked));
+    for (uint64_t now_ns = FENCE_INTERVAL_NS; now_ns < FENCE_PATIENCE_NS; now_ns = core_next_tick_ns(core)) {
+        tick(core, now_ns);
+        assert_false(core_next_reclaim(core, &asked));
+    }
+    tick(core, FENCE_PATIENCE_NS); /* the word may never arrive */
+    assert_true(core_next_reclaim(core, &asked));
+    assert_ptr_equal(asked, session);
+    core_destroy(core);
+
+    core = core_make(); /* who does not wait has no patience, and where it is not enough there is no reason */
+    pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    session = open_with_page(core, 1, UID_A), other = open_session(core, 2, UID_A);
+    start(NULL);
+    core_session_want_reclaim(session);
+    lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
+    ask(other, pool, 1, 3 * MIB, NS_FOREVER, 0);
+    assert_true(core_next_reclaim(core, &asked));
+    core_destroy(core);
+
+    core = core_make();
+    pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    session = open_with_page(core, 1, UID_A), other = open_session(core, 2, UID_A);
+    core_session_want_reclaim(session);
+    lease = take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
+    ask(other, pool, 1, 2 * MIB, 0, 0);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    assert_true(core_next_reclaim(core, &asked));
+    core_destroy(core);
+}
+
+/* More than one search may look at or close. */
+static void many_fences_are_seen_in_turns(void **state) {
+    const unsigned sessions = 300, leases = FENCES_COLLECTED_MAX + 100;
+    struct session *all[300];
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 64 * MIB, 0);
+    struct proto_page own = {0};
+    struct answer answer;
+    (void)state;
+
+    /* one word of very many leases */
+    struct session *session = open_with_page(core, 1, UID_A);
+    struct lease *lease = take_growing(session, pool, 64 * MIB, 0);
+    for (unsigned i = 0; i < leases; i++) {
+        const struct proto_release part = {.lease = lease->id,
+                                           .generation = lease->generation,
+                                           .offset_bytes = i * 4 * KIB,
+                                           .size_bytes = 4 * KIB,
+                                           .fence = 1,
+                                           .fence_value = i + 1};
+        assert_int_equal(core_release(session, &part, 0), 0);
+    }
+    assert_int_equal(pool->fenced_bytes, leases * 4 * KIB);
+    arrive(0, leases);
+    ask(session, pool, 1, leases * 4 * KIB, NS_FOREVER, 0);
+    expect_no_answer(core);
+    assert_int_equal(pool->fenced_bytes, (leases - FENCES_COLLECTED_MAX) * 4 * KIB);
+    tick(core, FENCE_INTERVAL_NS);
+    expect_granted(core, session, 1);
+    close_session(session, 0);
+
+    /* and very many words of one lease each, of which one arrives */
+    for (unsigned i = 0; i < sessions; i++) {
+        all[i] = open_session(core, (pid_t)(i + 1), UID_A);
+        core_session_set_page(all[i], i == sessions - 1 ? &own : &page);
+        lease = take(all[i], pool, 64 * MIB / 512, 0);
+        assert_int_equal(release_part_behind(all[i], name_of(lease), 0, 0, 1, 1, 0), 0);
+    }
+    session = open_session(core, 1, UID_A);
+    take(session, pool, pool_largest_free_bytes(pool), 0);
+    atomic_store(&own.fences[1], 1);
+    ask(session, pool, 1, KIB, 0, 0);
+    expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
+    ask(session, pool, 2, KIB, 0, 0);
+    expect_granted(core, session, 2);
+    assert_false(core_next_answer(core, &answer));
+    core_destroy(core);
+}
+
+/* A client that keeps releasing behind one word does not pile up what its stream has passed. */
+static void releases_take_back_what_their_stream_has_passed(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 64 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    take_growing(session, pool, MIB, 0);
+    for (unsigned i = 1; i <= 100; i++) {
+        struct lease *lease = take(session, pool, MIB / 8, 0);
+        assert_int_equal(release_behind(session, name_of(lease), 0, i), 0);
+        if (i > 10)
+            arrive(0, i - 10);
+    }
+    assert_int_equal(session->n_leases, 1 + 11);
+    core_destroy(core);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(memory_behind_a_fence_is_nobodys_until_the_word_arrives, start),
+        cmocka_unit_test_setup(a_fence_that_is_ready_is_none, start),
+        cmocka_unit_test_setup(without_a_page_there_are_no_fences, start),
+        cmocka_unit_test_setup(a_part_waits_alone, start),
+        cmocka_unit_test_setup(a_shared_block_waits_for_all_who_used_it, start),
+        cmocka_unit_test_setup(values_out_of_order_delay_and_never_hand_on_early, start),
+        cmocka_unit_test_setup(who_waits_is_served_soon_after_the_word_arrives, start),
+        cmocka_unit_test_setup(fences_are_looked_at_before_a_deadline_refuses, start),
+        cmocka_unit_test_setup(a_pool_does_not_grow_for_what_lies_behind_a_ready_fence, start),
+        cmocka_unit_test_setup(nobody_is_hopeless_while_memory_is_behind_a_fence, start),
+        cmocka_unit_test_setup(a_lost_session_keeps_its_fenced_memory_in_quarantine, start),
+        cmocka_unit_test_setup(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both, start),
+        cmocka_unit_test_setup(a_farewell_returns_fenced_memory, start),
+        cmocka_unit_test_setup(fenced_leases_count_until_they_are_gone, start),
+        cmocka_unit_test_setup(those_who_released_behind_a_fence_are_not_asked_for_it, start),
+        cmocka_unit_test_setup(sessions_are_not_asked_at_once_when_enough_is_behind_fences, start),
+        cmocka_unit_test_setup(many_fences_are_seen_in_turns, start),
+        cmocka_unit_test_setup(releases_take_back_what_their_stream_has_passed, start),
+    };
+    return cmocka_run_group_tests_name("fenced leases", tests, NULL, NULL);
+}
