@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gpupool as a subject of workload.h: the client with its cache, connected to the daemon that GPUPOOL_SOCKET
- * names. --subject buffer is gpupool_acquire() and gpupool_release(). Device memory where there is some, on a
- * stream of the thread's own, else host memory. With --memory pinned, host memory that no GPU work touched
- * (which is what a pinned allocator is asked for when nothing was enqueued), and as --subject
- * buffer_on_stream host memory that is given back on a stream.
+ * names. --subject buffer is gpupool_acquire() and gpupool_release(), pointer is gpupool_alloc() and
+ * gpupool_free(). Device memory where there is some, on a stream of the thread's own, else host memory. With
+ * --memory pinned, host memory that no GPU work touched (which is what a pinned allocator is asked for when
+ * nothing was enqueued), and as --subject buffer_on_stream host memory that is given back on a stream.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -19,10 +19,13 @@
 
 static struct gpupool_client *client;
 static uint32_t pool;
-static bool has_gpu, on_stream;
+static bool by_pointer, on_stream;
 
 struct subject_block {
-    struct gpupool_buffer buffer;
+    union {
+        struct gpupool_buffer buffer;
+        void *memory; /* by_pointer */
+    };
 };
 
 static void fail(const char *what) {
@@ -31,13 +34,21 @@ static void fail(const char *what) {
 }
 
 static inline void subject_take(struct subject_block *block, uint64_t size_bytes, void *stream) {
-    if (__builtin_expect(
-            gpupool_acquire(client, pool, size_bytes, stream, GPUPOOL_FOREVER, 0, &block->buffer) < 0, 0))
+    if (by_pointer) {
+        block->memory = gpupool_alloc(client, pool, size_bytes, stream);
+        if (__builtin_expect(block->memory == NULL, 0))
+            fail("alloc");
+    } else if (__builtin_expect(
+                   gpupool_acquire(client, pool, size_bytes, stream, GPUPOOL_FOREVER, 0, &block->buffer) < 0,
+                   0)) {
         fail("acquire");
+    }
 }
 
 static inline void subject_give(struct subject_block *block, void *stream) {
-    if (__builtin_expect(gpupool_release(client, &block->buffer, stream) < 0, 0))
+    int r =
+        by_pointer ? gpupool_free(block->memory, stream) : gpupool_release(client, &block->buffer, stream);
+    if (__builtin_expect(r < 0, 0))
         fail("release");
 }
 
@@ -79,16 +90,17 @@ static void subject_memory(uint64_t *ret_reserved, uint64_t *ret_leased) {
 
 int main(int argc, char **argv) {
     struct workload work = workload_parse(argc, argv);
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    bool on_device;
 
-    if (strcmp(work.subject, "buffer") != 0 && strcmp(work.subject, "buffer_on_stream") != 0)
+    by_pointer = strcmp(work.subject, "pointer") == 0;
+    on_stream = strcmp(work.subject, "buffer_on_stream") == 0;
+    if (!by_pointer && !on_stream && strcmp(work.subject, "buffer") != 0)
         workload_usage(argv[0]);
-    if (gpupool_open(&options, &client) < 0)
+    if (gpupool_open(NULL, &client) < 0)
         fail("open");
-    has_gpu = gpupool_gpu_kind(client) != GPUPOOL_GPU_NONE;
-    on_stream = has_gpu && (!work.pinned || strcmp(work.subject, "buffer_on_stream") == 0);
-    if ((has_gpu && !work.pinned ? gpupool_device_pool(client, 0, &pool)
-                                 : gpupool_host_pool(client, -1, &pool)) < 0)
+    on_device = !work.pinned && gpupool_gpu_kind(client) != GPUPOOL_GPU_NONE;
+    on_stream |= on_device;
+    if ((on_device ? gpupool_device_pool(client, 0, &pool) : gpupool_host_pool(client, -1, &pool)) < 0)
         fail("pool");
     workload_run(&work);
     gpupool_close(client);

@@ -63,6 +63,8 @@ class Run(unittest.TestCase):
                 ("mix", cases.GPUPOOL, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
                 ("threads", cases.GPUPOOL, {"pairs_per_s"}),
                 ("hand_over", cases.GPUPOOL, {"ns", "daemon_requests"}),
+                ("warm_pair", cases.POINTER, {"ns"}),
+                ("mix", cases.POINTER, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
                 ("hand_over", cases.RING, {"ns"}),
                 ("pinned_warm_pair", cases.GPUPOOL, {"ns"}),
                 ("pinned_warm_pair", cases.ON_STREAM, {"ns"}),

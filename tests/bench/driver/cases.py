@@ -53,6 +53,15 @@ def buffers_pinned_on_stream(bench):
     gpupool_pairs(bench, "buffer_on_stream", ON_STREAM, "--memory", "pinned", *bench.thoroughness.options(pinned=True))
 
 
+def pointers(bench):
+    gpupool_pairs(bench, "pointer", POINTER, "--cases", "warm_pair,threads,hand_over", *bench.thoroughness.options(),
+                  *bench.thoroughness.thread_options())
+
+
+def pointers_mix(bench):
+    gpupool_pairs(bench, "pointer", POINTER, "--cases", "mix", *bench.thoroughness.mix_options())
+
+
 def ring(bench):
     gpupool_pairs(bench, "buffer", RING, "--cases", "ring", *bench.thoroughness.thread_options())
 
@@ -125,9 +134,11 @@ def host_memory(bench):
 
 CASES = [
     Case("pairs", GPUPOOL, buffers),
+    Case("pairs", POINTER, pointers),
     Case("pairs", CUDA_MALLOC_ASYNC, cuda_malloc_async, needs_gpu=True),
     Case("pairs", TORCH, torch, needs_gpu=True),
     Case("mix", GPUPOOL, buffers_mix),
+    Case("mix", POINTER, pointers_mix),
     Case("pairs", CUPY, cupy, needs_gpu=True),
     Case("pairs", CUDA_MALLOC, cuda_malloc, needs_gpu=True),
     Case("pinned pairs", GPUPOOL, buffers_pinned),
