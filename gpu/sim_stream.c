@@ -13,12 +13,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/units.h"
 #include "gpu/sim.h"
 #include "gpu/sim_internal.h"
 
@@ -30,6 +32,9 @@
 /* A waiting stream looks at its word at these intervals, ever longer. */
 #define WAIT_NS_MIN (2 * NS_PER_US)
 #define WAIT_NS_MAX (200 * NS_PER_US)
+
+#define PAGE_BYTES           UINT64_C(4096)
+#define ZERO_BY_PUNCHING_MIN (1 * MIB) /* below that, writing is as quick */
 
 enum operation_kind {
     OPERATION_WRITE64,
@@ -100,6 +105,20 @@ static void wait_for_word(const uint64_t *word, uint64_t value) {
     }
 }
 
+/* Zeroes without making the pages real: the daemon zeroes each new segment, and a simulated GPU may have more
+ * memory than this machine. What cannot be punched out (host memory that is locked) is written. */
+static void zero(char *start, uint64_t size_bytes) {
+    char *first = (char *)(((uintptr_t)start + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1));
+    char *last = (char *)((uintptr_t)(start + size_bytes) & ~(PAGE_BYTES - 1));
+
+    if (size_bytes < ZERO_BY_PUNCHING_MIN || madvise(first, (size_t)(last - first), MADV_REMOVE) < 0) {
+        memset(start, 0, size_bytes);
+        return;
+    }
+    memset(start, 0, (size_t)(first - start));
+    memset(last, 0, (size_t)(start + size_bytes - last));
+}
+
 static void operation_do(const struct operation *operation) {
     switch (operation->kind) {
     case OPERATION_WRITE64:
@@ -109,7 +128,10 @@ static void operation_do(const struct operation *operation) {
         wait_for_word(operation->to, operation->value);
         return;
     case OPERATION_SET:
-        memset(operation->to, (int)operation->value, operation->size_bytes);
+        if (operation->value == 0 && operation->to_range->kind != SIM_RANGE_HOST)
+            zero(operation->to, operation->size_bytes);
+        else
+            memset(operation->to, (int)operation->value, operation->size_bytes);
         return;
     case OPERATION_COPY:
         memmove(operation->to, operation->from, operation->size_bytes);

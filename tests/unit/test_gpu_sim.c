@@ -176,6 +176,35 @@ static void fresh_memory_is_not_zero(void **state) {
     }
 }
 
+/* How many bytes of a range are in this machine's memory. */
+static uint64_t resident_bytes(char *memory, uint64_t size_bytes) {
+    unsigned char *pages = malloc(size_bytes / 4096);
+    uint64_t resident = 0;
+
+    assert_non_null(pages);
+    assert_int_equal(mincore(memory, size_bytes, pages), 0);
+    for (uint64_t i = 0; i < size_bytes / 4096; i++)
+        resident += (pages[i] & 1u) * UINT64_C(4096);
+    free(pages);
+    return resident;
+}
+
+/* A daemon zeroes what it allocates, and a simulated GPU may have more memory than this machine. */
+static void zeroed_memory_takes_none_of_this_machines(void **state) {
+    char *memory = allocate(64 * MIB);
+
+    (void)state;
+    assert_int_equal(resident_bytes(memory, 64 * MIB), 64 * MIB);
+    assert_int_equal(gpu->memory_set(0, memory + 8, 0, 64 * MIB - 16, NULL), 0);
+    assert_int_equal(gpu->stream_synchronize(0, NULL), 0);
+    assert_int_equal(resident_bytes(memory, 64 * MIB), 2 * 4096);
+    assert_int_equal(read_word(memory), UINT64_C(0xa5a5a5a5a5a5a5a5));
+    for (uint64_t i = 8; i < 64 * MIB - 8; i += 16 * KIB - 8)
+        assert_int_equal(read_word(memory + i), 0);
+    assert_int_equal(read_word(memory + 64 * MIB - 8), UINT64_C(0xa5a5a5a5a5a5a5a5));
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
 static void host_memory_is_registered_once(void **state) {
     char *host = mmap(NULL, 64 * KIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     void *memory = allocate(2 * MIB);
@@ -579,6 +608,7 @@ int main(void) {
         cmocka_unit_test(memory_ends_where_the_device_does),
         cmocka_unit_test(what_is_not_an_allocation_is_refused),
         cmocka_unit_test(fresh_memory_is_not_zero),
+        cmocka_unit_test(zeroed_memory_takes_none_of_this_machines),
         cmocka_unit_test(host_memory_is_registered_once),
         cmocka_unit_test(a_stream_works_in_order_and_the_caller_goes_on),
         cmocka_unit_test(what_a_captured_stream_gets_is_not_done),
