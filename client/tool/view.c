@@ -87,13 +87,51 @@ static void add_used(struct table *table, const struct reply_pool *pool) {
     table_add(table, style, "%.1f%%", percent);
 }
 
-/* Who has how much: the columns that stats and pools begin with. */
+/* A share of something that may not be known. */
+static void add_share(struct table *table, double share) {
+    if (share == REPLY_NULL_RATIO)
+        table_add(table, STYLE_QUIET, "-");
+    else
+        table_add(table, STYLE_PLAIN, "%.1f%%", 100.0 * share);
+}
+
+#define BAR_CELLS  10u
+#define BAR_LEGEND "# in use   + cached   ! fenced or quarantined   - free"
+
+/* How a pool's limit is taken: each cell shows what is at its beginning, so that nothing is too little to be
+ * seen where it comes first. */
+static void add_bar(struct table *table, const struct reply_pool *pool) {
+    const struct {
+        uint64_t bytes;
+        char mark;
+    } parts[] = {
+        {pool->in_use_bytes, '#'},      {pool->cached_bytes, '+'}, {pool->fenced_bytes, '!'},
+        {pool->quarantined_bytes, '!'}, {pool->free_bytes, '-'},
+    };
+    /* more than the limit is reserved after that was lowered */
+    double whole =
+        (double)(pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes : pool->reserved_bytes);
+    char bar[BAR_CELLS + 1];
+
+    for (unsigned cell = 0; cell < BAR_CELLS; cell++) {
+        double at = whole * cell / BAR_CELLS, end = 0;
+        bar[cell] = ' ';
+        for (size_t i = 0; i < ARRAY_LENGTH(parts) && bar[cell] == ' '; i++) {
+            end += (double)parts[i].bytes;
+            if (at < end)
+                bar[cell] = parts[i].mark;
+        }
+    }
+    bar[BAR_CELLS] = '\0';
+    table_add(table, STYLE_PLAIN, "[%s]", bar);
+}
+
+/* Who has how much: what stats and pools begin with. 100 columns where names and numbers are of common size.
+ */
 static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {
-        {"POOL", true},        {"PLACE", false},   {"STATE", false},       {"USED", true},
-        {"LEASED", true},      {"FREE", true},     {"LARGEST FREE", true}, {"FENCED", true},
-        {"QUARANTINED", true}, {"RESERVED", true}, {"LIMIT", true},        {"LEASES", true},
-        {"SEGMENTS", true},    {"WAITERS", true},  {"FAILURES", true},     {"NAME", false},
+        {"POOL", true},   {"PLACE", false}, {"STATE", false}, {"USED", true},     {"OF LIMIT", false},
+        {"IN USE", true}, {"CACHED", true}, {"FREE", true},   {"RESERVED", true}, {"LIMIT", true},
     };
     struct table table;
 
@@ -104,15 +142,35 @@ static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
         add_place(&table, pool);
         add_state(&table, pool->state);
         add_used(&table, pool);
-        add_bytes(&table, pool->leased_bytes, STYLE_PLAIN);
+        add_bar(&table, pool);
+        add_bytes(&table, pool->in_use_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->cached_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->free_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->reserved_bytes, STYLE_PLAIN);
+        add_bytes(&table, pool->limit_bytes, STYLE_PLAIN);
+    }
+    int r = table_print(&table, file, color);
+    table_deinit(&table);
+    return r < 0 ? r : print_line(file, color, STYLE_QUIET, "  %s", BAR_LEGEND);
+}
+
+/* What goes on in them, and what may be wrong. */
+static int print_pools_condition(const struct reply *reply, FILE *file, bool color) {
+    static const struct column columns[] = {
+        {"POOL", true},   {"LARGEST FREE", true}, {"FENCED", true},   {"QUARANTINED", true}, {"HITS", true},
+        {"LEASES", true}, {"WAITERS", true},      {"FAILURES", true}, {"NAME", false},
+    };
+    struct table table;
+
+    table_init(&table, columns, ARRAY_LENGTH(columns));
+    for (size_t i = 0; i < reply->n_pools; i++) {
+        const struct reply_pool *pool = &reply->pools[i];
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
         add_bytes(&table, pool->largest_free_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->fenced_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->quarantined_bytes, STYLE_WARNING);
-        add_bytes(&table, pool->reserved_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->limit_bytes, STYLE_PLAIN);
+        add_share(&table, pool->hit_ratio);
         add_count(&table, pool->leases, STYLE_PLAIN);
-        add_count(&table, pool->segments, STYLE_PLAIN);
         add_count(&table, pool->waiters, STYLE_WARNING);
         add_count(&table, pool->failures, STYLE_WARNING);
         table_add(&table, STYLE_PLAIN, "%s", pool->name);
@@ -127,12 +185,44 @@ static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
     return r;
 }
 
+static void add_times(struct table *table, const struct reply_times *times) {
+    const uint64_t quantiles[] = {times->p50_ns, times->p99_ns};
+
+    add_count(table, times->count, STYLE_PLAIN);
+    for (size_t i = 0; i < ARRAY_LENGTH(quantiles); i++)
+        if (quantiles[i] == REPLY_NULL)
+            table_add(table, STYLE_QUIET, "-");
+        else
+            table_add(table, STYLE_PLAIN, "%s", NS_TEXT(quantiles[i]));
+}
+
+/* How long it took to acquire, to wait and to grow. */
+static int print_pools_times(const struct reply *reply, FILE *file, bool color) {
+    static const struct column columns[] = {
+        {"POOL", true}, {"AT ONCE", true}, {"P50", true},     {"P99", true}, {"WAITED", true},
+        {"P50", true},  {"P99", true},     {"GROWTHS", true}, {"P50", true}, {"P99", true},
+    };
+    struct table table;
+
+    table_init(&table, columns, ARRAY_LENGTH(columns));
+    for (size_t i = 0; i < reply->n_pools; i++) {
+        const struct reply_pool *pool = &reply->pools[i];
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
+        add_times(&table, &pool->acquire);
+        add_times(&table, &pool->waiting);
+        add_times(&table, &pool->growth);
+    }
+    int r = table_print(&table, file, color);
+    table_deinit(&table);
+    return r;
+}
+
 /* How the pools were set up, and what happened to them since the daemon started. */
 static int print_pools_history(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {
-        {"POOL", true},    {"STEP", true},    {"RESERVE", true},  {"LOW WATER", true},
-        {"GROWING", true}, {"PAGES", false},  {"ACQUIRES", true}, {"RELEASES", true},
-        {"GROWS", true},   {"RETIRES", true}, {"UUID", false},
+        {"POOL", true},     {"STEP", true},     {"RESERVE", true}, {"LOW WATER", true},
+        {"GROWING", true},  {"SEGMENTS", true}, {"PAGES", false},  {"ACQUIRES", true},
+        {"RELEASES", true}, {"GROWS", true},    {"RETIRES", true}, {"UUID", false},
     };
     struct table table;
 
@@ -144,6 +234,7 @@ static int print_pools_history(const struct reply *reply, FILE *file, bool color
         add_bytes(&table, pool->reserve_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->low_water_bytes, STYLE_PLAIN);
         add_bytes(&table, pool->growing_bytes, STYLE_PLAIN);
+        add_count(&table, pool->segments, STYLE_PLAIN);
         table_add(&table, pool->pages == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s",
                   pool->pages == NULL ? "-" : pool->pages);
         add_count(&table, pool->acquires, STYLE_PLAIN);
@@ -160,9 +251,9 @@ static int print_pools_history(const struct reply *reply, FILE *file, bool color
 
 static int print_sessions(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {
-        {"SESSION", true}, {"PID", true},      {"UID", true},       {"GID", true},
-        {"STATE", false},  {"LEASES", true},   {"LEASED", true},    {"FENCED", true},
-        {"WAITING", true}, {"SEGMENTS", true}, {"CONNECTED", true}, {"COMMAND", false},
+        {"SESSION", true}, {"PID", true},     {"UID", true},       {"STATE", false},
+        {"LEASES", true},  {"IN USE", true},  {"CACHED", true},    {"FENCED", true},
+        {"HITS", true},    {"WAITING", true}, {"CONNECTED", true}, {"COMMAND", false},
     };
     struct table table;
 
@@ -172,13 +263,13 @@ static int print_sessions(const struct reply *reply, FILE *file, bool color) {
         table_add(&table, STYLE_PLAIN, "%" PRIu64, session->id);
         add_count(&table, session->pid, STYLE_PLAIN);
         table_add(&table, STYLE_PLAIN, "%" PRIu64, session->uid);
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->gid);
         add_state(&table, session->state);
         add_count(&table, session->leases, STYLE_PLAIN);
-        add_bytes(&table, session->leased_bytes, STYLE_PLAIN);
+        add_bytes(&table, session->in_use_bytes, STYLE_PLAIN);
+        add_bytes(&table, session->cached_bytes, STYLE_PLAIN);
         add_bytes(&table, session->fenced_bytes, STYLE_PLAIN);
+        add_share(&table, session->hit_ratio);
         add_count(&table, session->waiting, STYLE_WARNING);
-        add_count(&table, session->segments, STYLE_PLAIN);
         table_add(&table, STYLE_PLAIN, "%s", NS_TEXT(session->connected_ns));
         table_add(&table, session->command[0] == '\0' ? STYLE_QUIET : STYLE_PLAIN, "%s",
                   session->command[0] == '\0' ? "-" : session->command);
@@ -200,7 +291,11 @@ static int print_pools_short(const struct reply *reply, FILE *file, bool color) 
     if (reply->n_pools == 0)
         return print_line(file, color, STYLE_QUIET, "No pools.");
     int r = print_line(file, color, STYLE_HEADING, "Pools");
-    return r < 0 ? r : print_pools_use(reply, file, color);
+    if (r == 0)
+        r = print_pools_use(reply, file, color);
+    if (r == 0)
+        r = print_line(file, color, STYLE_PLAIN, "%s", "");
+    return r < 0 ? r : print_pools_condition(reply, file, color);
 }
 
 int view_ping(const struct reply *reply, FILE *file, bool color) {
@@ -237,6 +332,10 @@ int view_pools(const struct reply *reply, FILE *file, bool color) {
     if (r < 0 || reply->n_pools == 0)
         return r;
     r = print_line(file, color, STYLE_PLAIN, "%s", "");
+    if (r == 0)
+        r = print_pools_times(reply, file, color);
+    if (r == 0)
+        r = print_line(file, color, STYLE_PLAIN, "%s", "");
     return r < 0 ? r : print_pools_history(reply, file, color);
 }
 

@@ -20,7 +20,8 @@ struct use {
 };
 
 /* By pool, for a session: ret_uses[id - 1] for each pool of the core; the rest is untouched. The page is
- * memory that its client writes meanwhile: each value is read once. Linear in the counters in use. */
+ * memory that its client writes meanwhile: each value is read once. Linear in the counters in use: some 20 us
+ * for a client that uses all of them, less than one for a client with 16 threads. */
 void use_of_session(const struct session *session, struct use *ret_uses);
 
 /* The same for the pools, over all sessions. cached_bytes are those of ACTIVE sessions, and so is

@@ -68,6 +68,8 @@ class Run(unittest.TestCase):
                 ("hand_over", cases.RING, {"ns"}),
                 ("pinned_warm_pair", cases.GPUPOOL, {"ns"}),
                 ("pinned_warm_pair", cases.ON_STREAM, {"ns"}),
+                ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
+                ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("round_trip", "raw_round_trip", {"p50_ns", "p99_ns"}),
                 ("round_trip", "device_acquire", {"p50_ns", "p99_ns"})):
             with self.subTest(case=case, subject=subject):
@@ -76,6 +78,11 @@ class Run(unittest.TestCase):
                 for record in found:
                     self.assertEqual(set(record.values), names)
                     self.assertTrue(all(record.median(name) > 0 for name in names - {"daemon_requests"}))
+
+    def test_a_restarted_worker_says_where_its_time_went(self):
+        steps = {record.parameters["step"]: record for record in self.results.find("restart", cases.GPUPOOL)}
+        self.assertLessEqual({"start", "connect", "context", "host", "device", "process_start_to_ready"}, set(steps))
+        self.assertGreater(steps["process_start_to_ready"].median("p50_ns"), steps["host"].median("p50_ns"))
 
     def test_what_needs_a_gpu_is_said_to_be_absent(self):
         absent = {entry["subject"] for entry in self.document["absent"]}

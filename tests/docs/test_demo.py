@@ -59,9 +59,10 @@ class Demo(unittest.TestCase):
         done = self.relay("--gpu", "sim", self.write("file", 1000))
         self.assertEqual(done.returncode, 0, done.stderr)
         before, during, after = done.stdout.split("\n--- ")[1:]
-        device = [re.search(r"^ +\d+  device 0 +ready +\S+ +(\d+) M?i?B", text, re.MULTILINE).group(1)
+        device = [re.search(r"^ +\d+  device 0 +ready +\S+ +\[.{10}\] +(\d+) M?i?B +(\d+) M?i?B", text, re.MULTILINE)
                   for text in (before, during, after)]
-        self.assertEqual(device, ["0", "48", "0"])
+        in_use_and_cached = [sum(map(int, match.groups())) for match in device]
+        self.assertEqual(in_use_and_cached, [0, 48, 0])
         self.assertEqual([text.count("relay holder") for text in (before, during, after)], [0, 1, 0])
         self.assertIn("was back", during)
 

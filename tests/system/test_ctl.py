@@ -152,16 +152,32 @@ class ForPeople(unittest.TestCase):
         text = self.show("stats")
         for words in ("gpupoold 0.1.0", "pid 4711", "2 min 5 s", "simulated GPU", "/run/gpupool/gpupool.sock",
                       "2 of at most 1024", "built without CUDA", "The GPUs are simulated.", "No huge pages are free.",
-                      "Simulated GPU 0", "host memory, node 0", "2 GiB", "25.0%", "512 MiB", "8 GiB",
-                      "cudaErrorMemoryAllocation: out of memory", "loader", "1.5 GiB", "trainer",
+                      "Simulated GPU 0", "host memory, node 0", "1.25 GiB", "768 MiB", "25.0%", "[##+-      ]", "93.8%", "512 MiB", "8 GiB",
+                      "cudaErrorMemoryAllocation: out of memory", "loader", "1 GiB", "75.0%", "trainer",
                       "in quarantine for 3 s: the driver still lists process 816"):
             self.assertIn(words, text)
         self.assertNotIn(str(2 * GIB), text)
 
     def test_pools_tells_the_counters_in_full(self):
         text = self.show("pools")
-        for words in (str(2**53), "1234567", "transparent", DEVICE_POOL["uuid"], "64 MiB"):
+        for words in (str(2**53), "1234567", "transparent", DEVICE_POOL["uuid"], "64 MiB", "9.5 us", "15 us", "7 ms"):
             self.assertIn(words, text)
+
+    def test_bars_show_how_the_limit_is_taken(self):
+        empty = {**DEVICE_POOL, "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0, "free_bytes": 0, "fenced_bytes": 0,
+                 "quarantined_bytes": 0, "reserved_bytes": 0, "limit_bytes": 10 * GIB}
+        bars = [({}, "          "), ({"in_use_bytes": 1}, "#         "), ({"in_use_bytes": 2 * GIB}, "##        "),
+                ({"in_use_bytes": 10 * GIB}, "##########"), ({"in_use_bytes": GIB + 1, "cached_bytes": GIB}, "##+       "),
+                ({"fenced_bytes": GIB, "quarantined_bytes": GIB, "free_bytes": 3 * GIB}, "!!---     "),
+                ({"free_bytes": 20 * GIB, "reserved_bytes": 20 * GIB}, "----------"),  # the limit was lowered
+                ({"limit_bytes": 0}, "          ")]
+        for change, bar in bars:
+            with self.subTest(bar):
+                self.assertIn(f"[{bar}]", self.show("pools", {"pools": [{**empty, **change}]}))
+
+    def test_the_tables_of_pools_fit_into_a_hundred_columns(self):
+        for row in self.show("stats").split("\nSessions\n")[0].splitlines():
+            self.assertLessEqual(len(row), 100, row)
 
     def test_trim_tells_what_came_back(self):
         text = self.show("trim")

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -24,6 +25,9 @@
 #include "daemon/host_pages.h"
 #include "daemon/numa.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
@@ -36,6 +40,15 @@ static const char *fault_call; /* the last that failed */
 /* What the kernel is made to say to those who ask for huge pages; 0: what it says. */
 static int collapse_errno;
 static _Atomic unsigned collapse_calls;
+
+/* The most that one call went through while it held the lock of the address space. */
+static _Atomic uint64_t walked_most;
+
+static void note_walk(uint64_t size) {
+    uint64_t most = walked_most;
+    while (size > most && !atomic_compare_exchange_weak(&walked_most, &most, size))
+        ;
+}
 
 static bool fault_now(const char *call) {
     if (fault_countdown == 0 || --fault_countdown > 0)
@@ -60,6 +73,8 @@ int __wrap_fcntl(int fd, int command, ...);
 void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset);
 int __wrap_madvise(void *address, size_t size, int advice);
 int __wrap_mlock(const void *address, size_t size);
+int __real_munmap(void *address, size_t size);
+int __wrap_munmap(void *address, size_t size);
 
 void *__wrap_calloc(size_t count, size_t size) {
     return fault_now("calloc") ? NULL : __real_calloc(count, size);
@@ -86,6 +101,8 @@ void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd,
 }
 
 int __wrap_madvise(void *address, size_t size, int advice) {
+    if (advice == MADV_POPULATE_WRITE)
+        note_walk(size);
     if (advice == MADV_COLLAPSE && collapse_errno != 0) {
         atomic_fetch_add(&collapse_calls, 1);
         errno = collapse_errno;
@@ -95,7 +112,13 @@ int __wrap_madvise(void *address, size_t size, int advice) {
 }
 
 int __wrap_mlock(const void *address, size_t size) {
+    note_walk(size);
     return fault_now("mlock") ? -1 : __real_mlock(address, size);
+}
+
+int __wrap_munmap(void *address, size_t size) {
+    note_walk(size);
+    return __real_munmap(address, size);
 }
 
 static int open_fds(void) {
@@ -268,6 +291,23 @@ static void a_kernel_without_huge_pages_is_not_asked_for_ever(void **state) {
     backing_free(backing);
 }
 
+/* The loop shares the address space, and the processors, with those who make a segment's pages. */
+static void the_loop_is_not_held_up(void **state) {
+    static const enum config_huge_pages choices[] = {CONFIG_HUGE_PAGES_OFF, CONFIG_HUGE_PAGES_AUTO};
+    int before = getpriority(PRIO_PROCESS, 0);
+    (void)state;
+    for (unsigned i = 0; i < sizeof choices / sizeof *choices; i++) {
+        struct backing *backing = NULL;
+        char error[BACKING_ERROR_SIZE] = "";
+        walked_most = 0;
+        assert_int_equal(backing_new_host(0, 70 * MIB, choices[i], NULL, &backing, error), 0);
+        backing_free(backing);
+        assert_in_range(walked_most, 4 * KIB, 8 * MIB);
+        assert_int_equal(getpriority(PRIO_PROCESS, 0),
+                         before); /* of the thread that frees and asks drivers */
+    }
+}
+
 static void more_than_the_machine_has_is_refused_and_nobody_is_killed(void **state) {
     struct backing *backing = NULL;
     char error[BACKING_ERROR_SIZE] = "";
@@ -332,6 +372,7 @@ int main(void) {
         cmocka_unit_test(huge_pages_are_put_together_where_nobody_reserved_any),
         cmocka_unit_test(small_pages_step_in_for_huge_ones),
         cmocka_unit_test(a_kernel_without_huge_pages_is_not_asked_for_ever),
+        cmocka_unit_test(the_loop_is_not_held_up),
         cmocka_unit_test(more_than_the_machine_has_is_refused_and_nobody_is_killed),
         cmocka_unit_test(whatever_fails_nothing_is_left),
     };

@@ -89,6 +89,15 @@ def round_trip(name):
     return value
 
 
+def growth_to_quiet(results):
+    return results.ratio(results.one("growth", "growing_acquire"), "p99_ns", results.one("growth", "quiet_acquire"), "p99_ns")
+
+
+def restart_to_runtime(results):
+    return results.ratio(results.one("restart", cases.GPUPOOL, step="host"), "p50_ns",
+                         results.one("restart", cases.RUNTIME, step="host"), "p50_ns")
+
+
 def slowest_copy(results):
     ratios = [results.ratio(record, "gb_per_s", results.one("copies", cases.CUDA_MALLOC_HOST, **record.parameters), "gb_per_s")
               for record in results.find("copies", cases.GPUPOOL)]
@@ -109,6 +118,9 @@ BARS = [
     Bar("warm pinned pair, the slowest size", "≤ 25 ns", at_most(25), worst_pair("pinned_warm_pair", cases.GPUPOOL), "ns"),
     Bar("cold acquire, p50, to the raw round trip's p50", "≤ 1.3", at_most(1.3), round_trip("p50_ns"), "ratio", anywhere=True),
     Bar("cold acquire, p99, to the raw round trip's p50", "≤ 3", at_most(3), round_trip("p99_ns"), "ratio", anywhere=True),
+    Bar("acquire while 8 GiB of host memory are made for another, p99 to quiet p99", "≤ 3", at_most(3), growth_to_quiet,
+        "ratio"),
+    Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),
     Bar("copies, the slower direction, to cudaMallocHost's", "≥ 0.99", at_least(0.99), slowest_copy, "ratio"),
 ]
 

@@ -3,11 +3,12 @@
 gpupool starts a daemon of its own, so that what it finds in the pools is what it made."""
 import json
 
-from bench import GIB, PEERS, Absent
+from bench import GIB, MIB, PEERS, Absent
 
 GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
 CUDA_MALLOC, CUDA_MALLOC_ASYNC, CUDA_MALLOC_HOST = "cudaMalloc", "cudaMallocAsync", "cudaMallocHost"
 TORCH, TORCH_PYTHON, CUPY = "PyTorch", "PyTorch, from Python", "CuPy, from Python"
+RUNTIME = "cudaMallocHost and cudaMalloc"
 RING = "the ring alone"
 
 # As a machine with large models would be set up: few, large segments.
@@ -132,6 +133,39 @@ def host_memory(bench):
         bench.add("pin", subject, {"size_bytes": GIB}, {"ns": found["pin_1_GiB_ns"][key]})
 
 
+# --- a worker that starts anew, a pool that grows ----------------------------------------------------------------------
+
+def real_or_not(bench, real, simulated, quick):
+    """A size for the machine: the simulation's memory is this machine's own."""
+    return quick if bench.quick else real if bench.has_gpu else simulated
+
+
+def restart(bench):
+    output = bench.work / "restart.json"
+    host, device = real_or_not(bench, (4 * GIB, 16 * GIB), (GIB, GIB), (MIB * 32, MIB * 32))
+    with bench.daemon("[host]\nlimit = 8GiB\nlow_water = 0\n[device]\nlow_water = 0\n") as daemon:
+        bench.run([bench.program("restart"), "--json", output, "--host", host, "--device", device,
+                   "--rounds", 1 if bench.quick else 5], daemon.environment(bench.inside))
+    found = json.loads(output.read_text())
+    for subject, key in ((GPUPOOL, "pools"), (RUNTIME, "runtime")):
+        for step, time in found.get(key, {}).items():
+            bench.add("restart", subject, {"step": step},
+                      {"p50_ns": time["p50_ns"], "host_bytes": host, "device_bytes": device})
+
+
+def growth(bench):
+    output = bench.work / "growth.json"
+    grown = real_or_not(bench, 8 * GIB, GIB, MIB * 128)
+    with bench.daemon("[host]\nlimit = 10GiB\nlow_water = 0\n") as daemon:
+        bench.run([bench.program("growth"), "--json", output, "--grow", grown, "--seconds", 1 if bench.quick else 3],
+                  daemon.environment(bench.inside))
+    found = json.loads(output.read_text())
+    for name, time in found["times"].items():
+        bench.add("growth", name, {"grown_bytes": grown}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"],
+                                                           "p999_ns": time["p999_ns"], "max_ns": time["max_ns"]})
+    bench.add("growth_time", GPUPOOL, {"grown_bytes": grown}, {"ns": found["growth_ns"]})
+
+
 CASES = [
     Case("pairs", GPUPOOL, buffers),
     Case("pairs", POINTER, pointers),
@@ -148,6 +182,8 @@ CASES = [
     Case("pinned pairs", CUDA_MALLOC_HOST, cuda_malloc_host, needs_gpu=True),
     Case("hand-over", RING, ring),
     Case("round trips", GPUPOOL, round_trips, repeated=False),
+    Case("growth", GPUPOOL, growth, repeated=False),
+    Case("restart", GPUPOOL, restart, repeated=False),
     Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),
 ]
 

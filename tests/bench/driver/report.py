@@ -125,6 +125,11 @@ def markdown(document):
     section("Taken by one thread, given back by another", hand_over(results))
     section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section("Copies", plain(results, "copies", ["gb_per_s"], ["", "speed"]))
+    section("Round trips beside a pool that grows", plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"],
+                                                          ["", "p50", "p99", "p99.9", "max"]))
+    section("The growth meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
+    section("A worker's restart", plain(results, "restart", ["p50_ns", "host_bytes", "device_bytes"],
+                                        ["", "p50", "host memory", "device memory"]))
     section("1 GiB of pinned memory", plain(results, "pin", ["ns"], ["", "time"]))
     section("Not measured", [f"- {entry['case']}, {entry['subject']}: {entry['why'].splitlines()[-1]}"
                              for entry in [*document["absent"], *document["failed"]] if entry["why"]])
