@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-_Thread_local struct thread_cache *thread_caches __attribute__((tls_model("initial-exec")));
+_Thread_local struct thread_cache *thread_caches;
 
 bool thread_cache_locks = true;
 

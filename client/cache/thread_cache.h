@@ -64,7 +64,7 @@ void thread_cache_prepare(void);
 struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list *caches);
 
 /* The caches of this thread; the first one is the one used last. */
-extern _Thread_local struct thread_cache *thread_caches __attribute__((tls_model("initial-exec")));
+extern _Thread_local struct thread_cache *thread_caches;
 
 void thread_cache_enter_slowly(struct thread_cache *cache);
 

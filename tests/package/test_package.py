@@ -102,6 +102,14 @@ class Package(unittest.TestCase):
         self.assertTrue(library.is_symlink())
         self.assertEqual(library.resolve().name, f"libgpupool-client.so.{VERSION}")
 
+    @unittest.skipIf(SANITIZE, "a sanitizer's runtime has to be there from the start")
+    def test_a_program_that_runs_can_load_the_library(self):
+        """As plug-ins and bindings do: no static thread-local storage is left then."""
+        library = self.prefix / LIB / "libgpupool-client.so"
+        self.assertNotIn("STATIC_TLS", run("readelf", "-d", library))
+        script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).gpupool_version"
+        run(sys.executable, "-c", script, library)
+
     def test_the_libraries_show_the_public_names_and_no_others(self):
         header = (self.prefix / "include/gpupool/gpupool.h").read_text()
         public = set(re.findall(r"GPUPOOL_API[^;(]*?\b(gpupool_\w+)\(", header))
