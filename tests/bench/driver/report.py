@@ -86,6 +86,22 @@ def hand_over(results):
     return table(["", "a pair", "requests to the daemon"], rows) if rows else []
 
 
+def restart(results):
+    """Steps down, subjects across."""
+    records = results.find("restart")
+    names = subjects(records)
+    rows = [[step.replace("_", " "), *(value_text("ns", results.median("p50_ns", "restart", name, step=step))
+                                            for name in names)]
+            for step in dict.fromkeys(record.parameters["step"] for record in records)]
+    return table(["", *names], rows) if rows else []
+
+
+def sizes(results, case, *names):
+    """What sizes a case had, for its title."""
+    found = results.find(case)
+    return [bytes_text(found[0].parameters[name]) if found else "" for name in names]
+
+
 def bars(document):
     return table(["", "bar", "measured", "state"],
                  [[bar["what"], bar["bar"], value_text(bar["unit"], bar["measured"]), bar["state"]]
@@ -124,12 +140,13 @@ def markdown(document):
             pivot(results, "threads", "threads", "pairs_per_s", "threads", str))
     section("Taken by one thread, given back by another", hand_over(results))
     section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
+    grown, = sizes(results, "growth", "grown_bytes")
+    section(f"Others' round trips while {grown} of host memory are made",
+            plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"], ["", "p50", "p99", "p99.9", "longest"]))
+    section(f"Making the {grown} meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
+    host, device = sizes(results, "restart", "host_bytes", "device_bytes")
+    section(f"A worker starts anew and has {host} pinned and {device} of device memory", restart(results))
     section("Copies", plain(results, "copies", ["gb_per_s"], ["", "speed"]))
-    section("Round trips beside a pool that grows", plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"],
-                                                          ["", "p50", "p99", "p99.9", "max"]))
-    section("The growth meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
-    section("A worker's restart", plain(results, "restart", ["p50_ns", "host_bytes", "device_bytes"],
-                                        ["", "p50", "host memory", "device memory"]))
     section("1 GiB of pinned memory", plain(results, "pin", ["ns"], ["", "time"]))
     section("Not measured", [f"- {entry['case']}, {entry['subject']}: {entry['why'].splitlines()[-1]}"
                              for entry in [*document["absent"], *document["failed"]] if entry["why"]])

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Remakes docs/benchmarks.md's figures from a run of ./dev bench:
+
+    docs/plots.py RESULTS.json
+
+It keeps the results as docs/plots/results.json, draws docs/plots/*.svg from them, and puts the tables and the plots into
+docs/benchmarks.md between its two markers. Needs matplotlib (Debian: python3-matplotlib)."""
+import json
+import pathlib
+import sys
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot, ticker  # noqa: E402
+
+DOCS = pathlib.Path(__file__).resolve().parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(DOCS.parent / "tests" / "bench" / "driver"))
+import report  # noqa: E402
+from results import Results  # noqa: E402
+
+PLOTS, PAGE = DOCS / "plots", DOCS / "benchmarks.md"
+BEGIN, END = "<!-- made by docs/plots.py: begin -->", "<!-- made by docs/plots.py: end -->"
+
+# The same input gives the same bytes: no date, no random names. Text stays text.
+matplotlib.rcParams.update({"svg.hashsalt": "gpupool", "svg.fonttype": "none", "font.size": 10, "axes.grid": True,
+                            "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
+                            "figure.constrained_layout.use": True})
+OURS, THEIRS = ["#00695c", "#26a69a", "#80cbc4"], ["#e65100", "#5e35b1", "#757575", "#c62828", "#1565c0", "#9e9d24"]
+
+
+def colours(subjects):
+    """Ours in shades of one colour, others each in another."""
+    ours = [subject for subject in subjects if subject.startswith("gpupool")]
+    theirs = [subject for subject in subjects if subject not in ours]
+    return {**dict(zip(ours, OURS)), **{subject: THEIRS[i % len(THEIRS)] for i, subject in enumerate(theirs)}}
+
+
+def save(figure, name):
+    PLOTS.mkdir(exist_ok=True)
+    figure.savefig(PLOTS / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(figure)
+    return name
+
+
+def lines(results, case, parameter, value, name, labels, logarithmic_x=True, parameter_text=str, scale=1.0):
+    """A line a subject over a parameter; nothing where the run has no such case."""
+    records = results.find(case)
+    if not records:
+        return None
+    figure, axes = pyplot.subplots(figsize=(7.2, 4))
+    subjects = report.subjects(records)
+    for subject, colour in colours(subjects).items():
+        points = sorted((record.parameters[parameter], record.median(value) * scale)
+                        for record in results.find(case, subject) if record.median(value) is not None)
+        axes.plot(*zip(*points), marker="o", markersize=4, label=subject, color=colour)
+    ticks = sorted({record.parameters[parameter] for record in records})
+    if logarithmic_x:
+        axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(ticks, [parameter_text(tick) for tick in ticks])
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda number, _: f"{number:g}"))
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.tick_params(axis="x", labelsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    return save(figure, name)
+
+
+def bars(rows, name, label, logarithmic=False, limit=None):
+    """Horizontal bars, (subject, value) from top to bottom; a line where the bar to be reached is."""
+    rows = [row for row in rows if row[1] is not None]
+    if not rows:
+        return None
+    figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.34 * len(rows)))
+    palette = colours([subject for subject, _ in rows])
+    names = [subject for subject, _ in rows]
+    drawn = axes.barh(range(len(rows)), [value for _, value in rows], color=[palette[subject] for subject in names])
+    axes.bar_label(drawn, [f" {report.digits(value)}" for _, value in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.margins(x=0.12)
+    if logarithmic:
+        axes.set_xscale("log")
+    if limit is not None:
+        axes.axvline(limit, color="black", linewidth=1, linestyle=":")
+    axes.set_xlabel(label)
+    return save(figure, name)
+
+
+def draw(results):
+    """The plots of what the run has: (file's name, what it shows)."""
+    size, pair = "size of the buffer", "nanoseconds a pair"
+    mix = results.find("mix")
+    made = [
+        (lines(results, "warm_pair", "size_bytes", "ns", "warm-pair", (size, pair), parameter_text=report.bytes_text),
+         "Warm pair by size"),
+        (lines(results, "pinned_warm_pair", "size_bytes", "ns", "pinned-pair", (size, pair), parameter_text=report.bytes_text),
+         "Warm pinned pair by size"),
+        (lines(results, "threads", "threads", "pairs_per_s", "threads", ("threads", "million pairs a second, together"),
+               scale=1e-6), "Pairs a second of threads together"),
+        (bars([(record.subject, record.median("ns")) for record in mix], "mix", pair, logarithmic=True),
+         "Random mix, 1,000 live"),
+        (bars([(record.subject, results.ratio(record, "peak_reserved_bytes", record, "peak_live_bytes")) for record in mix],
+              "mix-memory", "peak reserved / peak live", limit=1), "Memory of the random mix"),
+        (bars([(record.subject, record.median("ns")) for record in results.find("hand_over")], "hand-over", pair,
+              logarithmic=True), "Taken by one thread, given back by another"),
+    ]
+    return [(name, title) for name, title in made if name]
+
+
+def main(path):
+    document = json.loads(pathlib.Path(path).read_text())
+    before, found, rest = PAGE.read_text().partition(BEGIN)
+    _, found_end, after = rest.partition(END)
+    if not found or not found_end:
+        sys.exit(f"{PAGE.name} has no markers")
+    for old in PLOTS.glob("*.svg"):
+        old.unlink()
+    plots = draw(Results.from_document(document))
+    images = "\n\n".join(f"![{title}](plots/{name}.svg)" for name, title in plots)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{report.markdown(document)}\n### Plots\n\n{images}\n\n{END}{after}")
+    (PLOTS / "results.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])
