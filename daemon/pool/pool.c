@@ -267,6 +267,8 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     int r = pool_grant(pool, request);
     if (r == 0 && list_is_empty(&pool->waiters))
         pool_plan_ahead(pool, now_ns);
+    else if (r == 0 && !pool->stuck)
+        pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in line */
     if (r == -ENOMEM || r > 0)
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
     if (r != -ENOSPC)

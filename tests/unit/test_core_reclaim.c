@@ -144,6 +144,23 @@ static void growth_for_the_second_in_line_does_not_help_the_first(void **state) 
     core_destroy(core);
 }
 
+static void who_takes_the_idle_segment_that_would_have_been_enough_is_asked(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 24 * MIB, 8 * MIB, 8 * MIB);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    grow(pool, 8 * MIB, 0);
+    ask(other, pool, 1, 10 * MIB, 0, 0);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    assert_int_equal(expect_growth(core, pool), 10 * MIB); /* under way: nothing else is done meanwhile */
+    ask(other, pool, 2, 24 * MIB, NS_FOREVER, 0);
+    take(holder, pool, MIB, 0);
+    expect_reclaim(core, holder);
+    growth_failed(pool, "cudaErrorMemoryAllocation", 0);
+    core_destroy(core);
+}
+
 static void sessions_are_asked_again_while_somebody_waits(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
@@ -368,6 +385,7 @@ int main(void) {
         cmocka_unit_test(nobody_is_asked_before_the_device_is_ready),
         cmocka_unit_test(nobody_is_asked_while_idle_segments_are_enough),
         cmocka_unit_test(growth_for_the_second_in_line_does_not_help_the_first),
+        cmocka_unit_test(who_takes_the_idle_segment_that_would_have_been_enough_is_asked),
         cmocka_unit_test(sessions_are_asked_again_while_somebody_waits),
         cmocka_unit_test(a_deadline_ends_the_asking),
         cmocka_unit_test(a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_room),
