@@ -29,11 +29,12 @@ unsigned pick_session(struct model *model, bool lost) {
 unsigned pick_lease(struct model *model) {
     for (unsigned tries = 0; tries < 4; tries++) {
         unsigned s = pick_session(model, false);
-        if (s == MODEL_SESSIONS || model->sessions[s].leases == 0)
+        if (s == MODEL_SESSIONS || model->sessions[s].leases == model->sessions[s].fenced)
             continue;
-        uint64_t nth = random_below(model->sessions[s].leases);
+        uint64_t nth = random_below(model->sessions[s].leases - model->sessions[s].fenced);
         for (unsigned l = 0; l < MODEL_LEASES; l++)
-            if (model->leases[l].used && model->leases[l].session == s && nth-- == 0)
+            if (model->leases[l].used && !model->leases[l].fenced && model->leases[l].session == s &&
+                nth-- == 0)
                 return l;
     }
     return MODEL_LEASES;
@@ -56,6 +57,7 @@ void model_set_owner(struct model *model, unsigned segment, uint64_t offset, uin
 
 void model_add_lease(struct model *model, unsigned session, unsigned block, const struct lease *lease) {
     unsigned slot = MODEL_LEASES;
+    model_see_arrivals(model);
     for (unsigned l = 0; l < MODEL_LEASES; l++) {
         must(!model->leases[l].used || model->leases[l].id != lease->id);
         if (!model->leases[l].used && slot == MODEL_LEASES)
@@ -64,7 +66,8 @@ void model_add_lease(struct model *model, unsigned session, unsigned block, cons
     must(slot < MODEL_LEASES);
     must(lease->generation > model->last_generation); /* never one that was there before */
     model->last_generation = lease->generation;
-    model->leases[slot] = (struct model_lease){lease->id, lease->generation, session, block, true};
+    model->leases[slot] = (struct model_lease){
+        .id = lease->id, .generation = lease->generation, .session = session, .block = block, .used = true};
     model->sessions[session].leases++;
     model->blocks[block].live++;
 }
@@ -90,7 +93,7 @@ struct proto_lease model_describe(struct model *model, unsigned session, struct 
  */
 unsigned model_new_block(struct model *model, const struct model_block *block) {
     unsigned b = 0;
-    while (b < MODEL_BLOCKS && model->blocks[b].live + model->blocks[b].lost > 0)
+    while (b < MODEL_BLOCKS && model->blocks[b].live + model->blocks[b].fenced + model->blocks[b].lost > 0)
         b++;
     must(b < MODEL_BLOCKS);
     model->blocks[b] = *block;
@@ -136,11 +139,14 @@ void model_remove_lease(struct model *model, unsigned l) {
     model->old_names[random_below(MODEL_OLD_NAMES)] = (struct proto_lease_name){lease->id, lease->generation};
     if (model->sessions[lease->session].lost)
         block->lost--;
+    else if (lease->fenced)
+        block->fenced--;
     else
         block->live--;
+    model->sessions[lease->session].fenced -= lease->fenced;
     model->sessions[lease->session].leases--;
     lease->used = false;
-    if (block->live + block->lost == 0)
+    if (block->live + block->fenced + block->lost == 0)
         model_block_empty(model, lease->block);
 }
 
@@ -154,7 +160,7 @@ void model_remove_session(struct model *model, unsigned s) {
     for (unsigned g = 0; g < MODEL_SEGMENTS; g++)
         if (model->sessions[s].seen[g])
             model->segments[g].mappers--;
-    must(model->sessions[s].leases == 0);
+    must(model->sessions[s].leases == 0 && model->sessions[s].fenced == 0);
     memset(&model->sessions[s], 0, sizeof model->sessions[s]);
 }
 
@@ -163,6 +169,7 @@ void model_remove_session(struct model *model, unsigned s) {
 void drain_answers(struct model *model) {
     struct answer answer;
 
+    model_see_arrivals(model);
     while (core_next_answer(model->core, &answer)) {
         unsigned r = 0;
         while (r < MODEL_REQUESTS && !(model->requests[r].used && model->requests[r].id == answer.request))
@@ -181,15 +188,18 @@ void drain_answers(struct model *model) {
         switch (answer.failure.error) {
         case PROTO_E_EXHAUSTED:
             must(request->deadline_ns <= model->now_ns);
+            must(!model_overlooked(model, request->session, request->pool));
             break;
         case PROTO_E_TOO_LARGE:
             must(request->size > pool->limit_bytes);
             break;
         case PROTO_E_DRIVER:
-            must(model->pools[request->pool].asked_while_no_driver && pool->leased_bytes == 0);
+            must(model->pools[request->pool].asked_while_no_driver &&
+                 pool->leased_bytes + pool->fenced_bytes == 0);
             break;
         case PROTO_E_LIMIT:
             must(model->sessions[request->session].leases == model->core->session_leases_limit);
+            must(model_arrived(model, request->session) == 0);
             break;
         default:
             fail_msg("seed %llu, step %u: refused with %u", (unsigned long long)model->seed, model->step,
@@ -201,7 +211,7 @@ void drain_answers(struct model *model) {
 /* Whether the session holds something of the pool. */
 static bool model_holds(const struct model *model, unsigned s, unsigned p) {
     for (unsigned l = 0; l < MODEL_LEASES; l++)
-        if (model->leases[l].used && model->leases[l].session == s &&
+        if (model->leases[l].used && !model->leases[l].fenced && model->leases[l].session == s &&
             model->segments[model->blocks[model->leases[l].block].segment].pool == p)
             return true;
     return false;
@@ -282,7 +292,8 @@ void finish_retirement(struct model *model, unsigned g) {
 /* --- what must hold between steps */
 
 void check_sums(struct model *model) {
-    uint64_t leased[MODEL_POOLS] = {0}, quarantined[MODEL_POOLS] = {0}, reserved[MODEL_POOLS] = {0};
+    uint64_t leased[MODEL_POOLS] = {0}, fenced[MODEL_POOLS] = {0}, quarantined[MODEL_POOLS] = {0},
+             reserved[MODEL_POOLS] = {0};
     uint64_t retiring[MODEL_POOLS] = {0}, waiters[MODEL_POOLS] = {0};
 
     for (unsigned b = 0; b < MODEL_BLOCKS; b++) {
@@ -291,6 +302,8 @@ void check_sums(struct model *model) {
             leased[model->segments[block->segment].pool] += block->held;
         else if (block->lost > 0)
             quarantined[model->segments[block->segment].pool] += block->held;
+        else if (block->fenced > 0)
+            fenced[model->segments[block->segment].pool] += block->held;
     }
     for (unsigned g = 0; g < MODEL_SEGMENTS; g++)
         if (model->segments[g].segment != NULL) {
@@ -302,6 +315,9 @@ void check_sums(struct model *model) {
     for (unsigned p = 0; p < MODEL_POOLS; p++) {
         const struct pool *pool = model->pools[p].pool;
         must(pool->leased_bytes == leased[p] && pool->quarantined_bytes == quarantined[p]);
+        must(pool->fenced_bytes == fenced[p]);
+        must(fenced[p] == 0 || waiters[p] == 0 ||
+             core_next_tick_ns(model->core) <= model->now_ns + FENCE_INTERVAL_NS);
         must(pool->reserved_bytes == reserved[p] && pool->retiring_bytes == retiring[p]);
         must(pool->n_waiters == waiters[p] && pool->growing_bytes == model->pools[p].growing);
     }

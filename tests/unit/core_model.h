@@ -27,6 +27,7 @@
 #define MODEL_REQUESTS  1024u
 #define MODEL_TOKENS    64u
 #define MODEL_OLD_NAMES 16u
+#define MODEL_WORDS     4u /* of each page; the last is never written */
 #define POOL_LIMIT_MAX  (64 * MIB)
 
 /* A segment, and for each of its granules the block that has it, plus one; 0: nobody. */
@@ -44,7 +45,7 @@ struct model_segment {
 struct model_block {
     unsigned segment;
     uint64_t offset, size, capacity, held;
-    unsigned live, lost; /* leases; both 0: unused */
+    unsigned live, fenced, lost; /* leases; all 0: unused */
     bool shared;
     uint64_t token; /* its first bytes */
 };
@@ -52,7 +53,10 @@ struct model_block {
 struct model_lease {
     uint64_t id, generation;
     unsigned session, block;
-    bool used;
+    bool used, fenced;
+    uint32_t word; /* fenced: what it waits for, */
+    uint64_t value;
+    uint64_t order; /* and since when */
 };
 
 struct model_session {
@@ -60,7 +64,9 @@ struct model_session {
     unsigned tenant;
     bool lost, wants;
     bool seen[MODEL_SEGMENTS];
-    unsigned leases;
+    unsigned leases, fenced;       /* the latter among the former */
+    struct proto_page *page;       /* NULL: none */
+    uint64_t written[MODEL_WORDS]; /* the highest value that its streams are to write */
 };
 
 struct model_request {
@@ -72,7 +78,7 @@ struct model_request {
 
 struct model {
     struct core *core;
-    uint64_t seed, now_ns, next_request, next_token, last_generation;
+    uint64_t seed, now_ns, next_request, next_token, last_generation, next_order;
     unsigned step;
     struct model_segment segments[MODEL_SEGMENTS];
     struct model_block blocks[MODEL_BLOCKS];
@@ -86,7 +92,7 @@ struct model {
     } pools[MODEL_POOLS];
     uint64_t tokens[MODEL_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[MODEL_OLD_NAMES];
-    unsigned grants, refusals, retirements, attaches, parts, splits, reclaims, aheads;
+    unsigned grants, refusals, retirements, attaches, parts, splits, reclaims, aheads, fences, arrivals;
 };
 
 /* xorshift64*: the same numbers on every machine. */
@@ -135,6 +141,18 @@ void model_add_lease(struct model *model, unsigned session, unsigned block, cons
 struct proto_lease model_describe(struct model *model, unsigned session, struct lease *lease);
 void model_remove_lease(struct model *model, unsigned l);
 void model_remove_session(struct model *model, unsigned s);
+
+/* Fences (core_model_fences.c). The core decides when it looks at them; the model only sees that a lease is
+ * gone, and that it could go. */
+bool model_is_ready(const struct model *model, unsigned s, uint32_t word, uint64_t value);
+void model_fence_lease(struct model *model, unsigned l, uint32_t word, uint64_t value);
+void model_lose_fences(struct model *model, unsigned s);
+void model_see_arrivals(struct model *model);
+/* How many leases of a session lie behind ready fences. / Whether memory that the session's tenant could have
+ * does. */
+unsigned model_arrived(const struct model *model, unsigned s);
+bool model_overlooked(const struct model *model, unsigned s, unsigned p);
+
 void drain_answers(struct model *model);
 void drain_decisions(struct model *model);
 void finish_growth(struct model *model, unsigned p);

@@ -284,6 +284,25 @@ static void a_pool_does_not_grow_for_what_lies_behind_a_ready_fence(void **state
     core_destroy(core);
 }
 
+static void nor_does_it_grow_ahead_for_that(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 2 * MIB, 0), *other = take(session, pool, MIB, 0);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
+    pool->low_water_bytes = 2 * MIB;
+    arrive(0, 1);
+    take(session, pool, MIB, 0); /* nothing would be left, but for what the fence has let go of */
+    expect_no_growth(core);
+    assert_int_equal(pool->fenced_bytes, 0);
+    assert_int_equal(release_behind(session, name_of(other), 0, 2), 0);
+    take(session, pool, MIB, 0);
+    expect_growth(core, pool);
+    core_destroy(core);
+}
+
 static void nobody_is_hopeless_while_memory_is_behind_a_fence(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 8 * MIB, 4 * MIB, 0);
@@ -550,6 +569,7 @@ int main(void) {
         cmocka_unit_test_setup(who_waits_is_served_soon_after_the_word_arrives, start),
         cmocka_unit_test_setup(fences_are_looked_at_before_a_deadline_refuses, start),
         cmocka_unit_test_setup(a_pool_does_not_grow_for_what_lies_behind_a_ready_fence, start),
+        cmocka_unit_test_setup(nor_does_it_grow_ahead_for_that, start),
         cmocka_unit_test_setup(nobody_is_hopeless_while_memory_is_behind_a_fence, start),
         cmocka_unit_test_setup(a_lost_session_keeps_its_fenced_memory_in_quarantine, start),
         cmocka_unit_test_setup(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both, start),
