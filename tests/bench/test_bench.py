@@ -68,6 +68,8 @@ class Run(unittest.TestCase):
                 ("hand_over", cases.RING, {"ns"}),
                 ("pinned_warm_pair", cases.GPUPOOL, {"ns"}),
                 ("pinned_warm_pair", cases.ON_STREAM, {"ns"}),
+                ("trace", cases.GPUPOOL, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
+                ("trace", cases.TORCH_RECORDED, {"peak_live_bytes", "peak_reserved_bytes"}),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("round_trip", "raw_round_trip", {"p50_ns", "p99_ns"}),
@@ -137,8 +139,11 @@ class Figures(unittest.TestCase):
         self.assertIn("a GPU", report.markdown(document))
 
     def state(self, what, rows, gpu="cuda", quick=False):
-        found, = (bar for bar in bars.check(self.results(rows), gpu, quick) if bar["what"].startswith(what))
-        return found["state"]
+        return next(bar["state"] for bar in bars.check(self.results(rows), gpu, quick) if bar["what"].startswith(what))
+
+    def test_every_bar_has_a_name_of_its_own(self):
+        names = [bar.what for bar in bars.BARS]
+        self.assertEqual(len(names), len(set(names)))
 
     def test_a_bar_is_met_up_to_its_limit_by_the_slowest_size(self):
         rows = [(0, "warm_pair", cases.GPUPOOL, {"size_bytes": 512}, {"ns": 3}),
@@ -156,6 +161,18 @@ class Figures(unittest.TestCase):
         self.assertEqual(self.state("8 threads", rows), bars.MET)
         bar = [bar for bar in bars.check(self.results(rows), "cuda", False) if bar["bar"] == "≥ 6"]
         self.assertEqual([(found["state"], round(found["measured"], 2)) for found in bar], [(bars.NOT_MET, 5.95)])
+
+    def test_traces_are_judged_by_the_worst_and_by_their_average(self):
+        def rows(ours, replayed):
+            return [(0, "trace", subject, {"trace": trace}, {"peak_live_bytes": 100, "peak_reserved_bytes": reserved})
+                    for trace, subject, reserved in (("a", cases.GPUPOOL, 105), ("a", cases.TORCH_RECORDED, 120),
+                                                     ("b", cases.GPUPOOL, ours), ("b", cases.TORCH_RECORDED, 110), *replayed)]
+        for ours, replayed, worst, average in ((110, [], bars.MET, bars.MET), (114, [], bars.NOT_MET, bars.MET),
+                                               (116, [], bars.NOT_MET, bars.NOT_MET),
+                                               (114, [("b", cases.TORCH, 115)], bars.MET, bars.MET)):
+            states = [bar["state"] for bar in bars.check(self.results(rows(ours, replayed)), "sim", False)
+                      if bar["what"].startswith("traces: ") and bar["state"] != bars.NOT_MEASURABLE]
+            self.assertEqual(states, [worst, average])
 
     def test_copies_are_judged_by_the_slower_direction(self):
         rows = [(0, "copies", subject, {"direction": direction}, {"gb_per_s": speed})

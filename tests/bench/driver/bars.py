@@ -105,22 +105,52 @@ def slowest_copy(results):
     return min(ratios) if ratios else None
 
 
+def traces(results, name, reduce):
+    """Of each trace: peak reserved (or leased by the client) over peak live, beside PyTorch's, replayed here or else when
+    recorded."""
+    rows = []
+    for record in results.find("trace", cases.GPUPOOL):
+        torch = (results.one("trace", cases.TORCH, **record.parameters)
+                 or results.one("trace", cases.TORCH_RECORDED, **record.parameters))
+        ours = results.ratio(record, name, record, "peak_live_bytes")
+        theirs = results.ratio(torch, "peak_reserved_bytes", torch, "peak_live_bytes")
+        if ours and theirs:
+            rows.append((ours, theirs))
+    return reduce(rows) if rows else None
+
+
+def traces_to_torch(name):
+    return lambda results: traces(results, name, lambda rows: max(ours / theirs for ours, theirs in rows))
+
+
+def traces_on_average(name):
+    return lambda results: traces(results, name, lambda rows: sum(ours for ours, _ in rows) / len(rows))
+
+
 BARS = [
     Bar("warm pair, one thread, the slowest size", "≤ 25 ns", at_most(25), worst_pair("warm_pair", cases.GPUPOOL), "ns"),
-    Bar("the same, to PyTorch's caching allocator", "≤ 1/10", at_most(0.1), worst_pair_to_torch, "ratio"),
+    Bar("warm pair, to PyTorch's caching allocator, the worst size", "≤ 1/10", at_most(0.1), worst_pair_to_torch, "ratio"),
     Bar("warm pair of pointers, the slowest size", "≤ 40 ns", at_most(40), worst_pair("warm_pair", cases.POINTER), "ns"),
     Bar("random mix, 1,000 live, to PyTorch's", "≤ 1/4", at_most(0.25), mix_to_torch, "ratio"),
     Bar("random mix, peak reserved / peak live, to PyTorch's", "≤ 1", at_most(1), peak_to_torch, "ratio"),
     Bar("taken by one thread, given back by another", "≤ 150 ns", at_most(150), hand_over("ns"), "ns"),
-    Bar("the same, requests to the daemon once warm", "0", at_most(0), hand_over("daemon_requests"), "count", anywhere=True),
+    Bar("taken by one thread, given back by another: requests to the daemon once warm", "0", at_most(0), hand_over("daemon_requests"), "count", anywhere=True),
     Bar("8 threads with a stream each, together", "≥ 100 M pairs/s", at_least(100e6), threads_together(8), "pairs/s"),
-    Bar("the same, to one thread", "≥ 6", at_least(6), threads_scaling, "ratio"),
+    Bar("8 threads with a stream each, to one thread", "≥ 6", at_least(6), threads_scaling, "ratio"),
     Bar("warm pinned pair, the slowest size", "≤ 25 ns", at_most(25), worst_pair("pinned_warm_pair", cases.GPUPOOL), "ns"),
     Bar("cold acquire, p50, to the raw round trip's p50", "≤ 1.3", at_most(1.3), round_trip("p50_ns"), "ratio", anywhere=True),
     Bar("cold acquire, p99, to the raw round trip's p50", "≤ 3", at_most(3), round_trip("p99_ns"), "ratio", anywhere=True),
     Bar("acquire while 8 GiB of host memory are made for another, p99 to quiet p99", "≤ 3", at_most(3), growth_to_quiet,
         "ratio"),
     Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),
+    Bar("traces: peak reserved by the pool / peak live, the worst to PyTorch's", "≤ 1", at_most(1),
+        traces_to_torch("peak_reserved_bytes"), "ratio", anywhere=True),
+    Bar("traces: peak reserved by the pool / peak live, on average", "≤ 1.10", at_most(1.1), traces_on_average("peak_reserved_bytes"), "ratio",
+        anywhere=True),
+    Bar("traces: peak leased by the client / peak live, the worst to PyTorch's", "≤ 1", at_most(1),
+        traces_to_torch("peak_leased_bytes"), "ratio", anywhere=True),
+    Bar("traces: peak leased by the client / peak live, on average", "≤ 1.10", at_most(1.1), traces_on_average("peak_leased_bytes"), "ratio",
+        anywhere=True),
     Bar("copies, the slower direction, to cudaMallocHost's", "≥ 0.99", at_least(0.99), slowest_copy, "ratio"),
 ]
 

@@ -15,6 +15,8 @@ PROGRAM_S = 150  # a program that takes longer hangs
 SKIPPED = 77     # the exit status of a program that cannot run here
 ERROR_BYTES = 600
 PEERS = pathlib.Path(__file__).resolve().parents[1] / "peers"
+TRACES = PEERS.parents[1] / "traces"
+SIM_MEMORY = "64GiB"  # untouched memory of the simulation takes none of the machine's
 
 
 class Thoroughness:
@@ -28,6 +30,7 @@ class Thoroughness:
         self.figure_ms = 5 if quick else 200
         self.mix_largest = 64 * KIB if quick else 32 * MIB
         self.mix_steps = 2000 if quick else 100000
+        self.traces = 1 if quick else 100  # the smallest
         self.hand_pairs = 2000 if quick else 100000
         self.round_trips = 400 if quick else 20000
 
@@ -83,8 +86,16 @@ class Bench:
                 return directory / name
         raise Absent(f"{name} was not built")
 
-    def daemon(self, config="", **options):
-        return Daemon(self.program("gpupoold"), self.inside, self.gpu, config, **options)
+    def daemon(self, config=""):
+        return Daemon(self.program("gpupoold"), self.inside, self.gpu, config, SIM_MEMORY)
+
+    def private_daemons(self, config=""):
+        """The environment of a program that starts its own."""
+        path = self.work / "private.conf"
+        path.write_text(config)
+        return {**self.inside, "GPUPOOL_SOCKET": "private", "GPUPOOL_DAEMON": str(self.program("gpupoold").resolve()),
+                "GPUPOOL_DAEMON_ARGS": f"--gpu {self.gpu} --config {path}"
+                                       + (f" --sim-memory {SIM_MEMORY}" if self.gpu == "sim" else "")}
 
     def add(self, case, subject, parameters, values):
         self.results.add(self.repetition, case, subject, parameters, values)

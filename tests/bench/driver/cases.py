@@ -3,16 +3,19 @@
 gpupool starts a daemon of its own, so that what it finds in the pools is what it made."""
 import json
 
-from bench import GIB, MIB, PEERS, Absent
+from bench import GIB, MIB, PEERS, TRACES, Absent
 
 GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
 CUDA_MALLOC, CUDA_MALLOC_ASYNC, CUDA_MALLOC_HOST = "cudaMalloc", "cudaMallocAsync", "cudaMallocHost"
 TORCH, TORCH_PYTHON, CUPY = "PyTorch", "PyTorch, from Python", "CuPy, from Python"
+TORCH_RECORDED = "PyTorch, when recorded"
 RUNTIME = "cudaMallocHost and cudaMalloc"
 RING = "the ring alone"
 
 # As a machine with large models would be set up: few, large segments.
 LARGE_STEPS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
+# Nothing is made ahead of demand: what a pool has reserved, its client made it reserve.
+ON_DEMAND = "[host]\nlow_water = 0\n[device]\nlow_water = 0\n"
 
 
 class Case:
@@ -24,11 +27,11 @@ class Case:
 
 # --- gpupool ----------------------------------------------------------------------------------------------------------
 
-def gpupool_pairs(bench, subject, name, *options):
+def gpupool_pairs(bench, subject, name, *options, config=""):
     """The program gpupool_pairs under a daemon of its own. What the daemon was asked between the marks of the hand-over is a
     value of it."""
     asked = {}
-    with bench.daemon() as daemon:
+    with bench.daemon(config) as daemon:
         rows = bench.run([bench.program("gpupool_pairs"), "--subject", subject, "--name", name, "--marks", *options],
                          daemon.environment(bench.inside), on_mark=lambda mark: asked.update({mark: daemon.requests()}))
     for row in rows:
@@ -43,7 +46,7 @@ def buffers(bench):
 
 
 def buffers_mix(bench):
-    gpupool_pairs(bench, "buffer", GPUPOOL, "--cases", "mix", *bench.thoroughness.mix_options())
+    gpupool_pairs(bench, "buffer", GPUPOOL, "--cases", "mix", *bench.thoroughness.mix_options(), config=ON_DEMAND)
 
 
 def buffers_pinned(bench):
@@ -60,7 +63,7 @@ def pointers(bench):
 
 
 def pointers_mix(bench):
-    gpupool_pairs(bench, "pointer", POINTER, "--cases", "mix", *bench.thoroughness.mix_options())
+    gpupool_pairs(bench, "pointer", POINTER, "--cases", "mix", *bench.thoroughness.mix_options(), config=ON_DEMAND)
 
 
 def ring(bench):
@@ -165,6 +168,35 @@ def growth(bench):
     bench.add("growth_time", GPUPOOL, {"grown_bytes": grown}, {"ns": found["growth_ns"]})
 
 
+# --- traces of real programs ------------------------------------------------------------------------------------------
+
+def traces(bench):
+    """The smallest first."""
+    found = sorted(TRACES.glob("*.trace.gz"), key=lambda path: path.stat().st_size)
+    if not found:
+        raise Absent("there are no traces")
+    return found[:bench.thoroughness.traces]
+
+
+def replay(bench):
+    output = bench.work / "replay.json"
+    bench.run([bench.program("replay"), "--json", output, *traces(bench)], bench.private_daemons(ON_DEMAND), timeout_s=300)
+    for row in json.loads(output.read_text())["traces"]:
+        live = {"peak_live_bytes": row["peak_live_bytes"]}
+        bench.add("trace", GPUPOOL, {"trace": row["trace"]},
+                  {**live, "peak_reserved_bytes": row["pool_reserved_bytes"], "peak_leased_bytes": row["peak_leased_bytes"],
+                   "ns": row["operation_ns"]})
+        if row["torch_peak_reserved_bytes"] > 0:
+            bench.add("trace", TORCH_RECORDED, {"trace": row["trace"]},
+                      {**live, "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
+
+
+def torch_replay(bench):
+    for row in bench.run([bench.compile_peer("torch_replay.cpp"), *traces(bench)], bench.outside):
+        bench.add("trace", TORCH, {"trace": row["trace"]},
+                  {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
+
+
 CASES = [
     Case("pairs", GPUPOOL, buffers),
     Case("pairs", POINTER, pointers),
@@ -181,6 +213,8 @@ CASES = [
     Case("pinned pairs", CUDA_MALLOC_HOST, cuda_malloc_host, needs_gpu=True),
     Case("hand-over", RING, ring),
     Case("round trips", GPUPOOL, round_trips, repeated=False),
+    Case("traces", GPUPOOL, replay, repeated=False),
+    Case("traces", TORCH, torch_replay, repeated=False, needs_gpu=True),
     Case("growth", GPUPOOL, growth, repeated=False),
     Case("restart", GPUPOOL, restart, repeated=False),
     Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),

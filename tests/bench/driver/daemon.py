@@ -18,7 +18,7 @@ class DaemonError(Exception):
 class Daemon:
     """Ready when the constructor returns. To be used in a with statement, which stops it."""
 
-    def __init__(self, program, environment, gpu, config="", sim_memory="24GiB"):
+    def __init__(self, program, environment, gpu, config, sim_memory):
         self.directory = tempfile.TemporaryDirectory(prefix="gpupool-bench-")
         base = pathlib.Path(self.directory.name)
         self.socket, self.admin_socket, self.log_path = base / "gpupool.sock", base / "admin.sock", base / "log"

@@ -96,6 +96,18 @@ def restart(results):
     return table(["", *names], rows) if rows else []
 
 
+def traces(results):
+    rows = []
+    for record in results.find("trace"):
+        cells = [record.parameters["trace"], record.subject, value_text("bytes", record.median("peak_live_bytes"))]
+        for name in ("peak_reserved_bytes", "peak_leased_bytes"):
+            ratio = results.ratio(record, name, record, "peak_live_bytes")
+            cells.append(f"{value_text('bytes', record.median(name))} ({ratio:.3f})" if ratio else "–")
+        rows.append([*cells, value_text("ns", record.median("ns"))])
+    rows.sort(key=lambda row: row[0])
+    return table(["trace", "", "peak live", "peak reserved (/ live)", "peak leased (/ live)", "an operation"], rows) if rows else []
+
+
 def sizes(results, case, *names):
     """What sizes a case had, for its title."""
     found = results.find(case)
@@ -140,6 +152,7 @@ def markdown(document):
             pivot(results, "threads", "threads", "pairs_per_s", "threads", str))
     section("Taken by one thread, given back by another", hand_over(results))
     section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
+    section("What real programs allocated, replayed", traces(results))
     grown, = sizes(results, "growth", "grown_bytes")
     section(f"Others' round trips while {grown} of host memory are made",
             plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"], ["", "p50", "p99", "p99.9", "longest"]))
