@@ -25,7 +25,7 @@ WAIT_S = 300
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
-    f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/pkgconfig/gpupool.pc",
+    f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so", f"{LIB}/pkgconfig/gpupool.pc",
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets-{os.environ['GPUPOOL_CONFIG'].lower()}.cmake",
@@ -162,6 +162,21 @@ class Package(unittest.TestCase):
         for program in ("shared_c", "shared_cc", "static_c", "static_cc"):
             with self.subTest(program):
                 self.check_program(build / program)
+
+    def test_the_allocator_for_pytorch_serves_a_program_like_it(self):
+        program = self.work / "torch-like"
+        run(CXX, "-std=c++17", "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}",
+            HERE / "torch_like.cc", "-o", program, f"-L{self.prefix / LIB}", "-lgpupool-client", "-ldl")
+        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
+                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
+        self.assertEqual(run(program, self.prefix / LIB / "libgpupool-torch.so", env=environment), "as PyTorch does\n")
+
+    @unittest.skipIf(SANITIZE, "a sanitizer's runtime has to be there from the start")
+    def test_the_allocator_for_pytorch_finds_the_client_library(self):
+        """Whatever the loader's paths are."""
+        environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+        run(sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1]).gpupool_torch_malloc",
+            self.prefix / LIB / "libgpupool-torch.so", env=environment)
 
     def test_another_major_version_is_not_taken(self):
         source = self.work / "future"

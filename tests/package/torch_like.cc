@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Uses the allocator for PyTorch as PyTorch does: loads it late, calls it through std::function, and expects
+ * failures to be thrown. The first argument is the library. */
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <gpupool/gpupool.h>
+
+typedef std::pair<unsigned long long, unsigned long long> pool_id;
+
+static void *library;
+
+template <typename Function> static std::function<Function> find(const char *name) {
+    void *found = dlsym(library, name);
+    if (found == nullptr)
+        throw std::logic_error(dlerror());
+    return reinterpret_cast<Function *>(found);
+}
+
+static void check(bool holds, const char *what) {
+    if (!holds)
+        throw std::logic_error(std::string(what) + ": " + gpupool_error_text());
+}
+
+static std::string thrown_by(const std::function<void()> &call) {
+    try {
+        call();
+    } catch (const std::runtime_error &error) {
+        return error.what();
+    }
+    throw std::logic_error("nothing was thrown");
+}
+
+static void try_it() {
+    auto allocate = find<void *(ssize_t, int, void *)>("gpupool_torch_malloc");
+    auto release = find<void(void *, ssize_t, int, void *)>("gpupool_torch_free");
+    auto record_stream = find<void(void *, void *)>("gpupool_torch_record_stream");
+    auto begin_pool = find<void(int, pool_id, std::function<bool(void *)>)>("gpupool_torch_begin_pool");
+    auto empty_cache = find<void()>("gpupool_torch_empty_cache");
+    gpupool_client *client = nullptr;
+    gpupool_buffer buffer;
+    void *own, *other;
+
+    check(allocate(0, 0, nullptr) == nullptr, "0 bytes are nothing");
+    check(gpupool_default(&client) == 0, "default client");
+    check(gpupool_stream_create(client, 0, &own) == 0 && gpupool_stream_create(client, 0, &other) == 0,
+          "streams");
+    for (unsigned round = 0; round < 100; round++) {
+        std::vector<void *> tensors;
+        for (ssize_t size = 1; size < 10000000; size *= 3)
+            tensors.push_back(allocate(size, 0, own));
+        for (void *tensor : tensors) {
+            check(gpupool_lookup(tensor, nullptr, &buffer) == 0 && buffer.kind == GPUPOOL_POOL_DEVICE,
+                  "lookup");
+            if (round % 10 == 0) { /* work on another stream, which the release has to wait for */
+                check(gpupool_set(client, 0, tensor, 1, buffer.size_bytes, other) == 0, "set");
+                record_stream(tensor, other);
+                record_stream(tensor, other);
+                record_stream(tensor, own);
+            }
+        }
+        for (void *tensor : tensors)
+            release(tensor, 1, 0, own);
+        for (void *tensor : tensors)
+            check(gpupool_lookup(tensor, nullptr, &buffer) != 0, "freed");
+    }
+    release(nullptr, 0, 0, own);
+    std::string text = thrown_by([&] { allocate(ssize_t(1) << 50, 0, own); });
+    check(text.find("1 PiB") != std::string::npos || text.find("1024 TiB") != std::string::npos,
+          text.c_str());
+    thrown_by([&] { allocate(512, 63, own); });
+    thrown_by([&] { allocate(512, 1000, own); });
+    text = thrown_by([&] { begin_pool(0, pool_id(1, 2), [](void *) { return true; }); });
+    check(text.find("CUDA graphs") != std::string::npos, text.c_str());
+    empty_cache();
+    gpupool_pool pools[8];
+    size_t count = 0;
+    check(gpupool_pools(client, pools, 8, &count) == 0, "pools");
+    for (size_t i = 0; i < count; i++)
+        check(pools[i].leased_bytes == 0, "everything went back");
+    check(gpupool_stream_destroy(client, 0, own) == 0 && gpupool_stream_destroy(client, 0, other) == 0,
+          "streams");
+    gpupool_close(client);
+}
+
+int main(int argc, char **argv) {
+    library = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : nullptr;
+    if (library == nullptr) {
+        std::fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    try {
+        try_it();
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+    std::puts("as PyTorch does");
+    return 0;
+}
