@@ -322,6 +322,21 @@ static int handle_attach(struct connection *connection, const struct proto_messa
     return connection_send_lease(connection, message->header.request, lease);
 }
 
+static int handle_release(struct connection *connection, const struct proto_message *message,
+                          uint64_t now_ns) {
+    int r = core_release(connection->session, &message->release, now_ns);
+    if (message->header.request == 0) { /* one-way */
+        if (r != 0)
+            log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
+                      (int)connection->peer.pid, connection->peer.command,
+                      r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
+        return 0;
+    }
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send_ok(connection, message->header.request);
+}
+
 static int handle_split(struct connection *connection, const struct proto_message *message) {
     struct lease *lease;
     int r = core_split(connection->session, &message->split, &lease);
@@ -377,10 +392,7 @@ static int connection_handle(struct connection *connection, const struct proto_m
         r = core_acquire(connection->session, message->header.request, &message->acquire, now_ns);
         return r == 0 ? 0 : connection_refuse(connection, message->header.request, r);
     case PROTO_RELEASE:
-        r = core_release(connection->session, &message->release, now_ns);
-        if (r != 0)
-            return connection_refuse(connection, message->header.request, r);
-        return connection_send_ok(connection, message->header.request);
+        return handle_release(connection, message, now_ns);
     case PROTO_SPLIT:
         return handle_split(connection, message);
     case PROTO_SHARE:

@@ -389,7 +389,7 @@ static const char *check_failure(const struct proto_message *message) {
 enum request_rule {
     REQUEST_NONZERO,
     REQUEST_ZERO,
-    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it */
+    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE: one-way */
 };
 
 /* A body's fixed part. What may follow it (text, pools) is for variable_size(). */
@@ -408,7 +408,7 @@ static const struct operation operations[] = {
     [PROTO_LIST_POOLS] = {"LIST_POOLS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0, NULL},
     [PROTO_ACQUIRE] = {"ACQUIRE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_acquire),
                        check_acquire},
-    [PROTO_RELEASE] = {"RELEASE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_release),
+    [PROTO_RELEASE] = {"RELEASE", PROTO_FROM_CLIENT, REQUEST_ANY, false, sizeof(struct proto_release),
                        check_release},
     [PROTO_SHARE] = {"SHARE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_share),
                      check_share},

@@ -11,7 +11,8 @@
  * fields are zero. What ids mean is for the receiver to check.
  *
  * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests under
- * way, and replies come in any order. One-way messages have id 0.
+ * way, and replies come in any order. One-way messages have id 0. A RELEASE may be one: then nobody hears whether it
+ * was done, and what was refused stays the session's until its end.
  *
  * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a kind that
  * has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a LEASE the daemon sends the
@@ -50,7 +51,7 @@ enum proto_operation {
     PROTO_HELLO = 1,       /* first message of a session; anything else first ends it */
     PROTO_LIST_POOLS = 2,  /* → POOLS */
     PROTO_ACQUIRE = 3,     /* → LEASE */
-    PROTO_RELEASE = 4,     /* → OK */
+    PROTO_RELEASE = 4,     /* → OK; one-way with id 0 */
     PROTO_SHARE = 5,       /* → TOKEN */
     PROTO_ATTACH = 6,      /* → LEASE */
     PROTO_QUERY = 7,       /* → INFO */

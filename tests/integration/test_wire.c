@@ -122,6 +122,26 @@ static void a_request_that_does_not_wait_has_others_asked_too(void **state) {
     peer_close(&other);
 }
 
+static void what_is_released_one_way_is_there_for_the_next_request(void **state) {
+    struct peer peer;
+
+    (void)state;
+    peer_open(&daemon_, &peer, 0);
+    struct proto_lease lease = peer_acquire(&peer, 12 * MIB), again = lease;
+    for (unsigned round = 0; round < 100; round++) {
+        peer_release_one_way(&peer, &again, 4 * MIB, 8 * MIB);
+        peer_release_one_way(&peer, &again, 0, 0);
+        peer_release_one_way(&peer, &again, 0, 0); /* stale by now: nobody is told, and nothing happens */
+        peer_release_one_way(&peer, &again, 512, 512);
+        again = peer_acquire(&peer, 12 * MIB); /* no room for two; nor is there another reply on the way */
+    }
+    assert_true(again.generation != lease.generation);
+    assert_int_equal(peer_release(&peer, &lease), PROTO_E_STALE);
+    assert_int_equal(host_pool("leased_bytes"), 12 * MIB);
+    peer_close(&peer);
+    assert_int_equal(host_pool("leased_bytes"), 0);
+}
+
 /* The description behind a descriptor is its holders' in common, and one of them is not to be trusted. */
 static void what_a_client_does_to_its_descriptor_harms_nobody(void **state) {
     struct peer holder, second, other;
@@ -230,6 +250,7 @@ int main(void) {
         cmocka_unit_test(a_part_becomes_a_lease_of_its_own),
         cmocka_unit_test(a_session_that_wants_it_is_asked_for_idle_memory_when_another_waits),
         cmocka_unit_test(a_request_that_does_not_wait_has_others_asked_too),
+        cmocka_unit_test(what_is_released_one_way_is_there_for_the_next_request),
         cmocka_unit_test(what_a_client_does_to_its_descriptor_harms_nobody),
         cmocka_unit_test(descriptors_for_asking_end_with_the_connection),
         cmocka_unit_test(what_a_client_counts_is_in_the_stats_and_nothing_else_changes),

@@ -139,6 +139,15 @@ unsigned peer_release_behind(struct peer *peer, const struct proto_lease *lease,
                                                 .fence_value = value}};
     return peer_send_off(peer, PROTO_RELEASE, &message, NULL);
 }
+void peer_release_one_way(struct peer *peer, const struct proto_lease *lease, uint64_t offset,
+                          uint64_t size) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message message = {.header.operation = PROTO_RELEASE,
+                                    .release = {lease->lease, lease->generation, offset, size}};
+    size_t bytes = proto_encode(&message, packet);
+    assert_int_equal(send(peer->fd, packet, bytes, MSG_NOSIGNAL), bytes);
+}
+
 unsigned peer_release(struct peer *peer, const struct proto_lease *lease) {
     return peer_dispose(peer, PROTO_RELEASE, lease, 0, 0, NULL);
 }

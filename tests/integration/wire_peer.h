@@ -42,6 +42,9 @@ unsigned peer_release(struct peer *peer, const struct proto_lease *lease);
 unsigned peer_release_behind(struct peer *peer, const struct proto_lease *lease, uint64_t offset,
                              uint64_t size, uint32_t word, uint64_t value);
 
+/* One-way: no answer comes. */
+void peer_release_one_way(struct peer *peer, const struct proto_lease *lease, uint64_t offset, uint64_t size);
+
 /* Asks for the page and maps it; the caller's to unmap. */
 struct proto_page *peer_ask_page(struct peer *peer);
 

@@ -62,8 +62,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         known |= operations[i] == header->operation;
     if (!known || sender_of(header->operation) != sender || header->length != size || header->reserved != 0)
         return false;
-    if (header->operation == PROTO_OPENED ? header->request != 0
-                                          : header->request == 0 && header->operation != PROTO_ERROR)
+    if (header->operation == PROTO_OPENED
+            ? header->request != 0
+            : header->request == 0 && header->operation != PROTO_ERROR && header->operation != PROTO_RELEASE)
         return false;
     size -= sizeof *header;
     switch (header->operation) {
