@@ -48,6 +48,8 @@ uint64_t pool_largest_free_bytes(const struct pool *pool) {
 /* The smallest segment without a tenant that has the size. */
 static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes) {
     struct segment *best = NULL;
+    if (pool->unassigned_bytes < size_bytes) /* as it mostly is: who waits must not pay for the segments */
+        return NULL;
     list_for_each(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
         if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&

@@ -72,6 +72,7 @@ class Run(unittest.TestCase):
                 ("trace", cases.TORCH_RECORDED, {"peak_live_bytes", "peak_reserved_bytes"}),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
+                ("scale", cases.GPUPOOL, {"p50_ns", "p99_ns"}),
                 ("round_trip", "raw_round_trip", {"p50_ns", "p99_ns"}),
                 ("round_trip", "device_acquire", {"p50_ns", "p99_ns"})):
             with self.subTest(case=case, subject=subject):

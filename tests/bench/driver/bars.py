@@ -89,6 +89,12 @@ def round_trip(name):
     return value
 
 
+def many_to_one(results):
+    """The most sessions and leases to the fewest: the records are in that order."""
+    records = results.find("scale", cases.GPUPOOL)
+    return results.ratio(records[-1], "p50_ns", records[0], "p50_ns") if records else None
+
+
 def growth_to_quiet(results):
     return results.ratio(results.one("growth", "growing_acquire"), "p99_ns", results.one("growth", "quiet_acquire"), "p99_ns")
 
@@ -140,6 +146,8 @@ BARS = [
     Bar("warm pinned pair, the slowest size", "≤ 25 ns", at_most(25), worst_pair("pinned_warm_pair", cases.GPUPOOL), "ns"),
     Bar("cold acquire, p50, to the raw round trip's p50", "≤ 1.3", at_most(1.3), round_trip("p50_ns"), "ratio", anywhere=True),
     Bar("cold acquire, p99, to the raw round trip's p50", "≤ 3", at_most(3), round_trip("p99_ns"), "ratio", anywhere=True),
+    Bar("acquire with 1,000 sessions and 100,000 leases, p50, to one session's", "≤ 1.5", at_most(1.5), many_to_one, "ratio",
+        anywhere=True),
     Bar("acquire while 8 GiB of host memory are made for another, p99 to quiet p99", "≤ 3", at_most(3), growth_to_quiet,
         "ratio"),
     Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),

@@ -2,6 +2,7 @@
 """What is measured: one function a case, and the list CASES at the end, in which order they take turns. A case that measures
 gpupool starts a daemon of its own, so that what it finds in the pools is what it made."""
 import json
+import resource
 
 from bench import GIB, MIB, PEERS, TRACES, Absent
 
@@ -197,6 +198,20 @@ def torch_replay(bench):
                   {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
 
 
+def scale(bench):
+    """Sessions need descriptors, in the program and in the daemon."""
+    output = bench.work / "scale.json"
+    sessions, leases, pairs = (12, 120, 100) if bench.quick else (1000, 100000, 10000)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with bench.daemon("[host]\nlimit = 2GiB\n") as daemon:
+        bench.run([bench.program("scale"), "--json", output, "--sessions", sessions, "--leases", leases, "--pairs", pairs,
+                   "--rounds", 1 if bench.quick else 3], daemon.environment(bench.inside))
+    for step in json.loads(output.read_text())["steps"]:
+        bench.add("scale", GPUPOOL, {"sessions": step["sessions"], "leases": step["leases"]},
+                  {"p50_ns": step["acquire"]["p50_ns"], "p99_ns": step["acquire"]["p99_ns"]})
+
+
 CASES = [
     Case("pairs", GPUPOOL, buffers),
     Case("pairs", POINTER, pointers),
@@ -215,6 +230,7 @@ CASES = [
     Case("round trips", GPUPOOL, round_trips, repeated=False),
     Case("traces", GPUPOOL, replay, repeated=False),
     Case("traces", TORCH, torch_replay, repeated=False, needs_gpu=True),
+    Case("scale", GPUPOOL, scale, repeated=False),
     Case("growth", GPUPOOL, growth, repeated=False),
     Case("restart", GPUPOOL, restart, repeated=False),
     Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),

@@ -68,6 +68,12 @@ def plain(results, case, values, heads):
     return table(heads, rows) if rows else []
 
 
+def scale(results):
+    rows = [[f"{record.parameters['sessions']:,}", f"{record.parameters['leases']:,}",
+             *(value_text(name, record.median(name)) for name in ("p50_ns", "p99_ns"))] for record in results.find("scale")]
+    return table(["sessions", "leases", "p50", "p99"], rows) if rows else []
+
+
 def mix(results):
     rows = []
     for record in results.find("mix"):
@@ -153,6 +159,7 @@ def markdown(document):
     section("Taken by one thread, given back by another", hand_over(results))
     section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section("What real programs allocated, replayed", traces(results))
+    section("Acquire, by the sessions and leases that there are", scale(results))
     grown, = sizes(results, "growth", "grown_bytes")
     section(f"Others' round trips while {grown} of host memory are made",
             plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"], ["", "p50", "p99", "p99.9", "longest"]))
