@@ -139,6 +139,11 @@ class Figures(unittest.TestCase):
         self.assertEqual(Results.from_document(document).document()["records"], document["records"])
         self.assertIn("a GPU", report.markdown(document))
 
+    def test_why_something_failed_names_no_folders(self):
+        results = Results()
+        results.add_failed("mix", "a", "x.cpp does not compile: /home/me/src/x.cpp:3: no such file: /opt/lib64/y.h\n")
+        self.assertEqual(results.failed[0]["why"], "x.cpp does not compile: x.cpp:3: no such file: y.h")
+
     def state(self, what, rows, gpu="cuda", quick=False):
         return next(bar["state"] for bar in bars.check(self.results(rows), gpu, quick) if bar["what"].startswith(what))
 

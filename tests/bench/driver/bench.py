@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the cases need to run: where the programs are, on what GPU, how thoroughly, and where results go."""
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -61,7 +62,7 @@ class Bench:
         self.quick, self.thoroughness = quick, Thoroughness(quick)
         self.temporary = tempfile.TemporaryDirectory(prefix="gpupool-bench-")
         self.work = pathlib.Path(self.temporary.name)
-        self.outside = dict(os.environ)
+        self.outside = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         for name in ("GPUPOOL_SOCKET", "GPUPOOL_ADMIN_SOCKET", "GPUPOOL_DAEMON_ARGS"):
             self.outside.pop(name, None)
         self.inside = dict(self.outside)  # for programs of this project
@@ -141,22 +142,30 @@ class Bench:
             self.add(row["case"], row["subject"], row["parameters"], row["values"])
         return rows
 
-    def compile_peer(self, source, *options):
-        """A peer in C++, compiled when it is first wanted. Raises Absent when that cannot be done here."""
-        key = (source, options)
-        if key not in self.compiled:
-            program = self.work / ("-".join([pathlib.Path(source).stem, *options]).replace("=", "-"))
-            done = subprocess.run([self.python, str(PEERS / "build"), str(PEERS / source), str(program), *options],
-                                  check=False, capture_output=True, text=True, env=self.outside)
-            if done.returncode == SKIPPED:
-                self.compiled[key] = Absent(done.stderr.strip())
-            elif done.returncode != 0:
-                self.compiled[key] = Failed(f"{source} does not compile: {done.stderr.strip()[-ERROR_BYTES:]}")
-            else:
-                self.compiled[key] = program
-        if isinstance(self.compiled[key], Exception):
-            raise self.compiled[key]
-        return self.compiled[key]
+    def compile_peers(self, peers):
+        """Peers in C++, compiled at the same time, before anything is measured."""
+        peers = list(peers) if self.has_gpu else []
+        if peers:
+            with concurrent.futures.ThreadPoolExecutor(len(peers)) as pool:
+                self.compiled = dict(zip(peers, pool.map(self._compile, peers)))
+
+    def _compile(self, peer):
+        source, *options = peer
+        program = self.work / "-".join([pathlib.Path(source).stem, *options])
+        done = subprocess.run([self.python, str(PEERS / "build"), str(PEERS / source), str(program), *options], check=False,
+                              capture_output=True, text=True, env=self.outside)
+        if done.returncode == SKIPPED:
+            return Absent(done.stderr.strip())
+        if done.returncode != 0:
+            return Failed(f"{source} does not compile: {done.stderr.strip()[:ERROR_BYTES]}")
+        return program
+
+    def peer(self, peer):
+        """A compiled peer's program, or raises why there is none."""
+        found = self.compiled[peer]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def say(text):

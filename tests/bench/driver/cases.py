@@ -11,6 +11,8 @@ CUDA_MALLOC, CUDA_MALLOC_ASYNC, CUDA_MALLOC_HOST = "cudaMalloc", "cudaMallocAsyn
 TORCH, TORCH_PYTHON, CUPY = "PyTorch", "PyTorch, from Python", "CuPy, from Python"
 TORCH_RECORDED = "PyTorch, when recorded"
 RUNTIME = "cudaMallocHost and cudaMalloc"
+TORCH_PAIRS, TORCH_PINNED = ("torch_pairs.cpp",), ("torch_pairs.cpp", "-DTORCH_PINNED")
+TORCH_REPLAY = ("torch_replay.cpp",)
 RING = "the ring alone"
 
 # As a machine with large models would be set up: few, large segments.
@@ -20,10 +22,11 @@ ON_DEMAND = "[host]\nlow_water = 0\n[device]\nlow_water = 0\n"
 
 
 class Case:
-    def __init__(self, name, subject, function, repeated=True, needs_gpu=False):
+    def __init__(self, name, subject, function, repeated=True, needs_gpu=False, peer=None):
         self.name, self.subject, self.function = name, subject, function
         self.repeated = repeated    # in each repetition; else once
         self.needs_gpu = needs_gpu  # a real one
+        self.peer = peer            # what has to be compiled for it: source, options…
 
 
 # --- gpupool ----------------------------------------------------------------------------------------------------------
@@ -93,15 +96,13 @@ def cuda_malloc_host(bench):
 # --- PyTorch, CuPy ----------------------------------------------------------------------------------------------------
 
 def torch(bench):
-    program = bench.compile_peer("torch_pairs.cpp")
-    bench.add_rows(bench.run([program, "--subject", "device", "--name", TORCH, "--cases", "warm_pair,mix,threads,hand_over",
+    bench.add_rows(bench.run([bench.peer(TORCH_PAIRS), "--subject", "device", "--name", TORCH, "--cases", "warm_pair,mix,threads,hand_over",
                               *bench.thoroughness.options(), *bench.thoroughness.mix_options(),
                               *bench.thoroughness.thread_options()], bench.outside))
 
 
 def torch_pinned(bench):
-    program = bench.compile_peer("torch_pairs.cpp", "-DTORCH_PINNED")
-    bench.add_rows(bench.run([program, "--subject", "pinned", "--name", TORCH, "--memory", "pinned",
+    bench.add_rows(bench.run([bench.peer(TORCH_PINNED), "--subject", "pinned", "--name", TORCH, "--memory", "pinned",
                               *bench.thoroughness.options(pinned=True)], bench.outside))
 
 
@@ -193,7 +194,7 @@ def replay(bench):
 
 
 def torch_replay(bench):
-    for row in bench.run([bench.compile_peer("torch_replay.cpp"), *traces(bench)], bench.outside):
+    for row in bench.run([bench.peer(TORCH_REPLAY), *traces(bench)], bench.outside):
         bench.add("trace", TORCH, {"trace": row["trace"]},
                   {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
 
@@ -216,20 +217,20 @@ CASES = [
     Case("pairs", GPUPOOL, buffers),
     Case("pairs", POINTER, pointers),
     Case("pairs", CUDA_MALLOC_ASYNC, cuda_malloc_async, needs_gpu=True),
-    Case("pairs", TORCH, torch, needs_gpu=True),
+    Case("pairs", TORCH, torch, needs_gpu=True, peer=TORCH_PAIRS),
     Case("mix", GPUPOOL, buffers_mix),
     Case("mix", POINTER, pointers_mix),
     Case("pairs", CUPY, cupy, needs_gpu=True),
     Case("pairs", CUDA_MALLOC, cuda_malloc, needs_gpu=True),
     Case("pinned pairs", GPUPOOL, buffers_pinned),
     Case("pinned pairs", ON_STREAM, buffers_pinned_on_stream),
-    Case("pinned pairs", TORCH, torch_pinned, needs_gpu=True),
+    Case("pinned pairs", TORCH, torch_pinned, needs_gpu=True, peer=TORCH_PINNED),
     Case("pinned pairs", TORCH_PYTHON, torch_pinned_python, needs_gpu=True),
     Case("pinned pairs", CUDA_MALLOC_HOST, cuda_malloc_host, needs_gpu=True),
     Case("hand-over", RING, ring),
     Case("round trips", GPUPOOL, round_trips, repeated=False),
     Case("traces", GPUPOOL, replay, repeated=False),
-    Case("traces", TORCH, torch_replay, repeated=False, needs_gpu=True),
+    Case("traces", TORCH, torch_replay, repeated=False, needs_gpu=True, peer=TORCH_REPLAY),
     Case("scale", GPUPOOL, scale, repeated=False),
     Case("growth", GPUPOOL, growth, repeated=False),
     Case("restart", GPUPOOL, restart, repeated=False),

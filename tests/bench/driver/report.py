@@ -111,7 +111,8 @@ def traces(results):
             cells.append(f"{value_text('bytes', record.median(name))} ({ratio:.3f})" if ratio else "–")
         rows.append([*cells, value_text("ns", record.median("ns"))])
     rows.sort(key=lambda row: row[0])
-    return table(["trace", "", "peak live", "peak reserved (/ live)", "peak leased (/ live)", "an operation"], rows) if rows else []
+    heads = ["trace", "", "peak live", "peak reserved (/ live)", "peak leased (/ live)", "an operation"]
+    return table(heads, rows) if rows else []
 
 
 def sizes(results, case, *names):

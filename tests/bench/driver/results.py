@@ -3,9 +3,15 @@
 
 A value that a repetition did not bring is None, so that values of one repetition can be compared: ratio() divides within
 repetitions and takes the median afterwards. The document that document() makes is described by ../results.schema.json."""
+import re
 import statistics
 
 SCHEMA_VERSION = 1
+
+
+def without_folders(text):
+    """What programs say of files, with the files' names alone."""
+    return re.sub(r"/(?:[\w.+-]+/)+", "", text).strip()
 
 
 class Record:
@@ -42,12 +48,12 @@ class Results:
             column[repetition] = value
 
     def add_absent(self, case, subject, why):
-        entry = {"case": case, "subject": subject, "why": why}
+        entry = {"case": case, "subject": subject, "why": without_folders(why)}
         if entry not in self.absent:
             self.absent.append(entry)
 
     def add_failed(self, case, subject, why):
-        self.failed.append({"case": case, "subject": subject, "why": why})
+        self.failed.append({"case": case, "subject": subject, "why": without_folders(why)})
 
     def find(self, case, subject=None, **parameters):
         """The records of a case, by subject and parameters as far as they are given."""
