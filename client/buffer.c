@@ -284,10 +284,14 @@ static int release_tail(struct gpupool_client *client, const struct gpupool_buff
     }
     if (kept_bytes >= piece->capacity_bytes)
         return error_set(GPUPOOL_E_INVALID, "a copy of the buffer was shrunk before");
+    uint64_t before_bytes = piece->capacity_bytes;
     pthread_mutex_lock(&piece->lane->lock);
     r = lane_shrink_locked(piece, kept_bytes);
     pthread_mutex_unlock(&piece->lane->lock);
-    return r == 0 ? 0 : error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
+    if (r < 0)
+        return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
+    cache_count_given(client, piece->lane, before_bytes - kept_bytes);
+    return 0;
 }
 
 static int fail_buffer(int error, const char *doing, const struct gpupool_buffer *buffer) {
@@ -358,6 +362,7 @@ static int split_off(struct gpupool_client *client, struct piece *piece) {
     pthread_mutex_lock(&piece->lane->lock);
     lane_split_off_locked(piece, lease.lease, lease.generation);
     pthread_mutex_unlock(&piece->lane->lock);
+    cache_count_given(client, piece->lane, piece->capacity_bytes);
     return 0;
 }
 

@@ -22,12 +22,18 @@
 /* Small pieces that a miss brings along for the next ones. */
 #define BATCH       8u
 #define BATCH_BYTES (64 * KIB)
+/* How often other threads' caches are emptied for a lane until it grows, or the decay looks at it: often
+ * enough that what lies idle there is found, seldom enough that a lane whose threads hand memory to each
+ * other soon has what it takes. Memory for larger requests is always looked for first. */
+#define COLLECTS_MAX       2u
+#define COLLECTS_BYTES_MAX (128 * KIB)
 
 void cache_init(struct cache *cache) {
     pthread_mutex_init(&cache->lanes_lock, NULL);
     pthread_mutex_init(&cache->give_lock, NULL);
     list_init(&cache->lanes);
     list_init(&cache->threads);
+    counters_init(&cache->counters);
     cache->reclaim_fd = cache->stop_fd = -1;
 }
 
@@ -50,6 +56,7 @@ void cache_deinit(struct cache *cache) {
     free(cache->pending);
     cache->reclaim_fd = close_fd(cache->reclaim_fd);
     cache->stop_fd = close_fd(cache->stop_fd);
+    counters_deinit(&cache->counters);
     pthread_mutex_destroy(&cache->give_lock);
     pthread_mutex_destroy(&cache->lanes_lock);
 }
@@ -82,8 +89,10 @@ static int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *str
     struct lane *lane = find_lane(cache, pool_id, stream);
     if (lane == NULL) {
         lane = lane_new(client, pool_id, pool.kind, device, stream);
-        if (lane != NULL)
+        if (lane != NULL) {
+            lane->counters = &cache->counters;
             list_append(&cache->lanes, &lane->link);
+        }
     }
     pthread_mutex_unlock(&cache->lanes_lock);
     if (lane == NULL)
@@ -94,50 +103,44 @@ static int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *str
 
 /* --- taking --- */
 
-/* From a bin: the first of its pieces that is large enough. Small ones all are. */
-static struct piece *bin_take(struct bin *bin, uint64_t size_bytes) {
-    for (struct piece **link = &bin->first; *link != NULL; link = &(*link)->next) {
-        struct piece *piece = *link;
-        if (piece->capacity_bytes < size_bytes)
-            continue;
-        *link = piece->next;
-        bin->count--;
-        return piece;
-    }
-    return NULL;
-}
-
-static int take_from_lane(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
+/* From the process's heap. Small pieces for the next requests come along. */
+static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t size_bytes,
+                          struct piece **ret_piece) {
     uint64_t rounded = size_class_round(size_bytes);
+    struct piece *more[BATCH];
     struct lane *lane = own->lane;
-    struct piece *more;
+    unsigned count = 0;
 
     pthread_mutex_lock(&lane->lock);
     int r = lane_take_locked(lane, rounded, ret_piece);
-    struct bin *bin = &own->bins[size_class_of(rounded)];
-    for (unsigned i = 1; r == 0 && i < BATCH && i * rounded < BATCH_BYTES && bin->count < BATCH; i++) {
-        if (lane_take_locked(lane, rounded, &more) < 0)
-            break;
-        bin_push(bin, more);
-    }
+    while (r == 0 && count + 1 < BATCH && (count + 1) * rounded < BATCH_BYTES &&
+           lane_take_locked(lane, rounded, &more[count]) == 0)
+        count++;
     pthread_mutex_unlock(&lane->lock);
+    while (count > 0)
+        bin_put(&own->bins[size_class], lane, size_class, more[--count]);
     return r;
 }
 
-/* From what this thread has at hand: its bin, the lane, and the lane again with everything that lies in other
- * bins. */
+/* From what this thread has at hand: its bin, what others put into the transfer, the lane, and the lane again
+ * with everything that lies in other bins and sizes. */
 static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
-    struct piece *piece = bin_take(&own->bins[size_class_of(size_bytes)], size_bytes);
+    unsigned size_class = size_class_of(size_bytes);
+
+    struct piece *piece = bin_take(&own->bins[size_class], own->lane, size_class, size_bytes);
     if (piece != NULL) {
         *ret_piece = piece;
         return 0;
     }
-    int r = take_from_lane(own, size_bytes, ret_piece);
+    int r = take_from_lane(own, size_class, size_bytes, ret_piece);
     if (r != -ENOSPC)
         return r;
-    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++)
-        bin_flush(own, size_class, 0);
-    return take_from_lane(own, size_bytes, ret_piece);
+    for (unsigned other = 0; other < SIZE_CLASSES; other++)
+        bin_flush(&own->bins[other], own->lane);
+    pthread_mutex_lock(&own->lane->lock);
+    lane_flush_transfer_locked(own->lane, false);
+    pthread_mutex_unlock(&own->lane->lock);
+    return take_from_lane(own, size_class, size_bytes, ret_piece);
 }
 
 static struct thread_lane *own_lane(struct thread_cache *thread, struct lane *lane) {
@@ -151,11 +154,19 @@ static struct thread_lane *own_lane(struct thread_cache *thread, struct lane *la
     return own;
 }
 
-static int take(struct thread_cache *thread, struct lane *lane, uint64_t size_bytes,
+static void count_taken(struct thread_lane *own, const struct piece *piece, bool asked) {
+    count_up(asked ? &own->counters->misses : &own->counters->hits, 1);
+    count_up(&own->counters->taken_bytes, piece->capacity_bytes);
+}
+
+/* asked: the daemon, on the way. */
+static int take(struct thread_cache *thread, struct lane *lane, uint64_t size_bytes, bool asked,
                 struct piece **ret_piece) {
     thread_cache_enter(thread);
     struct thread_lane *own = own_lane(thread, lane);
     int r = own == NULL ? -ENOMEM : take_at_hand(own, size_bytes, ret_piece);
+    if (r == 0)
+        count_taken(own, *ret_piece, asked);
     thread_cache_leave(thread);
     return r;
 }
@@ -176,6 +187,8 @@ bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_byte
         own->touched = true;
         thread->last = own;
         r = take_at_hand(own, size_bytes, &piece);
+        if (r == 0)
+            count_taken(own, piece, false);
     }
     thread_cache_leave(thread);
     if (r == 0)
@@ -198,26 +211,55 @@ static void collect(struct cache *cache, const struct thread_cache *except, cons
     thread_caches_unlock();
 }
 
+/* Whether other threads' caches are looked into before the lane grows. For small pieces not every time: what
+ * lies there is on its way from one thread to another where one takes and another gives back, and with a
+ * little more memory it is there when it is needed. */
+static bool lane_may_collect(struct lane *lane, uint64_t size_bytes) {
+    pthread_mutex_lock(&lane->lock);
+    bool may = size_bytes > COLLECTS_BYTES_MAX || lane->collects < COLLECTS_MAX;
+    lane->collects++;
+    pthread_mutex_unlock(&lane->lock);
+    return may;
+}
+
 static uint64_t time_left_ns(uint64_t deadline_ns) {
     uint64_t now_ns = clock_now_ns();
     return deadline_ns == NS_FOREVER ? NS_FOREVER : deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 
-/* Leases an extent for a request: of the size that the lane is at, or just of the request's. */
+/* Leases an extent that the pool has room for at once: of the size that the lane is at, else of a smaller one
+ * that still serves more than this request. A pool that is short of long ranges, or about to grow, so costs a
+ * message for many small requests and not one for each; the lane begins next time where it got something now,
+ * and goes up again from there. EXHAUSTED when only the request's own size is left to be asked for. */
+static int lease_at_once(struct gpupool_client *client, struct lane *lane, uint64_t needed,
+                         struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    pthread_mutex_lock(&lane->lock);
+    uint64_t bytes = lane_extent_bytes_locked(lane, needed);
+    pthread_mutex_unlock(&lane->lock);
+    int r = GPUPOOL_E_EXHAUSTED;
+
+    while (bytes > needed) {
+        r = lease_acquire(client, lane->pool, bytes, GPUPOOL_NOW, ret_lease, ret_pool, ret_segment);
+        bool has_room = r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE;
+        if (has_room)
+            return r;
+        pthread_mutex_lock(&lane->lock);
+        bytes = lane_learn_locked(lane, bytes, false);
+        pthread_mutex_unlock(&lane->lock);
+    }
+    return GPUPOOL_E_EXHAUSTED;
+}
+
+/* Leases an extent for a request. */
 static int grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns) {
     uint64_t needed = size_class_round(size_bytes), freed = 0;
     struct proto_lease lease;
     struct segment *segment;
     struct pool pool;
 
-    pthread_mutex_lock(&lane->lock);
-    uint64_t wanted = lane_extent_bytes_locked(lane, needed);
-    pthread_mutex_unlock(&lane->lock);
-    int r = GPUPOOL_E_EXHAUSTED;
-    if (wanted != needed)
-        r = lease_acquire(client, lane->pool, wanted, GPUPOOL_NOW, &lease, &pool, &segment);
+    int r = lease_at_once(client, lane, needed, &lease, &pool, &segment);
     /* While this waits the daemon asks for idle memory, here too: the keeper answers. */
-    if (r == GPUPOOL_E_EXHAUSTED || r == GPUPOOL_E_TOO_LARGE)
+    if (r == GPUPOOL_E_EXHAUSTED)
         r = lease_acquire(client, lane->pool, needed, time_left_ns(deadline_ns), &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED) {
         /* There was no time to wait, or the keeper cannot: what lies idle here, for other streams and in
@@ -228,6 +270,7 @@ static int grow(struct gpupool_client *client, struct lane *lane, uint64_t size_
     if (r < 0)
         return r;
     pthread_mutex_lock(&lane->lock);
+    lane_learn_locked(lane, lease.capacity_bytes, true);
     r = lane_add_extent_locked(lane, lease.lease, lease.generation,
                                (char *)segment->memory + lease.offset_bytes, lease.capacity_bytes);
     pthread_mutex_unlock(&lane->lock);
@@ -248,17 +291,17 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
     if (r < 0)
         return r;
     struct thread_cache *thread = thread_cache_get(client, &cache->threads);
-    r = thread == NULL ? -ENOMEM : take(thread, lane, size_bytes, &piece);
-    if (r == -ENOSPC) {
+    r = thread == NULL ? -ENOMEM : take(thread, lane, size_bytes, false, &piece);
+    if (r == -ENOSPC && lane_may_collect(lane, size_bytes)) {
         collect(cache, thread, lane, false);
-        r = take(thread, lane, size_bytes, &piece);
+        r = take(thread, lane, size_bytes, false, &piece);
     }
     deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;
     while (r == -ENOSPC) { /* another thread may be quicker with what this one brings */
         r = grow(client, lane, size_bytes, deadline_ns);
         if (r < 0)
             return r;
-        r = take(thread, lane, size_bytes, &piece);
+        r = take(thread, lane, size_bytes, true, &piece);
     }
     if (r < 0)
         return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
@@ -275,11 +318,8 @@ void cache_put(struct gpupool_client *client, struct piece *piece) {
         thread_cache_enter(thread);
         own = own_lane(thread, piece->lane);
         if (own != NULL) {
-            unsigned size_class = piece->size_class;
-            bin_push(&own->bins[size_class], piece);
-            bin_flush(own, size_class,
-                      own->bins[size_class].count > bin_limit(size_class) ? bin_limit(size_class) / 2
-                                                                          : UINT32_MAX);
+            count_up(&own->counters->given_bytes, piece->capacity_bytes);
+            bin_put(&own->bins[piece->size_class], own->lane, piece->size_class, piece);
         }
         thread_cache_leave(thread);
     }
@@ -288,6 +328,20 @@ void cache_put(struct gpupool_client *client, struct piece *piece) {
         lane_give_locked(piece->lane, piece);
         pthread_mutex_unlock(&piece->lane->lock);
     }
+}
+
+void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes) {
+    struct thread_cache *thread = thread_cache_get(client, &client->cache.threads);
+
+    if (thread == NULL)
+        return;
+    thread_cache_enter(thread);
+    struct thread_lane *own = thread_cache_find(thread, lane);
+    if (own == NULL)
+        own = thread_cache_add(thread, lane);
+    if (own != NULL)
+        count_up(&own->counters->given_bytes, size_bytes);
+    thread_cache_leave(thread);
 }
 
 /* --- giving back to the daemon --- */
@@ -311,8 +365,10 @@ static void take_out(struct cache *cache, bool idle_only) {
         struct lane *lane = container_of(position, struct lane, link);
         pthread_mutex_lock(&lane->lock);
         bool spare = idle_only && lane->touched;
+        lane_flush_transfer_locked(lane, idle_only);
         if (idle_only)
             lane->touched = false;
+        lane->collects = 0;
         while (!spare && pending_reserve(cache) &&
                lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
             cache->pending_count++;
@@ -408,6 +464,7 @@ int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd
     sigset_t all, before;
 
     thread_cache_prepare();
+    counters_set_page(&cache->counters, client->page.memory);
     cache->decay_ns = decay_ns;
     cache->reclaim_fd = reclaim_fd;
     cache->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -6,16 +6,17 @@
  * that gives idle memory back to the daemon: after a time without use, and at once when the daemon asks
  * because others wait.
  *
- *   thread cache ──miss──▶ lane ──miss──▶ own, then other threads' caches of the lane ──miss──▶ an extent
- * from the daemon
+ *   thread cache ──miss──▶ transfer ──miss──▶ lane ──miss──▶ own, then other threads' caches of the lane
+ *                                                             ──miss──▶ an extent from the daemon
  *
  * Device memory comes back into the lane of its stream without waiting: the stream orders its next use. It
  * waits for the stream where that is not so: when it is released on another stream, on the per-thread default
  * stream (which is another one in each thread, under one name), and host memory, which the CPU may touch at
  * once. Before memory goes to the daemon all devices that this client uses are waited for.
  *
- * Locks, in this order: the list of lanes; the registry of thread caches; a thread cache; a lane. None is
- * held over an exchange with the daemon or a wait for a device, except the keeper's own.
+ * Locks, in this order: the list of lanes; the registry of thread caches; a thread cache; a lane; a lane's
+ * transfer, or the counters'. None is held over an exchange with the daemon or a wait for a device, except
+ * the keeper's own.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -33,6 +34,7 @@ struct cache {
     pthread_mutex_t lanes_lock;
     struct list lanes;
     struct list threads;       /* thread_cache.link */
+    struct counters counters;  /* where the threads count */
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct lane_part *pending; /* taken out of lanes and not released yet */
     size_t pending_count, pending_capacity;
@@ -68,6 +70,10 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
 
 /* Puts a buffer's piece, whose GPU work is done or ordered, into this thread's cache. */
 void cache_put(struct gpupool_client *client, struct piece *piece);
+
+/* Counts what leaves a buffer in another way than by cache_put: cut off, split off, or given back elsewhere.
+ */
+void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes);
 
 /* Gives idle memory back to the daemon: all, or that of lanes that were not used since the last call with
  * idle_only. *ret_bytes gets how much. 0, or what the driver or the daemon said. */
@@ -123,13 +129,11 @@ static inline bool cache_take_fast(struct gpupool_client *client, uint32_t pool,
     thread_cache_enter(cache);
     struct thread_lane *lane = cache->last;
     if (lane != NULL && cache_is_lane(lane->lane, pool, stream)) {
-        struct bin *bin = &lane->bins[size_class_of(size_bytes)];
-        struct piece *piece = bin->first;
-        if (piece != NULL && piece->capacity_bytes >= size_bytes) {
-            bin->first = piece->next;
-            bin->count--;
+        struct piece *piece = bin_pop(&lane->bins[size_class_of(size_bytes)], size_bytes);
+        if (piece != NULL) {
             lane->touched = true;
-            cache->hits++;
+            count_up(&lane->counters->hits, 1);
+            count_up(&lane->counters->taken_bytes, piece->capacity_bytes);
             cache_fill(ret_buffer, piece, size_bytes);
             hit = true;
         }
@@ -147,14 +151,11 @@ static inline bool cache_put_fast(struct gpupool_client *client, struct piece *p
         return false;
     thread_cache_enter(cache);
     struct thread_lane *lane = cache->last;
-    if (lane != NULL && lane->lane == piece->lane) {
-        struct bin *bin = &lane->bins[piece->size_class];
-        if (bin->count < bin_limit(piece->size_class)) {
-            piece->generation++;
-            bin_push(bin, piece);
-            lane->touched = true;
-            hit = true;
-        }
+    if (lane != NULL && lane->lane == piece->lane && bin_push(&lane->bins[piece->size_class], piece)) {
+        piece->generation++;
+        count_up(&lane->counters->given_bytes, piece->capacity_bytes);
+        lane->touched = true;
+        hit = true;
     }
     thread_cache_leave(cache);
     return hit;

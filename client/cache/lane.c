@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/units.h"
 #include "client/cache/pointer_map.h"
@@ -17,6 +18,14 @@
 #define EXTENT_SHARE     8u
 #define EXTENT_BYTES_MIN (2 * MIB)
 #define EXTENT_BYTES_MAX (256 * MIB)
+/* Where the pool has no room for so much, a 16th is tried: from 2 MiB to 8 KiB in two steps. */
+#define EXTENT_STEP 16u
+
+/* Memory that begins with a cache line of its own. */
+static void *zeroed_lines(size_t size) {
+    void *memory = aligned_alloc(CACHE_LINE_BYTES, size);
+    return memory == NULL ? NULL : memset(memory, 0, size);
+}
 
 /* Chunks outlive their lanes: they are never freed, only used again, so that a stale buffer of a client that
  * has closed still names a piece, whose generation says that the buffer is stale. */
@@ -47,13 +56,13 @@ static struct piece_chunk *chunk_get(void) {
     struct piece_chunk *chunk = atomic_exchange_explicit(&spare_chunks, NULL, memory_order_acquire);
 
     if (chunk == NULL)
-        return calloc(1, sizeof *chunk);
+        return zeroed_lines(sizeof *chunk);
     chunks_put(chunk->next);
     return chunk;
 }
 
 struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
-    struct lane *lane = calloc(1, sizeof *lane);
+    struct lane *lane = zeroed_lines(sizeof *lane);
     if (lane == NULL)
         return NULL;
     lane->owner = owner;
@@ -63,8 +72,10 @@ struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, voi
     lane->stream = stream;
     list_init(&lane->link);
     list_init(&lane->extents);
+    lane->extent_limit = EXTENT_BYTES_MAX;
     heap_init(&lane->heap);
     pthread_mutex_init(&lane->lock, NULL);
+    transfer_init(&lane->transfer);
     return lane;
 }
 
@@ -93,6 +104,7 @@ struct lane *lane_free(struct lane *lane) {
         for (unsigned i = 0; i < PIECES_IN_CHUNK; i++)
             piece_orphan(&chunk->pieces[i]);
     chunks_put(lane->piece_chunks);
+    transfer_deinit(&lane->transfer);
     heap_deinit(&lane->heap);
     pthread_mutex_destroy(&lane->lock);
     free(lane);
@@ -159,6 +171,25 @@ void lane_give_locked(struct lane *lane, struct piece *piece) {
     piece_put(lane, piece);
 }
 
+void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine) {
+    if (magazine == NULL)
+        return;
+    for (uint32_t i = 0; i < magazine->count; i++)
+        lane_give_locked(lane, magazine->pieces[i]);
+    magazine->count = 0;
+}
+
+void lane_flush_transfer_locked(struct lane *lane, bool idle_only) {
+    struct magazine *magazine;
+    unsigned size_class = 0;
+
+    while ((magazine = transfer_drain(&lane->transfer, idle_only, &size_class)) != NULL) {
+        lane_give_magazine_locked(lane, magazine);
+        transfer_recycle(&lane->transfer, magazine);
+    }
+    transfer_shrink(&lane->transfer);
+}
+
 int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generation, char *memory,
                            uint64_t size_bytes) {
     struct extent *extent = calloc(1, sizeof *extent);
@@ -176,6 +207,7 @@ int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generatio
     extent->size_bytes = size_bytes;
     list_append(&lane->extents, &extent->link);
     lane->touched = true;
+    lane->collects = 0;
     return 0;
 }
 
@@ -186,7 +218,17 @@ uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) 
         bytes = EXTENT_BYTES_MIN;
     if (bytes > EXTENT_BYTES_MAX)
         bytes = EXTENT_BYTES_MAX;
+    if (bytes > lane->extent_limit)
+        bytes = lane->extent_limit;
     return size_bytes > bytes ? size_bytes : bytes;
+}
+
+uint64_t lane_learn_locked(struct lane *lane, uint64_t size_bytes, bool has_room) {
+    if (!has_room)
+        lane->extent_limit = size_bytes / EXTENT_STEP / HEAP_GRANULE * HEAP_GRANULE;
+    else if (lane->extent_limit < size_bytes * EXTENT_STEP)
+        lane->extent_limit = size_bytes * EXTENT_STEP;
+    return lane->extent_limit;
 }
 
 int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes) {

@@ -15,31 +15,33 @@
  * A part of an extent that went back to the daemon is absent: taken in the heap by nobody. An extent ends
  * when all of it is absent.
  *
- * Locking: each lane has a lock; functions named _locked want it held.
+ * Locking: each lane has a lock; functions named _locked want it held. The transfer has its own, after it.
  */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/cache/transfer.h"
 #include "heap/heap.h"
 
+struct counters;
 struct lane;
 
 struct piece {
-    /* what a hit reads: one cache line */
-    struct piece *next; /* in a thread's bin, or spare */
+    /* what a hit reads: one cache line, which goes from the thread that gave to the thread that takes */
+    _Alignas(CACHE_LINE_BYTES) struct piece *next; /* spare */
     char *memory;
     uint64_t capacity_bytes;
     uint64_t generation; /* odd: a buffer is out */
     struct lane *lane;
     uint64_t lease; /* the extent's, or its own once it was split off */
     uint32_t size_class;
-    bool split_off; /* shared: it has a lease of its own, and ends with its buffer */
-    bool mapped;    /* it is in the pointer map, under its memory */
+    bool split_off;              /* shared: it has a lease of its own, and ends with its buffer */
+    bool mapped;                 /* it is in the pointer map, under its memory */
     uint64_t pointer_generation; /* under which it was handed out as a pointer */
-    /* the lane's */
-    uint64_t lease_generation;
+    /* the lane's: another line */
+    _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;
     struct heap_range *range;
     struct extent *extent;
 };
@@ -61,18 +63,25 @@ struct lane_part {
 };
 
 struct lane {
+    /* what a hit reads, and nobody writes */
     void *owner; /* the client; only compared and handed on */
     uint32_t pool;
     uint32_t kind; /* enum gpupool_pool_kind */
     int device;
     void *stream;
-    struct list link; /* in the cache's list; lanes stay until the client closes */
-    pthread_mutex_t lock;
+    struct list link;          /* in the cache's list; lanes stay until the client closes */
+    struct counters *counters; /* where its threads count; NULL: nowhere */
+    /* what who has the lock writes */
+    _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
     struct heap heap;
     struct list extents;
-    bool touched; /* used since the last look of the decay */
+    uint64_t extent_limit; /* what the pool seems to have room for */
+    bool touched;          /* used since the last look of the decay */
+    unsigned collects;     /* how often other threads' caches were emptied for it, since it grew last */
     struct piece *spare_pieces;
     void *piece_chunks;
+    /* magazines between threads, under a lock of its own */
+    _Alignas(CACHE_LINE_BYTES) struct transfer transfer;
 };
 
 /* Returns NULL without memory. */
@@ -87,13 +96,24 @@ int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_
 /* Gives a piece back. */
 void lane_give_locked(struct lane *lane, struct piece *piece);
 
+/* Gives the pieces of a magazine back, which is empty then. Accepts NULL. */
+void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine);
+
+/* Gives back what lies in the transfer: all, or with idle_only that of size classes which did not go through
+ * there since the last call with it. */
+void lane_flush_transfer_locked(struct lane *lane, bool idle_only);
+
 /* Adds an extent: a lease of its own. Returns 0 or -ENOMEM. */
 int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generation, char *memory,
                            uint64_t size_bytes);
 
 /* How large an extent should be for a request of a size: grows with what the lane has, so that a process that
- * uses much asks seldom; large requests get what they ask for. */
+ * uses much asks seldom; large requests get what they ask for. Not larger than what the pool seems to have.
+ */
 uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes);
+
+/* Notes that the pool had room for an extent of a size, or had not. Returns what to ask for next. */
+uint64_t lane_learn_locked(struct lane *lane, uint64_t size_bytes, bool has_room);
 
 /* Cuts the tail of a piece off and gives it back to the lane. Returns 0 or -ENOMEM. */
 int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes);

@@ -5,6 +5,7 @@
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -36,11 +37,16 @@ void thread_caches_unlock(void) {
     pthread_mutex_unlock(&registry);
 }
 
-static void thread_lanes_free(struct thread_cache *cache) {
+/* With keep_lines in a forked child: the page is not there, and the lock may be another thread's. */
+static void thread_lanes_free(struct thread_cache *cache, bool keep_lines) {
     while (cache->lanes != NULL) {
-        struct thread_lane *lane = cache->lanes;
-        cache->lanes = lane->next;
-        free(lane);
+        struct thread_lane *own = cache->lanes;
+        cache->lanes = own->next;
+        for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++)
+            bin_deinit(&own->bins[size_class]);
+        if (own->has_line && !keep_lines)
+            counters_give(own->lane->counters, own->counters);
+        free(own);
     }
     cache->last = NULL;
 }
@@ -59,7 +65,7 @@ static void on_thread_exit(void *argument) {
             thread_cache_leave(cache);
             list_remove(&cache->link);
         }
-        thread_lanes_free(cache);
+        thread_lanes_free(cache, false);
         pthread_mutex_destroy(&cache->lock);
         free(cache);
         cache = next;
@@ -72,7 +78,7 @@ static void on_thread_exit(void *argument) {
 static void after_fork_in_child(void) {
     for (struct thread_cache *cache = thread_caches; cache != NULL; cache = cache->next_of_thread) {
         list_remove(&cache->link);
-        thread_lanes_free(cache);
+        thread_lanes_free(cache, true);
         cache->client = NULL;
     }
     pthread_mutex_unlock(&registry);
@@ -108,9 +114,10 @@ struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list
     }
     cache = unused;
     if (cache == NULL) {
-        cache = calloc(1, sizeof *cache);
+        cache = aligned_alloc(CACHE_LINE_BYTES, sizeof *cache);
         if (cache == NULL)
             return NULL;
+        memset(cache, 0, sizeof *cache);
         pthread_mutex_init(&cache->lock, NULL);
         list_init(&cache->link);
         cache->next_of_thread = thread_caches;
@@ -158,29 +165,30 @@ void thread_cache_part(struct thread_cache *cache) {
     pthread_mutex_unlock(&cache->lock);
 }
 
+/* The line that the thread has for a pool already. NULL: none. */
+static struct proto_counters *find_counters(const struct thread_cache *cache, uint32_t pool) {
+    for (const struct thread_lane *own = cache->lanes; own != NULL; own = own->next)
+        if (own->has_line && own->lane->pool == pool)
+            return own->counters;
+    return NULL;
+}
+
 struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *lane) {
-    struct thread_lane *added = calloc(1, sizeof *added);
+    struct thread_lane *added = aligned_alloc(CACHE_LINE_BYTES, sizeof *added);
     if (added == NULL)
         return NULL;
+    memset(added, 0, sizeof *added);
     added->lane = lane;
+    added->counters = find_counters(cache, lane->pool);
+    if (added->counters == NULL && lane->counters != NULL) {
+        added->counters = counters_take(lane->counters, lane->pool);
+        added->has_line = added->counters != NULL;
+    }
+    if (added->counters == NULL)
+        added->counters = &added->own_counters;
     added->next = cache->lanes;
     cache->lanes = added;
     return added;
-}
-
-void bin_flush(struct thread_lane *lane, unsigned size_class, uint32_t keep) {
-    struct bin *bin = &lane->bins[size_class];
-
-    if (bin->count <= keep)
-        return;
-    pthread_mutex_lock(&lane->lane->lock);
-    while (bin->count > keep) {
-        struct piece *piece = bin->first;
-        bin->first = piece->next;
-        bin->count--;
-        lane_give_locked(lane->lane, piece);
-    }
-    pthread_mutex_unlock(&lane->lane->lock);
 }
 
 void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only) {
@@ -191,7 +199,7 @@ void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, boo
         if (idle_only)
             own->touched = false;
         for (unsigned size_class = 0; (idle || !idle_only) && size_class < SIZE_CLASSES; size_class++)
-            bin_flush(own, size_class, 0);
+            bin_flush(&own->bins[size_class], own->lane);
     }
 }
 
@@ -201,7 +209,7 @@ void thread_caches_detach(struct list *caches) {
         struct thread_cache *cache = container_of(position, struct thread_cache, link);
         thread_cache_visit(cache);
         list_remove(position);
-        thread_lanes_free(cache);
+        thread_lanes_free(cache, false);
         cache->client = NULL;
         thread_cache_part(cache);
     }

@@ -21,30 +21,31 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/cache/bin.h"
+#include "client/cache/counters.h"
 #include "client/cache/lane.h"
 #include "client/cache/size_class.h"
 
 struct gpupool_client;
 
-struct bin {
-    struct piece *first;
-    uint32_t count;
-};
-
-/* The pieces of one lane. */
+/* The pieces of one lane, and where the thread counts what it does with them. */
 struct thread_lane {
     struct lane *lane;
     struct thread_lane *next;
-    bool touched; /* used since the last look of the decay */
+    struct proto_counters *counters; /* the page's, shared by lanes of one pool, or its own; written by the
+                                        owner alone */
+    bool touched;                    /* used since the last look of the decay */
+    bool has_line;                   /* one of the page's, to be given back */
     struct bin bins[SIZE_CLASSES];
+    _Alignas(CACHE_LINE_BYTES) struct proto_counters own_counters; /* where nobody looks */
 };
 
 struct thread_cache {
-    /* the owner's */
-    _Atomic(struct gpupool_client *) client; /* changed under the registry's lock; NULL: none */
-    struct thread_lane *last;                /* the lane used last, found first */
+    /* the owner's, on a cache line that is nobody else's */
+    _Alignas(CACHE_LINE_BYTES) _Atomic(struct gpupool_client *)
+        client;               /* changed under the registry's lock; NULL: none */
+    struct thread_lane *last; /* the lane used last, found first */
     struct thread_lane *lanes;
-    uint64_t hits;
     struct thread_cache *next_of_thread;
     /* the lock */
     atomic_bool inside;  /* the owner is */
@@ -98,20 +99,6 @@ static inline struct thread_lane *thread_cache_find(struct thread_cache *cache, 
 
 /* Adds a lane. Returns NULL without memory. Inside. */
 struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *lane);
-
-/* How many pieces of a class a thread keeps: the larger, the fewer. */
-static inline uint32_t bin_limit(unsigned size_class) {
-    return size_class < 64 ? 64 : size_class < 96 ? 16 : 4; /* up to 512 KiB, 8 MiB, any */
-}
-
-static inline void bin_push(struct bin *bin, struct piece *piece) {
-    piece->next = bin->first;
-    bin->first = piece;
-    bin->count++;
-}
-
-/* Gives pieces of a bin back to the lane until keep are left. Inside; takes the lane's lock. */
-void bin_flush(struct thread_lane *lane, unsigned size_class, uint32_t keep);
 
 /* Gives all pieces back, of one lane (or of all: NULL); with idle_only those of lanes not touched since the
  * last call with it. Inside or visiting. */

@@ -17,7 +17,8 @@
 
 /* --- threads --- */
 
-#define CROWD 32u
+#define CROWD       32u
+#define WARM_ROUNDS 100u /* until the process has what it takes for memory to be on its way */
 
 struct consumer {
     struct gpupool_client *client;
@@ -59,7 +60,7 @@ static void produce_and_consume(unsigned kind) {
         }
         pthread_barrier_wait(&consumer.full);
         pthread_barrier_wait(&consumer.empty);
-        if (round == 20) {
+        if (round == WARM_ROUNDS) {
             acquires = daemon_sum(&daemon_, "acquires");
             releases = daemon_sum(&daemon_, "releases");
         }

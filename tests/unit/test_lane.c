@@ -51,6 +51,12 @@ void *__wrap_malloc(size_t size) {
     return allocation_fails() ? NULL : __real_malloc(size);
 }
 
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+    return allocation_fails() ? NULL : __real_aligned_alloc(alignment, size);
+}
+
 /* --- size classes --- */
 
 static void check_size(uint64_t size_bytes) {

@@ -58,11 +58,31 @@ static void client_deinit(struct false_client *client) {
     free(client->memory);
 }
 
+static void flush_transfer(struct false_client *client, bool idle_only) {
+    pthread_mutex_lock(&client->lane->lock);
+    lane_flush_transfer_locked(client->lane, idle_only);
+    pthread_mutex_unlock(&client->lane->lock);
+}
+
 static bool everything_is_back(struct false_client *client) {
+    flush_transfer(client, false);
     return lane_is_valid(client->lane) && lane_free_bytes(client->lane) == EXTENT_BYTES;
 }
 
-/* As the client library takes and puts: the fast way, then the lane. False: nothing there (or wrong). */
+/* Goes in, to leave with thread_cache_leave. */
+static struct thread_lane *enter(struct false_client *client, struct thread_cache *cache) {
+    thread_cache_enter(cache);
+    struct thread_lane *own = thread_cache_find(cache, client->lane);
+    if (own == NULL)
+        own = thread_cache_add(cache, client->lane);
+    if (own != NULL) {
+        own->touched = true;
+        cache->last = own;
+    }
+    return own;
+}
+
+/* As the client library takes and puts: the fast way, then the slow one. False: nothing there (or wrong). */
 static bool buffer_take(struct false_client *client, uint64_t size_bytes, struct gpupool_buffer *ret_buffer) {
     struct piece *piece = NULL;
 
@@ -73,15 +93,12 @@ static bool buffer_take(struct false_client *client, uint64_t size_bytes, struct
         return false;
     if (cache_take_fast(address_of(client), POOL, size_bytes, NULL, ret_buffer)) /* it is in front now */
         return true;
-    thread_cache_enter(cache);
-    struct thread_lane *own = thread_cache_find(cache, client->lane);
-    if (own == NULL)
-        own = thread_cache_add(cache, client->lane);
+    struct thread_lane *own = enter(client, cache);
     if (own != NULL) {
-        own->touched = true;
-        cache->last = own;
+        unsigned size_class = size_class_of(size_bytes);
+        piece = bin_take(&own->bins[size_class], own->lane, size_class, size_bytes);
         pthread_mutex_lock(&client->lane->lock);
-        if (lane_take_locked(client->lane, size_class_round(size_bytes), &piece) < 0)
+        if (piece == NULL && lane_take_locked(client->lane, size_class_round(size_bytes), &piece) < 0)
             piece = NULL;
         pthread_mutex_unlock(&client->lane->lock);
     }
@@ -99,6 +116,14 @@ static void buffer_put(struct false_client *client, struct gpupool_buffer *buffe
     if (cache_put_fast(address_of(client), piece))
         return;
     piece->generation++;
+    struct thread_cache *cache = thread_cache_get(address_of(client), &client->caches);
+    struct thread_lane *own = cache != NULL ? enter(client, cache) : NULL;
+    if (own != NULL)
+        bin_put(&own->bins[piece->size_class], own->lane, piece->size_class, piece);
+    if (cache != NULL)
+        thread_cache_leave(cache);
+    if (own != NULL)
+        return;
     pthread_mutex_lock(&piece->lane->lock);
     lane_give_locked(piece->lane, piece);
     pthread_mutex_unlock(&piece->lane->lock);
@@ -152,7 +177,7 @@ static void *owner_main(void *argument) {
             owner->wrong = owner->wrong || !mark(&held[i], owner->number, 0);
             buffer_put(owner->client, &held[i]);
         }
-    owner->hits = thread_caches != NULL ? thread_caches->hits : 0;
+    owner->hits = thread_caches != NULL ? thread_caches->last->counters->hits : 0;
     return NULL;
 }
 
@@ -172,6 +197,7 @@ static void visit_all(struct false_client *client, bool idle_only, _Atomic uint6
         atomic_fetch_add(visits, 1);
     }
     thread_caches_unlock();
+    flush_transfer(client, idle_only);
 }
 
 static void *visitor_main(void *argument) {
@@ -274,7 +300,9 @@ static void *use_two_clients(void *argument) {
             return argument;
         buffer_put(&clients[1], &buffers[1]);
         thread_cache_get(address_of(&clients[0]), &clients[0].caches);
-        if (!cache_put_fast(address_of(&clients[0]), cache_piece(&buffers[0])))
+        if (round == 0) /* there is no magazine yet */
+            buffer_put(&clients[0], &buffers[0]);
+        else if (!cache_put_fast(address_of(&clients[0]), cache_piece(&buffers[0])))
             return argument;
     }
     for (unsigned i = 0; i < 2; i++)
@@ -375,32 +403,156 @@ static void what_was_used_since_the_last_look_stays(void **state) {
     client_deinit(&client);
 }
 
-static void a_full_bin_takes_no_more_the_fast_way(void **state) {
-    struct gpupool_buffer buffers[80];
+#define MANY 100u
+
+static void a_full_bin_hands_whole_magazines_on(void **state) {
+    struct gpupool_buffer buffers[MANY];
     struct false_client client;
-    unsigned fast = 0;
+    unsigned fast = 0, capacity = transfer_capacity(0);
 
     (void)state;
     client_init(&client);
-    for (unsigned i = 0; i < 80; i++)
+    for (unsigned i = 0; i < MANY; i++)
         assert_true(buffer_take(&client, 512, &buffers[i]));
-    for (unsigned i = 0; i < 80; i++) {
+    for (unsigned i = 0; i < MANY; i++) {
         if (cache_put_fast(address_of(&client), cache_piece(&buffers[i])))
             fast++;
         else
             buffer_put(&client, &buffers[i]);
     }
-    assert_int_equal(fast, bin_limit(0));
-    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - fast * 512);
+    /* once for each magazine there was no room */
+    assert_int_equal(fast, MANY - (MANY + capacity - 1) / capacity);
+    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - MANY * 512);
     struct thread_lane *own = thread_cache_find(thread_caches, client.lane);
+    const struct transfer_stack *stack = &client.lane->transfer.stacks[0];
+    assert_true(stack->count > 0);
+    assert_int_equal(bin_count(&own->bins[0]) + stack->count * capacity, MANY);
+    /* The fast way finds all that is in the bin, both magazines. */
+    for (fast = 0; cache_take_fast(address_of(&client), POOL, 512, NULL, &buffers[fast]); fast++) {
+    }
+    assert_int_equal(fast + stack->count * capacity, MANY);
+    assert_int_equal(bin_count(&own->bins[0]), 0);
+    while (fast-- > 0)
+        buffer_put(&client, &buffers[fast]);
     thread_cache_enter(thread_caches);
-    bin_flush(own, 0, 10);
-    assert_int_equal(own->bins[0].count, 10);
-    bin_flush(own, 0, 10); /* has no more than that */
+    bin_flush(&own->bins[0], own->lane);
     thread_cache_leave(thread_caches);
-    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - 10 * 512);
-    assert_true(lane_is_valid(client.lane));
+    assert_int_equal(bin_count(&own->bins[0]), 0);
+    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - stack->count * capacity * 512);
+    assert_true(everything_is_back(&client));
     client_deinit(&client);
+}
+
+/* Takes what another thread gave. */
+struct taker {
+    struct false_client *client;
+    unsigned count;
+    bool wrong;
+};
+
+static void *take_what_was_given(void *argument) {
+    struct taker *taker = argument;
+    struct gpupool_buffer buffers[MANY];
+    uint64_t free_bytes = lane_free_bytes(taker->client->lane);
+
+    for (unsigned i = 0; i < taker->count; i++) {
+        taker->wrong = taker->wrong || !buffer_take(taker->client, 512, &buffers[i]) ||
+                       !mark(&buffers[i], 0, 77) || lane_free_bytes(taker->client->lane) != free_bytes;
+    }
+    for (unsigned i = 0; i < taker->count; i++) {
+        taker->wrong = taker->wrong || !mark(&buffers[i], 77, 0);
+        buffer_put(taker->client, &buffers[i]);
+    }
+    return NULL;
+}
+
+static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
+    struct gpupool_buffer buffers[MANY];
+    struct false_client client;
+    pthread_t thread;
+
+    (void)state;
+    client_init(&client);
+    for (unsigned i = 0; i < MANY; i++)
+        assert_true(buffer_take(&client, 512, &buffers[i]));
+    for (unsigned i = 0; i < MANY; i++)
+        buffer_put(&client, &buffers[i]);
+    struct taker taker = {.client = &client};
+    taker.count = client.lane->transfer.stacks[0].count * transfer_capacity(0);
+    assert_true(taker.count > 0);
+    assert_int_equal(pthread_create(&thread, NULL, take_what_was_given, &taker), 0);
+    pthread_join(thread, NULL);
+    assert_false(taker.wrong);
+    thread_cache_enter(thread_caches);
+    thread_cache_flush(thread_caches, NULL, false);
+    thread_cache_leave(thread_caches);
+    assert_true(everything_is_back(&client));
+    client_deinit(&client);
+}
+
+/* Pieces of a large class are of different sizes: one that is too small serves nobody, and hides none. */
+static void a_large_piece_is_taken_by_whom_it_is_large_enough_for(void **state) {
+    const uint64_t smaller = MIB + 512, larger = MIB + 64 * KIB; /* of one class */
+    struct gpupool_buffer buffers[2], again;
+    struct false_client client;
+
+    (void)state;
+    assert_int_equal(size_class_of(smaller), size_class_of(larger));
+    client_init(&client);
+    assert_true(buffer_take(&client, larger, &buffers[0]));
+    assert_true(buffer_take(&client, smaller, &buffers[1]));
+    const void *data = buffers[0].data;
+    buffer_put(&client, &buffers[0]);
+    buffer_put(&client, &buffers[1]); /* on top */
+    assert_false(cache_take_fast(address_of(&client), POOL, larger, NULL, &again));
+    assert_true(buffer_take(&client, larger, &again));
+    assert_ptr_equal(again.data, data);
+    assert_true(buffer_take(&client, smaller, &buffers[1]));
+    buffer_put(&client, &buffers[1]);
+    buffer_put(&client, &again);
+    thread_cache_enter(thread_caches);
+    thread_cache_flush(thread_caches, NULL, false);
+    thread_cache_leave(thread_caches);
+    assert_true(everything_is_back(&client));
+    client_deinit(&client);
+}
+
+/* --- counters --- */
+
+static void what_is_taken_and_not_given_back_is_in_use(void **state) {
+    struct gpupool_buffer buffers[3];
+    struct false_client client;
+    struct proto_page *page = calloc(1, sizeof *page);
+    struct counters *counters = calloc(1, sizeof *counters);
+    const struct proto_counters *line = &page->counters[0];
+
+    (void)state;
+    client_init(&client);
+    counters_init(counters);
+    counters_set_page(counters, page);
+    client.lane->counters = counters;
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(buffer_take(&client, 600, &buffers[i]));
+    for (unsigned i = 0; i < 3; i++)
+        buffer_put(&client, &buffers[i]);
+    assert_int_equal(line->pool, POOL);
+    /* by the fast ways only, for the slow ones here are the test's own */
+    uint64_t hits = line->hits, taken = line->taken_bytes, given = line->given_bytes;
+    assert_true(cache_take_fast(address_of(&client), POOL, 600, NULL, &buffers[0]));
+    assert_true(cache_take_fast(address_of(&client), POOL, 1, NULL, &buffers[1]) == false);
+    assert_int_equal(line->hits, hits + 1);
+    assert_int_equal(line->taken_bytes, taken + 1024);
+    assert_int_equal(line->given_bytes, given);
+    assert_true(cache_put_fast(address_of(&client), cache_piece(&buffers[0])));
+    assert_int_equal(line->given_bytes, given + 1024);
+    assert_int_equal(line->misses, 0);
+    thread_caches_detach(&client.caches);
+    assert_false(counters->taken[0]);
+    assert_int_equal(line->taken_bytes, taken + 1024); /* the next one goes on with them */
+    client_deinit(&client);
+    counters_deinit(counters);
+    free(counters);
+    free(page);
 }
 
 static int lock_with_the_mutex(void **state) {
@@ -428,7 +580,10 @@ int main(void) {
         BOTH_WAYS(two_clients_of_a_thread_have_a_cache_each),
         BOTH_WAYS(a_client_that_closes_leaves_nothing_in_a_living_thread),
         BOTH_WAYS(what_was_used_since_the_last_look_stays),
-        BOTH_WAYS(a_full_bin_takes_no_more_the_fast_way),
+        BOTH_WAYS(a_full_bin_hands_whole_magazines_on),
+        BOTH_WAYS(what_one_thread_gives_another_takes_by_the_magazine),
+        BOTH_WAYS(a_large_piece_is_taken_by_whom_it_is_large_enough_for),
+        BOTH_WAYS(what_is_taken_and_not_given_back_is_in_use),
     };
     thread_cache_prepare();
     thread_cache_prepare();

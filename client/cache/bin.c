@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/bin.h"
+
+#include <stdlib.h>
+
+static struct piece *magazine_take(struct magazine *magazine, uint64_t size_bytes) {
+    if (magazine == NULL)
+        return NULL;
+    for (uint32_t i = magazine->count; i-- > 0;) {
+        struct piece *piece = magazine->pieces[i];
+        if (piece->capacity_bytes < size_bytes)
+            continue;
+        magazine->pieces[i] = magazine->pieces[--magazine->count];
+        return piece;
+    }
+    return NULL;
+}
+
+/* Has a magazine with pieces in the place of one without. False: both here have some, though too small ones.
+ */
+static bool bin_load(struct bin *bin, struct lane *lane, unsigned size_class) {
+    if (!magazine_is_empty(bin->loaded))
+        bin_swap(bin);
+    if (!magazine_is_empty(bin->loaded))
+        return false;
+    struct magazine *full = transfer_take(&lane->transfer, size_class, bin->loaded);
+    if (full == NULL)
+        return false;
+    bin->loaded = full;
+    for (uint32_t i = 0; i < BIN_AHEAD && i < full->count; i++)
+        bin_prefetch(full->pieces[full->count - 1 - i]);
+    return true;
+}
+
+struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, uint64_t size_bytes) {
+    struct piece *piece = magazine_take(bin->loaded, size_bytes);
+
+    if (piece == NULL)
+        piece = magazine_take(bin->spare, size_bytes);
+    if (piece == NULL && bin_load(bin, lane, size_class))
+        piece = magazine_take(bin->loaded, size_bytes);
+    return piece;
+}
+
+static void give_magazine(struct lane *lane, struct magazine *magazine) {
+    if (magazine_is_empty(magazine))
+        return;
+    pthread_mutex_lock(&lane->lock);
+    lane_give_magazine_locked(lane, magazine);
+    pthread_mutex_unlock(&lane->lock);
+}
+
+void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct piece *piece) {
+    if (bin_push(bin, piece))
+        return;
+    /* Both are full, or not there yet: the one that is spare goes. */
+    struct magazine *empty = transfer_put(&lane->transfer, size_class, bin->spare);
+    if (empty != NULL && empty == bin->spare)
+        give_magazine(lane, empty);
+    bin->spare = bin->loaded;
+    bin->loaded = empty;
+    if (bin_push(bin, piece))
+        return;
+    pthread_mutex_lock(&lane->lock); /* no memory for a magazine */
+    lane_give_locked(lane, piece);
+    pthread_mutex_unlock(&lane->lock);
+}
+
+void bin_flush(struct bin *bin, struct lane *lane) {
+    give_magazine(lane, bin->loaded);
+    give_magazine(lane, bin->spare);
+}
+
+void bin_deinit(struct bin *bin) {
+    free(bin->loaded);
+    free(bin->spare);
+    *bin = (struct bin){0};
+}
+
+uint32_t bin_count(const struct bin *bin) {
+    return (bin->loaded != NULL ? bin->loaded->count : 0) + (bin->spare != NULL ? bin->spare->count : 0);
+}

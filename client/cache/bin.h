@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_BIN_H
+#define CLIENT_CACHE_BIN_H
+/*
+ * A bin: what one thread has at hand of one lane and one size class, in two magazines (transfer.h). Taking
+ * and putting is done at the top of the one that is loaded; when it is empty or full the spare one takes its
+ * place, and when that does not help either, one of them is exchanged at the lane's transfer. With two, at
+ * least a whole magazine of pieces comes or goes between two exchanges, however a thread goes back and forth.
+ *
+ * Pieces of small classes are all of their class's size; a piece of a large class may be smaller than a
+ * request of the same class (size_class.h).
+ *
+ * Owned by a thread cache, and used by who is in there. The magazines are the bin's; it starts with none.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/cache/lane.h"
+
+struct bin {
+    struct magazine *loaded, *spare;
+};
+
+/* How many pieces before its turn a piece's cache line is asked for: the line may come from another core, for
+ * 50 to 100 ns, and a pair takes 10 to 20. */
+#define BIN_AHEAD 4u
+
+/* The line will be written: the generation changes with each use. Where a processor does not know the
+ * instruction it is none (Intel's manual, PREFETCHW). */
+static inline void bin_prefetch(const struct piece *piece) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)piece));
+#else
+    __builtin_prefetch(piece, 1);
+#endif
+}
+
+static inline bool magazine_is_empty(const struct magazine *magazine) {
+    return magazine == NULL || magazine->count == 0;
+}
+
+static inline bool magazine_is_full(const struct magazine *magazine) {
+    return magazine == NULL || magazine->count == magazine->capacity;
+}
+
+static inline void bin_swap(struct bin *bin) {
+    struct magazine *loaded = bin->loaded;
+    bin->loaded = bin->spare;
+    bin->spare = loaded;
+}
+
+/* The piece on top. NULL when there is none, or it is too small. */
+static inline struct piece *bin_pop(struct bin *bin, uint64_t size_bytes) {
+    if (__builtin_expect(magazine_is_empty(bin->loaded), 0)) {
+        if (magazine_is_empty(bin->spare))
+            return NULL;
+        bin_swap(bin);
+    }
+    struct magazine *magazine = bin->loaded;
+    uint32_t top = magazine->count - 1;
+    struct piece *piece = magazine->pieces[top];
+    if (piece->capacity_bytes < size_bytes)
+        return NULL;
+    magazine->count = top;
+    if (top >= BIN_AHEAD)
+        bin_prefetch(magazine->pieces[top - BIN_AHEAD]);
+    return piece;
+}
+
+/* False: there is no room. */
+static inline bool bin_push(struct bin *bin, struct piece *piece) {
+    if (__builtin_expect(magazine_is_full(bin->loaded), 0)) {
+        if (magazine_is_full(bin->spare))
+            return false;
+        bin_swap(bin);
+    }
+    struct magazine *magazine = bin->loaded;
+    magazine->pieces[magazine->count++] = piece;
+    return true;
+}
+
+/* A piece that is large enough, from here or from the transfer. NULL: none. Takes the transfer's lock. */
+struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, uint64_t size_bytes);
+
+/* Puts a piece here, and what there is no room for into the transfer, else into the lane. Takes their locks.
+ */
+void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct piece *piece);
+
+/* Gives all pieces to the lane. Takes its lock. */
+void bin_flush(struct bin *bin, struct lane *lane);
+
+/* Frees the magazines, whatever is in them. */
+void bin_deinit(struct bin *bin);
+
+/* How many pieces are here. */
+uint32_t bin_count(const struct bin *bin);
+
+#endif

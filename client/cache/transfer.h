@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_TRANSFER_H
+#define CLIENT_CACHE_TRANSFER_H
+/*
+ * Magazines, and the transfer of a lane: how pieces that one thread gives back reach the thread that takes.
+ *
+ * A magazine is an array of pieces of one size class. A thread's bin has two (thread_cache.h); when both are
+ * full one of them goes to the transfer, whole, and when both are empty a full one comes from it: a change of
+ * pointers under a short lock, once for many pieces (Bonwick and Adams, Magazines and Vmem, USENIX 2001; the
+ * transfer is the depot there). The pieces themselves are not looked at on the way, so that their cache lines
+ * move once, from the thread that gave to the thread that takes, which asks for them ahead of time.
+ *
+ * What lies here is in no heap and cannot be joined with its neighbours; so it is bounded, by bytes and by
+ * magazines for each class, and lane_flush_transfer_locked gives it to the heap before the lane is said to
+ * have no room, and when it is idle.
+ *
+ * Locking: a lock of its own, a leaf. A magazine is its holder's: a bin's, or one that is on a stack here.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/cache/size_class.h"
+
+struct piece;
+
+#define CACHE_LINE_BYTES 64u
+
+/* Makes a magazine four cache lines. */
+#define MAGAZINE_PIECES 30u
+
+/* Of each class a magazine holds so many bytes, but two pieces, and one of those that are larger still: a
+ * thread keeps two magazines of a class to itself, and memory on a GPU is what users run out of. */
+#define MAGAZINE_BYTES      (2 * MIB)
+#define MAGAZINE_PAIR_BYTES (16 * MIB)
+
+/* Of each class the transfer holds so many bytes, but one magazine, and at most so many magazines. */
+#define TRANSFER_BYTES     (16 * MIB)
+#define TRANSFER_MAGAZINES 16u
+
+struct magazine {
+    struct magazine *next; /* on a stack */
+    uint32_t count;
+    uint32_t capacity; /* of the class that it was taken for */
+    struct piece *pieces[MAGAZINE_PIECES];
+};
+_Static_assert(sizeof(struct magazine) % CACHE_LINE_BYTES == 0, "magazines share no cache line");
+
+struct transfer_stack {
+    struct magazine *first;
+    uint32_t count;
+    bool touched; /* used since the last look of the decay */
+};
+
+struct transfer {
+    pthread_mutex_t lock;
+    struct magazine *empty; /* for the next one who needs one */
+    struct transfer_stack stacks[SIZE_CLASSES];
+};
+
+void transfer_init(struct transfer *transfer);
+/* Frees the magazines that are here, whatever is in them. */
+void transfer_deinit(struct transfer *transfer);
+
+/* How many pieces a magazine holds of a class, and how many magazines the transfer. */
+uint32_t transfer_capacity(unsigned size_class);
+uint32_t transfer_limit(unsigned size_class);
+
+/* Leaves a full magazine (or none: NULL) and takes an empty one away. Returns the full one itself where the
+ * class has its share: it is for the caller to empty. NULL without memory; then the full one is left all the
+ * same. */
+struct magazine *transfer_put(struct transfer *transfer, unsigned size_class, struct magazine *full);
+
+/* Takes a magazine with pieces away and leaves an empty one (or none: NULL). NULL when there is none; then
+ * the empty one stays the caller's. */
+struct magazine *transfer_take(struct transfer *transfer, unsigned size_class, struct magazine *empty);
+
+/* Takes one away from any class: from *class on, which then names it. With idle_only those of classes that
+ * were not used since the last call with it that came by. NULL when there is none left. */
+struct magazine *transfer_drain(struct transfer *transfer, bool idle_only, unsigned *size_class);
+
+/* Leaves an empty magazine. Accepts NULL. */
+void transfer_recycle(struct transfer *transfer, struct magazine *empty);
+
+/* Frees empty magazines that nobody needs. */
+void transfer_shrink(struct transfer *transfer);
+
+#endif
