@@ -18,6 +18,7 @@ from matplotlib import pyplot, ticker  # noqa: E402
 DOCS = pathlib.Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(DOCS.parent / "tests" / "bench" / "driver"))
+import cases  # noqa: E402
 import report  # noqa: E402
 from results import Results  # noqa: E402
 
@@ -32,10 +33,12 @@ OURS, THEIRS = ["#00695c", "#26a69a", "#80cbc4"], ["#e65100", "#5e35b1", "#75757
 
 
 def colours(subjects):
-    """Ours in shades of one colour, others each in another."""
+    """Ours in shades of one colour, others each in another: the same in every plot."""
+    subjects = list(dict.fromkeys(subjects))
     ours = [subject for subject in subjects if subject.startswith("gpupool")]
     theirs = [subject for subject in subjects if subject not in ours]
-    return {**dict(zip(ours, OURS)), **{subject: THEIRS[i % len(THEIRS)] for i, subject in enumerate(theirs)}}
+    return {**{subject: OURS[i % len(OURS)] for i, subject in enumerate(ours)},
+            **{subject: THEIRS[i % len(THEIRS)] for i, subject in enumerate(theirs)}}
 
 
 def save(figure, name):
@@ -45,20 +48,18 @@ def save(figure, name):
     return name
 
 
-def lines(results, case, parameter, value, name, labels, logarithmic_x=True, parameter_text=str, scale=1.0):
+def lines(results, palette, case, parameter, value, name, labels, parameter_text=str, scale=1.0):
     """A line a subject over a parameter; nothing where the run has no such case."""
     records = results.find(case)
     if not records:
         return None
     figure, axes = pyplot.subplots(figsize=(7.2, 4))
-    subjects = report.subjects(records)
-    for subject, colour in colours(subjects).items():
+    for subject in report.subjects(records):
         points = sorted((record.parameters[parameter], record.median(value) * scale)
                         for record in results.find(case, subject) if record.median(value) is not None)
-        axes.plot(*zip(*points), marker="o", markersize=4, label=subject, color=colour)
+        axes.plot(*zip(*points), marker="o", markersize=4, label=subject, color=palette[subject])
     ticks = sorted({record.parameters[parameter] for record in records})
-    if logarithmic_x:
-        axes.set_xscale("log", base=2)
+    axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(ticks, [parameter_text(tick) for tick in ticks])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
@@ -70,17 +71,15 @@ def lines(results, case, parameter, value, name, labels, logarithmic_x=True, par
     return save(figure, name)
 
 
-def bars(rows, name, label, logarithmic=False, limit=None):
-    """Horizontal bars, (subject, value) from top to bottom; a line where the bar to be reached is."""
-    rows = [row for row in rows if row[1] is not None]
+def bars(rows, palette, name, label, logarithmic=False, limit=None):
+    """Horizontal bars from top to bottom: (text, subject, value); a line where a limit is."""
+    rows = [row for row in rows if row[2] is not None]
     if not rows:
         return None
-    figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.34 * len(rows)))
-    palette = colours([subject for subject, _ in rows])
-    names = [subject for subject, _ in rows]
-    drawn = axes.barh(range(len(rows)), [value for _, value in rows], color=[palette[subject] for subject in names])
-    axes.bar_label(drawn, [f" {report.digits(value)}" for _, value in rows], fontsize=8)
-    axes.set_yticks(range(len(rows)), names)
+    figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.3 * len(rows)))
+    drawn = axes.barh(range(len(rows)), [value for _, _, value in rows], color=[palette[subject] for _, subject, _ in rows])
+    axes.bar_label(drawn, [f" {report.digits(value)}" for _, _, value in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), [text for text, _, _ in rows], fontsize=8)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.12)
@@ -92,23 +91,51 @@ def bars(rows, name, label, logarithmic=False, limit=None):
     return save(figure, name)
 
 
+def rows(results, case, value, scale=1.0):
+    """A bar for each subject of a case."""
+    return [(record.subject, record.subject, record.median(value) and record.median(value) * scale)
+            for record in results.find(case)]
+
+
+def held(results, case):
+    """A bar for each record: peak reserved over peak live."""
+    return [(", ".join([*map(str, record.parameters.values())][:1] * (case == "trace") + [record.subject]), record.subject,
+             results.ratio(record, "peak_reserved_bytes", record, "peak_live_bytes")) for record in results.find(case)]
+
+
+def acquires(results):
+    """What an acquire that asks the daemon takes, beside the raw round trip."""
+    names = {"raw_round_trip": "raw round trip", "device_acquire": "acquire, device pool", "host_acquire": "acquire, host pool"}
+    found = [(names[record.subject], cases.GPUPOOL if "acquire" in record.subject else record.subject,
+              record.median("p50_ns") / 1e3) for record in results.find("round_trip") if record.subject in names]
+    return found + [(f"acquire, {record.parameters['sessions']:,} sessions, {record.parameters['leases']:,} leases",
+                     record.subject, record.median("p50_ns") / 1e3) for record in results.find("scale")]
+
+
+def restarts(results):
+    steps = ("host", "device", "process_start_to_ready")
+    return [(f"{step.replace('_', ' ')}, {record.subject}", record.subject, record.median("p50_ns") / 1e6)
+            for step in steps for record in results.find("restart", step=step)]
+
+
 def draw(results):
     """The plots of what the run has: (file's name, what it shows)."""
     size, pair = "size of the buffer", "nanoseconds a pair"
-    mix = results.find("mix")
+    palette = colours(record.subject for record in results.records.values())
     made = [
-        (lines(results, "warm_pair", "size_bytes", "ns", "warm-pair", (size, pair), parameter_text=report.bytes_text),
+        (lines(results, palette, "warm_pair", "size_bytes", "ns", "warm-pair", (size, pair), report.bytes_text),
          "Warm pair by size"),
-        (lines(results, "pinned_warm_pair", "size_bytes", "ns", "pinned-pair", (size, pair), parameter_text=report.bytes_text),
+        (lines(results, palette, "pinned_warm_pair", "size_bytes", "ns", "pinned-pair", (size, pair), report.bytes_text),
          "Warm pinned pair by size"),
-        (lines(results, "threads", "threads", "pairs_per_s", "threads", ("threads", "million pairs a second, together"),
-               scale=1e-6), "Pairs a second of threads together"),
-        (bars([(record.subject, record.median("ns")) for record in mix], "mix", pair, logarithmic=True),
-         "Random mix, 1,000 live"),
-        (bars([(record.subject, results.ratio(record, "peak_reserved_bytes", record, "peak_live_bytes")) for record in mix],
-              "mix-memory", "peak reserved / peak live", limit=1), "Memory of the random mix"),
-        (bars([(record.subject, record.median("ns")) for record in results.find("hand_over")], "hand-over", pair,
-              logarithmic=True), "Taken by one thread, given back by another"),
+        (lines(results, palette, "threads", "threads", "pairs_per_s", "threads",
+               ("threads", "million pairs a second, together"), scale=1e-6), "Pairs a second of threads together"),
+        (bars(rows(results, "mix", "ns"), palette, "mix", pair, logarithmic=True), "Random mix, 1,000 live"),
+        (bars(held(results, "mix"), palette, "mix-memory", "peak reserved / peak live", limit=1), "Memory of the random mix"),
+        (bars(held(results, "trace"), palette, "traces", "peak reserved / peak live", limit=1), "Memory of recorded programs"),
+        (bars(rows(results, "hand_over", "ns"), palette, "hand-over", pair, logarithmic=True),
+         "Taken by one thread, given back by another"),
+        (bars(acquires(results), palette, "acquire", "microseconds, p50"), "Acquires that ask the daemon"),
+        (bars(restarts(results), palette, "restart", "milliseconds", logarithmic=True), "A worker that starts anew"),
     ]
     return [(name, title) for name, title in made if name]
 
