@@ -56,7 +56,7 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
                                  "options: this library (%s) is too old for one that is set",
                                  GPUPOOL_VERSION);
         memcpy(&own, options, size < sizeof own ? size : sizeof own);
-        if ((own.flags & ~(GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE)) != 0 || own.reserved != 0)
+        if ((own.flags & ~(GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE | GPUPOOL_OPEN_NO_THREAD)) != 0 || own.reserved != 0)
             return error_set(GPUPOOL_E_INVALID, "options.flags is 0x%x: unknown flags", own.flags);
     }
     if (own.socket == NULL)
@@ -177,7 +177,8 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
         r = client_count(client, deadline_ns);
         if (r < 0)
             return r;
-        r = cache_start(client, own.decay_ns == 0 ? DEFAULT_DECAY_NS : own.decay_ns, take_fd(&reclaim_fd));
+        r = cache_start(client, own.decay_ns == 0 ? DEFAULT_DECAY_NS : own.decay_ns, take_fd(&reclaim_fd),
+                        (own.flags & GPUPOOL_OPEN_NO_THREAD) == 0);
         if (r < 0)
             return r;
     }

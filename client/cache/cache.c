@@ -2,13 +2,8 @@
 #include "client/cache/cache.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -19,6 +14,9 @@
 /* Parts of extents that go back while the rest is in use: smaller ones would cost the daemon more than they
  * bring. */
 #define PART_BYTES_MIN (2 * MIB)
+/* How long a request waits, in a client without the keeper's thread, before idle memory is given up for it.
+ */
+#define PATIENCE_NS (100 * NS_PER_MS)
 /* Small pieces that a miss brings along for the next ones. */
 #define BATCH       8u
 #define BATCH_BYTES (64 * KIB)
@@ -34,7 +32,7 @@ void cache_init(struct cache *cache) {
     list_init(&cache->lanes);
     list_init(&cache->threads);
     counters_init(&cache->counters);
-    cache->reclaim_fd = cache->stop_fd = -1;
+    keeper_init(&cache->keeper);
 }
 
 void cache_forget(struct cache *cache) {
@@ -44,7 +42,7 @@ void cache_forget(struct cache *cache) {
         thread->client = NULL; /* of this thread, or a copy of one that is not here */
         thread->lanes = thread->last = NULL;
     }
-    cache->reclaim_fd = cache->stop_fd = -1; /* may be somebody else's by now */
+    keeper_forget(&cache->keeper);
     cache_deinit(cache);
 }
 
@@ -54,8 +52,7 @@ void cache_deinit(struct cache *cache) {
         lane_free(container_of(position, struct lane, link));
     }
     free(cache->pending);
-    cache->reclaim_fd = close_fd(cache->reclaim_fd);
-    cache->stop_fd = close_fd(cache->stop_fd);
+    keeper_deinit(&cache->keeper);
     counters_deinit(&cache->counters);
     pthread_mutex_destroy(&cache->give_lock);
     pthread_mutex_destroy(&cache->lanes_lock);
@@ -258,9 +255,18 @@ static int grow(struct gpupool_client *client, struct lane *lane, uint64_t size_
     struct pool pool;
 
     int r = lease_at_once(client, lane, needed, &lease, &pool, &segment);
-    /* While this waits the daemon asks for idle memory, here too: the keeper answers. */
-    if (r == GPUPOOL_E_EXHAUSTED)
-        r = lease_acquire(client, lane->pool, needed, time_left_ns(deadline_ns), &lease, &pool, &segment);
+    /* While this waits the daemon asks for idle memory, here too: the keeper answers. Without its thread
+     * nobody might, so that the wait for what lies idle here would never end: it goes after a moment, which
+     * growing takes too. */
+    if (r == GPUPOOL_E_EXHAUSTED) {
+        uint64_t left_ns = time_left_ns(deadline_ns);
+        bool alone = !client->cache.keeper.runs && left_ns > PATIENCE_NS;
+        r = lease_acquire(client, lane->pool, needed, alone ? PATIENCE_NS : left_ns, &lease, &pool, &segment);
+        if (r == GPUPOOL_E_EXHAUSTED && alone) {
+            cache_give_back(client, false, &freed);
+            r = lease_acquire(client, lane->pool, needed, time_left_ns(deadline_ns), &lease, &pool, &segment);
+        }
+    }
     if (r == GPUPOOL_E_EXHAUSTED) {
         /* There was no time to wait, or the keeper cannot: what lies idle here, for other streams and in
          * other sizes, goes first. */
@@ -434,65 +440,22 @@ int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret
     return r;
 }
 
-/* --- the keeper --- */
+/* --- start and stop --- */
 
-static void *keeper_main(void *argument) {
-    struct gpupool_client *client = argument;
-    struct cache *cache = &client->cache;
-    struct pollfd fds[] = {{.fd = cache->stop_fd, .events = POLLIN},
-                           {.fd = cache->reclaim_fd, .events = POLLIN}};
-    uint64_t decay_ms = cache->decay_ns / NS_PER_MS;
-    int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
-    uint64_t bytes, count;
-
-    for (;;) {
-        int n = poll(fds, cache->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
-        if (n < 0 && errno != EINTR)
-            return NULL;
-        if (n > 0 && fds[0].revents != 0)
-            return NULL;
-        bool asked = n > 0 && (fds[1].revents & POLLIN) != 0;
-        if (n > 0 && fds[1].revents != 0 && (!asked || read(cache->reclaim_fd, &count, sizeof count) < 0))
-            fds[1].fd = -1; /* of no more use */
-        if (n >= 0)
-            (void)cache_give_back(client, !asked, &bytes);
-    }
-}
-
-int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd) {
-    struct cache *cache = &client->cache;
-    sigset_t all, before;
-
+int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
     thread_cache_prepare();
-    counters_set_page(&cache->counters, client->page.memory);
-    cache->decay_ns = decay_ns;
-    cache->reclaim_fd = reclaim_fd;
-    cache->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (cache->stop_fd < 0)
-        return error_set(GPUPOOL_E_NO_MEMORY, "eventfd: %s (%s)", strerrorname_np(errno),
-                         strerrordesc_np(errno));
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's threads */
-    int error = pthread_create(&cache->keeper, NULL, keeper_main, client);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return error_set(GPUPOOL_E_NO_MEMORY, "the thread that gives idle memory back: %s (%s)",
-                         strerrorname_np(error), strerrordesc_np(error));
-    cache->keeper_runs = true;
-    cache->enabled = true;
+    counters_set_page(&client->cache.counters, client->page.memory);
+    int r = keeper_start(client, decay_ns, reclaim_fd, with_thread);
+    if (r < 0)
+        return r;
+    client->cache.enabled = true;
     return 0;
 }
 
 void cache_stop(struct gpupool_client *client) {
     struct cache *cache = &client->cache;
-    uint64_t one = 1;
 
-    if (cache->keeper_runs) {
-        while (write(cache->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
-        }
-        pthread_join(cache->keeper, NULL);
-        cache->keeper_runs = false;
-    }
+    keeper_stop(&cache->keeper);
     thread_caches_detach(&cache->threads);
     cache->enabled = false;
 }

@@ -2,9 +2,8 @@
 #ifndef CLIENT_CACHE_CACHE_H
 #define CLIENT_CACHE_CACHE_H
 /*
- * The cache of a client: its lanes (the process's heap) and its threads' caches, and the keeper, a thread
- * that gives idle memory back to the daemon: after a time without use, and at once when the daemon asks
- * because others wait.
+ * The cache of a client: its lanes (the process's heap) and its threads' caches, and the keeper, which sees to
+ * it that idle memory goes back to the daemon.
  *
  *   thread cache ──miss──▶ transfer ──miss──▶ lane ──miss──▶ own, then other threads' caches of the lane
  *                                                             ──miss──▶ an extent from the daemon
@@ -23,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/cache/keeper.h"
 #include "client/cache/thread_cache.h"
 #include "client/include/gpupool/gpupool.h"
 #include "proto/limits.h"
@@ -38,11 +38,7 @@ struct cache {
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct lane_part *pending; /* taken out of lanes and not released yet */
     size_t pending_count, pending_capacity;
-    uint64_t decay_ns;
-    int reclaim_fd; /* the daemon's: readable when it asks; -1: none */
-    int stop_fd;    /* an eventfd that ends the keeper; -1: none */
-    pthread_t keeper;
-    bool keeper_runs;
+    struct keeper keeper;
 };
 
 void cache_init(struct cache *cache);
@@ -54,7 +50,7 @@ void cache_forget(struct cache *cache);
 
 /* Turns the cache on and starts the keeper. reclaim_fd: readable when the daemon wants idle memory back;
  * taken; -1: it never asks. 0 or NO_MEMORY. */
-int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd);
+int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread);
 
 /* Stops the keeper and takes the caches from their threads. What is cached goes back with the farewell. */
 void cache_stop(struct gpupool_client *client);

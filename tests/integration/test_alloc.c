@@ -353,8 +353,8 @@ static int try_in_child(const struct gpupool_client *parents, uint32_t pool, cha
         return 1;
     if (gpupool_lookup(memory, NULL, &buffer) != GPUPOOL_E_FORKED)
         return 2;
-    if (test_is_sanitized()) /* ThreadSanitizer wants no threads in a forked child */
-        return 0;
+    if (test_is_sanitized() || !test_is_simulated())
+        return 0; /* ThreadSanitizer wants no threads in a forked child, and CUDA does not work there */
     if (gpupool_default(&client) != 0 || client == parents)
         return 3;
     for (unsigned i = 0; i < 3; i++) {

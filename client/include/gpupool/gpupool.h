@@ -77,6 +77,7 @@ enum gpupool_gpu {
 /** gpupool_options.flags */
 #define GPUPOOL_OPEN_NO_CUDA  1u /**< never touch CUDA in this process: host pools only, mapped but not registered */
 #define GPUPOOL_OPEN_NO_CACHE 2u /**< each buffer is a lease of its own, taken and given back by a message; see gpupool_trim() */
+#define GPUPOOL_OPEN_NO_THREAD 4u /**< the application's loop calls gpupool_dispatch(), instead of a thread of the library */
 
 /** Options of gpupool_open(). Start from GPUPOOL_OPTIONS_INIT; members left 0 take the defaults. */
 struct gpupool_options {
@@ -217,8 +218,9 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
  * Gives memory that this client keeps idle back to the daemon; waits for the streams that used it first. A client keeps
  * what is released, and answers most calls from that: a released buffer stays in the process, for the next acquire on the
  * same stream, which needs no waiting because the stream orders the work. Memory goes back by this call, after a time
- * without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for that. A client that was
- * opened with GPUPOOL_OPEN_NO_CACHE keeps nothing.
+ * without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for that,
+ * unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
+ * GPUPOOL_OPEN_NO_CACHE keeps nothing.
  *
  * What to know of the cache: destroy a stream only after its work is done and gpupool_trim() was called, because the
  * driver may give its handle to another stream. Hold what was acquired while a stream is captured for as long as the graph
@@ -227,6 +229,29 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
  * @param ret_bytes how much went back; may be NULL
  */
 GPUPOOL_API int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes);
+
+/**
+ * @name In an application's own loop
+ * A client that was opened with GPUPOOL_OPEN_NO_THREAD has no thread that gives idle memory back. The application does
+ * it: it watches a descriptor, and calls when that is readable. While it does not, others wait for memory that lies idle
+ * here. An acquire that waits gives up what is idle in its own process after 0.1 s.
+ * @{
+ */
+/**
+ * The descriptor to watch for reading (poll, epoll; never read from it). It is readable when gpupool_dispatch() is due:
+ * when the daemon wants idle memory back, and after each decay_ns. It is the client's and lives as long.
+ * @return 0 or more: the descriptor; INVALID: the client was opened without the flag, or without a cache; FORKED
+ */
+GPUPOOL_API int gpupool_fd(struct gpupool_client *client);
+
+/**
+ * Does what is due, if anything is: gives idle memory back as gpupool_trim() does, all of it when the daemon asked, else
+ * what was not used for decay_ns. It never waits for the daemon to say something, but exchanges a message with it for each
+ * part that goes back, and may wait for the streams that used it. Any thread may call it.
+ * @return 0; INVALID and FORKED as gpupool_fd(); what gpupool_trim() says, and then the memory goes with a later call
+ */
+GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
+/** @} */
 
 /**
  * Names a buffer to other processes of the same user. The token is good while anybody holds the buffer: keep yours
@@ -254,7 +279,7 @@ GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupoo
  * The process's default client, with a cache and otherwise what the environment says: GPUPOOL_SOCKET,
  * GPUPOOL_ALLOC_TIMEOUT. Opened by the first call that needs it; a call after one that failed tries again. It stays
  * open until the process ends, or until gpupool_close(), after which the next call opens another. A forked child
- * opens one of its own.
+ * opens one of its own; CUDA, if it was used before the fork, does not work there.
  * @param ret_client borrowed
  * @return as gpupool_open()
  */

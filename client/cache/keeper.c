@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/keeper.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "client/client.h"
+#include "client/error.h"
+
+void keeper_init(struct keeper *keeper) {
+    keeper->reclaim_fd = keeper->stop_fd = keeper->loop_fd = keeper->decay_fd = -1;
+}
+
+void keeper_forget(struct keeper *keeper) {
+    keeper_init(keeper);
+}
+
+void keeper_deinit(struct keeper *keeper) {
+    keeper->loop_fd = close_fd(keeper->loop_fd);
+    keeper->decay_fd = close_fd(keeper->decay_fd);
+    keeper->stop_fd = close_fd(keeper->stop_fd);
+    keeper->reclaim_fd = close_fd(keeper->reclaim_fd);
+}
+
+static int fail(const char *what, int error) {
+    return error_set(GPUPOOL_E_NO_MEMORY, "%s: %s (%s)", what, strerrorname_np(error),
+                     strerrordesc_np(error));
+}
+
+/* --- the thread --- */
+
+static void *keeper_main(void *argument) {
+    struct gpupool_client *client = argument;
+    const struct keeper *keeper = &client->cache.keeper;
+    struct pollfd fds[] = {{.fd = keeper->stop_fd, .events = POLLIN},
+                           {.fd = keeper->reclaim_fd, .events = POLLIN}};
+    uint64_t decay_ms = keeper->decay_ns / NS_PER_MS;
+    int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
+    uint64_t bytes, count;
+
+    for (;;) {
+        int n = poll(fds, keeper->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
+        if (n < 0 && errno != EINTR)
+            return NULL;
+        if (n > 0 && fds[0].revents != 0)
+            return NULL;
+        bool asked = n > 0 && (fds[1].revents & POLLIN) != 0;
+        if (n > 0 && fds[1].revents != 0 && (!asked || read(keeper->reclaim_fd, &count, sizeof count) < 0))
+            fds[1].fd = -1; /* of no more use */
+        if (n >= 0)
+            (void)cache_give_back(client, !asked, &bytes);
+    }
+}
+
+static int start_thread(struct gpupool_client *client) {
+    struct keeper *keeper = &client->cache.keeper;
+    sigset_t all, before;
+
+    keeper->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (keeper->stop_fd < 0)
+        return fail("eventfd", errno);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's threads */
+    int error = pthread_create(&keeper->thread, NULL, keeper_main, client);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return fail("the thread that gives idle memory back", error);
+    keeper->runs = true;
+    return 0;
+}
+
+void keeper_stop(struct keeper *keeper) {
+    uint64_t one = 1;
+
+    if (!keeper->runs)
+        return;
+    while (write(keeper->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    pthread_join(keeper->thread, NULL);
+    keeper->runs = false;
+}
+
+/* --- the application's loop --- */
+
+static int watch(const struct keeper *keeper, int fd) {
+    return epoll_ctl(keeper->loop_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+}
+
+static int start_loop(struct keeper *keeper) {
+    keeper->loop_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (keeper->loop_fd < 0 || (keeper->reclaim_fd >= 0 && watch(keeper, keeper->reclaim_fd) < 0))
+        return fail("epoll", errno);
+    if (keeper->decay_ns == GPUPOOL_FOREVER)
+        return 0;
+    uint64_t decay_ns = keeper->decay_ns < NS_PER_MS ? NS_PER_MS : keeper->decay_ns;
+    struct timespec decay = {(time_t)(decay_ns / NS_PER_S), (long)(decay_ns % NS_PER_S)};
+    keeper->decay_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (keeper->decay_fd < 0 ||
+        timerfd_settime(keeper->decay_fd, 0, &(struct itimerspec){decay, decay}, NULL) < 0 ||
+        watch(keeper, keeper->decay_fd) < 0)
+        return fail("timerfd", errno);
+    return 0;
+}
+
+int keeper_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
+    struct keeper *keeper = &client->cache.keeper;
+
+    keeper->decay_ns = decay_ns;
+    keeper->reclaim_fd = reclaim_fd;
+    return with_thread ? start_thread(client) : start_loop(keeper);
+}
+
+/* What a loop's call begins with. */
+static int enter(const struct gpupool_client *client) {
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    return client->cache.keeper.loop_fd >= 0
+               ? 0
+               : error_set(GPUPOOL_E_INVALID,
+                           "the client was not opened with GPUPOOL_OPEN_NO_THREAD, or has no cache");
+}
+
+int gpupool_fd(struct gpupool_client *client) {
+    int r = enter(client);
+    return r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.keeper.loop_fd;
+}
+
+/* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
+ * first, because whoever else holds it can have made it block. */
+static bool has_gone_off(int fd) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    uint64_t count;
+    return fd >= 0 && poll(&ready, 1, 0) == 1 && read(fd, &count, sizeof count) == sizeof count;
+}
+
+int gpupool_dispatch(struct gpupool_client *client) {
+    uint64_t bytes;
+    int r = enter(client);
+
+    if (r == 0) {
+        bool asked = has_gone_off(client->cache.keeper.reclaim_fd);
+        bool decayed = has_gone_off(client->cache.keeper.decay_fd);
+        if (asked || decayed)
+            r = cache_give_back(client, !asked, &bytes);
+    }
+    return r < 0 ? error_prefix(r, "gpupool_dispatch") : 0;
+}

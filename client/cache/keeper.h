@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_KEEPER_H
+#define CLIENT_CACHE_KEEPER_H
+/*
+ * The keeper of a client's cache: sees to it that idle memory goes back to the daemon, after a time without
+ * use and at once when the daemon asks because others wait. Either a thread of the library does it, or, in a
+ * client that was opened with GPUPOOL_OPEN_NO_THREAD, the application's own loop, which watches gpupool_fd()
+ * and calls gpupool_dispatch().
+ *
+ * Each cache has one keeper, from its start to its stop.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gpupool_client;
+
+struct keeper {
+    uint64_t decay_ns;
+    int reclaim_fd; /* the daemon's: readable when it asks; -1: it never does */
+    /* the thread's */
+    bool runs;
+    pthread_t thread;
+    int stop_fd; /* an eventfd that ends it; -1: none */
+    /* the loop's */
+    int loop_fd;  /* an epoll over the daemon's and the timer; -1: none */
+    int decay_fd; /* a timerfd; -1: memory does not decay */
+};
+
+void keeper_init(struct keeper *keeper);
+/* Closes what is open. The thread has stopped. */
+void keeper_deinit(struct keeper *keeper);
+/* As keeper_deinit in a forked child, where the descriptors may be somebody else's by now. */
+void keeper_forget(struct keeper *keeper);
+
+/* Starts to keep. reclaim_fd is taken. 0 or NO_MEMORY. */
+int keeper_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread);
+/* Ends the thread. */
+void keeper_stop(struct keeper *keeper);
+
+#endif

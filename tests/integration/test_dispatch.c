@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A client without a thread, whose application's loop gives idle memory back. */
+#include <dirent.h>
+#include <poll.h>
+
+#include "tests/integration/cache_fixture.h"
+
+static struct gpupool_client *open_threadless(uint64_t decay_ns) {
+    return open_client(&daemon_, GPUPOOL_OPEN_NO_THREAD, decay_ns);
+}
+
+static bool is_readable(int fd, uint64_t within_ns) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    return poll(&ready, 1, (int)(within_ns / NS_PER_MS)) == 1;
+}
+
+static unsigned threads_of_this_process(void) {
+    unsigned count = 0;
+    DIR *directory = opendir("/proc/self/task");
+    assert_non_null(directory);
+    while (readdir(directory) != NULL)
+        count++;
+    closedir(directory);
+    return count;
+}
+
+static void there_is_no_thread(void **state) {
+    (void)state;
+    unsigned threads = threads_of_this_process();
+    /* CUDA has threads of its own */
+    struct gpupool_client *client =
+        open_client(&daemon_, GPUPOOL_OPEN_NO_THREAD | GPUPOOL_OPEN_NO_CUDA, GPUPOOL_FOREVER);
+    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_HOST, 4096, NULL);
+
+    assert_int_equal(threads_of_this_process(), threads);
+    MUST(gpupool_release(client, &buffer, NULL));
+    close_cached(client);
+}
+
+static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
+    const uint64_t large = 40 * MIB; /* no two of them fit */
+    struct gpupool_client *client;
+    struct puppet puppet;
+
+    (void)state;
+    empty_the_pools();
+    puppet_connect(&puppet, &daemon_);
+    client = open_threadless(GPUPOOL_FOREVER);
+    int fd = gpupool_fd(client);
+    assert_true(fd >= 0);
+    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_HOST, large, NULL);
+    struct gpupool_buffer held = acquire(client, GPUPOOL_POOL_HOST, 4 * MIB, NULL);
+    MUST(puppet_write_pattern(client, &held, 61, NULL));
+    MUST(gpupool_release(client, &buffer, NULL));
+    for (unsigned round = 0; round < 3; round++) {
+        assert_false(is_readable(fd, 0));
+        MUST(gpupool_dispatch(client)); /* nothing is due */
+        assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), large + 4 * MIB);
+        puppet_send_acquire(&puppet, 0, GPUPOOL_POOL_HOST, large, GPUPOOL_FOREVER);
+        assert_true(is_readable(fd, TEST_WAIT_NS));
+        assert_false(puppet_has_answered(&puppet)); /* nobody else gives it */
+        MUST(gpupool_dispatch(client)); /* once is enough */
+        WAIT_UNTIL(puppet_has_answered(&puppet));
+        PUPPET_MUST(&puppet, puppet_receive(&puppet));
+        PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, round + 1));
+        assert_int_equal(puppet_read_pattern(client, &held, 61, NULL), 0);
+        PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
+        while (is_readable(fd, 0)) /* asked once more than was needed */
+            MUST(gpupool_dispatch(client));
+        buffer = acquire(client, GPUPOOL_POOL_HOST, large, NULL);
+        MUST(gpupool_release(client, &buffer, NULL));
+    }
+    MUST(gpupool_release(client, &held, NULL));
+    puppet_quit(&puppet);
+    close_cached(client);
+}
+
+static void dispatching_gives_back_what_was_not_used_for_a_time(void **state) {
+    struct gpupool_client *client = open_threadless(20 * NS_PER_MS);
+    int fd = gpupool_fd(client);
+
+    (void)state;
+    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_HOST, 8 * MIB, NULL);
+    struct gpupool_buffer held = acquire(client, GPUPOOL_POOL_HOST, 2 * MIB, NULL);
+    MUST(gpupool_release(client, &buffer, NULL));
+    uint64_t leased = daemon_sum(&daemon_, "leased_bytes");
+    for (unsigned turn = 0; turn < 2; turn++) {
+        assert_true(is_readable(fd, TEST_WAIT_NS));
+        assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), leased); /* not by itself, and not in use */
+        MUST(gpupool_dispatch(client));
+    }
+    WAIT_UNTIL(gpupool_dispatch(client) != 0 || daemon_sum(&daemon_, "leased_bytes") == 2 * MIB);
+    MUST(gpupool_release(client, &held, NULL));
+    WAIT_UNTIL(gpupool_dispatch(client) != 0 || daemon_sum(&daemon_, "leased_bytes") == 0);
+    close_cached(client);
+}
+
+static void an_acquire_does_not_wait_for_what_its_own_process_keeps(void **state) {
+    const uint64_t large = 40 * MIB; /* no two of them fit */
+    struct gpupool_client *client;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    empty_the_pools();
+    client = open_threadless(GPUPOOL_FOREVER);
+    MUST(gpupool_stream_create(client, 0, &stream));
+    for (unsigned round = 0; round < 2; round++) { /* from one stream to the other, and back */
+        struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, large, stream);
+        MUST(gpupool_release(client, &buffer, stream));
+        buffer = acquire(client, GPUPOOL_POOL_DEVICE, large, NULL);
+        MUST(gpupool_release(client, &buffer, NULL));
+    }
+    MUST(gpupool_stream_destroy(client, 0, stream));
+    close_cached(client);
+}
+
+static void other_clients_have_nothing_to_dispatch(void **state) {
+    struct gpupool_client *clients[] = {
+        open_cached(), open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, 0),
+        open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE | GPUPOOL_OPEN_NO_THREAD, 0)};
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        MUST_BE(gpupool_fd(clients[i]), GPUPOOL_E_INVALID);
+        MUST_BE(gpupool_dispatch(clients[i]), GPUPOOL_E_INVALID);
+        gpupool_close(clients[i]);
+    }
+    MUST_BE(gpupool_fd(NULL), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_dispatch(NULL), GPUPOOL_E_INVALID);
+}
+
+static void a_forked_child_cannot_dispatch(void **state) {
+    struct gpupool_client *client = open_threadless(GPUPOOL_FOREVER);
+
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(gpupool_fd(client) != GPUPOOL_E_FORKED || gpupool_dispatch(client) != GPUPOOL_E_FORKED);
+    assert_true(pid > 0);
+    assert_int_equal(test_wait(pid), 0);
+    assert_true(gpupool_fd(client) >= 0);
+    close_cached(client);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(there_is_no_thread),
+        cmocka_unit_test(dispatching_gives_back_what_the_daemon_asks_for),
+        cmocka_unit_test(dispatching_gives_back_what_was_not_used_for_a_time),
+        cmocka_unit_test(an_acquire_does_not_wait_for_what_its_own_process_keeps),
+        cmocka_unit_test(other_clients_have_nothing_to_dispatch),
+        cmocka_unit_test(a_forked_child_cannot_dispatch),
+    };
+    return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
+}
