@@ -354,6 +354,12 @@ void heap_give(struct heap_range *range) {
     range_enlist(heap, range);
 }
 
+bool heap_may_have(const struct heap *heap, uint64_t size) {
+    if (size == 0 || size > HEAP_SPAN_MAX)
+        return false;
+    return class_up(heap, class_of(align_up(size, HEAP_GRANULE))) != NO_CLASS;
+}
+
 uint64_t heap_largest_free(const struct heap *heap) {
     unsigned class = class_down(heap, HEAP_CLASSES * HEAP_SUBCLASSES - 1);
     uint64_t largest = 0;

@@ -105,6 +105,10 @@ void heap_give(struct heap_range *range);
 /* Size of the largest free range, 0 when there is none. Looks at one class list: at most as long as that list. */
 uint64_t heap_largest_free(const struct heap *heap);
 
+/* Whether a range of that size may be free: false is certain, true is a guess that is off by one class at most.
+ * Constant time. */
+bool heap_may_have(const struct heap *heap, uint64_t size);
+
 /* Walks everything and checks the invariants above. For tests and on demand: linear. */
 bool heap_is_valid(const struct heap *heap);
 

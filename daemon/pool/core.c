@@ -118,6 +118,7 @@ void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
 
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns) {
     pool_set_sizes(pool, sizes);
+    pool->least_bytes = 0; /* a lower limit can be too low for any of those who wait */
     pool_serve(pool, now_ns);
 }
 

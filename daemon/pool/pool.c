@@ -202,7 +202,8 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
         now_ns < pool->grow_retry_ns)
         return;
     uint64_t room = pool_room(pool);
-    list_for_each(position, &pool->waiters) {
+    for (const struct list *position = pool->waiters.next;
+         position != &pool->waiters && room >= SEGMENT_GRANULE; position = position->next) {
         const struct request *request = container_of(position, struct request, link);
         uint64_t need = round_up_to_segment(request->size_bytes);
         if (need <= room) {
@@ -238,18 +239,37 @@ static bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
             pool->quarantined_bytes == 0 && pool->retiring_bytes == 0 && pool_idle_bytes(pool) == 0);
 }
 
+/* Whether the line is worth going through: what is free may be enough for the least that anybody in it asked
+ * for. Each release comes here, and the line of a pool that is at its end can be long. */
+static bool pool_may_serve(const struct pool *pool) {
+    if (pool->unassigned_bytes >= pool->least_bytes)
+        return true;
+    list_for_each(
+        position,
+        &pool->heaps) if (heap_may_have(&container_of(position, struct tenant_heap, pool_link)->heap,
+                                        pool->least_bytes)) return true;
+    return false;
+}
+
 /* Answers those in line whom what is free can serve, and plans for the others. */
 static void pool_serve_line(struct pool *pool, uint64_t now_ns) {
     do { /* once more when the limit of somebody's leases made us look behind fences */
         pool->returned = false;
+        if (list_is_empty(&pool->waiters) || !pool_may_serve(pool))
+            break;
+        uint64_t least_bytes = UINT64_MAX;
         list_for_each_safe(position, &pool->waiters) {
             struct request *request = container_of(position, struct request, link);
+            uint64_t size_bytes = request->size_bytes;
             int r = pool_grant(pool, request);
             if (r == -ENOMEM || r > 0)
                 request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
             else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
                 request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
+            else if (r == -ENOSPC && size_bytes < least_bytes)
+                least_bytes = size_bytes;
         }
+        pool->least_bytes = least_bytes;
     } while (pool->returned);
     pool_plan(pool, now_ns);
     if (pool_is_hopeless(pool, now_ns))
@@ -418,7 +438,11 @@ bool pool_is_valid(const struct pool *pool) {
         free_bytes += heap->heap.free_bytes;
         demand_known = demand_known || heap == pool->demand;
     }
-    list_for_each(position, &pool->waiters) waiters++;
+    list_for_each(position, &pool->waiters) {
+        waiters++;
+        if (container_of(position, struct request, link)->size_bytes < pool->least_bytes)
+            return false;
+    }
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&
            unassigned == pool->unassigned_bytes && free_bytes + unassigned == pool_free_bytes(pool) &&
            demand_known && (!pool->grow_ahead || pool->growing_bytes > 0) &&

@@ -52,6 +52,8 @@ void request_free(struct request *request) {
 void request_wait(struct request *request) {
     struct pool *pool = request->pool;
     assert(request->state == REQUEST_WAITING && list_is_empty(&request->link));
+    if (list_is_empty(&pool->waiters) || request->size_bytes < pool->least_bytes)
+        pool->least_bytes = request->size_bytes;
     list_append(&pool->waiters, &request->link);
     pool->n_waiters++;
     if (request->deadline_ns < pool->next_deadline_ns)

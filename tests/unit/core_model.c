@@ -367,3 +367,33 @@ void check_progress(struct model *model) {
         must(pool->reclaim_ns <= model->now_ns + RECLAIM_INTERVAL_NS);
     }
 }
+
+/* The largest piece of a segment that nobody has. */
+static uint64_t largest_gap(const struct model_segment *segment) {
+    uint64_t largest = 0, gap = 0;
+    for (uint64_t g = 0; g < segment->size / GRANULE; g++) {
+        gap = segment->owners[g] == 0 ? gap + GRANULE : 0;
+        largest = gap > largest ? gap : largest;
+    }
+    return largest;
+}
+
+/* Nobody waits for what lies free in segments of the own tenant. A search that finds many ranges nearly fit
+ * may give up, but never where one is larger by a class. */
+void check_line(struct model *model) {
+    uint64_t largest[MODEL_POOLS][MODEL_TENANTS] = {{0}};
+
+    for (unsigned g = 0; g < MODEL_SEGMENTS; g++) {
+        const struct model_segment *segment = &model->segments[g];
+        if (segment->segment == NULL || segment->retiring || segment->tenant == 0)
+            continue;
+        uint64_t gap = largest_gap(segment), *known = &largest[segment->pool][segment->tenant - 1];
+        *known = gap > *known ? gap : *known;
+    }
+    for (unsigned r = 0; r < MODEL_REQUESTS; r++) {
+        const struct model_request *request = &model->requests[r];
+        if (request->used && !model->pools[request->pool].pool->returned)
+            must(largest[request->pool][model->sessions[request->session].tenant] <
+                 request->size + request->size / 16 + 2 * (uint64_t)GRANULE);
+    }
+}

@@ -159,5 +159,6 @@ void finish_growth(struct model *model, unsigned p);
 void finish_retirement(struct model *model, unsigned g);
 void check_sums(struct model *model);
 void check_progress(struct model *model);
+void check_line(struct model *model);
 
 #endif

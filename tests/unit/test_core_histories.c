@@ -450,8 +450,10 @@ static unsigned history(uint64_t seed, unsigned steps, unsigned validate_every) 
         drain_decisions(model);
         check_sums(model);
         check_progress(model);
-        if (model->step % validate_every == 0)
+        if (model->step % validate_every == 0) {
             must(core_is_valid(model->core));
+            check_line(model);
+        }
     }
     must(core_is_valid(model->core));
 

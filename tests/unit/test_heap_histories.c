@@ -113,7 +113,10 @@ static void assert_heap_is_the_model(const struct model *model) {
         assert_int_equal(range->size, model->taken[i].size);
         assert_ptr_equal(range->span, model->spans[model->taken[i].span]);
     }
-    assert_int_equal(heap_largest_free(heap), model_gaps(model, 1, 1, 1).largest);
+    uint64_t largest = model_gaps(model, 1, 1, 1).largest;
+    assert_int_equal(heap_largest_free(heap), largest);
+    assert_true(largest == 0 || heap_may_have(heap, largest));
+    assert_false(heap_may_have(heap, largest + largest / 16 + HEAP_GRANULE)); /* beyond the next class */
 }
 
 static uint64_t random_request(void) {
