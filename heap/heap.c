@@ -161,27 +161,43 @@ static bool range_fits(const struct heap_range *range, uint64_t size, uint64_t a
     return skipped <= range->size && size <= range->size - skipped;
 }
 
+/* The smallest member of a class that holds size bytes at the alignment, of the first few; or NULL. */
+static struct heap_range *class_find(struct heap *heap, unsigned class, uint64_t size, uint64_t alignment,
+                                     unsigned *looks_left) {
+    struct heap_range *best = NULL;
+
+    list_for_each(link, class_list(heap, class)) {
+        struct heap_range *range = container_of(link, struct heap_range, class_link);
+        if (*looks_left == 0)
+            break;
+        (*looks_left)--;
+        if ((best == NULL || range->size < best->size) && range_fits(range, size, alignment)) {
+            best = range;
+            if (range->size == size)
+                break;
+        }
+    }
+    return best;
+}
+
 /* A free range that holds size bytes at the alignment, or NULL. */
 static struct heap_range *range_find(struct heap *heap, uint64_t size, uint64_t alignment) {
     uint64_t sure_size = size + alignment - HEAP_GRANULE; /* holds it wherever the range begins */
+    unsigned own = class_of(size), few = HEAP_CHOICE_MAX, more = HEAP_CHOICE_MAX, many = HEAP_SCAN_MAX;
 
+    /* Those of its own class that fit, fit best: programs ask for the same sizes again and again. */
+    struct heap_range *range = class_find(heap, own, size, alignment, &few);
+    if (range != NULL)
+        return range;
     unsigned class = class_up(heap, class_that_fits(sure_size));
     if (class != NO_CLASS)
-        return list_first(class_list(heap, class), struct heap_range, class_link);
+        return class_find(heap, class, size, alignment, &more);
 
     /* What is left may fit. The largest first: of those the fewest fail the alignment. */
-    unsigned looked_at = 0, last = class_of(size);
-    for (class = class_down(heap, class_of(sure_size)); class != NO_CLASS && class >= last;
-         class = class_down(heap, class - 1)) {
-        list_for_each(link, class_list(heap, class)) {
-            struct heap_range *range = container_of(link, struct heap_range, class_link);
-            if (range_fits(range, size, alignment))
-                return range;
-            if (++looked_at == HEAP_SCAN_MAX)
-                return NULL;
-        }
-    }
-    return NULL;
+    for (class = class_down(heap, class_of(sure_size)); class != NO_CLASS && class >= own && range == NULL;
+         class = class_down(heap, class - 1))
+        range = class_find(heap, class, size, alignment, &many);
+    return range;
 }
 
 void heap_init(struct heap *heap) {

@@ -265,9 +265,8 @@ static void split_parts_are_ranges_of_their_own(void **state) {
     heap_destroy(heap);
 }
 
-/* Makes `count` free ranges of one size, each fenced by a taken granule, in a span that has nothing else
- * free. */
-static void make_free_ranges(struct heap *heap, unsigned count, uint64_t size) {
+/* Takes `count` ranges of one size, each fenced by a taken granule, in a span that has nothing else free. */
+static struct heap_range **take_fenced_ranges(struct heap *heap, unsigned count, uint64_t size) {
     struct heap_range **ranges = calloc(count, sizeof *ranges);
     assert_non_null(ranges);
     add_span(heap, count * (size + HEAP_GRANULE));
@@ -276,9 +275,37 @@ static void make_free_ranges(struct heap *heap, unsigned count, uint64_t size) {
         struct heap_range *fence = NULL;
         assert_int_equal(heap_split(ranges[i], size, &fence), 0);
     }
+    return ranges;
+}
+
+static void give_ranges(struct heap_range **ranges, unsigned count) {
     for (unsigned i = 0; i < count; i++)
         heap_give(ranges[i]);
     free(ranges);
+}
+
+static void make_free_ranges(struct heap *heap, unsigned count, uint64_t size) {
+    give_ranges(take_fenced_ranges(heap, count, size), count);
+}
+
+/* Programs ask for the same sizes again and again: what one leaves is for the next, and nothing larger is
+ * cut. */
+static void the_best_of_a_class_is_taken(void **state) {
+    (void)state;
+    struct heap *heap = heap_new();
+    /* 1 MiB to 1 MiB + 32 KiB - 512 are of one class. */
+    struct heap_span *large = add_span(heap, 8 * MIB), *above = add_span(heap, MIB + 24 * KIB),
+                     *best = add_span(heap, MIB + 4 * KIB), *below = add_span(heap, MIB + 3 * KIB),
+                     *next = add_span(heap, MIB + 40 * KIB), *next_larger = add_span(heap, MIB + 48 * KIB);
+
+    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, best);
+    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, above);
+    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, next); /* the class above, its smallest too */
+    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, next_larger);
+    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, large);
+    assert_int_equal(below->taken_bytes, 0);
+    assert_true(heap_is_valid(heap));
+    heap_destroy(heap);
 }
 
 static void search_in_a_class_is_bounded(void **state) {
@@ -290,9 +317,9 @@ static void search_in_a_class_is_bounded(void **state) {
         struct heap *heap = heap_new();
         struct heap_range *range = NULL;
         /* The fitting one enters the list first, so that it is the last to be looked at. */
-        struct heap_span *fitting = add_span(heap, MIB + 512);
-        make_free_ranges(heap, after, MIB);
-        assert_int_equal(fitting->taken_bytes, 0);
+        struct heap_range **ranges = take_fenced_ranges(heap, after, MIB);
+        add_span(heap, MIB + 512);
+        give_ranges(ranges, after);
         int r = heap_take(heap, MIB + 512, HEAP_GRANULE, &range);
         assert_int_equal(r, after < HEAP_SCAN_MAX ? 0 : -ENOSPC);
         assert_true(heap_is_valid(heap));
@@ -472,6 +499,7 @@ int main(void) {
         cmocka_unit_test(alignment_is_kept_and_the_surplus_stays_free),
         cmocka_unit_test(aligned_range_without_surplus_is_found),
         cmocka_unit_test(split_parts_are_ranges_of_their_own),
+        cmocka_unit_test(the_best_of_a_class_is_taken),
         cmocka_unit_test(search_in_a_class_is_bounded),
         cmocka_unit_test(higher_class_is_found_past_a_crowded_one),
         cmocka_unit_test(nodes_are_reused),
