@@ -8,7 +8,7 @@ static struct piece *magazine_take(struct magazine *magazine, uint64_t size_byte
         return NULL;
     for (uint32_t i = magazine->count; i-- > 0;) {
         struct piece *piece = magazine->pieces[i];
-        if (piece->capacity_bytes < size_bytes)
+        if (!size_class_suits(piece->capacity_bytes, size_bytes))
             continue;
         magazine->pieces[i] = magazine->pieces[--magazine->count];
         return piece;

@@ -7,8 +7,9 @@
  * place, and when that does not help either, one of them is exchanged at the lane's transfer. With two, at
  * least a whole magazine of pieces comes or goes between two exchanges, however a thread goes back and forth.
  *
- * Pieces of small classes are all of their class's size; a piece of a large class may be smaller than a
- * request of the same class (size_class.h).
+ * Pieces of small classes are all of their class's size; a piece of a large class may not suit a request of
+ * the same class (size_class.h). Of the large classes a thread has pieces of one at a time: what lies in bins
+ * is not joined with its neighbours, nor is it there for other sizes.
  *
  * Owned by a thread cache, and used by who is in there. The magazines are the bin's; it starts with none.
  */
@@ -49,7 +50,7 @@ static inline void bin_swap(struct bin *bin) {
     bin->spare = loaded;
 }
 
-/* The piece on top. NULL when there is none, or it is too small. */
+/* The piece on top. NULL when there is none, or it does not suit. */
 static inline struct piece *bin_pop(struct bin *bin, uint64_t size_bytes) {
     if (__builtin_expect(magazine_is_empty(bin->loaded), 0)) {
         if (magazine_is_empty(bin->spare))
@@ -59,7 +60,7 @@ static inline struct piece *bin_pop(struct bin *bin, uint64_t size_bytes) {
     struct magazine *magazine = bin->loaded;
     uint32_t top = magazine->count - 1;
     struct piece *piece = magazine->pieces[top];
-    if (piece->capacity_bytes < size_bytes)
+    if (!size_class_suits(piece->capacity_bytes, size_bytes))
         return NULL;
     magazine->count = top;
     if (top >= BIN_AHEAD)
@@ -79,7 +80,7 @@ static inline bool bin_push(struct bin *bin, struct piece *piece) {
     return true;
 }
 
-/* A piece that is large enough, from here or from the transfer. NULL: none. Takes the transfer's lock. */
+/* A piece that suits, from here or from the transfer. NULL: none. Takes the transfer's lock. */
 struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, uint64_t size_bytes);
 
 /* Puts a piece here, and what there is no room for into the transfer, else into the lane. Takes their locks.

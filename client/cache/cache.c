@@ -17,6 +17,9 @@
 /* How long a request waits, in a client without the keeper's thread, before idle memory is given up for it.
  */
 #define PATIENCE_NS (100 * NS_PER_MS)
+/* A client has no more than it ever used at once, and a share of that: more costs others memory, less costs
+ * it messages. */
+#define IDLE_SHARE 16u
 /* Small pieces that a miss brings along for the next ones. */
 #define BATCH       8u
 #define BATCH_BYTES (64 * KIB)
@@ -25,6 +28,8 @@
  * other soon has what it takes. Memory for larger requests is always looked for first. */
 #define COLLECTS_MAX       2u
 #define COLLECTS_BYTES_MAX (128 * KIB)
+
+static void give_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes);
 
 void cache_init(struct cache *cache) {
     pthread_mutex_init(&cache->lanes_lock, NULL);
@@ -224,15 +229,60 @@ static uint64_t time_left_ns(uint64_t deadline_ns) {
     return deadline_ns == NS_FOREVER ? NS_FOREVER : deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 
-/* Leases an extent that the pool has room for at once: of the size that the lane is at, else of a smaller one
+/* What the lanes of a pool have, use, and used at most when one of them had to grow. Pieces in threads'
+ * caches count as used. */
+struct holding {
+    uint64_t held_bytes, used_bytes, peak_bytes;
+};
+
+static struct holding pool_holding(struct cache *cache, uint32_t pool) {
+    struct holding holding = {0};
+
+    pthread_mutex_lock(&cache->lanes_lock);
+    list_for_each(position, &cache->lanes) {
+        struct lane *lane = container_of(position, struct lane, link);
+        if (lane->pool != pool)
+            continue;
+        pthread_mutex_lock(&lane->lock);
+        uint64_t held_bytes = lane_held_bytes_locked(lane);
+        holding.held_bytes += held_bytes;
+        holding.used_bytes += held_bytes - lane->heap.free_bytes;
+        if (lane->peak_bytes > holding.peak_bytes)
+            holding.peak_bytes = lane->peak_bytes;
+        pthread_mutex_unlock(&lane->lock);
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+    return holding;
+}
+
+/* How large an extent for a request should be. A client may have a little more than it ever used at once.
+ * What is over that, although it is idle, does not fit what is asked for now: *ret_surplus_bytes of it should
+ * go back first. */
+static uint64_t extent_bytes(struct cache *cache, struct lane *lane, uint64_t needed_bytes,
+                             uint64_t *ret_surplus_bytes) {
+    struct holding holding = pool_holding(cache, lane->pool);
+    uint64_t used_bytes = holding.used_bytes + needed_bytes;
+    uint64_t peak_bytes = used_bytes > holding.peak_bytes ? used_bytes : holding.peak_bytes;
+    uint64_t limit_bytes = peak_bytes + peak_bytes / IDLE_SHARE;
+
+    pthread_mutex_lock(&lane->lock);
+    lane->peak_bytes = peak_bytes;
+    uint64_t wanted_bytes = lane_extent_bytes_locked(lane, needed_bytes);
+    pthread_mutex_unlock(&lane->lock);
+    uint64_t least_bytes = needed_bytes < EXTENT_BYTES_MIN ? EXTENT_BYTES_MIN : needed_bytes;
+    if (holding.held_bytes + wanted_bytes > limit_bytes && wanted_bytes > least_bytes)
+        wanted_bytes = least_bytes;
+    uint64_t held_bytes = holding.held_bytes + wanted_bytes;
+    *ret_surplus_bytes = held_bytes > limit_bytes ? held_bytes - limit_bytes : 0;
+    return wanted_bytes;
+}
+
+/* Leases an extent that the pool has room for at once: of the size that is wanted, else of a smaller one
  * that still serves more than this request. A pool that is short of long ranges, or about to grow, so costs a
  * message for many small requests and not one for each; the lane begins next time where it got something now,
  * and goes up again from there. EXHAUSTED when only the request's own size is left to be asked for. */
-static int lease_at_once(struct gpupool_client *client, struct lane *lane, uint64_t needed,
+static int lease_at_once(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t bytes,
                          struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    pthread_mutex_lock(&lane->lock);
-    uint64_t bytes = lane_extent_bytes_locked(lane, needed);
-    pthread_mutex_unlock(&lane->lock);
     int r = GPUPOOL_E_EXHAUSTED;
 
     while (bytes > needed) {
@@ -249,12 +299,15 @@ static int lease_at_once(struct gpupool_client *client, struct lane *lane, uint6
 
 /* Leases an extent for a request. */
 static int grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns) {
-    uint64_t needed = size_class_round(size_bytes), freed = 0;
+    uint64_t needed = size_class_round(size_bytes), freed = 0, surplus;
     struct proto_lease lease;
     struct segment *segment;
     struct pool pool;
 
-    int r = lease_at_once(client, lane, needed, &lease, &pool, &segment);
+    uint64_t wanted = extent_bytes(&client->cache, lane, needed, &surplus);
+    if (surplus > 0)
+        give_surplus(client, lane, surplus);
+    int r = lease_at_once(client, lane, needed, wanted, &lease, &pool, &segment);
     /* While this waits the daemon asks for idle memory, here too: the keeper answers. Without its thread
      * nobody might, so that the wait for what lies idle here would never end: it goes after a moment, which
      * growing takes too. */
@@ -325,6 +378,10 @@ void cache_put(struct gpupool_client *client, struct piece *piece) {
         own = own_lane(thread, piece->lane);
         if (own != NULL) {
             count_up(&own->counters->given_bytes, piece->capacity_bytes);
+            if (piece->size_class >= SIZE_CLASS_LARGE && piece->size_class != own->large_class) {
+                bin_flush(&own->bins[own->large_class], own->lane);
+                own->large_class = piece->size_class;
+            }
             bin_put(&own->bins[piece->size_class], own->lane, piece->size_class, piece);
         }
         thread_cache_leave(thread);
@@ -365,6 +422,18 @@ static bool pending_reserve(struct cache *cache) {
     return true;
 }
 
+/* Takes parts out of a lane until they are so many bytes. Returns how many. */
+static uint64_t take_out_of_lane(struct cache *cache, struct lane *lane, uint64_t wanted_bytes) {
+    uint64_t bytes = 0;
+
+    pthread_mutex_lock(&lane->lock);
+    while (bytes < wanted_bytes && pending_reserve(cache) &&
+           lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
+        bytes += cache->pending[cache->pending_count++].size_bytes;
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
+}
+
 static void take_out(struct cache *cache, bool idle_only) {
     pthread_mutex_lock(&cache->lanes_lock);
     list_for_each(position, &cache->lanes) {
@@ -375,10 +444,9 @@ static void take_out(struct cache *cache, bool idle_only) {
         if (idle_only)
             lane->touched = false;
         lane->collects = 0;
-        while (!spare && pending_reserve(cache) &&
-               lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
-            cache->pending_count++;
         pthread_mutex_unlock(&lane->lock);
+        if (!spare)
+            take_out_of_lane(cache, lane, UINT64_MAX);
     }
     pthread_mutex_unlock(&cache->lanes_lock);
 }
@@ -408,16 +476,14 @@ static bool part_is_refused(int error) {
     return error == GPUPOOL_E_STALE || error == GPUPOOL_E_INVALID || error == GPUPOOL_E_SHARED;
 }
 
-int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes) {
+/* Releases what is pending. give_lock is held. */
+static int release_pending(struct gpupool_client *client, uint64_t *ret_bytes) {
     struct cache *cache = &client->cache;
     const struct lane *waited = NULL;
     uint64_t bytes = 0;
     size_t kept = 0;
     int r = 0, idle = 0;
 
-    pthread_mutex_lock(&cache->give_lock);
-    collect(cache, NULL, NULL, idle_only);
-    take_out(cache, idle_only);
     for (size_t i = 0; i < cache->pending_count; i++) {
         struct lane_part part = cache->pending[i];
         if (part.lane != waited) {
@@ -435,9 +501,39 @@ int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret
         }
     }
     cache->pending_count = kept;
-    pthread_mutex_unlock(&cache->give_lock);
     *ret_bytes = bytes;
     return r;
+}
+
+int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes) {
+    struct cache *cache = &client->cache;
+
+    pthread_mutex_lock(&cache->give_lock);
+    collect(cache, NULL, NULL, idle_only);
+    take_out(cache, idle_only);
+    int r = release_pending(client, ret_bytes);
+    pthread_mutex_unlock(&cache->give_lock);
+    return r;
+}
+
+/* Gives so much of what lies idle back, of this lane first: it is not lost, and another extent will take its
+ * place. Who gives back already, does it for this one too. Not worth a failure. */
+static void give_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {
+    struct cache *cache = &client->cache;
+    uint64_t bytes;
+
+    if (pthread_mutex_trylock(&cache->give_lock) != 0)
+        return;
+    uint64_t taken_bytes = take_out_of_lane(cache, lane, surplus_bytes);
+    pthread_mutex_lock(&cache->lanes_lock);
+    list_for_each(position, &cache->lanes) {
+        struct lane *other = container_of(position, struct lane, link);
+        if (other != lane && other->pool == lane->pool && taken_bytes < surplus_bytes)
+            taken_bytes += take_out_of_lane(cache, other, surplus_bytes - taken_bytes);
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+    (void)release_pending(client, &bytes);
+    pthread_mutex_unlock(&cache->give_lock);
 }
 
 /* --- start and stop --- */

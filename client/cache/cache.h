@@ -147,7 +147,9 @@ static inline bool cache_put_fast(struct gpupool_client *client, struct piece *p
         return false;
     thread_cache_enter(cache);
     struct thread_lane *lane = cache->last;
-    if (lane != NULL && lane->lane == piece->lane && bin_push(&lane->bins[piece->size_class], piece)) {
+    if (lane != NULL && lane->lane == piece->lane &&
+        (piece->size_class < SIZE_CLASS_LARGE || piece->size_class == lane->large_class) &&
+        bin_push(&lane->bins[piece->size_class], piece)) {
         piece->generation++;
         count_up(&lane->counters->given_bytes, piece->capacity_bytes);
         lane->touched = true;

@@ -13,10 +13,9 @@
 
 #define PIECES_IN_CHUNK 128u
 
-/* The next extent is an eighth of what the lane has, so that a process that uses much asks the daemon seldom,
- * and what it has and does not use is bounded; from one segment's granule to what is still quick to make. */
-#define EXTENT_SHARE     8u
-#define EXTENT_BYTES_MIN (2 * MIB)
+/* The next extent is a share of what the lane has, so that a process that uses much asks the daemon seldom,
+ * and what it has and does not use is bounded; up to what is still quick to make. */
+#define EXTENT_SHARE     32u
 #define EXTENT_BYTES_MAX (256 * MIB)
 /* Where the pool has no room for so much, a 16th is tried: from 2 MiB to 8 KiB in two steps. */
 #define EXTENT_STEP 16u
@@ -212,8 +211,7 @@ int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generatio
 }
 
 uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) {
-    uint64_t bytes =
-        (lane->heap.free_bytes + lane->heap.taken_bytes) / EXTENT_SHARE / EXTENT_BYTES_MIN * EXTENT_BYTES_MIN;
+    uint64_t bytes = lane_held_bytes_locked(lane) / EXTENT_SHARE / EXTENT_BYTES_MIN * EXTENT_BYTES_MIN;
     if (bytes < EXTENT_BYTES_MIN)
         bytes = EXTENT_BYTES_MIN;
     if (bytes > EXTENT_BYTES_MAX)
@@ -251,6 +249,7 @@ static void extent_end(struct extent *extent) {
         struct heap_range *range = extent->span->lowest;
         heap_give(range->free ? range->upper : range);
     }
+    extent->lane->absent_bytes -= extent->absent_bytes;
     heap_remove_span(extent->span);
     list_remove(&extent->link);
     free(extent);
@@ -259,6 +258,7 @@ static void extent_end(struct extent *extent) {
 static void extent_lose(struct extent *extent, struct heap_range *range) {
     range->user = NULL; /* absent: taken by nobody */
     extent->absent_bytes += range->size;
+    extent->lane->absent_bytes += range->size;
     if (extent->absent_bytes == extent->size_bytes)
         extent_end(extent);
 }
@@ -281,12 +281,16 @@ void lane_forget_piece_locked(struct lane *lane, struct piece *piece) {
 }
 
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part) {
-    list_for_each(position, &lane->extents) {
+    for (struct list *position = lane->extents.previous; position != &lane->extents;
+         position = position->previous) {
         struct extent *extent = container_of(position, struct extent, link);
         bool idle = extent->span->taken_bytes == extent->absent_bytes;
         if (extent->span->taken_bytes == extent->size_bytes)
             continue;
-        for (struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
+        struct heap_range *range = extent->span->lowest;
+        while (range->upper != NULL)
+            range = range->upper;
+        for (; range != NULL; range = range->lower) {
             if (!range->free || (range->size < minimum_bytes && !idle))
                 continue;
             heap_claim(range);
@@ -317,6 +321,7 @@ bool lane_is_valid(struct lane *lane) {
 
     pthread_mutex_lock(&lane->lock);
     valid = heap_is_valid(&lane->heap);
+    uint64_t all_absent = 0;
     list_for_each(position, &lane->extents) {
         const struct extent *extent = container_of(position, struct extent, link);
         uint64_t absent = 0;
@@ -330,9 +335,11 @@ bool lane_is_valid(struct lane *lane) {
                      piece->memory != extent->memory + range->offset || piece->capacity_bytes != range->size)
                 valid = false;
         }
+        all_absent += absent;
         if (absent != extent->absent_bytes || absent == extent->size_bytes)
             valid = false;
     }
+    valid = valid && all_absent == lane->absent_bytes;
     pthread_mutex_unlock(&lane->lock);
     return valid;
 }

@@ -22,11 +22,15 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "base/units.h"
 #include "client/cache/transfer.h"
 #include "heap/heap.h"
 
 struct counters;
 struct lane;
+
+/* An extent is at least one segment's granule. */
+#define EXTENT_BYTES_MIN (2 * MIB)
 
 struct piece {
     /* what a hit reads: one cache line, which goes from the thread that gave to the thread that takes */
@@ -75,6 +79,8 @@ struct lane {
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
     struct heap heap;
     struct list extents;
+    uint64_t absent_bytes; /* of all extents */
+    uint64_t peak_bytes;   /* the cache's: what the lanes of the pool used at most */
     uint64_t extent_limit; /* what the pool seems to have room for */
     bool touched;          /* used since the last look of the decay */
     unsigned collects;     /* how often other threads' caches were emptied for it, since it grew last */
@@ -125,8 +131,14 @@ void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generat
 void lane_forget_piece_locked(struct lane *lane, struct piece *piece);
 
 /* Finds a free part of at least minimum_bytes (or a whole free extent of any size), makes it absent and says
- * what has to be released. False when there is none. */
+ * what has to be released: the last part of the latest extent first, so that what stays lies together. False
+ * when there is none. */
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
+
+/* Bytes that the daemon lends this lane. */
+static inline uint64_t lane_held_bytes_locked(const struct lane *lane) {
+    return lane->heap.free_bytes + lane->heap.taken_bytes - lane->absent_bytes;
+}
 
 /* Bytes that are free here. */
 uint64_t lane_free_bytes(struct lane *lane);

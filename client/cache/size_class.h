@@ -5,8 +5,9 @@
  * Size classes: what a thread cache sorts pieces by. Up to 4 KiB there is one for each 512 bytes, above that
  * eight for each power of two. Small requests take a piece of their class's full size, which wastes at most
  * 1/8 and 1/16 on average; large ones take what they need, and look whether a cached piece of their class
- * happens to be large enough.
+ * happens to suit them.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/units.h"
@@ -18,6 +19,9 @@
 
 /* Above this a request is not rounded to its class: memory on a GPU is what users run out of. */
 #define SIZE_CLASS_ROUNDED_MAX (1 * MIB)
+
+/* The first class that is not rounded to. */
+#define SIZE_CLASS_LARGE 72u
 
 /* The class of a size from 1 to PROTO_SIZE_MAX. */
 static inline unsigned size_class_of(uint64_t size_bytes) {
@@ -43,6 +47,13 @@ static inline uint64_t size_class_round(uint64_t size_bytes) {
     if (size_bytes <= SIZE_CLASS_ROUNDED_MAX)
         return size_class_bytes(size_class_of(size_bytes));
     return (size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
+}
+
+/* Whether a cached piece may serve a request: one that is large enough, and wastes no more of a large request
+ * than 1/64. */
+static inline bool size_class_suits(uint64_t capacity_bytes, uint64_t size_bytes) {
+    return capacity_bytes >= size_bytes &&
+           (capacity_bytes <= SIZE_CLASS_ROUNDED_MAX || capacity_bytes - size_bytes <= capacity_bytes / 64);
 }
 
 #endif

@@ -186,6 +186,7 @@ struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *la
     }
     if (added->counters == NULL)
         added->counters = &added->own_counters;
+    added->large_class = SIZE_CLASS_LARGE;
     added->next = cache->lanes;
     cache->lanes = added;
     return added;

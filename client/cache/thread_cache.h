@@ -36,6 +36,7 @@ struct thread_lane {
                                         owner alone */
     bool touched;                    /* used since the last look of the decay */
     bool has_line;                   /* one of the page's, to be given back */
+    uint32_t large_class;            /* the one large class whose bin may have pieces */
     struct bin bins[SIZE_CLASSES];
     _Alignas(CACHE_LINE_BYTES) struct proto_counters own_counters; /* where nobody looks */
 };

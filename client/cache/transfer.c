@@ -35,11 +35,14 @@ static uint32_t clamp(uint64_t value, uint32_t low, uint32_t high) {
 }
 
 uint32_t transfer_capacity(unsigned size_class) {
-    uint64_t bytes = size_class_bytes(size_class);
-    return clamp(MAGAZINE_BYTES / bytes, bytes <= MAGAZINE_PAIR_BYTES ? 2 : 1, MAGAZINE_PIECES);
+    if (size_class >= SIZE_CLASS_LARGE)
+        return 1;
+    return clamp(MAGAZINE_BYTES / size_class_bytes(size_class), 2, MAGAZINE_PIECES);
 }
 
 uint32_t transfer_limit(unsigned size_class) {
+    if (size_class >= SIZE_CLASS_LARGE)
+        return 0;
     uint64_t bytes = size_class_bytes(size_class) * transfer_capacity(size_class);
     return clamp(TRANSFER_BYTES / bytes, 1, TRANSFER_MAGAZINES);
 }

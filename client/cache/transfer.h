@@ -30,12 +30,12 @@ struct piece;
 /* Makes a magazine four cache lines. */
 #define MAGAZINE_PIECES 30u
 
-/* Of each class a magazine holds so many bytes, but two pieces, and one of those that are larger still: a
- * thread keeps two magazines of a class to itself, and memory on a GPU is what users run out of. */
-#define MAGAZINE_BYTES      (2 * MIB)
-#define MAGAZINE_PAIR_BYTES (16 * MIB)
+/* Of each class a magazine holds so many bytes, and one piece of large classes: a thread keeps two magazines
+ * of a class to itself, and memory on a GPU is what users run out of. */
+#define MAGAZINE_BYTES (2 * MIB)
 
-/* Of each class the transfer holds so many bytes, but one magazine, and at most so many magazines. */
+/* Of each class the transfer holds so many bytes and at most so many magazines; none of large classes, which
+ * are worth the heap's lock. */
 #define TRANSFER_BYTES     (16 * MIB)
 #define TRANSFER_MAGAZINES 16u
 

@@ -15,14 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <gpupool/gpupool.h>
-
 #include "base/clock.h"
 #include "base/units.h"
-#include "tests/bench/trace.h"
-
-#define STREAMS_MAX 64u
-#define POOLS_MAX   32u
+#include "tests/bench/replay_trace.h"
 
 struct result {
     uint64_t leased_bytes;   /* at most, at any time */
@@ -31,96 +26,26 @@ struct result {
     bool is_device;
 };
 
-static void fail(const struct trace *trace, const char *what) {
-    fprintf(stderr, "replay: %s: %s: %s\n", trace->name, what, gpupool_error_text());
-    exit(1);
-}
-
-struct replay {
-    const struct trace *trace;
-    struct gpupool_client *client;
-    uint32_t pool;
-    bool is_device;
-    void *streams[STREAMS_MAX];
-    struct gpupool_buffer *buffers;
-    uint32_t *stream_of;
-};
-
-static void replay_open(struct replay *replay, const struct trace *trace) {
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-
-    memset(replay, 0, sizeof *replay);
-    replay->trace = trace;
-    options.socket = getenv("GPUPOOL_SOCKET");
-    if (gpupool_open(&options, &replay->client) < 0)
-        fail(trace, "open");
-    replay->is_device = gpupool_gpu_kind(replay->client) != GPUPOOL_GPU_NONE;
-    if ((replay->is_device ? gpupool_device_pool(replay->client, 0, &replay->pool)
-                           : gpupool_host_pool(replay->client, -1, &replay->pool)) < 0)
-        fail(trace, "pool");
-    for (uint32_t i = 0; i < STREAMS_MAX; i++)
-        replay->streams[i] = GPUPOOL_NO_STREAM;
-    for (uint32_t i = 0; replay->is_device && i < trace->streams; i++)
-        if (gpupool_stream_create(replay->client, 0, &replay->streams[i]) < 0)
-            fail(trace, "stream");
-    replay->buffers = calloc(trace->slots + 1, sizeof *replay->buffers);
-    replay->stream_of = calloc(trace->slots + 1, sizeof *replay->stream_of);
-    if (replay->buffers == NULL || replay->stream_of == NULL)
-        fail(trace, "no memory");
-}
-
-static void replay_close(struct replay *replay) {
-    gpupool_close(replay->client);
-    free(replay->buffers);
-    free(replay->stream_of);
-}
-
-static void replay_event(struct replay *replay, const struct trace_event *event) {
-    struct gpupool_buffer *buffer = &replay->buffers[event->slot];
-
-    if (event->is_free) {
-        if (gpupool_release(replay->client, buffer, replay->streams[replay->stream_of[event->slot]]) < 0)
-            fail(replay->trace, "release");
-        return;
-    }
-    replay->stream_of[event->slot] = event->stream;
-    if (gpupool_acquire(replay->client, replay->pool, event->size_bytes, replay->streams[event->stream],
-                        GPUPOOL_FOREVER, 0, buffer) < 0)
-        fail(replay->trace, "acquire");
-}
-
-static struct gpupool_pool look(const struct replay *replay) {
-    struct gpupool_pool pools[POOLS_MAX];
-    size_t count;
-
-    if (gpupool_pools(replay->client, pools, POOLS_MAX, &count) < 0)
-        fail(replay->trace, "pools");
-    for (size_t i = 0; i < count && i < POOLS_MAX; i++)
-        if (pools[i].id == replay->pool)
-            return pools[i];
-    fail(replay->trace, "the pool has gone");
-    exit(1);
-}
-
 /* Once looking at the pool after each step, once for the time. */
-static struct result replay_trace(const struct trace *trace) {
+static struct result replay_twice(const struct trace *trace) {
+    const char *socket = getenv("GPUPOOL_SOCKET");
     struct result result = {0};
     struct replay replay;
 
-    replay_open(&replay, trace);
+    replay_open(&replay, trace, socket);
     result.is_device = replay.is_device;
-    uint64_t reserved_before_bytes = look(&replay).reserved_bytes;
+    uint64_t reserved_before_bytes = replay_pool(&replay).reserved_bytes;
     for (size_t i = 0; i < trace->count; i++) {
         replay_event(&replay, &trace->events[i]);
-        struct gpupool_pool pool = look(&replay);
+        struct gpupool_pool pool = replay_pool(&replay);
         if (pool.leased_bytes > result.leased_bytes)
             result.leased_bytes = pool.leased_bytes;
-        if (pool.reserved_bytes - reserved_before_bytes > result.reserved_bytes)
+        if (pool.reserved_bytes > reserved_before_bytes + result.reserved_bytes)
             result.reserved_bytes = pool.reserved_bytes - reserved_before_bytes;
     }
     replay_close(&replay);
 
-    replay_open(&replay, trace);
+    replay_open(&replay, trace, socket);
     uint64_t start = clock_now_ns();
     for (size_t i = 0; i < trace->count; i++)
         replay_event(&replay, &trace->events[i]);
@@ -155,7 +80,7 @@ int main(int argc, char **argv) {
     for (int i = first; i < argc; i++) {
         struct trace trace;
         trace_read(&trace, argv[i]);
-        struct result result = replay_trace(&trace);
+        struct result result = replay_twice(&trace);
         uint64_t model_bytes = trace_torch_model(&trace);
         double ns = (double)result.operation_ns / (double)trace.count;
         double torch = ratio(

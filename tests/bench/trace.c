@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS_MAX   (1u << 24)
-#define STREAMS_MAX 64u
+#define SLOTS_MAX (1u << 24)
 
 static void die(const char *path, const char *what) {
     fprintf(stderr, "%s: %s\n", path, what);
@@ -69,7 +68,7 @@ void trace_read(struct trace *trace, const char *path) {
             read_fact(trace, line);
         } else if (sscanf(line, "a %" SCNu32 " %" SCNu64 " %" SCNu32, &event.slot, &event.size_bytes,
                           &event.stream) == 3) {
-            if (event.size_bytes == 0 || event.slot >= SLOTS_MAX || event.stream >= STREAMS_MAX)
+            if (event.size_bytes == 0 || event.slot >= SLOTS_MAX || event.stream >= TRACE_STREAMS_MAX)
                 die(path, "an allocation that cannot be");
             trace->allocations++;
             add(trace, &capacity, event);

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define TRACE_STREAMS_MAX 64u
+
 struct trace_event {
     bool is_free;
     uint32_t slot;   /* names the allocation until it is freed */

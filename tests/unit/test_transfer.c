@@ -15,8 +15,8 @@
 #include "client/cache/bin.h"
 #include "client/cache/transfer.h"
 
-#define SMALL 7u   /* 4 KiB */
-#define LARGE 200u /* of which two are already more than the transfer's share */
+#define SMALL 7u                     /* 4 KiB */
+#define LARGE (SIZE_CLASS_LARGE - 1) /* 1 MiB: the largest that goes between threads this way */
 
 static bool without_memory;
 
@@ -47,13 +47,13 @@ static void a_share_is_bounded_by_bytes_and_by_count(void **state) {
     for (unsigned i = 0; i < SIZE_CLASSES; i++) {
         uint64_t capacity = transfer_capacity(i), limit = transfer_limit(i);
         assert_in_range(capacity, 1, MAGAZINE_PIECES);
-        assert_in_range(limit, 1, TRANSFER_MAGAZINES);
-        assert_true(capacity == (size_class_bytes(i) > MAGAZINE_PAIR_BYTES ? 1 : 2) ||
-                    capacity * size_class_bytes(i) <= MAGAZINE_BYTES);
-        assert_true(limit == 1 || limit * capacity * size_class_bytes(i) <= TRANSFER_BYTES);
+        assert_in_range(limit, i < SIZE_CLASS_LARGE, TRANSFER_MAGAZINES);
+        assert_true(capacity == 1 || capacity * size_class_bytes(i) <= MAGAZINE_BYTES);
+        assert_true(limit * capacity * size_class_bytes(i) <= TRANSFER_BYTES);
         assert_true(i == 0 || capacity <= transfer_capacity(i - 1));
     }
-    assert_int_equal(transfer_limit(LARGE), 1);
+    assert_int_equal(transfer_capacity(SIZE_CLASS_LARGE), 1);
+    assert_int_equal(transfer_limit(SIZE_CLASS_LARGE), 0);
 }
 
 static void what_is_put_is_taken_and_not_more_than_a_share(void **state) {
