@@ -27,13 +27,13 @@
 
 #define MIB         (UINT64_C(1) << 20)
 #define STREAMS     3u
-#define LIVE        6u   /* buffers that a thread keeps for a while */
+#define LIVE        3u   /* buffers that a thread keeps for a while */
 #define THREADS_MAX 16u
-#define HANDED_MAX  64u
+#define HANDED_MAX  8u /* with those that are kept: less than the pools hold, or all would wait for each other */
 #define FOREIGN     3
 #define PATIENCE_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 /* Pools that all processes together fill many times over. */
-#define DEVICE_LIMIT "192MiB"
+#define DEVICE_LIMIT "384MiB"
 #define HOST_LIMIT   "64MiB"
 
 /* Fills the words with the tag, then looks at them again and again until so many clocks have passed. Each thread looks at
