@@ -456,6 +456,9 @@ static void connection_on_ready(uv_poll_t *poll, int status, int events) {
     if (r == -EAGAIN) {
         r = 0;
         connection->packets_a_turn = 1;
+        connection->single_turns = CONNECTION_SINGLE_TURNS;
+    } else if (connection->single_turns > 0) {
+        connection->single_turns--;
     } else if (n_read == connection->packets_a_turn && n_read < CONNECTION_PACKETS_PER_TURN) {
         connection->packets_a_turn *= 2;
     }

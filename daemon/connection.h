@@ -35,6 +35,9 @@ struct daemon;
 /* One turn's packets of one client: a few round trips' worth, so that a flood of one delays others by little.
  */
 #define CONNECTION_PACKETS_PER_TURN 16u
+/* How long a client in which a second packet was looked for in vain is read packet by packet: the look costs
+ * it a system call before its answer, and one that has begun to send many loses little. */
+#define CONNECTION_SINGLE_TURNS 64u
 /* Kept replies: what all threads of a large process may be waiting for at once. */
 #define CONNECTION_QUEUE_MAX 4352u
 
@@ -51,7 +54,7 @@ struct connection {
     struct peer peer;
     struct session *session; /* OPEN and LOST */
     int fd, pidfd;
-    int reclaim_fd; /* OPEN: asks the client for idle memory; -1: it did not want that */
+    int reclaim_fd;   /* OPEN: asks the client for idle memory; -1: it did not want that */
     struct page page; /* until the session is gone */
     uv_poll_t poll, process_poll;
     unsigned handles;  /* uv handles that are not closed yet */
@@ -65,6 +68,7 @@ struct connection {
      * for a second in vain would cost it a system call a request; one that has many under way is read faster
      * and faster. */
     unsigned packets_a_turn;
+    unsigned single_turns;    /* turns of one packet before it is tried again whether there are more */
     uint64_t awaited_segment; /* its descriptor was sent, OPENED has not come; 0: none */
     uint64_t accepted_ns;
     struct reaping reaping;
