@@ -394,6 +394,7 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
     bool sessions = strcmp(keys->command, "sessions") == 0;
     if (!stats && !ping && !pools && !sessions)
         return admin_json_error("unknown-command", "the commands are ping, stats, pools, sessions and trim");
+    core_look(daemon->core);
     cJSON *reply = cJSON_CreateObject();
     if (stats || ping)
         cJSON_AddItemToObject(reply, "daemon", describe_daemon(daemon, ping));

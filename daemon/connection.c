@@ -272,9 +272,10 @@ static int handle_hello(struct connection *connection, const struct proto_messag
 }
 
 static int handle_list_pools(struct connection *connection, const struct proto_message *message) {
-    const struct core *core = connection->daemon->core;
+    struct core *core = connection->daemon->core;
     struct proto_message reply;
 
+    core_look(core);
     reply_begin(&reply, PROTO_POOLS, message->header.request);
     reply.pools.count = core->n_pools;
     reply.pools.reserved = 0;

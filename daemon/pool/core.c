@@ -406,6 +406,12 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
     pool_serve(pool, now_ns);
 }
 
+void core_look(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        list_for_each(position, &core->pools[i]->heaps)
+            fences_collect_heap(container_of(position, struct tenant_heap, pool_link));
+}
+
 uint64_t core_trim(struct pool *pool) {
     pool->demand = NULL;
     return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes);

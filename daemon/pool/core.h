@@ -132,6 +132,9 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns);
 /* The shell has freed a segment that core_next_retirement gave it; the segment is gone afterwards. */
 void core_segment_retired(struct segment *segment, uint64_t now_ns);
 
+/* Looks at fences although nobody needs memory, so that what is told of the pools is true. Bounded. */
+void core_look(struct core *core);
+
 /* Retires the pool's idle segments (those that nobody has mapped), down to its reserve. Returns the bytes.
  * It does not grow ahead of demand again before the next lease: what was trimmed would be back at once. */
 uint64_t core_trim(struct pool *pool);

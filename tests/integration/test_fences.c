@@ -100,6 +100,28 @@ static void who_waits_gets_it_when_the_word_arrives(void **state) {
     peer_close(&other);
 }
 
+static void the_stats_and_the_list_of_pools_know_of_words_that_arrived(void **state) {
+    struct proto_message message = {0};
+    struct peer peer;
+    (void)state;
+
+    peer_open(&daemon_, &peer, 0);
+    struct proto_page *page = peer_ask_page(&peer);
+    struct proto_lease lease = peer_acquire(&peer, MIB);
+    assert_int_equal(peer_release_behind(&peer, &lease, 0, 0, 0, 1), 0);
+    assert_int_equal(host_pool("fenced_bytes"), MIB);
+    arrive(page, 0, 1);
+    assert_int_equal(host_pool("fenced_bytes"), 0);
+    lease = peer_acquire(&peer, MIB);
+    assert_int_equal(peer_release_behind(&peer, &lease, 0, 0, 0, 2), 0);
+    arrive(page, 0, 2);
+    peer_ask(&peer, PROTO_LIST_POOLS, &message, PROTO_POOLS);
+    for (uint32_t i = 0; i < message.pools.count; i++)
+        assert_int_equal(message.pools.pools[i].free_bytes, message.pools.pools[i].reserved_bytes);
+    munmap(page, sizeof *page);
+    peer_close(&peer);
+}
+
 static void a_session_without_a_page_has_no_fences(void **state) {
     struct peer peer;
     (void)state;
@@ -168,6 +190,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_behind_a_word_goes_to_nobody_before_it_arrives),
         cmocka_unit_test(who_waits_gets_it_when_the_word_arrives),
+        cmocka_unit_test(the_stats_and_the_list_of_pools_know_of_words_that_arrived),
         cmocka_unit_test(a_session_without_a_page_has_no_fences),
         cmocka_unit_test(a_farewell_returns_what_is_behind_fences),
         cmocka_unit_test(the_memory_of_who_was_killed_is_not_handed_on_by_its_words),
