@@ -65,7 +65,7 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
     static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_ACQUIRE, PROTO_ACQUIRE,
                                          PROTO_RELEASE,    PROTO_RELEASE, PROTO_SHARE,   PROTO_ATTACH,
                                          PROTO_QUERY,      PROTO_OPENED,  PROTO_BYE,     PROTO_HELLO,
-                                         PROTO_SPLIT};
+                                         PROTO_SPLIT,      PROTO_ASK_PAGE};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -84,6 +84,11 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
             (struct proto_release){.lease = lease, .generation = 1 + test_random(random) % 1000};
         if (operation == PROTO_SPLIT || test_random(random) % 2 == 0)
             message.release.offset_bytes = 512, message.release.size_bytes = 1024;
+        if (operation == PROTO_RELEASE &&
+            test_random(random) % 2 == 0) { /* words stay 0: some never arrive */
+            message.release.fence = (uint32_t)(1 + test_random(random) % PROTO_PAGE_FENCES);
+            message.release.fence_value = test_random(random) % 3;
+        }
         break;
     case PROTO_SHARE:
         message.share = (struct proto_share){.lease = lease,
