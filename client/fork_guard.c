@@ -27,8 +27,6 @@ void fork_guard_deinit(struct fork_guard *guard) {
     guard->page = NULL;
 }
 
-bool fork_guard_is_child(const struct fork_guard *guard) {
-    if (guard->page != NULL)
-        return guard->page[0] == 0;
+bool fork_guard_is_another_process(const struct fork_guard *guard) {
     return getpid() != guard->owner;
 }

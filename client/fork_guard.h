@@ -7,6 +7,7 @@
  * opened me". Where the kernel has no such advice the guard compares pids instead, which costs a system call.
  */
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 struct fork_guard {
@@ -20,7 +21,13 @@ void fork_guard_init(struct fork_guard *guard);
 /* Accepts a zeroed guard; may be called in a child. */
 void fork_guard_deinit(struct fork_guard *guard);
 
-/* Whether the calling process is a forked descendant of the one that initialised the guard. */
-bool fork_guard_is_child(const struct fork_guard *guard);
+/* What is done without the page. */
+bool fork_guard_is_another_process(const struct fork_guard *guard);
+
+/* Whether the calling process is a forked descendant of the one that initialised the guard. Every call of the
+ * library begins with this. */
+static inline bool fork_guard_is_child(const struct fork_guard *guard) {
+    return guard->page != NULL ? guard->page[0] == 0 : fork_guard_is_another_process(guard);
+}
 
 #endif

@@ -17,8 +17,10 @@
  * and what it has and does not use is bounded; up to what is still quick to make. */
 #define EXTENT_SHARE     32u
 #define EXTENT_BYTES_MAX (256 * MIB)
-/* Where the pool has no room for so much, a 16th is tried: from 2 MiB to 8 KiB in two steps. */
-#define EXTENT_STEP 16u
+/* Where the pool has no room for so much, a 16th is tried: from 2 MiB to 8 KiB in two steps. Where it has,
+ * four times as much the next time. */
+#define EXTENT_STEP_DOWN 16u
+#define EXTENT_STEP_UP   4u
 
 /* Memory that begins with a cache line of its own. */
 static void *zeroed_lines(size_t size) {
@@ -223,9 +225,9 @@ uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) 
 
 uint64_t lane_learn_locked(struct lane *lane, uint64_t size_bytes, bool has_room) {
     if (!has_room)
-        lane->extent_limit = size_bytes / EXTENT_STEP / HEAP_GRANULE * HEAP_GRANULE;
-    else if (lane->extent_limit < size_bytes * EXTENT_STEP)
-        lane->extent_limit = size_bytes * EXTENT_STEP;
+        lane->extent_limit = size_bytes / EXTENT_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
+    else if (lane->extent_limit < size_bytes * EXTENT_STEP_UP)
+        lane->extent_limit = size_bytes * EXTENT_STEP_UP;
     return lane->extent_limit;
 }
 
