@@ -143,8 +143,8 @@ static void device_memory_waits_for_the_driver_to_forget_the_process(void **stat
     puppet_connect(&next, &daemon_);
     PUPPET_MUST(&worker, puppet_acquire(&worker, 0, GPUPOOL_POOL_DEVICE, SIZE_BYTES, GPUPOOL_FOREVER, 0));
     PUPPET_MUST(&worker, puppet_acquire(&worker, 1, GPUPOOL_POOL_HOST, SIZE_BYTES, GPUPOOL_FOREVER, 0));
-    pid_t ghost = find_ghost(worker.pid), dead = worker.pid;
-    assert_true(ghost > 0);
+    pid_t ghost = 0, dead = worker.pid;
+    WAIT_UNTIL((ghost = find_ghost(dead)) > 0); /* it takes its name when it first runs */
     /* The process is gone, pidfd and all; its kernel writes on. */
     puppet_kill(&worker);
     WAIT_UNTIL(daemon_has_session(&daemon_, dead, "quarantined"));
