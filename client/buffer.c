@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Buffers: what the client's user holds. A buffer is a lease of its own, and then every acquire and release
- * is a round trip and a release waits for its stream; or, in a client with a cache, a piece of an extent
- * (client/cache/). Fences will take the place of wait_for_stream.
+ * is a round trip; or, in a client with a cache, a piece of an extent (client/cache/). Memory that leaves the
+ * stream that used it does so behind a fence: nothing here waits for the GPU.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -59,22 +59,19 @@ static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal
     return gpu == NULL ? 0 : devices_find_stream(&client->devices, gpu, stream, ret_device);
 }
 
-/* For host memory and stream NULL this waits for the default stream of the thread's current device, and by
- * the default stream's nature for all streams of it that are not non-blocking. */
-static int wait_for_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+/* Leaves a fence behind the work on a buffer. For host memory and stream NULL that is the default stream of
+ * the thread's current device, and by the default stream's nature all streams of it that are not
+ * non-blocking. */
+static int fence_buffer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                        struct fence *ret_fence) {
     const struct gpu *gpu;
     unsigned device;
 
+    *ret_fence = FENCE_NONE;
     if (stream == GPUPOOL_NO_STREAM)
         return 0;
     int r = find_stream(client, buffer->kind, buffer->device, stream, &gpu, &device);
-    if (r < 0 || gpu == NULL)
-        return r;
-    int error = gpu->stream_synchronize(device, stream);
-    if (error == 0)
-        return 0;
-    devices_fail(gpu, error, "waiting for the stream");
-    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+    return r < 0 || gpu == NULL ? r : fences_enqueue(client, device, stream, ret_fence);
 }
 
 static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
@@ -129,9 +126,10 @@ static int check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
         return error_set(GPUPOOL_E_NO_POOL,
                          "device %s is not visible in this process (CUDA_VISIBLE_DEVICES?)", text);
     }
-    /* Opening a segment while a graph is captured would break the capture, and zeroing would become a part of
-     * the graph instead of happening. */
-    return stream == GPUPOOL_NO_STREAM ? 0 : devices_check_stream(gpu, (unsigned)ordinal, stream);
+    /* Zeroing would become a part of the graph instead of happening. */
+    return (flags & GPUPOOL_ZERO) == 0 || stream == GPUPOOL_NO_STREAM
+               ? 0
+               : devices_check_stream(gpu, (unsigned)ordinal, stream);
 }
 
 static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
@@ -232,12 +230,10 @@ static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, con
 
 /* Gives a buffer's piece back: into the cache, or to the daemon when it was shared and so is a lease of its
  * own. */
-static int release_piece(struct gpupool_client *client, struct piece *piece) {
-    if (!piece->split_off) {
-        cache_put(client, piece);
-        return 0;
-    }
-    int r = lease_release(client, piece->lease, piece->lease_generation, 0, 0);
+static int release_piece(struct gpupool_client *client, struct piece *piece, struct fence fence) {
+    if (!piece->split_off)
+        return cache_put_behind(client, piece, fence);
+    int r = lease_release_patiently(client, piece->lease, piece->lease_generation, 0, 0, fence);
     if (r < 0)
         return r;
     pthread_mutex_lock(&piece->lane->lock);
@@ -247,51 +243,47 @@ static int release_piece(struct gpupool_client *client, struct piece *piece) {
     return 0;
 }
 
-/* Finds the buffer's piece, and waits for the stream where nothing else orders what comes after it. */
+/* Finds the buffer's piece, and leaves a fence where nothing else orders what comes after the work on it. */
 static int settle(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                  struct piece **ret_piece) {
+                  struct piece **ret_piece, struct fence *ret_fence) {
     int r = find_piece(client, buffer, ret_piece);
     if (r < 0)
         return r;
     const struct piece *piece = *ret_piece;
+    *ret_fence = FENCE_NONE;
     if (piece != NULL && !piece->split_off && cache_orders(piece->lane, stream))
         return 0;
-    return wait_for_stream(client, buffer, stream);
+    return fence_buffer(client, buffer, stream, ret_fence);
 }
 
 static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
     struct piece *piece;
-    int r = settle(client, buffer, stream, &piece);
+    struct fence fence;
+    int r = settle(client, buffer, stream, &piece, &fence);
 
     if (r < 0)
         return r;
-    return piece != NULL ? release_piece(client, piece)
-                         : lease_release(client, buffer->lease, buffer->generation, 0, 0);
+    return piece != NULL ? release_piece(client, piece, fence)
+                         : lease_release_patiently(client, buffer->lease, buffer->generation, 0, 0, fence);
 }
 
 /* Gives the part of a buffer from kept_bytes on back. */
 static int release_tail(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                         uint64_t kept_bytes) {
     struct piece *piece;
-    int r = settle(client, buffer, stream, &piece);
+    struct fence fence;
+    int r = settle(client, buffer, stream, &piece, &fence);
 
     if (r < 0)
         return r;
     if (piece == NULL || piece->split_off) {
         struct proto_lease_name lease = lease_of(buffer, piece);
-        return lease_release(client, lease.lease, lease.generation, kept_bytes,
-                             buffer->capacity_bytes - kept_bytes);
+        return lease_release_patiently(client, lease.lease, lease.generation, kept_bytes,
+                                       buffer->capacity_bytes - kept_bytes, fence);
     }
     if (kept_bytes >= piece->capacity_bytes)
         return error_set(GPUPOOL_E_INVALID, "a copy of the buffer was shrunk before");
-    uint64_t before_bytes = piece->capacity_bytes;
-    pthread_mutex_lock(&piece->lane->lock);
-    r = lane_shrink_locked(piece, kept_bytes);
-    pthread_mutex_unlock(&piece->lane->lock);
-    if (r < 0)
-        return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
-    cache_count_given(client, piece->lane, before_bytes - kept_bytes);
-    return 0;
+    return cache_shrink_behind(client, piece, kept_bytes, fence);
 }
 
 static int fail_buffer(int error, const char *doing, const struct gpupool_buffer *buffer) {

@@ -11,7 +11,7 @@ void lease_give_back(struct gpupool_client *client, const struct proto_lease *le
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    (void)lease_release(client, lease->lease, lease->generation, 0, 0);
+    (void)lease_release(client, lease->lease, lease->generation, 0, 0, FENCE_NONE);
     error_restore(text);
 }
 
@@ -57,7 +57,7 @@ int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size
 }
 
 int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                  uint64_t size_bytes) {
+                  uint64_t size_bytes, struct fence fence) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&client->connection, PROTO_RELEASE);
     if (request == NULL)
@@ -68,7 +68,23 @@ int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t genera
         .offset_bytes = offset_bytes,
         .size_bytes = size_bytes,
     };
+    if (!fence_is_ready(client, fence)) {
+        request->message.release.fence = fence.word;
+        request->message.release.fence_value = fence.value;
+    }
     return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+}
+
+int lease_release_patiently(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+                            uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
+    int r = lease_release(client, lease, generation, offset_bytes, size_bytes, fence);
+    if (r != GPUPOOL_E_LIMIT || fence.word == 0)
+        return r;
+    r = fence_wait(client, fence, client_deadline_ns(client, 0));
+    if (r < 0)
+        return error_prefix(r,
+                            "the daemon keeps as much that waits for its fence as it does for one session");
+    return lease_release(client, lease, generation, offset_bytes, size_bytes, FENCE_NONE);
 }
 
 int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,

@@ -9,6 +9,7 @@
  */
 #include <stdint.h>
 
+#include "client/fence.h"
 #include "client/pool.h"
 #include "client/segment.h"
 #include "proto/proto.h"
@@ -24,9 +25,15 @@ int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size
 int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
                struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
-/* Gives a part of a lease back; size 0: all of it. */
+/* Gives a part of a lease back; size 0: all of it. Nobody gets the memory before the fence is ready. LIMIT:
+ * the daemon keeps no more for this session that is not ready; nothing was released. */
 int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                  uint64_t size_bytes);
+                  uint64_t size_bytes, struct fence fence);
+
+/* As lease_release, and at the daemon's limit waits on the CPU for the fence. TIMED_OUT: it is not ready in
+ * the time that an answer may take; nothing was released. */
+int lease_release_patiently(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+                            uint64_t offset_bytes, uint64_t size_bytes, struct fence fence);
 
 /* Makes a part of a lease one of its own. */
 int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,

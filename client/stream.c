@@ -4,6 +4,7 @@
  * link CUDA themselves. Nothing here talks to the daemon; a client whose daemon is gone can still copy its
  * buffers away.
  */
+#include "client/cache/give_back.h"
 #include "client/client.h"
 #include "client/error.h"
 
@@ -35,6 +36,10 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
     int r = enter(client, device, &gpu);
     if (r < 0)
         return r;
+    /* The driver may give the handle to another stream, which would not order what lies here for this one.
+     * What fails here says so by itself, when the memory is given back the next time. */
+    if (client->cache.enabled)
+        give_back_stream(client, device, stream);
     return finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream");
 }
 

@@ -2,16 +2,17 @@
 #ifndef CLIENT_CACHE_CACHE_H
 #define CLIENT_CACHE_CACHE_H
 /*
- * The cache of a client: its lanes (the process's heap) and its threads' caches, and the keeper, which sees to
- * it that idle memory goes back to the daemon.
+ * The cache of a client: its lanes (the process's heap) and its threads' caches, and the keeper, which sees
+ * to it that idle memory goes back to the daemon.
  *
  *   thread cache ──miss──▶ transfer ──miss──▶ lane ──miss──▶ own, then other threads' caches of the lane
  *                                                             ──miss──▶ an extent from the daemon
  *
- * Device memory comes back into the lane of its stream without waiting: the stream orders its next use. It
- * waits for the stream where that is not so: when it is released on another stream, on the per-thread default
- * stream (which is another one in each thread, under one name), and host memory, which the CPU may touch at
- * once. Before memory goes to the daemon all devices that this client uses are waited for.
+ * Device memory comes back into the lane of its stream at once: the stream orders its next use. What is
+ * released on another stream, on the per-thread default stream (which is another one in each thread, under
+ * one name), and host memory, which the CPU may touch at once, stands behind a fence of that stream first
+ * (deferred.h). Memory that goes to the daemon does so behind a fence of its lane's stream. Nobody waits for
+ * a stream.
  *
  * Locks, in this order: the list of lanes; the registry of thread caches; a thread cache; a lane; a lane's
  * transfer, or the counters'. None is held over an exchange with the daemon or a wait for a device, except
@@ -71,9 +72,26 @@ void cache_put(struct gpupool_client *client, struct piece *piece);
  */
 void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes);
 
+/* Puts a buffer's piece, whose GPU work a fence tells the end of, where it is not used before that. 0 or
+ * NO_MEMORY: nothing was done. */
+int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct fence fence);
+
+/* The same for the part of a piece from kept_bytes on. */
+int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint64_t kept_bytes,
+                        struct fence fence);
+
 /* Gives idle memory back to the daemon: all, or that of lanes that were not used since the last call with
- * idle_only. *ret_bytes gets how much. 0, or what the driver or the daemon said. */
+ * idle_only. Waits for no GPU work: the memory goes behind fences. *ret_bytes gets how much. 0, or what the
+ * driver or the daemon said of some of it, which stays for the next time; CAPTURING: that of a stream which
+ * is being captured. */
 int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes);
+
+/* Empties the threads' caches of a lane (or of all: NULL) into it, but for one's. */
+void cache_collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
+                   bool idle_only);
+
+/* Says that there is no memory for bookkeeping. Returns NO_MEMORY. */
+int cache_no_memory(void);
 
 /* The piece of a buffer; NULL when the buffer is a lease of its own. */
 static inline struct piece *cache_piece(const struct gpupool_buffer *buffer) {
@@ -82,8 +100,14 @@ static inline struct piece *cache_piece(const struct gpupool_buffer *buffer) {
 
 /* Whether work that is enqueued on the stream orders the piece's next use by itself. */
 static inline bool cache_orders(const struct lane *lane, const void *stream) {
-    return lane->stream == stream &&
-           stream != (void *)2; /* cudaStreamPerThread is another stream in each thread */
+    return lane->stream == stream && stream != FENCE_STREAM_PER_THREAD; /* it is another one in each thread */
+}
+
+/* Whether there is a stream that orders the lane's memory at all. Else what is free in it is not in use by
+ * the GPU, whoever takes it. */
+static inline bool cache_has_order(const struct lane *lane) {
+    return lane->kind == GPUPOOL_POOL_DEVICE && lane->stream != GPUPOOL_NO_STREAM &&
+           cache_orders(lane, lane->stream);
 }
 
 /* Host memory has one lane, whatever the stream. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "client/cache/deferred.h"
 #include "client/cache/pointer_map.h"
 #include "client/cache/size_class.h"
 
@@ -74,6 +75,8 @@ struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, voi
     list_init(&lane->link);
     list_init(&lane->extents);
     lane->extent_limit = EXTENT_BYTES_MAX;
+    list_init(&lane->deferred);
+    list_init(&lane->deferred_spare);
     heap_init(&lane->heap);
     pthread_mutex_init(&lane->lock, NULL);
     transfer_init(&lane->transfer);
@@ -106,6 +109,7 @@ struct lane *lane_free(struct lane *lane) {
             piece_orphan(&chunk->pieces[i]);
     chunks_put(lane->piece_chunks);
     transfer_deinit(&lane->transfer);
+    deferred_deinit(lane);
     heap_deinit(&lane->heap);
     pthread_mutex_destroy(&lane->lock);
     free(lane);
@@ -142,6 +146,18 @@ static void piece_put(struct lane *lane, struct piece *piece) {
     lane->spare_pieces = piece;
 }
 
+/* Gives a piece the memory that it is for. */
+static void piece_cover(struct piece *piece, struct heap_range *range) {
+    piece->extent = range->span->user;
+    piece->range = range;
+    piece->memory = piece->extent->memory + range->offset;
+    piece->capacity_bytes = range->size;
+    piece->size_class = size_class_of(range->size);
+    piece->lease = piece->extent->lease;
+    piece->lease_generation = piece->extent->generation;
+    range->user = piece;
+}
+
 int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece) {
     struct heap_range *range;
     struct piece *piece = piece_get(lane);
@@ -153,14 +169,7 @@ int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_
         piece_put(lane, piece);
         return r;
     }
-    piece->extent = range->span->user;
-    piece->range = range;
-    piece->memory = piece->extent->memory + range->offset;
-    piece->capacity_bytes = range->size;
-    piece->size_class = size_class_of(range->size);
-    piece->lease = piece->extent->lease;
-    piece->lease_generation = piece->extent->generation;
-    range->user = piece;
+    piece_cover(piece, range);
     lane->touched = true;
     *ret_piece = piece;
     return 0;
@@ -244,6 +253,25 @@ int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes) {
     return 0;
 }
 
+int lane_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct piece **ret_tail) {
+    struct heap_range *upper;
+
+    assert(capacity_bytes < piece->capacity_bytes);
+    struct piece *tail = piece_get(piece->lane);
+    if (tail == NULL)
+        return -ENOMEM;
+    int r = heap_split(piece->range, capacity_bytes, &upper);
+    if (r < 0) {
+        piece_put(piece->lane, tail);
+        return r;
+    }
+    piece_cover(tail, upper);
+    piece->capacity_bytes = capacity_bytes;
+    piece->size_class = size_class_of(capacity_bytes);
+    *ret_tail = tail;
+    return 0;
+}
+
 /* Frees an extent of which nothing is here any more. */
 static void extent_end(struct extent *extent) {
     assert(extent->absent_bytes == extent->size_bytes);
@@ -282,11 +310,28 @@ void lane_forget_piece_locked(struct lane *lane, struct piece *piece) {
     piece_put(lane, piece);
 }
 
+bool lane_extent_is_idle_locked(const struct extent *extent) {
+    return extent->span->taken_bytes == extent->absent_bytes + extent->deferred_bytes;
+}
+
+/* Makes a range absent, and says what has to be released. */
+static void lose_part(struct extent *extent, struct heap_range *range, struct lane_part *ret_part) {
+    *ret_part = (struct lane_part){
+        .lane = extent->lane,
+        .lease = extent->lease,
+        .generation = extent->generation,
+        .offset_bytes = range->offset,
+        .size_bytes = range->size,
+        .whole = extent->absent_bytes + range->size == extent->size_bytes,
+    };
+    extent_lose(extent, range);
+}
+
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part) {
     for (struct list *position = lane->extents.previous; position != &lane->extents;
          position = position->previous) {
         struct extent *extent = container_of(position, struct extent, link);
-        bool idle = extent->span->taken_bytes == extent->absent_bytes;
+        bool idle = lane_extent_is_idle_locked(extent);
         if (extent->span->taken_bytes == extent->size_bytes)
             continue;
         struct heap_range *range = extent->span->lowest;
@@ -296,19 +341,19 @@ bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_
             if (!range->free || (range->size < minimum_bytes && !idle))
                 continue;
             heap_claim(range);
-            *ret_part = (struct lane_part){
-                .lane = lane,
-                .lease = extent->lease,
-                .generation = extent->generation,
-                .offset_bytes = range->offset,
-                .size_bytes = range->size,
-                .whole = extent->absent_bytes + range->size == extent->size_bytes,
-            };
-            extent_lose(extent, range);
+            lose_part(extent, range, ret_part);
             return true;
         }
     }
     return false;
+}
+
+void lane_lose_locked(struct piece *piece, struct lane_part *ret_part) {
+    struct heap_range *range = piece->range;
+    struct extent *extent = piece->extent;
+
+    piece_put(piece->lane, piece);
+    lose_part(extent, range, ret_part);
 }
 
 uint64_t lane_free_bytes(struct lane *lane) {
@@ -322,7 +367,7 @@ bool lane_is_valid(struct lane *lane) {
     bool valid;
 
     pthread_mutex_lock(&lane->lock);
-    valid = heap_is_valid(&lane->heap);
+    valid = heap_is_valid(&lane->heap) && deferred_is_valid_locked(lane);
     uint64_t all_absent = 0;
     list_for_each(position, &lane->extents) {
         const struct extent *extent = container_of(position, struct extent, link);

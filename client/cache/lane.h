@@ -4,13 +4,13 @@
 /*
  * A lane: the process's heap for one pool and one stream. It owns the extents that were leased for it and
  * cuts them into pieces. Memory that was last used on a stream can be used on it again at once, because the
- * stream orders the work; so free memory stays in its lane, and leaves it only when the work is known to be
- * done.
+ * stream orders the work; so free memory stays in its lane, and leaves it only behind a fence. Memory that
+ * was last used on another stream stands behind a fence of that before it is free here (deferred.h).
  *
  * A piece is what a lane hands out. It is in use (a buffer names it, its generation is odd), cached (in a
- * thread's bin) or spare. Pieces are never freed, and used again by other lanes when theirs is gone; their
- * generations only ascend. So a stale buffer that names one meets another generation, whether the buffer was
- * released or its client closed.
+ * thread's bin), deferred or spare. Pieces are never freed, and used again by other lanes when theirs is
+ * gone; their generations only ascend. So a stale buffer that names one meets another generation, whether the
+ * buffer was released or its client closed.
  *
  * A part of an extent that went back to the daemon is absent: taken in the heap by nobody. An extent ends
  * when all of it is absent.
@@ -24,6 +24,7 @@
 #include "base/list.h"
 #include "base/units.h"
 #include "client/cache/transfer.h"
+#include "client/fence.h"
 #include "heap/heap.h"
 
 struct counters;
@@ -34,7 +35,7 @@ struct lane;
 
 struct piece {
     /* what a hit reads: one cache line, which goes from the thread that gave to the thread that takes */
-    _Alignas(CACHE_LINE_BYTES) struct piece *next; /* spare */
+    _Alignas(CACHE_LINE_BYTES) struct piece *next; /* deferred, or spare */
     char *memory;
     uint64_t capacity_bytes;
     uint64_t generation; /* odd: a buffer is out */
@@ -46,6 +47,7 @@ struct piece {
     uint64_t pointer_generation; /* under which it was handed out as a pointer */
     /* the lane's: another line */
     _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;
+    uint64_t fence_value; /* while it is deferred */
     struct heap_range *range;
     struct extent *extent;
 };
@@ -54,7 +56,7 @@ struct extent {
     struct lane *lane;
     struct heap_span *span;
     uint64_t lease, generation;
-    uint64_t size_bytes, absent_bytes;
+    uint64_t size_bytes, absent_bytes, deferred_bytes;
     char *memory;
     struct list link; /* in lane->extents */
 };
@@ -63,12 +65,14 @@ struct extent {
 struct lane_part {
     struct lane *lane;
     uint64_t lease, generation, offset_bytes, size_bytes;
-    bool whole; /* the lease ends */
+    bool whole;         /* the lease ends */
+    bool has_fence;     /* else it stands behind one of the lane's stream */
+    struct fence fence; /* that it stands behind */
 };
 
 struct lane {
     /* what a hit reads, and nobody writes */
-    void *owner; /* the client; only compared and handed on */
+    void *owner; /* the client; compared and handed on, and its fences are asked when something is deferred */
     uint32_t pool;
     uint32_t kind; /* enum gpupool_pool_kind */
     int device;
@@ -79,11 +83,14 @@ struct lane {
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
     struct heap heap;
     struct list extents;
-    uint64_t absent_bytes; /* of all extents */
-    uint64_t peak_bytes;   /* the cache's: what the lanes of the pool used at most */
-    uint64_t extent_limit; /* what the pool seems to have room for */
-    bool touched;          /* used since the last look of the decay */
-    unsigned collects;     /* how often other threads' caches were emptied for it, since it grew last */
+    uint64_t absent_bytes;                /* of all extents */
+    uint64_t peak_bytes;                  /* the cache's: what the lanes of the pool used at most */
+    uint64_t extent_limit;                /* what the pool seems to have room for */
+    struct list deferred, deferred_spare; /* queues */
+    uint64_t deferred_bytes;
+    unsigned ordering; /* calls that are about to use deferred pieces: these stay */
+    bool touched;      /* used since the last look of the decay */
+    unsigned collects; /* how often other threads' caches were emptied for it, since it grew last */
     struct piece *spare_pieces;
     void *piece_chunks;
     /* magazines between threads, under a lock of its own */
@@ -124,6 +131,9 @@ uint64_t lane_learn_locked(struct lane *lane, uint64_t size_bytes, bool has_room
 /* Cuts the tail of a piece off and gives it back to the lane. Returns 0 or -ENOMEM. */
 int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes);
 
+/* As lane_shrink_locked, and the tail becomes a piece of its own instead. Its generation is even. */
+int lane_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct piece **ret_tail);
+
 /* Takes the memory of a piece out of the lane, because it has become a lease of its own. */
 void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation);
 
@@ -134,6 +144,12 @@ void lane_forget_piece_locked(struct lane *lane, struct piece *piece);
  * what has to be released: the last part of the latest extent first, so that what stays lies together. False
  * when there is none. */
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
+
+/* The same for the memory of a piece, whose object goes back. */
+void lane_lose_locked(struct piece *piece, struct lane_part *ret_part);
+
+/* Whether nothing of an extent is in use or cached. */
+bool lane_extent_is_idle_locked(const struct extent *extent);
 
 /* Bytes that the daemon lends this lane. */
 static inline uint64_t lane_held_bytes_locked(const struct lane *lane) {

@@ -84,6 +84,12 @@ static inline struct gpupool_buffer acquire(struct gpupool_client *client, unsig
     return buffer;
 }
 
+/* What a buffer is released on here: nothing uses it on the GPU any more, or the stream that took it orders
+ * that. */
+static inline void *stream_of(unsigned kind) {
+    return kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : NULL;
+}
+
 static inline void for_each_kind(void (*test)(unsigned kind)) {
     unsigned kinds[2], count = puppet_kinds(kinds);
     for (unsigned i = 0; i < count; i++)
@@ -99,10 +105,15 @@ static inline bool lanes_are_valid(struct gpupool_client *client) {
     return valid;
 }
 
-/* Segments that nobody has mapped go, so that a block can be as large as the pool. */
-static inline void empty_the_pools(void) {
+static inline bool pools_are_empty(void) {
     cJSON_Delete(daemon_ask(&daemon_, "{\"command\":\"trim\"}"));
-    WAIT_UNTIL(daemon_sum(&daemon_, "reserved_bytes") == 0);
+    return daemon_sum(&daemon_, "reserved_bytes") == 0;
+}
+
+/* Segments that nobody has mapped go, also those that are still being made for a request that did not wait for
+ * them, so that a block can be as large as the pool. */
+static inline void empty_the_pools(void) {
+    WAIT_UNTIL(pools_are_empty());
 }
 
 /* What main() does. */

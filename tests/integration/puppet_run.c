@@ -111,6 +111,27 @@ static int do_acquire(const struct puppet_command *command) {
                                    &buffers[command->slot]);
 }
 
+/* Waits for the default stream, so that what is released goes back at once and the daemon's numbers are what
+ * the test expects of them; not for a stream that PUPPET_STREAM made, whose memory goes behind fences. */
+static int settle(struct gpupool_client *client, const struct gpupool_buffer *buffer, void **ret_stream) {
+    *ret_stream = stream != NULL ? stream : GPUPOOL_NO_STREAM;
+    return stream != NULL || buffer->kind != GPUPOOL_POOL_DEVICE
+               ? 0
+               : gpupool_stream_synchronize(client, buffer->device, stream);
+}
+
+static int give_back(struct gpupool_client *client, struct gpupool_buffer *buffer) {
+    void *on_stream;
+    int r = settle(client, buffer, &on_stream);
+    return r < 0 ? r : gpupool_release(client, buffer, on_stream);
+}
+
+static int shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t size) {
+    void *on_stream;
+    int r = settle(client, buffer, &on_stream);
+    return r < 0 ? r : gpupool_shrink(client, buffer, size, on_stream);
+}
+
 static bool is_told_to_stop(void) {
     struct pollfd poll_fd = {.fd = COMMAND_FD, .events = POLLIN};
     return poll(&poll_fd, 1, 0) != 0;
@@ -125,7 +146,7 @@ static int do_round(struct gpupool_client *client, uint32_t pool, uint64_t size,
     if (r == 0)
         r = puppet_read_pattern(client, &buffer, seed, stream);
     if (r == 0)
-        r = gpupool_release(client, &buffer, stream);
+        r = give_back(client, &buffer);
     return r;
 }
 
@@ -248,9 +269,9 @@ static int carry_out(const struct puppet_command *command, struct puppet_answer 
     case PUPPET_ACQUIRE:
         return do_acquire(command);
     case PUPPET_RELEASE:
-        return gpupool_release(client, buffer, stream);
+        return give_back(client, buffer);
     case PUPPET_SHRINK:
-        return gpupool_shrink(client, buffer, command->size, stream);
+        return shrink(client, buffer, command->size);
     case PUPPET_SHARE:
         return gpupool_share(client, buffer, &answer->token);
     case PUPPET_ATTACH:

@@ -41,7 +41,7 @@ static void reuse(unsigned kind) {
 
     for (unsigned round = 0; round < ROUNDS; round++) {
         char *memory = alloc(client, kind, sizes[round % count]);
-        MUST(gpupool_free(memory, NULL));
+        MUST(gpupool_free(memory, stream_of(kind)));
         if (round == 2 * count) {
             acquires = daemon_sum(&daemon_, "acquires");
             releases = daemon_sum(&daemon_, "releases");
@@ -87,7 +87,7 @@ static void found(unsigned kind) {
         }
     for (unsigned i = 0; i < count; i++)
         for (unsigned of = 0; of < 2; of++)
-            MUST(gpupool_free(memory[of][i], NULL));
+            MUST(gpupool_free(memory[of][i], stream_of(kind)));
     gpupool_close(clients[1]);
     close_cached(clients[0]);
 }
@@ -111,12 +111,12 @@ static void share(unsigned kind) {
     PUPPET_MUST(&puppet, puppet_attach(&puppet, 0, &token));
     PUPPET_MUST(&puppet, puppet_check(&puppet, 0, 1));
     check_memory(client, memory, 1); /* still found */
-    MUST(gpupool_free(memory, NULL));
-    MUST_BE(gpupool_free(memory, NULL), GPUPOOL_E_INVALID);
+    MUST(gpupool_free(memory, stream_of(kind)));
+    MUST_BE(gpupool_free(memory, stream_of(kind)), GPUPOOL_E_INVALID);
     PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, 3));
     check_memory(client, neighbour, 2);
     PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
-    MUST(gpupool_free(neighbour, NULL));
+    MUST(gpupool_free(neighbour, stream_of(kind)));
     puppet_quit(&puppet);
     assert_true(lanes_are_valid(client));
     close_cached(client);
@@ -153,21 +153,21 @@ static void wrong(unsigned kind) {
     for (unsigned i = 0; i < sizeof strays / sizeof *strays; i++) {
         if (strays[i] == memory[0] || strays[i] == memory[2])
             continue;
-        MUST_BE(gpupool_free(strays[i], NULL), GPUPOOL_E_INVALID);
+        MUST_BE(gpupool_free(strays[i], stream_of(kind)), GPUPOOL_E_INVALID);
         assert_non_null(strstr(gpupool_error_text(), "gpupool_alloc()"));
         MUST_BE(gpupool_lookup(strays[i], NULL, &buffer), GPUPOOL_E_INVALID);
     }
     MUST_BE(gpupool_lookup(memory[0], NULL, NULL), GPUPOOL_E_INVALID);
     /* freed before, and lying in the cache */
-    MUST(gpupool_free(memory[1], NULL));
+    MUST(gpupool_free(memory[1], stream_of(kind)));
     for (unsigned i = 0; i < 3; i++)
-        MUST_BE(gpupool_free(memory[1], NULL), GPUPOOL_E_STALE);
+        MUST_BE(gpupool_free(memory[1], stream_of(kind)), GPUPOOL_E_STALE);
     MUST_BE(gpupool_lookup(memory[1], NULL, &buffer), GPUPOOL_E_STALE);
     /* taken again, as a buffer, by whom no pointer was given */
     buffer = acquire(client, kind, 64 * KIB, NULL);
     assert_ptr_equal(buffer.data, memory[1]); /* else this shows nothing */
     MUST(puppet_write_pattern(client, &buffer, 4, NULL));
-    MUST_BE(gpupool_free(memory[1], NULL), GPUPOOL_E_STALE);
+    MUST_BE(gpupool_free(memory[1], stream_of(kind)), GPUPOOL_E_STALE);
     MUST_BE(gpupool_lookup(memory[1], NULL, &looked_up), GPUPOOL_E_STALE);
     /* nobody lost anything, and nothing is there twice */
     char *other = alloc(client, kind, 64 * KIB);
@@ -176,28 +176,28 @@ static void wrong(unsigned kind) {
     check_memory(client, memory[0], 1);
     check_memory(client, memory[2], 3);
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), leased);
-    MUST(gpupool_release(client, &buffer, NULL));
-    MUST(gpupool_free(other, NULL));
+    MUST(gpupool_release(client, &buffer, stream_of(kind)));
+    MUST(gpupool_free(other, stream_of(kind)));
     /* by the one face, and then by the other */
     looked_up = look_up(memory[0]);
-    MUST(gpupool_free(memory[0], NULL));
-    MUST_BE(gpupool_release(client, &looked_up, NULL), GPUPOOL_E_STALE);
+    MUST(gpupool_free(memory[0], stream_of(kind)));
+    MUST_BE(gpupool_release(client, &looked_up, stream_of(kind)), GPUPOOL_E_STALE);
     looked_up = look_up(memory[2]);
-    MUST(gpupool_release(client, &looked_up, NULL));
-    MUST_BE(gpupool_free(memory[2], NULL), GPUPOOL_E_STALE);
+    MUST(gpupool_release(client, &looked_up, stream_of(kind)));
+    MUST_BE(gpupool_free(memory[2], stream_of(kind)), GPUPOOL_E_STALE);
     /* gone to the daemon */
     MUST(gpupool_trim(client, NULL));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
     for (unsigned i = 0; i < 3; i++)
-        MUST_BE(gpupool_free(memory[i], NULL), GPUPOOL_E_INVALID);
+        MUST_BE(gpupool_free(memory[i], stream_of(kind)), GPUPOOL_E_INVALID);
     assert_true(lanes_are_valid(client));
     /* of a client that is closed */
     memory[0] = alloc(client, kind, 4096);
     memory[1] = alloc(client, kind, 4096);
-    MUST(gpupool_free(memory[1], NULL));
+    MUST(gpupool_free(memory[1], stream_of(kind)));
     close_cached(client);
-    MUST_BE(gpupool_free(memory[0], NULL), GPUPOOL_E_INVALID);
-    MUST_BE(gpupool_free(memory[1], NULL), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_free(memory[0], stream_of(kind)), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_free(memory[1], stream_of(kind)), GPUPOOL_E_INVALID);
 }
 
 static void wrong_pointers_are_refused_and_harm_nothing(void **state) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client's cache among threads, streams, forks and daemons that die. */
+/* A client's cache among threads, forks and daemons that die. */
 #include <sched.h>
 
 #include "tests/integration/cache_fixture.h"
@@ -285,178 +285,6 @@ static void four_threads_never_have_the_same_memory(void **state) {
     close_cached(crowd.client);
 }
 
-/* --- streams --- */
-
-/* A stream that stands at a gate, with a mark behind it that is made when it has gone through. */
-struct gate {
-    struct gpupool_client *client;
-    struct gpupool_buffer word, mark; /* host memory that the GPU can write */
-    void *stream;
-};
-
-static void gate_init(struct gate *gate, struct gpupool_client *client) {
-    gate->client = client;
-    gate->word = acquire(client, GPUPOOL_POOL_HOST, 8, NULL);
-    gate->mark = acquire(client, GPUPOOL_POOL_HOST, 8, NULL);
-    MUST(gpupool_stream_create(client, 0, &gate->stream));
-}
-
-static uint64_t *gate_word(struct gate *gate, struct gpupool_buffer *buffer) {
-    (void)gate;
-    return buffer->data;
-}
-
-static void gate_close(struct gate *gate) {
-    const struct gpu *gpu = gate->client->devices.gpu;
-    uint64_t *word = gate_word(gate, &gate->word), *mark = gate_word(gate, &gate->mark);
-
-    __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
-    __atomic_store_n(mark, 0, __ATOMIC_SEQ_CST);
-    assert_int_equal(gpu->stream_wait64(0, gate->stream, word, 1), 0);
-    assert_int_equal(gpu->stream_write64(0, gate->stream, mark, 7), 0);
-}
-
-static void gate_open(struct gate *gate) {
-    __atomic_store_n(gate_word(gate, &gate->word), 1, __ATOMIC_SEQ_CST);
-}
-
-static bool gate_was_passed(struct gate *gate) {
-    return __atomic_load_n(gate_word(gate, &gate->mark), __ATOMIC_SEQ_CST) == 7;
-}
-
-/* Opens it after a while: a call that does not wait for the stream is back long before. */
-static void *gate_open_late(void *argument) {
-    for (unsigned i = 0; i < 10; i++)
-        test_pause();
-    gate_open(argument);
-    return NULL;
-}
-
-static void gate_deinit(struct gate *gate) {
-    MUST(gpupool_stream_synchronize(gate->client, 0, gate->stream));
-    MUST(gpupool_release(gate->client, &gate->word, GPUPOOL_NO_STREAM));
-    MUST(gpupool_release(gate->client, &gate->mark, GPUPOOL_NO_STREAM));
-    MUST(gpupool_trim(gate->client, NULL)); /* before a stream goes */
-    MUST(gpupool_stream_destroy(gate->client, 0, gate->stream));
-}
-
-/* Releases a buffer on the gate's stream, while that is closed, and says whether the work was awaited. */
-static bool release_waits(struct gate *gate, struct gpupool_buffer *buffer) {
-    pthread_t thread;
-
-    gate_close(gate);
-    assert_int_equal(pthread_create(&thread, NULL, gate_open_late, gate), 0);
-    int r = gpupool_release(gate->client, buffer, gate->stream);
-    bool waited = gate_was_passed(gate);
-    pthread_join(thread, NULL);
-    MUST(gpupool_stream_synchronize(gate->client, 0, gate->stream));
-    assert_true(gate_was_passed(gate));
-    assert_int_equal(r, 0);
-    return waited;
-}
-
-static void a_release_on_another_stream_waits_for_its_work(void **state) {
-    struct gpupool_client *client;
-    struct gpupool_buffer buffer;
-    struct gate gate;
-    void *other;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
-    gate_init(&gate, client);
-    MUST(gpupool_stream_create(client, 0, &other));
-    buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, other);
-    assert_true(release_waits(&gate, &buffer));
-    buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, NULL);
-    assert_true(release_waits(&gate, &buffer));
-    buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, GPUPOOL_NO_STREAM);
-    assert_true(release_waits(&gate, &buffer));
-    gate_deinit(&gate);
-    MUST(gpupool_stream_destroy(client, 0, other));
-    close_cached(client);
-}
-
-static void a_release_on_its_own_stream_does_not_wait(void **state) {
-    struct gpupool_client *client;
-    struct gate gate;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
-    gate_init(&gate, client);
-    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, gate.stream), again, other;
-    const void *data = buffer.data;
-    uint64_t acquires = daemon_sum(&daemon_, "acquires");
-    gate_close(&gate);
-    MUST(gpupool_release(client, &buffer, gate.stream));
-    again = acquire(client, GPUPOOL_POOL_DEVICE, 4096, gate.stream);
-    assert_false(gate_was_passed(&gate));
-    assert_ptr_equal(again.data, data); /* the stream orders it */
-    assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
-    MUST(gpupool_shrink(client, &again, 512, gate.stream));
-    MUST(gpupool_release(client, &again, gate.stream));
-    assert_false(gate_was_passed(&gate));
-    gate_open(&gate);
-    MUST(gpupool_stream_synchronize(client, 0, gate.stream));
-    /* another stream has other memory: nothing orders the two */
-    again = acquire(client, GPUPOOL_POOL_DEVICE, 4096, gate.stream);
-    MUST(gpupool_release(client, &again, gate.stream));
-    other = acquire(client, GPUPOOL_POOL_DEVICE, 4096, NULL);
-    assert_ptr_not_equal(other.data, data);
-    MUST(gpupool_release(client, &other, NULL));
-    gate_deinit(&gate);
-    close_cached(client);
-}
-
-static void host_memory_waits_for_the_stream_that_it_is_released_on(void **state) {
-    struct gpupool_client *client;
-    struct gpupool_buffer buffer;
-    struct gate gate;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
-    gate_init(&gate, client);
-    buffer = acquire(client, GPUPOOL_POOL_HOST, 4096, gate.stream);
-    assert_true(release_waits(&gate, &buffer)); /* the CPU may touch it at once */
-    buffer = acquire(client, GPUPOOL_POOL_HOST, 4096, gate.stream);
-    gate_close(&gate);
-    MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
-    assert_false(gate_was_passed(&gate));
-    gate_open(&gate);
-    gate_deinit(&gate);
-    close_cached(client);
-}
-
-static void trim_waits_for_the_work_on_idle_memory(void **state) {
-    struct gpupool_client *client;
-    struct gate gate;
-    pthread_t thread;
-    uint64_t bytes = 0;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
-    gate_init(&gate, client);
-    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, gate.stream);
-    gate_close(&gate);
-    MUST(gpupool_release(client, &buffer, gate.stream));
-    assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &gate), 0);
-    int r = gpupool_trim(client, &bytes);
-    bool waited = gate_was_passed(&gate);
-    pthread_join(thread, NULL);
-    MUST(r);
-    assert_true(bytes >= 4096);
-    assert_true(waited);
-    gate_deinit(&gate);
-    close_cached(client);
-}
-
 /* --- ends --- */
 
 static void hits_go_on_without_a_daemon(void **state) {
@@ -572,10 +400,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_lies_in_another_threads_cache_is_had_before_the_daemon_is_asked),
         cmocka_unit_test(a_threads_end_leaves_its_cache_to_the_others),
         cmocka_unit_test(four_threads_never_have_the_same_memory),
-        cmocka_unit_test(a_release_on_another_stream_waits_for_its_work),
-        cmocka_unit_test(a_release_on_its_own_stream_does_not_wait),
-        cmocka_unit_test(host_memory_waits_for_the_stream_that_it_is_released_on),
-        cmocka_unit_test(trim_waits_for_the_work_on_idle_memory),
         cmocka_unit_test(hits_go_on_without_a_daemon),
         cmocka_unit_test(a_forked_child_is_refused_and_the_parent_goes_on),
     };

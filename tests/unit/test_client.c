@@ -4,6 +4,7 @@
  */
 #include "tests/unit/client_fixture.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -441,12 +442,12 @@ static void segments_are_opened_once_whoever_comes_first(void **state) {
         pthread_join(workers[i].thread, NULL);
         assert_int_equal(workers[i].failures, 0);
     }
-    assert_int_equal(register_calls, 1);
+    assert_int_equal(register_calls, 2); /* the segment, and the page's words for the fences */
     assert_int_equal(ipc_open_calls, 1);
     assert_int_equal(daemon_.opened, 1);
     assert_int_equal(daemon_.leases, 0);
     gpupool_close(client);
-    assert_int_equal(unregister_calls, 1);
+    assert_int_equal(unregister_calls, 2);
 }
 
 static void host_memory_is_registered_in_pieces_or_not_at_all(void **state) {
@@ -508,35 +509,116 @@ static void captured_streams_are_refused_before_anything_is_done(void **state) {
             assert_error(gpupool_release(client, &buffers[j], NULL), GPUPOOL_E_CAPTURING);
             assert_error(gpupool_shrink(client, &buffers[j], 1, NULL), GPUPOOL_E_CAPTURING);
         }
-        assert_error(gpupool_acquire(client, FALSE_POOL_DEVICE, 1, NULL, GPUPOOL_NOW, 0, &other),
+        assert_error(gpupool_acquire(client, FALSE_POOL_DEVICE, 1, NULL, GPUPOOL_NOW, GPUPOOL_ZERO, &other),
                      GPUPOOL_E_CAPTURING);
         assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 1, &other, GPUPOOL_NOW, GPUPOOL_ZERO, &other),
                      GPUPOOL_E_CAPTURING);
     }
     assert_int_equal(daemon_.messages, messages);
     assert_int_equal(synchronize_calls, synchronized);
+    /* memory can be had: nothing is enqueued for that */
+    assert_ok(gpupool_acquire(client, FALSE_POOL_DEVICE, 1, NULL, GPUPOOL_NOW, 0, &other));
     capture_answer = 0;
     assert_ok(gpupool_release(client, &buffers[0], NULL));
     assert_ok(gpupool_release(client, &buffers[1], NULL));
-    assert_int_equal(synchronize_calls, synchronized + 2);
+    assert_int_equal(synchronize_calls, synchronized); /* nobody waits */
     gpupool_close(client);
 }
 
-static void host_buffers_wait_for_streams_of_any_device(void **state) {
+static struct proto_release last_release; /* the daemon's thread writes it before it answers */
+
+static bool note_release(struct false_daemon *daemon, struct false_session *session,
+                         const struct proto_message *request) {
+    (void)daemon;
+    (void)session;
+    if (request->header.operation == PROTO_RELEASE)
+        last_release = request->release;
+    return false;
+}
+
+static bool release_is_ready(struct gpupool_client *client) {
+    return fence_is_ready(client, (struct fence){last_release.fence, last_release.fence_value});
+}
+
+static void releases_stand_behind_fences_of_streams_of_any_device(void **state) {
     (void)state;
-    struct gpupool_client *client = start(NULL);
-    struct gpupool_buffer buffer;
-    static unsigned char source[MIB / 2];
+    struct gpupool_client *client = start(note_release);
+    struct gpupool_buffer buffer, gate;
+    const struct gpu *gpu;
     void *stream;
 
-    memset(source, 0x77, sizeof source);
-    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, sizeof source, NULL, GPUPOOL_NOW, 0, &buffer));
-    assert_ok(gpupool_stream_create(client, 3, &stream));
-    assert_ok(gpupool_copy(client, 3, buffer.data, source, sizeof source, stream));
-    const unsigned char *data = buffer.data;
-    assert_ok(gpupool_release(client, &buffer, stream)); /* current is device 0 */
-    assert_memory_equal(data, source, sizeof source);    /* still mapped, and all of it has been written */
+    assert_ok(devices_need_gpu(&client->devices, &gpu));
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 8, NULL, GPUPOOL_NOW, GPUPOOL_ZERO, &gate));
+    assert_ok(gpupool_stream_create(client, 3, &stream)); /* current is device 0 */
+    assert_int_equal(gpu->stream_wait64(3, stream, gate.data, 1), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
+        if (i == 1)
+            assert_ok(gpupool_shrink(client, &buffer, 512, stream));
+        assert_ok(gpupool_release(client, &buffer, i == 2 ? GPUPOOL_NO_STREAM : stream));
+        if (i == 2)
+            assert_int_equal(last_release.fence, 0);
+        else
+            assert_false(release_is_ready(client));
+    }
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
+    assert_ok(gpupool_release(client, &buffer, stream));
+    assert_false(release_is_ready(client));
+    __atomic_store_n((uint64_t *)gate.data, 1, __ATOMIC_SEQ_CST);
+    assert_ok(gpupool_stream_synchronize(client, 3, stream));
+    assert_true(release_is_ready(client));
     assert_ok(gpupool_stream_destroy(client, 3, stream));
+    gpupool_close(client);
+}
+
+static unsigned limited; /* releases that were refused */
+
+static bool keep_no_fences(struct false_daemon *daemon, struct false_session *session,
+                           const struct proto_message *request) {
+    note_release(daemon, session, request);
+    if (request->header.operation != PROTO_RELEASE || request->release.fence == 0)
+        return false;
+    limited++;
+    false_send_error(session, request->header.request, PROTO_E_LIMIT, "no more fences");
+    return true;
+}
+
+/* Lets the gate's stream go. */
+static void *open_gate_late(void *argument) {
+    poll(NULL, 0, 30);
+    __atomic_store_n((uint64_t *)argument, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void at_the_daemons_limit_a_release_waits_for_its_fence(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(keep_no_fences);
+    struct gpupool_buffer buffer, gate, kept;
+    const struct gpu *gpu;
+    pthread_t thread;
+    void *stream;
+
+    limited = 0;
+    assert_ok(devices_need_gpu(&client->devices, &gpu));
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 8, NULL, GPUPOOL_NOW, GPUPOOL_ZERO, &gate));
+    assert_ok(gpupool_acquire(client, FALSE_POOL_DEVICE, 8, NULL, GPUPOOL_NOW, 0, &buffer));
+    assert_ok(gpupool_stream_create(client, 0, &stream));
+    assert_int_equal(gpu->stream_wait64(0, stream, gate.data, 1), 0);
+    struct fence first; /* the page is had while there is time for it */
+    assert_ok(fences_enqueue(client, 0, stream, &first));
+    client->answer_timeout_ns = IMPATIENT_NS; /* it does not wait longer than for an answer */
+    kept = buffer;
+    assert_error(gpupool_release(client, &buffer, stream), GPUPOOL_E_TIMED_OUT);
+    assert_memory_equal(&buffer, &kept, sizeof kept); /* still the caller's */
+    client->answer_timeout_ns = PATIENT_NS;
+    assert_int_equal(pthread_create(&thread, NULL, open_gate_late, gate.data), 0);
+    assert_ok(gpupool_release(client, &buffer, stream));
+    pthread_join(thread, NULL);
+    assert_int_equal(limited, 2);
+    assert_int_equal(last_release.lease, kept.lease);
+    assert_int_equal(last_release.fence, 0);
+    assert_int_equal(gpu->stream_query(0, stream), 0);
+    assert_ok(gpupool_stream_destroy(client, 0, stream));
     gpupool_close(client);
 }
 
@@ -600,7 +682,8 @@ int main(void) {
         TEST(host_memory_is_registered_in_pieces_or_not_at_all),
         TEST(host_segments_are_mapped_where_huge_pages_can_be),
         TEST(captured_streams_are_refused_before_anything_is_done),
-        TEST(host_buffers_wait_for_streams_of_any_device),
+        TEST(releases_stand_behind_fences_of_streams_of_any_device),
+        TEST(at_the_daemons_limit_a_release_waits_for_its_fence),
         TEST(host_pools_work_without_touching_a_gpu),
         TEST(daemon_without_a_gpu_serves_host_pools),
     };

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/deferred.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+static bool is_after(uint64_t value, uint64_t other) {
+    return (int64_t)(value - other) > 0; /* cyclically, as proto_fence_is_ready() has it */
+}
+
+/* A process has few streams that release what others acquired, so few words are in a lane's list. */
+static struct deferred_queue *find_queue(const struct lane *lane, uint32_t word) {
+    list_for_each(position, &lane->deferred) {
+        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+        if (queue->word == word)
+            return queue;
+    }
+    return NULL;
+}
+
+int deferred_reserve_locked(struct lane *lane, struct fence fence) {
+    if (find_queue(lane, fence.word) != NULL || !list_is_empty(&lane->deferred_spare))
+        return 0;
+    struct deferred_queue *queue = calloc(1, sizeof *queue);
+    if (queue == NULL)
+        return -ENOMEM;
+    list_append(&lane->deferred_spare, &queue->link);
+    return 0;
+}
+
+void deferred_push_locked(struct lane *lane, struct piece *piece, struct fence fence) {
+    struct deferred_queue *queue = find_queue(lane, fence.word);
+
+    assert(piece->lane == lane && piece->generation % 2 == 0 && fence.word != 0);
+    if (queue == NULL) {
+        queue = list_first(&lane->deferred_spare, struct deferred_queue, link);
+        list_remove(&queue->link);
+        *queue = (struct deferred_queue){.word = fence.word, .newest = fence.value};
+        list_append(&lane->deferred, &queue->link);
+    }
+    piece->fence_value = fence.value;
+    piece->next = NULL;
+    if (queue->first == NULL)
+        queue->first = piece;
+    else
+        queue->last->next = piece;
+    queue->last = piece;
+    if (is_after(fence.value, queue->newest))
+        queue->newest = fence.value;
+    lane->deferred_bytes += piece->capacity_bytes;
+    piece->extent->deferred_bytes += piece->capacity_bytes;
+    lane->touched = true;
+}
+
+/* It is out of its queue. */
+static void leave(struct lane *lane, struct piece *piece) {
+    piece->next = NULL;
+    lane->deferred_bytes -= piece->capacity_bytes;
+    piece->extent->deferred_bytes -= piece->capacity_bytes;
+}
+
+static struct piece *pop(struct lane *lane, struct deferred_queue *queue) {
+    struct piece *piece = queue->first;
+
+    queue->first = piece->next;
+    leave(lane, piece);
+    return piece;
+}
+
+static void retire_if_empty(struct lane *lane, struct deferred_queue *queue) {
+    if (queue->first != NULL)
+        return;
+    list_remove(&queue->link);
+    list_append(&lane->deferred_spare, &queue->link);
+}
+
+bool deferred_settle_locked(struct lane *lane, unsigned limit) {
+    unsigned given = 0;
+
+    list_for_each_safe(position, &lane->deferred) {
+        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+        if (given == limit)
+            break;
+        while (given < limit && queue->first != NULL &&
+               fence_is_ready(lane->owner, (struct fence){queue->word, queue->first->fence_value})) {
+            lane_give_locked(lane, pop(lane, queue));
+            given++;
+        }
+        retire_if_empty(lane, queue);
+        if (queue->first != NULL && given == limit) { /* the others come first next time */
+            list_remove(&queue->link);
+            list_append(&lane->deferred, &queue->link);
+            break;
+        }
+    }
+    return given > 0;
+}
+
+unsigned deferred_fences_locked(const struct lane *lane, struct fence *fences, unsigned capacity) {
+    unsigned count = 0;
+
+    list_for_each(position, &lane->deferred) {
+        const struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+        if (count < capacity)
+            fences[count++] = (struct fence){queue->word, queue->newest};
+    }
+    return count;
+}
+
+/* Takes the pieces out of a queue that the function accepts. */
+static void filter(struct lane *lane, struct deferred_queue *queue,
+                   bool (*accept)(struct lane *lane, struct piece *piece, void *user), void *user) {
+    struct piece *piece = queue->first;
+
+    queue->first = queue->last = NULL;
+    while (piece != NULL) {
+        struct piece *next = piece->next;
+        if (!accept(lane, piece, user)) {
+            piece->next = NULL;
+            if (queue->first == NULL)
+                queue->first = piece;
+            else
+                queue->last->next = piece;
+            queue->last = piece;
+        }
+        piece = next;
+    }
+    retire_if_empty(lane, queue);
+}
+
+static bool accept_ordered(struct lane *lane, struct piece *piece, void *user) {
+    if (is_after(piece->fence_value, *(const uint64_t *)user))
+        return false;
+    leave(lane, piece);
+    lane_give_locked(lane, piece);
+    return true;
+}
+
+void deferred_order_locked(struct lane *lane, struct fence fence) {
+    struct deferred_queue *queue = find_queue(lane, fence.word);
+    if (queue != NULL)
+        filter(lane, queue, accept_ordered, &fence.value);
+}
+
+struct reclaim {
+    uint64_t minimum_bytes;
+    uint32_t word;
+    struct lane_part *parts;
+    size_t count, capacity;
+};
+
+static bool accept_part(struct lane *lane, struct piece *piece, void *user) {
+    struct reclaim *reclaim = user;
+
+    if (reclaim->count == reclaim->capacity ||
+        (piece->capacity_bytes < reclaim->minimum_bytes && !lane_extent_is_idle_locked(piece->extent)))
+        return false;
+    struct fence fence = {reclaim->word, piece->fence_value};
+    struct lane_part *part = &reclaim->parts[reclaim->count++];
+    leave(lane, piece);
+    lane_lose_locked(piece, part);
+    part->has_fence = true;
+    part->fence = fence;
+    return true;
+}
+
+size_t deferred_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_parts,
+                               size_t capacity) {
+    struct reclaim reclaim = {.minimum_bytes = minimum_bytes, .parts = ret_parts, .capacity = capacity};
+
+    list_for_each_safe(position, &lane->deferred) {
+        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+        reclaim.word = queue->word;
+        filter(lane, queue, accept_part, &reclaim);
+    }
+    return reclaim.count;
+}
+
+void deferred_deinit(struct lane *lane) {
+    list_for_each_safe(position, &lane->deferred) {
+        list_remove(position);
+        free(container_of(position, struct deferred_queue, link));
+    }
+    list_for_each_safe(position, &lane->deferred_spare) {
+        list_remove(position);
+        free(container_of(position, struct deferred_queue, link));
+    }
+}
+
+bool deferred_is_valid_locked(const struct lane *lane) {
+    uint64_t bytes = 0, of_extents = 0;
+    bool valid = true;
+
+    list_for_each(position, &lane->deferred) {
+        const struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+        const struct piece *last = NULL;
+        valid = valid && queue->word != 0 && queue->first != NULL && find_queue(lane, queue->word) == queue;
+        for (const struct piece *piece = queue->first; piece != NULL; piece = piece->next) {
+            valid = valid && piece->lane == lane && piece->generation % 2 == 0 && piece->range != NULL &&
+                    !piece->range->free && !is_after(piece->fence_value, queue->newest);
+            bytes += piece->capacity_bytes;
+            last = piece;
+        }
+        valid = valid && last == queue->last;
+    }
+    list_for_each(position, &lane->extents) of_extents +=
+        container_of(position, struct extent, link)->deferred_bytes;
+    return valid && bytes == lane->deferred_bytes && bytes == of_extents;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/give_back.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "client/cache/deferred.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lease.h"
+
+/* Parts of extents that go back while the rest is in use: smaller ones would cost the daemon more than they
+ * bring. */
+#define PART_BYTES_MIN (2 * MIB)
+
+/* What is chosen. */
+struct choice {
+    bool idle_only; /* of lanes that were not used since the last time */
+    bool of_stream; /* only that of one stream */
+    int device;
+    const void *stream;
+};
+
+/* Room for one more part, so that nothing taken out of a lane is lost. */
+static bool pending_reserve(struct cache *cache) {
+    if (cache->pending_count < cache->pending_capacity)
+        return true;
+    size_t capacity = cache->pending_capacity == 0 ? 64 : cache->pending_capacity * 2;
+    struct lane_part *pending = realloc(cache->pending, capacity * sizeof *pending);
+    if (pending == NULL)
+        return false;
+    cache->pending = pending;
+    cache->pending_capacity = capacity;
+    return true;
+}
+
+/* Whether a fence can be left on the lane's stream. If not, its memory had better stay in it. */
+static int check_stream(struct gpupool_client *client, const struct lane *lane) {
+    const struct gpu *gpu;
+
+    if (!cache_has_order(lane))
+        return 0;
+    int r = devices_need_gpu(&client->devices, &gpu);
+    if (r == 0)
+        r = devices_check_stream(gpu, (unsigned)lane->device, lane->stream);
+    if (r == GPUPOOL_E_CAPTURING)
+        return error_prefix(r, "giving idle memory back: it stays until the capture is over");
+    return r < 0 ? error_prefix(r,
+                                "giving idle memory back: it stays until the client closes if the stream was "
+                                "destroyed, before which gpupool_trim() is to be called")
+                 : 0;
+}
+
+/* Takes free parts out of a lane until they are so many bytes. Returns how many. */
+static uint64_t take_free(struct cache *cache, struct lane *lane, uint64_t wanted_bytes) {
+    uint64_t bytes = 0;
+
+    pthread_mutex_lock(&lane->lock);
+    while (bytes < wanted_bytes && pending_reserve(cache) &&
+           lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
+        bytes += cache->pending[cache->pending_count++].size_bytes;
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
+}
+
+static void take_deferred(struct cache *cache, struct lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    for (size_t count = lane->ordering == 0; count > 0 && pending_reserve(cache);
+         cache->pending_count += count)
+        count = deferred_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count],
+                                        cache->pending_capacity - cache->pending_count);
+    pthread_mutex_unlock(&lane->lock);
+}
+
+/* Brings what is idle in a lane into its heap. Whether anything may be taken out. */
+static bool gather(struct lane *lane, bool idle_only) {
+    pthread_mutex_lock(&lane->lock);
+    bool spare = idle_only && lane->touched;
+    lane_flush_transfer_locked(lane, idle_only);
+    deferred_settle_locked(lane, UINT_MAX);
+    if (idle_only)
+        lane->touched = false;
+    lane->collects = 0;
+    bool has_idle = lane->heap.free_bytes + lane->deferred_bytes > 0;
+    pthread_mutex_unlock(&lane->lock);
+    return has_idle && !spare;
+}
+
+static bool chooses(const struct choice *choice, const struct lane *lane) {
+    return !choice->of_stream || (lane->kind == GPUPOOL_POOL_DEVICE && lane->device == choice->device &&
+                                  lane->stream == choice->stream);
+}
+
+static int take_out(struct gpupool_client *client, const struct choice *choice) {
+    struct cache *cache = &client->cache;
+    int failed = 0;
+
+    pthread_mutex_lock(&cache->lanes_lock);
+    list_for_each(position, &cache->lanes) {
+        struct lane *lane = container_of(position, struct lane, link);
+        if (!chooses(choice, lane))
+            continue;
+        if (choice->of_stream)
+            cache_collect(cache, NULL, lane, false);
+        if (!gather(lane, choice->idle_only))
+            continue;
+        int r = check_stream(client, lane);
+        if (r == 0) {
+            take_free(cache, lane, UINT64_MAX);
+            take_deferred(cache, lane);
+        }
+        failed = r < 0 ? r : failed;
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+    return failed;
+}
+
+/* What the daemon refuses would be refused again: it split a part off, and this process did not hear of it.
+ * That memory is out of the lane, and returns with the farewell. */
+static bool part_is_refused(int error) {
+    return error == GPUPOOL_E_STALE || error == GPUPOOL_E_INVALID || error == GPUPOOL_E_SHARED;
+}
+
+/* A fence behind all work on a lane's free memory. */
+static int leave_fence(struct gpupool_client *client, const struct lane *lane, struct fence *ret_fence) {
+    *ret_fence = FENCE_NONE;
+    return cache_has_order(lane) ? fences_enqueue(client, (unsigned)lane->device, lane->stream, ret_fence)
+                                 : 0;
+}
+
+/* Releases what is pending, behind one fence for all parts of a lane. give_lock is held. */
+static int release_pending(struct gpupool_client *client, uint64_t *ret_bytes) {
+    struct cache *cache = &client->cache;
+    const struct lane *fenced = NULL;
+    struct fence fence = FENCE_NONE;
+    uint64_t bytes = 0;
+    size_t kept = 0;
+    int failed = 0, left = 0;
+
+    for (size_t i = 0; i < cache->pending_count; i++) {
+        struct lane_part part = cache->pending[i];
+        if (!part.has_fence && part.lane != fenced) {
+            fenced = part.lane;
+            left = leave_fence(client, fenced, &fence);
+        }
+        int r = part.has_fence ? 0 : left;
+        if (!part.has_fence && r == 0) {
+            part.has_fence = true;
+            part.fence = fence;
+        }
+        if (r == 0)
+            r = lease_release(client, part.lease, part.generation, part.offset_bytes, part.size_bytes,
+                              part.fence);
+        if (r == 0) {
+            bytes += part.size_bytes;
+        } else if (!part_is_refused(r)) { /* it stays pending, for the next time */
+            failed = r;
+            cache->pending[kept++] = part;
+        }
+    }
+    cache->pending_count = kept;
+    *ret_bytes = bytes;
+    return failed;
+}
+
+static int give_back(struct gpupool_client *client, const struct choice *choice, uint64_t *ret_bytes) {
+    struct cache *cache = &client->cache;
+
+    pthread_mutex_lock(&cache->give_lock);
+    if (!choice->of_stream)
+        cache_collect(cache, NULL, NULL, choice->idle_only);
+    int taken = take_out(client, choice);
+    int released = release_pending(client, ret_bytes);
+    pthread_mutex_unlock(&cache->give_lock);
+    return released < 0 ? released : taken;
+}
+
+int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes) {
+    return give_back(client, &(struct choice){.idle_only = idle_only}, ret_bytes);
+}
+
+void give_back_stream(struct gpupool_client *client, int device, const void *stream) {
+    char text[ERROR_TEXT_SIZE];
+    uint64_t bytes;
+
+    error_save(text);
+    (void)give_back(client, &(struct choice){.of_stream = true, .device = device, .stream = stream}, &bytes);
+    error_restore(text);
+}
+
+/* Of a lane whose stream can take a fence. */
+static uint64_t take_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {
+    return lane_free_bytes(lane) > 0 && check_stream(client, lane) == 0
+               ? take_free(&client->cache, lane, surplus_bytes)
+               : 0;
+}
+
+void give_back_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {
+    struct cache *cache = &client->cache;
+    uint64_t bytes;
+
+    if (pthread_mutex_trylock(&cache->give_lock) != 0)
+        return;
+    uint64_t taken_bytes = take_surplus(client, lane, surplus_bytes);
+    pthread_mutex_lock(&cache->lanes_lock);
+    list_for_each(position, &cache->lanes) {
+        struct lane *other = container_of(position, struct lane, link);
+        if (other != lane && other->pool == lane->pool && taken_bytes < surplus_bytes)
+            taken_bytes += take_surplus(client, other, surplus_bytes - taken_bytes);
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+    (void)release_pending(client, &bytes);
+    pthread_mutex_unlock(&cache->give_lock);
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/grow.h"
+
+#include <errno.h>
+#include <limits.h>
+
+#include "base/clock.h"
+#include "client/cache/deferred.h"
+#include "client/cache/give_back.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/lease.h"
+
+/* How long a request waits, in a client without the keeper's thread, before idle memory is given up for it.
+ */
+#define PATIENCE_NS (100 * NS_PER_MS)
+/* A client has no more than it ever used at once, and a share of that: more costs others memory, less costs
+ * it messages. */
+#define IDLE_SHARE 16u
+/* Fences that a stream is made to wait for at a time. */
+#define ORDER_MAX 32u
+/* Who waits for room in a lane with deferred pieces looks at these so often, ever more rarely. */
+#define LOOK_NS_MIN (1 * NS_PER_MS)
+#define LOOK_NS_MAX (16 * NS_PER_MS)
+/* For the fences of idle streams to be seen, by a daemon that looks every millisecond. */
+#define GRACE_NS (3 * NS_PER_MS)
+
+static uint64_t time_left_ns(uint64_t deadline_ns) {
+    uint64_t now_ns = clock_now_ns();
+    return deadline_ns == NS_FOREVER ? NS_FOREVER : deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+}
+
+/* What the lanes of a pool have, use, and used at most when one of them had to grow. Pieces in threads'
+ * caches count as used. */
+struct holding {
+    uint64_t held_bytes, used_bytes, peak_bytes;
+};
+
+static struct holding pool_holding(struct cache *cache, uint32_t pool) {
+    struct holding holding = {0};
+
+    pthread_mutex_lock(&cache->lanes_lock);
+    list_for_each(position, &cache->lanes) {
+        struct lane *lane = container_of(position, struct lane, link);
+        if (lane->pool != pool)
+            continue;
+        pthread_mutex_lock(&lane->lock);
+        uint64_t held_bytes = lane_held_bytes_locked(lane);
+        holding.held_bytes += held_bytes;
+        holding.used_bytes += held_bytes - lane->heap.free_bytes;
+        if (lane->peak_bytes > holding.peak_bytes)
+            holding.peak_bytes = lane->peak_bytes;
+        pthread_mutex_unlock(&lane->lock);
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+    return holding;
+}
+
+/* How large an extent for a request should be. A client may have a little more than it ever used at once.
+ * What is over that, although it is idle, does not fit what is asked for now: *ret_surplus_bytes of it should
+ * go back first. */
+static uint64_t extent_bytes(struct cache *cache, struct lane *lane, uint64_t needed_bytes,
+                             uint64_t *ret_surplus_bytes) {
+    struct holding holding = pool_holding(cache, lane->pool);
+    uint64_t used_bytes = holding.used_bytes + needed_bytes;
+    uint64_t peak_bytes = used_bytes > holding.peak_bytes ? used_bytes : holding.peak_bytes;
+    uint64_t limit_bytes = peak_bytes + peak_bytes / IDLE_SHARE;
+
+    pthread_mutex_lock(&lane->lock);
+    lane->peak_bytes = peak_bytes;
+    uint64_t wanted_bytes = lane_extent_bytes_locked(lane, needed_bytes);
+    pthread_mutex_unlock(&lane->lock);
+    uint64_t least_bytes = needed_bytes < EXTENT_BYTES_MIN ? EXTENT_BYTES_MIN : needed_bytes;
+    if (holding.held_bytes + wanted_bytes > limit_bytes && wanted_bytes > least_bytes)
+        wanted_bytes = least_bytes;
+    uint64_t held_bytes = holding.held_bytes + wanted_bytes;
+    *ret_surplus_bytes = held_bytes > limit_bytes ? held_bytes - limit_bytes : 0;
+    return wanted_bytes;
+}
+
+/* Leases an extent that the pool has room for at once: of the size that is wanted, else of a smaller one
+ * that still serves more than this request. A pool that is short of long ranges, or about to grow, so costs a
+ * message for many small requests and not one for each; the lane begins next time where it got something now,
+ * and goes up again from there. EXHAUSTED when only the request's own size is left to be asked for. */
+static int lease_at_once(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t bytes,
+                         struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    int r = GPUPOOL_E_EXHAUSTED;
+
+    while (bytes > needed) {
+        r = lease_acquire(client, lane->pool, bytes, GPUPOOL_NOW, ret_lease, ret_pool, ret_segment);
+        bool has_room = r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE;
+        if (has_room)
+            return r;
+        pthread_mutex_lock(&lane->lock);
+        bytes = lane_learn_locked(lane, bytes, false);
+        pthread_mutex_unlock(&lane->lock);
+    }
+    return GPUPOOL_E_EXHAUSTED;
+}
+
+static uint64_t deferred_bytes(struct lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    uint64_t bytes = lane->deferred_bytes;
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
+}
+
+/* There is no other room: makes the lane's stream wait, on the GPU, for the streams that its deferred pieces
+ * were released on, and uses those at once. False: there was nothing to be had that way. */
+static bool order_deferred(struct gpupool_client *client, struct lane *lane) {
+    struct fence fences[ORDER_MAX];
+    unsigned ordered = 0;
+
+    pthread_mutex_lock(&lane->lock);
+    unsigned count = deferred_fences_locked(lane, fences, ORDER_MAX);
+    pthread_mutex_unlock(&lane->lock);
+    while (ordered < count && fence_order(client, fences[ordered], (unsigned)lane->device, lane->stream) == 0)
+        ordered++;
+    pthread_mutex_lock(&lane->lock);
+    for (unsigned i = 0; i < ordered; i++)
+        deferred_order_locked(lane, fences[i]);
+    pthread_mutex_unlock(&lane->lock);
+    return ordered > 0;
+}
+
+/* Leases an extent that can be had without waiting. When there is none, the lane's deferred pieces are used,
+ * if its stream can be made to wait for them: -EAGAIN. */
+static int acquire_now(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t wanted,
+                       struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    pthread_mutex_lock(&lane->lock);
+    bool may_order = lane->deferred_bytes > 0 && cache_has_order(lane);
+    lane->ordering += may_order; /* a refusal makes the daemon ask for just what is to be used here */
+    pthread_mutex_unlock(&lane->lock);
+    int r = lease_at_once(client, lane, needed, wanted, ret_lease, ret_pool, ret_segment);
+    if (r == GPUPOOL_E_EXHAUSTED && may_order)
+        r = lease_acquire(client, lane->pool, needed, GPUPOOL_NOW, ret_lease, ret_pool, ret_segment);
+    if (r == GPUPOOL_E_EXHAUSTED && may_order && order_deferred(client, lane))
+        r = -EAGAIN;
+    pthread_mutex_lock(&lane->lock);
+    lane->ordering -= may_order;
+    pthread_mutex_unlock(&lane->lock);
+    return r;
+}
+
+/* Leases an extent of just a request's size, and waits for it. While the lane has deferred pieces, the wait
+ * has pauses to look at these. -EAGAIN: some were ready, and are in the lane's heap. */
+static int acquire_patiently(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes,
+                             uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
+                             struct segment **ret_segment) {
+    for (uint64_t look_ns = LOOK_NS_MIN;; look_ns = 2 * look_ns < LOOK_NS_MAX ? 2 * look_ns : LOOK_NS_MAX) {
+        uint64_t left_ns = time_left_ns(deadline_ns);
+        bool looks = deferred_bytes(lane) > 0;
+        int r = lease_acquire(client, lane->pool, size_bytes, looks && look_ns < left_ns ? look_ns : left_ns,
+                              ret_lease, ret_pool, ret_segment);
+        if (r != GPUPOOL_E_EXHAUSTED || !looks)
+            return r;
+        pthread_mutex_lock(&lane->lock);
+        bool ready = deferred_settle_locked(lane, UINT_MAX);
+        pthread_mutex_unlock(&lane->lock);
+        if (ready)
+            return -EAGAIN;
+        if (left_ns <= look_ns)
+            return r;
+    }
+}
+
+/* While this waits the daemon asks for idle memory, here too: the keeper answers. Without its thread nobody
+ * might, so that the wait for what lies idle here would never end: it goes after a moment, which growing
+ * takes too. */
+static int acquire_waiting(struct gpupool_client *client, struct lane *lane, uint64_t needed,
+                           uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
+                           struct segment **ret_segment) {
+    uint64_t moment_ns = clock_deadline_ns(clock_now_ns(), PATIENCE_NS), freed;
+    bool alone = !client->cache.keeper.runs && deadline_ns > moment_ns;
+
+    int r = acquire_patiently(client, lane, needed, alone ? moment_ns : deadline_ns, ret_lease, ret_pool,
+                              ret_segment);
+    if (r == GPUPOOL_E_EXHAUSTED && alone) {
+        cache_give_back(client, false, &freed);
+        r = acquire_patiently(client, lane, needed, deadline_ns, ret_lease, ret_pool, ret_segment);
+    }
+    if (r == GPUPOOL_E_EXHAUSTED) {
+        /* There was no time to wait, or the keeper cannot: what lies idle here, for other streams and in
+         * other sizes, goes first. Its fences, if the GPU is through with it, are ready at once. */
+        cache_give_back(client, false, &freed);
+        r = lease_acquire(client, lane->pool, needed, freed > 0 ? GRACE_NS : GPUPOOL_NOW, ret_lease, ret_pool,
+                          ret_segment);
+    }
+    return r;
+}
+
+int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns) {
+    uint64_t needed = size_class_round(size_bytes), surplus;
+    struct proto_lease lease;
+    struct segment *segment;
+    struct pool pool;
+
+    uint64_t wanted = extent_bytes(&client->cache, lane, needed, &surplus);
+    if (surplus > 0)
+        give_back_surplus(client, lane, surplus);
+    int r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
+    if (r == GPUPOOL_E_EXHAUSTED)
+        r = acquire_waiting(client, lane, needed, deadline_ns, &lease, &pool, &segment);
+    if (r == -EAGAIN)
+        return 0;
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&lane->lock);
+    lane_learn_locked(lane, lease.capacity_bytes, true);
+    r = lane_add_extent_locked(lane, lease.lease, lease.generation,
+                               (char *)segment->memory + lease.offset_bytes, lease.capacity_bytes);
+    pthread_mutex_unlock(&lane->lock);
+    if (r == 0)
+        return 0;
+    lease_give_back(client, &lease);
+    return cache_no_memory();
+}
