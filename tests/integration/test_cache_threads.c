@@ -122,7 +122,7 @@ static void what_lies_in_another_threads_cache_is_had_before_the_daemon_is_asked
     assert_int_equal(failed, 0);
     assert_int_equal(acquires_after, acquires);
     for (unsigned i = 0; i < CROWD; i++)
-        MUST(gpupool_release(consumer.client, &buffers[i], NULL));
+        MUST(gpupool_release(consumer.client, &buffers[i], GPUPOOL_NO_STREAM));
     pthread_barrier_destroy(&consumer.full);
     pthread_barrier_destroy(&consumer.empty);
     close_cached(consumer.client);
@@ -156,7 +156,7 @@ static void a_threads_end_leaves_its_cache_to_the_others(void **state) {
         buffers[i] = acquire(client, GPUPOOL_POOL_HOST, 20000, NULL);
     assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
     for (unsigned i = 0; i < CROWD; i++)
-        MUST(gpupool_release(client, &buffers[i], NULL));
+        MUST(gpupool_release(client, &buffers[i], GPUPOOL_NO_STREAM));
     MUST(gpupool_trim(client, NULL));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
     close_cached(client);
@@ -305,15 +305,15 @@ static void hits_go_on_without_a_daemon(void **state) {
         daemon_crash(&daemon);
         assert_int_equal(puppet_read_pattern(client, &buffer, 21, NULL), 0);
         for (unsigned round = 0; round < 10; round++) {
-            MUST(gpupool_release(client, &buffer, NULL));
+            MUST(gpupool_release(client, &buffer, stream_of(kinds[i])));
             MUST(gpupool_acquire(client, pool, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
         }
         MUST_BE(gpupool_acquire(client, pool, 32 * MIB, NULL, GPUPOOL_FOREVER, 0, &large),
                 GPUPOOL_E_DISCONNECTED);
         MUST_BE(gpupool_share(client, &buffer, &token), GPUPOOL_E_DISCONNECTED);
-        MUST_BE(gpupool_release(client, &shared, NULL), GPUPOOL_E_DISCONNECTED);
+        MUST_BE(gpupool_release(client, &shared, stream_of(kinds[i])), GPUPOOL_E_DISCONNECTED);
         assert_non_null(shared.data);
-        MUST(gpupool_release(client, &buffer, NULL));
+        MUST(gpupool_release(client, &buffer, stream_of(kinds[i])));
         MUST_BE(gpupool_trim(client, NULL), GPUPOOL_E_DISCONNECTED);
         MUST_BE(gpupool_trim(client, NULL), GPUPOOL_E_DISCONNECTED);
         assert_true(lanes_are_valid(client));
