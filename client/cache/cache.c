@@ -2,6 +2,7 @@
 #include "client/cache/cache.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,6 +142,7 @@ static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct pie
         bin_flush(&own->bins[other], own->lane);
     pthread_mutex_lock(&own->lane->lock);
     lane_flush_transfer_locked(own->lane, false);
+    deferred_settle_locked(own->lane, UINT_MAX);
     pthread_mutex_unlock(&own->lane->lock);
     return take_from_lane(own, size_class, size_bytes, ret_piece);
 }

@@ -159,19 +159,19 @@ static void memory_on_its_way_between_threads_is_idle_memory(void **state) {
 
     (void)state;
     large = acquire(client, GPUPOOL_POOL_HOST, 8 * MIB, NULL);
-    MUST(gpupool_release(client, &large, NULL));
+    MUST(gpupool_release(client, &large, GPUPOOL_NO_STREAM));
     uint64_t acquires = daemon_sum(&daemon_, "acquires");
     for (unsigned i = 0; i < count; i++)
         buffers[i] = acquire(client, GPUPOOL_POOL_HOST, 4096, NULL);
     for (unsigned i = 0; i < count; i++)
-        MUST(gpupool_release(client, &buffers[i], NULL));
+        MUST(gpupool_release(client, &buffers[i], GPUPOOL_NO_STREAM));
     large = acquire(client, GPUPOOL_POOL_HOST, 8 * MIB, NULL); /* of all of it */
     assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
-    MUST(gpupool_release(client, &large, NULL));
+    MUST(gpupool_release(client, &large, GPUPOOL_NO_STREAM));
     for (unsigned i = 0; i < count; i++)
         buffers[i] = acquire(client, GPUPOOL_POOL_HOST, 4096, NULL);
     for (unsigned i = 0; i < count; i++)
-        MUST(gpupool_release(client, &buffers[i], NULL));
+        MUST(gpupool_release(client, &buffers[i], GPUPOOL_NO_STREAM));
     MUST(gpupool_trim(client, NULL));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
     free(buffers);
@@ -190,7 +190,7 @@ static void small_requests_share_a_message_where_the_pool_is_short_of_room(void 
     for (unsigned i = 0; i < POOL_MIB; i++)
         held[i] = acquire(hog, GPUPOOL_POOL_HOST, MIB, NULL);
     for (unsigned i = 0; i < holes; i++) /* no two of them side by side: an extent of 2 MiB is nowhere */
-        MUST(gpupool_release(hog, &held[i * 4], NULL));
+        MUST(gpupool_release(hog, &held[i * 4], GPUPOOL_NO_STREAM));
     client = open_cached();
     uint64_t acquires = daemon_sum(&daemon_, "acquires");
     for (unsigned i = 0; i < count; i++)
@@ -198,7 +198,7 @@ static void small_requests_share_a_message_where_the_pool_is_short_of_room(void 
                              &buffers[i]));
     assert_in_range(daemon_sum(&daemon_, "acquires") - acquires, 1, count / 16);
     for (unsigned i = 0; i < count; i++)
-        MUST(gpupool_release(client, &buffers[i], NULL));
+        MUST(gpupool_release(client, &buffers[i], GPUPOOL_NO_STREAM));
     gpupool_close(client);
     free(buffers);
     close_cached(hog);
@@ -236,15 +236,15 @@ static void what_is_in_use_is_what_buffers_hold(void **state) {
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 0);
     /* in parts */
     buffer = acquire(belt.client, GPUPOOL_POOL_HOST, MIB, NULL);
-    MUST(gpupool_shrink(belt.client, &buffer, 4096, NULL));
+    MUST(gpupool_shrink(belt.client, &buffer, 4096, GPUPOOL_NO_STREAM));
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 4096);
     /* a shared one is in use as the lease that it is */
     shared = acquire(belt.client, GPUPOOL_POOL_HOST, 64 * KIB, NULL);
     MUST(gpupool_share(belt.client, &shared, &token));
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 4096 + shared.capacity_bytes);
-    MUST(gpupool_release(belt.client, &shared, NULL));
+    MUST(gpupool_release(belt.client, &shared, GPUPOOL_NO_STREAM));
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 4096);
-    MUST(gpupool_release(belt.client, &buffer, NULL));
+    MUST(gpupool_release(belt.client, &buffer, GPUPOOL_NO_STREAM));
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 0);
     assert_int_equal(daemon_sum(&daemon_, "cached_bytes"), daemon_sum(&daemon_, "leased_bytes"));
     close_cached(belt.client);
@@ -275,10 +275,10 @@ static void each_acquire_is_a_hit_or_a_miss(void **state) {
     assert_int_equal(misses, daemon_sum(&daemon_, "acquires") - acquires);
     assert_int_equal(hits, 100 - misses);
     for (unsigned i = 0; i < 100; i++)
-        MUST(gpupool_release(client, &buffers[i], NULL));
+        MUST(gpupool_release(client, &buffers[i], GPUPOOL_NO_STREAM));
     for (unsigned i = 0; i < 100; i++) {
         buffers[0] = acquire(client, GPUPOOL_POOL_HOST, 200000, NULL);
-        MUST(gpupool_release(client, &buffers[0], NULL));
+        MUST(gpupool_release(client, &buffers[0], GPUPOOL_NO_STREAM));
     }
     assert_int_equal(sum_of_hits(client, &misses), hits + 100);
     close_cached(client);
