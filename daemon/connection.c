@@ -193,9 +193,11 @@ static int connection_refuse(struct connection *connection, uint64_t request, in
             "nothing is shared under this token with this user: the holder may have released it "
             "before you attached");
     case PROTO_E_LIMIT:
-        return connection_send_error(connection, request, error,
-                                     "this session has as many leases as it may: release some, or raise "
-                                     "session_leases_limit in the daemon's configuration");
+        return connection_send_error(
+            connection, request, error,
+            "this session has as many leases as it may, or has divided one into as many "
+            "parts: release some, or raise session_leases_limit in the daemon's "
+            "configuration");
     default:
         return connection_send_error(connection, request, error, proto_error_text((unsigned)error));
     }

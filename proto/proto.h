@@ -34,6 +34,10 @@
  * LIMIT, when a look at the words finds none. The daemon looks when it needs memory, and for each word at the oldest
  * release only: values have to ascend in the order of releases; a lower one comes back with the higher one before it.
  *
+ * Parts: RELEASE of a part and SPLIT leave the rest of a lease in ranges, with gaps between them. A lease can be in some
+ * thousand ranges (the daemon searches them); who would make more is told LIMIT, and has first to give back what lies at
+ * a gap.
+ *
  * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
  */
 #include <stdbool.h>

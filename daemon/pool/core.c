@@ -507,7 +507,8 @@ void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, boo
 }
 
 static bool session_is_valid(const struct session *session) {
-    uint64_t leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0}, shared_bytes[PROTO_POOLS_MAX] = {0};
+    uint64_t ranges = 0, leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0},
+             shared_bytes[PROTO_POOLS_MAX] = {0};
     unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
 
     list_for_each(position, &session->leases) {
@@ -515,6 +516,7 @@ static bool session_is_valid(const struct session *session) {
         if (lease->session != session || session->core->leases.slots[lease->id - 1] != lease)
             return false;
         leases++;
+        ranges += lease->block->n_ranges;
         if (lease->fence != NULL) {
             fenced += lease->block->held_bytes;
             behind_fences++;
@@ -537,7 +539,7 @@ static bool session_is_valid(const struct session *session) {
     return leased == session->leased_bytes && fenced == session->fenced_bytes && behind_fences == queued &&
            memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
            memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
-           leases == session->n_leases && requests == session->n_requests &&
+           leases == session->n_leases && ranges == session->n_ranges && requests == session->n_requests &&
            segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
 }
 

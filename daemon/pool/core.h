@@ -104,8 +104,9 @@ void core_session_gone(struct session *session, uint64_t now_ns);
 int core_acquire(struct session *session, uint64_t request, const struct proto_acquire *acquire,
                  uint64_t now_ns);
 
-/* Gives a lease back, whole or in part. 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED, -ENOMEM; behind a
- * fence also PROTO_E_LIMIT, for a part. A session without a page has no fences: PROTO_E_INVALID. */
+/* Gives a lease back, whole or in part. 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT (for
+ * a part: what is left would be in too many ranges, or a fence keeps it as a lease that is one too many),
+ * -ENOMEM. A session without a page has no fences: PROTO_E_INVALID. */
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
 /* Makes a part of a lease a lease of its own; nothing returns to the pool in between. 0, PROTO_E_STALE,

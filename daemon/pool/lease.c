@@ -156,6 +156,7 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     list_append(&block->leases, &lease->block_link);
     block_count(block, +1, 0, 0);
     session->n_leases++;
+    session->n_ranges += block->n_ranges;
     session_hold(session, block, block->held_bytes);
     block->segment->pool->n_leases++;
     block->segment->pool->n_acquires++; /* attached ones too, so that it goes with n_releases */
@@ -175,6 +176,8 @@ int lease_open(struct session *session, struct heap_range *range, uint64_t size_
     }
     range->user = block;
     list_append(&block->ranges, &range->user_link);
+    block->n_ranges++;
+    session->n_ranges++;
     return 0;
 }
 
@@ -190,6 +193,7 @@ struct pool *lease_close(struct lease *lease) {
     lease_table_remove(&core->leases, lease);
     block_count(block, quarantined || fenced ? 0 : -1, fenced ? -1 : 0, quarantined ? -1 : 0);
     session->n_leases--;
+    session->n_ranges -= block->n_ranges;
     if (fenced) {
         fence_queue_remove(lease);
         session->fenced_bytes -= block->held_bytes;
@@ -205,112 +209,157 @@ struct pool *lease_close(struct lease *lease) {
     return pool;
 }
 
-/* Whether [offset, end) of the segment is wholly in ranges that the block holds. */
-static bool block_holds(const struct block *block, uint64_t offset, uint64_t end) {
-    list_for_each(position, &block->ranges) {
-        const struct heap_range *range = container_of(position, struct heap_range, user_link);
-        if (offset >= end)
-            break;
-        if (range->offset > offset)
-            return false;
-        if (range->offset + range->size > offset)
-            offset = range->offset + range->size;
-    }
-    return offset >= end;
+static uint64_t range_end(const struct heap_range *range) {
+    return range->offset + range->size;
 }
 
-/* Makes a segment offset inside the block the border of two ranges. Returns 0 or -ENOMEM. */
-static int block_split(struct block *block, uint64_t offset) {
+/* The next range of the block, or NULL. */
+static struct heap_range *block_next(const struct block *block, const struct heap_range *range) {
+    return range->user_link.next == &block->ranges
+               ? NULL
+               : container_of(range->user_link.next, struct heap_range, user_link);
+}
+
+/* The range of the block that has the offset of the segment, or NULL. */
+static struct heap_range *block_find_range(const struct block *block, uint64_t offset) {
     list_for_each(position, &block->ranges) {
-        struct heap_range *range = container_of(position, struct heap_range, user_link), *upper;
-        if (range->offset >= offset || range->offset + range->size <= offset)
-            continue;
-        int r = heap_split(range, offset - range->offset, &upper);
-        if (r < 0)
-            return r;
-        upper->user = block;
-        list_insert_before(range->user_link.next, &upper->user_link);
-        return 0;
+        struct heap_range *range = container_of(position, struct heap_range, user_link);
+        if (range_end(range) > offset)
+            return range->offset <= offset ? range : NULL;
     }
+    return NULL;
+}
+
+/* The range in which an interval of the segment ends that begins in first, or NULL: not all of it is held. */
+static struct heap_range *block_find_end(const struct block *block, struct heap_range *first, uint64_t end) {
+    while (first != NULL && range_end(first) < end) {
+        struct heap_range *next = block_next(block, first);
+        first = next != NULL && next->offset == range_end(first) ? next : NULL;
+    }
+    return first;
+}
+
+/* Whether [offset, end) of the segment is wholly in ranges that the block holds. */
+static bool block_holds(const struct block *block, uint64_t offset, uint64_t end) {
+    return block_find_end(block, block_find_range(block, offset), end) != NULL;
+}
+
+/* Makes an offset inside a range of the session's block the border of two ranges. Returns 0 or -ENOMEM. */
+static int range_divide(struct session *session, struct heap_range *range, uint64_t offset,
+                        struct heap_range **ret_upper) {
+    struct block *block = range->user;
+    int r = heap_split(range, offset - range->offset, ret_upper);
+    if (r < 0)
+        return r;
+    (*ret_upper)->user = block;
+    list_insert_before(range->user_link.next, &(*ret_upper)->user_link);
+    block->n_ranges++;
+    session->n_ranges++;
     return 0;
 }
 
-/* Finds the part [offset, offset + size) of the block, as an interval of the segment, and makes its ends
- * borders of ranges. Returns 0, PROTO_E_INVALID (not wholly held), PROTO_E_SHARED or -ENOMEM. */
-static int block_mark_part(struct block *block, uint64_t offset_bytes, uint64_t size_bytes,
-                           uint64_t *ret_start, uint64_t *ret_end) {
+/* Part of a block: ranges from first on, up to the offset in the segment where it ends. */
+struct part {
+    struct heap_range *first;
+    uint64_t start, end;
+};
+
+/* Finds the part [offset, offset + size) of the lease's block and makes its ends borders of ranges. Returns
+ * 0, PROTO_E_INVALID (not wholly held), PROTO_E_SHARED, PROTO_E_LIMIT or -ENOMEM. */
+static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
+                           struct part *ret_part) {
+    struct block *block = lease->block;
+    struct heap_range *upper;
+
     if (block->shared || block->live + block->fenced + block->quarantined > 1)
         return PROTO_E_SHARED;
     if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
         size_bytes > block->capacity_bytes - offset_bytes)
         return PROTO_E_INVALID;
     uint64_t start = block->offset_bytes + offset_bytes, end = start + size_bytes;
-    if (!block_holds(block, start, end))
+    struct heap_range *first = block_find_range(block, start);
+    struct heap_range *last = block_find_end(block, first, end);
+    if (last == NULL)
         return PROTO_E_INVALID;
-    int r = block_split(block, start);
-    if (r == 0)
-        r = block_split(block, end);
+    /* Parts that come back without a fence are no more than what is left: a client could make as many ranges
+     * as the block has granules. At least one range goes with the part. */
+    unsigned borders = (first->offset < start) + (range_end(last) > end);
+    if (block->n_ranges + borders > BLOCK_RANGES_MAX + 1 || !session_may_divide(lease->session, borders))
+        return PROTO_E_LIMIT;
+    /* A border more between two taken ranges changes nothing, if the second fails. */
+    int r = range_end(last) > end ? range_divide(lease->session, last, end, &upper) : 0;
+    if (r == 0 && first->offset < start) {
+        r = range_divide(lease->session, first, start, &upper);
+        first = upper;
+    }
     if (r < 0)
-        return r; /* a border more between two taken ranges changes nothing */
-    *ret_start = start;
-    *ret_end = end;
+        return r;
+    *ret_part = (struct part){.first = first, .start = start, .end = end};
     return 0;
 }
 
 /* Moves the ranges of a marked part from the lease's block to a list, in order; the charge goes with them.
- * Ends the lease when nothing is left. Cannot fail. */
-static void lease_cut_part(struct lease *lease, uint64_t start, uint64_t end, struct list *ranges) {
+ * Ends the lease when nothing is left. Cannot fail. Returns how many they are. */
+static unsigned lease_cut_part(struct lease *lease, const struct part *part, struct list *ranges) {
     struct block *block = lease->block;
+    uint64_t size_bytes = part->end - part->start;
+    unsigned moved = 0;
 
-    block_charge(block, start - end);
-    block->held_bytes -= end - start;
-    session_let_go(lease->session, block, end - start);
-    list_for_each_safe(position, &block->ranges) {
-        struct heap_range *range = container_of(position, struct heap_range, user_link);
-        if (range->offset >= start && range->offset < end) {
-            list_remove(&range->user_link);
-            list_append(ranges, &range->user_link);
-        }
+    block_charge(block, -size_bytes);
+    block->held_bytes -= size_bytes;
+    session_let_go(lease->session, block, size_bytes);
+    for (struct heap_range *range = part->first, *next; range != NULL && range->offset < part->end;
+         range = next) {
+        next = block_next(block, range);
+        list_remove(&range->user_link);
+        list_append(ranges, &range->user_link);
+        moved++;
     }
+    block->n_ranges -= moved;
+    lease->session->n_ranges -= moved;
     if (list_is_empty(&block->ranges)) {
         lease_close(lease);
-        return;
+        return moved;
     }
     const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
-    block->capacity_bytes = last->offset + last->size - block->offset_bytes;
+    block->capacity_bytes = range_end(last) - block->offset_bytes;
     if (block->size_bytes > block->capacity_bytes)
         block->size_bytes = block->capacity_bytes;
+    return moved;
 }
 
 int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
     struct list ranges;
-    uint64_t start, end;
+    struct part part;
 
-    int r = block_mark_part(lease->block, offset_bytes, size_bytes, &start, &end);
+    int r = lease_mark_part(lease, offset_bytes, size_bytes, &part);
     if (r != 0)
         return r;
     list_init(&ranges);
-    lease_cut_part(lease, start, end, &ranges);
+    lease_cut_part(lease, &part, &ranges);
     ranges_give(&ranges);
     return 0;
 }
 
 int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, struct lease **ret_lease) {
-    uint64_t start, end;
+    struct session *session = lease->session;
+    struct part part;
 
-    int r = block_mark_part(lease->block, offset_bytes, size_bytes, &start, &end);
+    int r = lease_mark_part(lease, offset_bytes, size_bytes, &part);
     if (r != 0)
         return r;
-    struct block *part = block_new(lease->block->segment, start, size_bytes, size_bytes);
-    if (part == NULL)
+    struct block *block = block_new(lease->block->segment, part.start, size_bytes, size_bytes);
+    if (block == NULL)
         return -ENOMEM;
-    r = lease_join(lease->session, part, ret_lease); /* charged twice for a moment, in which nobody looks */
+    r = lease_join(session, block, ret_lease); /* charged twice for a moment, in which nobody looks */
     if (r < 0) {
-        free(part);
+        free(block);
         return r;
     }
-    lease_cut_part(lease, start, end, &part->ranges);
-    list_for_each(position, &part->ranges) container_of(position, struct heap_range, user_link)->user = part;
+    block->n_ranges = lease_cut_part(lease, &part, &block->ranges);
+    session->n_ranges += block->n_ranges;
+    list_for_each(position, &block->ranges) container_of(position, struct heap_range, user_link)->user =
+        block;
     return 0;
 }
 
@@ -377,7 +426,7 @@ struct block *block_find(struct core *core, const struct proto_token *token) {
 
 bool block_is_valid(const struct block *block) {
     uint64_t held = 0, end = block->offset_bytes;
-    unsigned live = 0, fenced = 0, quarantined = 0;
+    unsigned ranges = 0, live = 0, fenced = 0, quarantined = 0;
 
     if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
         return false;
@@ -386,7 +435,8 @@ bool block_is_valid(const struct block *block) {
         if (range->free || range->user != block || range->span != block->segment->span || range->offset < end)
             return false;
         held += range->size;
-        end = range->offset + range->size;
+        end = range_end(range);
+        ranges++;
     }
     list_for_each(position, &block->leases) {
         const struct lease *lease = container_of(position, struct lease, block_link);
@@ -400,6 +450,7 @@ bool block_is_valid(const struct block *block) {
             live++;
     }
     return held == block->held_bytes && end - block->offset_bytes == block->capacity_bytes &&
-           block->size_bytes <= block->capacity_bytes && live == block->live && fenced == block->fenced &&
+           block->size_bytes <= block->capacity_bytes && ranges == block->n_ranges &&
+           ranges <= BLOCK_RANGES_MAX + 1 && live == block->live && fenced == block->fenced &&
            quarantined == block->quarantined;
 }

@@ -36,6 +36,7 @@ struct block {
     uint64_t capacity_bytes;            /* up to the end of the last range that is held */
     uint64_t held_bytes;                /* capacity less the parts that came back */
     struct list ranges;                 /* heap_range.user_link, by offset */
+    unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
     struct list leases;                 /* lease.block_link */
     unsigned live, fenced, quarantined; /* leases by state */
     bool shared;
@@ -74,13 +75,14 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
 struct pool *lease_close(struct lease *lease);
 
 /* Gives back the part [offset, offset + size) of the block, which has to be wholly held. Ends the lease when
- * nothing is left. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED or -ENOMEM. */
+ * nothing is left. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT (what is left would be in too
+ * many ranges) or -ENOMEM. */
 int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes);
 
 /* Makes the part [offset, offset + size) of the block, which has to be wholly held, a block of its own with a
  * new lease of the same session. The part leaves the old lease as if it had been released, but never returns
- * to the heap: the sums of the pool and of the session stay what they were. Returns 0, PROTO_E_INVALID,
- * PROTO_E_SHARED or -ENOMEM. */
+ * to the heap: the sums of the pool and of the session stay what they were. Returns 0 or an error as
+ * lease_release_part does. */
 int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, struct lease **ret_lease);
 
 /* Whether [offset, offset + size) is all that the lease has, and it alone has it: then disposing of that part

@@ -12,12 +12,18 @@
 #define SESSION_WAITING_MAX                                                                                  \
     4096u /* requests of a session that wait in line: more threads than a process has */
 #define SESSIONS_MAX_DEFAULT                                                                                 \
-    1024u /* with three descriptors each: well below the unit's LimitNOFILE=65536                            \
-           */
-#define SESSION_LEASES_DEFAULT 65536u /* about 16 MiB of bookkeeping for the largest session */
-#define COMMAND_SIZE           64u    /* a session's command for people, NUL included */
-#define POOL_NAME_SIZE         64u    /* as on the wire */
-#define POOL_ERROR_SIZE        256u   /* a driver's message with its numbers */
+    1024u                             /* with four descriptors each: well below the unit's LimitNOFILE=65536 \
+                                       */
+#define SESSION_LEASES_DEFAULT 65536u /* with their ranges about 40 MiB of bookkeeping for a session */
+#define BLOCK_RANGES_MAX                                                                                     \
+    8192u /* ranges that a block is in after parts came back: some 40 us to find a part among them, in which \
+           * others wait for the loop */
+#define SESSION_RANGES_PER_LEASE                                                                             \
+    4u /* ranges that a session may have, by leases that it may have (and BLOCK_RANGES_MAX): who splits all  \
+        * that it has makes two a lease */
+#define COMMAND_SIZE    64u  /* a session's command for people, NUL included */
+#define POOL_NAME_SIZE  64u  /* as on the wire */
+#define POOL_ERROR_SIZE 256u /* a driver's message with its numbers */
 #define GROW_RETRY_NS                                                                                        \
     (1 * NS_PER_S) /* after the driver refused: soon enough for people, rare enough for it */
 #define AHEAD_RETRY_NS (10 * NS_PER_S) /* for growth that nobody waits for: others may need what is left */

@@ -47,6 +47,12 @@ bool session_may_lease(struct session *session) {
     return session->n_leases < limit || (fences_collect_session(session) && session->n_leases < limit);
 }
 
+bool session_may_divide(const struct session *session, unsigned ranges) {
+    uint64_t limit =
+        BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
+    return ranges == 0 || session->n_ranges + ranges <= limit;
+}
+
 void session_clear(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
 

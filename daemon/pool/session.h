@@ -58,6 +58,7 @@ struct session {
     struct list leases;            /* lease.session_link */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;
+    uint64_t n_ranges;     /* of the blocks of its leases */
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
     uint64_t fenced_bytes; /* the same of its fenced leases, which are not in leased_bytes */
     /* The same by pool (id - 1), for refusals and reclaim, which ask who holds something: a client can have a
@@ -89,6 +90,9 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
 
 /* Whether it may have one more lease, if need be after a look at what it has behind fences. */
 bool session_may_lease(struct session *session);
+
+/* Whether what it has may be divided into so many ranges more. */
+bool session_may_divide(const struct session *session, unsigned ranges);
 
 /* Drops what waits, gives all leases back and forgets the segments. The session is then empty. */
 void session_clear(struct session *session, uint64_t now_ns);

@@ -233,6 +233,65 @@ static void what_cannot_be_split_stays_as_it_is(void **state) {
     core_destroy(core);
 }
 
+/* One granule in two comes back, and then what is between them. */
+static void a_lease_gets_into_no_more_ranges_than_may_be_searched(void **state) {
+    const uint64_t step = 2 * HEAP_GRANULE, size = 2 * (uint64_t)BLOCK_RANGES_MAX * step;
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, size, size, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct lease *lease = take_growing(session, pool, size, 0), *part = NULL;
+    const struct proto_lease_name name = name_of(lease);
+    unsigned gaps = 0;
+    int r;
+    (void)state;
+
+    do {
+        const struct proto_release release = {name.lease, name.generation, size - (gaps + 2) * step,
+                                              HEAP_GRANULE};
+        r = core_release(session, &release, 0); /* the fixture's checks of everything would take too long */
+        gaps += r == 0;
+    } while (r == 0 && gaps < size / step - 2);
+    assert_int_equal(r, PROTO_E_LIMIT);
+    assert_int_equal(gaps, BLOCK_RANGES_MAX - 1);
+    assert_int_equal(split(session, name, MIB, MIB, &part), PROTO_E_LIMIT);
+    assert_int_equal(pool->leased_bytes, size - gaps * HEAP_GRANULE);
+    /* what makes no range more can go: at an end, and beside a gap */
+    assert_int_equal(release_part(session, name, size - HEAP_GRANULE, HEAP_GRANULE, 0), 0);
+    assert_int_equal(release_part(session, name, 0, HEAP_GRANULE, 0), 0);
+    assert_int_equal(release_part(session, name, size - 3 * step + HEAP_GRANULE, HEAP_GRANULE, 0),
+                     0); /* between two */
+    assert_int_equal(split(session, name, MIB, MIB, &part), 0);
+    assert_int_equal(release(session, name, 0), 0);
+    assert_int_equal(session->n_ranges, 1);
+    assert_int_equal(release(session, name_of(part), 0), 0);
+    assert_int_equal(session->n_ranges, 0);
+    core_destroy(core);
+}
+
+static void a_session_gets_into_no_more_ranges_than_its_leases_need(void **state) {
+    const uint64_t step = 2 * HEAP_GRANULE, size = 4 * MIB;
+    const unsigned most = BLOCK_RANGES_MAX + SESSION_RANGES_PER_LEASE * 4;
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * size, 4 * size, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    int r = 0;
+    (void)state;
+
+    core->session_leases_limit = 4;
+    for (unsigned i = 0; i < 4; i++) {
+        const struct proto_lease_name name =
+            name_of(i == 0 ? take_growing(session, pool, size, 0) : take(session, pool, size, 0));
+        for (uint64_t offset = size - step; offset > 0 && r == 0; offset -= step) {
+            const struct proto_release release = {name.lease, name.generation, offset, HEAP_GRANULE};
+            r = core_release(session, &release, 0);
+        }
+    }
+    assert_int_equal(r, PROTO_E_LIMIT);
+    assert_in_range(session->n_ranges, most - 1, most + 2); /* leases themselves are counted elsewhere */
+    assert_true(core_is_valid(core));
+    core_destroy(core);
+}
+
 static void a_lease_that_was_split_off_is_shared_without_the_rest(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
@@ -270,6 +329,8 @@ int main(void) {
         cmocka_unit_test(a_lease_of_which_everything_is_split_off_ends),
         cmocka_unit_test(parts_of_parts_come_back_as_they_are),
         cmocka_unit_test(what_cannot_be_split_stays_as_it_is),
+        cmocka_unit_test(a_lease_gets_into_no_more_ranges_than_may_be_searched),
+        cmocka_unit_test(a_session_gets_into_no_more_ranges_than_its_leases_need),
         cmocka_unit_test(a_lease_that_was_split_off_is_shared_without_the_rest),
     };
     return cmocka_run_group_tests_name("parts of leases", tests, NULL, NULL);
