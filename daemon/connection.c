@@ -327,14 +327,17 @@ static int handle_attach(struct connection *connection, const struct proto_messa
 
 static int handle_release(struct connection *connection, const struct proto_message *message,
                           uint64_t now_ns) {
-    int r = core_release(connection->session, &message->release, now_ns);
+    int r;
+
     if (message->header.request == 0) { /* one-way */
+        r = core_release_one_way(connection->session, &message->release, now_ns);
         if (r != 0)
             log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
                       (int)connection->peer.pid, connection->peer.command,
                       r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
         return 0;
     }
+    r = core_release(connection->session, &message->release, now_ns);
     if (r != 0)
         return connection_refuse(connection, message->header.request, r);
     return connection_send_ok(connection, message->header.request);

@@ -12,7 +12,10 @@
  *
  * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests under
  * way, and replies come in any order. One-way messages have id 0. A RELEASE may be one: then nobody hears whether it
- * was done, and what was refused stays the session's until its end.
+ * was done, and what was refused stays the session's until its end. So that nothing is refused for a limit, a part that
+ * is released one-way has PROTO_ONE_WAY_MAX more room than one whose release is answered: a client loses nothing that has
+ * at least every PROTO_ONE_WAY_MAX-th release of a part answered, and after a LIMIT sends no more of them one-way until
+ * one is answered with OK. (Behind fences, that is one behind a fence; for a lease's ranges, one of that lease.)
  *
  * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a kind that
  * has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a LEASE the daemon sends the

@@ -222,7 +222,8 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
 }
 
 /* The fence is not ready: what is released leaves the session, and waits. */
-static int core_release_later(struct lease *lease, const struct proto_release *release, uint64_t now_ns) {
+static int core_release_later(struct lease *lease, const struct proto_release *release, unsigned beyond,
+                              uint64_t now_ns) {
     struct session *session = lease->session;
     struct pool *pool = lease->block->segment->pool;
     struct fence_queue *queue;
@@ -231,9 +232,9 @@ static int core_release_later(struct lease *lease, const struct proto_release *r
     if (r < 0)
         return r;
     if (release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes)) {
-        if (!session_may_lease(session))
+        if (!session_may_lease(session, beyond))
             return PROTO_E_LIMIT;
-        r = lease_split(lease, release->offset_bytes, release->size_bytes, &lease);
+        r = lease_split(lease, release->offset_bytes, release->size_bytes, beyond, &lease);
         if (r != 0)
             return r;
     }
@@ -243,7 +244,8 @@ static int core_release_later(struct lease *lease, const struct proto_release *r
     return 0;
 }
 
-int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
+static int release_within(struct session *session, const struct proto_release *release, unsigned beyond,
+                          uint64_t now_ns) {
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
     if (lease == NULL)
         return PROTO_E_STALE;
@@ -251,13 +253,13 @@ int core_release(struct session *session, const struct proto_release *release, u
         if (session->page == NULL)
             return PROTO_E_INVALID;
         if (!fence_is_ready(session, release->fence - 1, release->fence_value))
-            return core_release_later(lease, release, now_ns);
+            return core_release_later(lease, release, beyond, now_ns);
     }
     struct pool *pool = lease->block->segment->pool;
     if (release->size_bytes == 0) {
         pool = lease_close(lease);
     } else {
-        int r = lease_release_part(lease, release->offset_bytes, release->size_bytes);
+        int r = lease_release_part(lease, release->offset_bytes, release->size_bytes, beyond);
         if (r != 0)
             return r;
     }
@@ -266,14 +268,22 @@ int core_release(struct session *session, const struct proto_release *release, u
     return 0;
 }
 
+int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
+    return release_within(session, release, 0, now_ns);
+}
+
+int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns) {
+    return release_within(session, release, PROTO_ONE_WAY_MAX, now_ns);
+}
+
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
     struct core *core = session->core;
     struct lease *lease = lease_find(core, session, split->lease, split->generation);
     if (lease == NULL)
         return PROTO_E_STALE;
-    if (!session_may_lease(session))
+    if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
-    return lease_split(lease, split->offset_bytes, split->size_bytes, ret_lease);
+    return lease_split(lease, split->offset_bytes, split->size_bytes, 0, ret_lease);
 }
 
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
@@ -297,7 +307,7 @@ int core_attach(struct session *session, const struct proto_token *token, struct
      * is on its way back to the pool: nobody may join it. */
     if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0)
         return PROTO_E_NO_TOKEN;
-    if (!session_may_lease(session))
+    if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
     int r = session_reserve_segment(session, block->segment);
     if (r < 0)

@@ -108,6 +108,9 @@ int core_acquire(struct session *session, uint64_t request, const struct proto_a
  * a part: what is left would be in too many ranges, or a fence keeps it as a lease that is one too many),
  * -ENOMEM. A session without a page has no fences: PROTO_E_INVALID. */
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
+/* The same where nobody hears of a refusal: a part may go beyond the limits by PROTO_ONE_WAY_MAX (proto.h).
+ */
+int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
 /* Makes a part of a lease a lease of its own; nothing returns to the pool in between. 0, PROTO_E_STALE,
  * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT, -ENOMEM. */

@@ -266,7 +266,7 @@ struct part {
 
 /* Finds the part [offset, offset + size) of the lease's block and makes its ends borders of ranges. Returns
  * 0, PROTO_E_INVALID (not wholly held), PROTO_E_SHARED, PROTO_E_LIMIT or -ENOMEM. */
-static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
+static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
                            struct part *ret_part) {
     struct block *block = lease->block;
     struct heap_range *upper;
@@ -284,7 +284,8 @@ static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t 
     /* Parts that come back without a fence are no more than what is left: a client could make as many ranges
      * as the block has granules. At least one range goes with the part. */
     unsigned borders = (first->offset < start) + (range_end(last) > end);
-    if (block->n_ranges + borders > BLOCK_RANGES_MAX + 1 || !session_may_divide(lease->session, borders))
+    if (block->n_ranges + borders > BLOCK_RANGES_MAX + 1 + beyond ||
+        !session_may_divide(lease->session, borders, beyond))
         return PROTO_E_LIMIT;
     /* A border more between two taken ranges changes nothing, if the second fails. */
     int r = range_end(last) > end ? range_divide(lease->session, last, end, &upper) : 0;
@@ -328,11 +329,11 @@ static unsigned lease_cut_part(struct lease *lease, const struct part *part, str
     return moved;
 }
 
-int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
+int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond) {
     struct list ranges;
     struct part part;
 
-    int r = lease_mark_part(lease, offset_bytes, size_bytes, &part);
+    int r = lease_mark_part(lease, offset_bytes, size_bytes, beyond, &part);
     if (r != 0)
         return r;
     list_init(&ranges);
@@ -341,11 +342,12 @@ int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size
     return 0;
 }
 
-int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, struct lease **ret_lease) {
+int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
+                struct lease **ret_lease) {
     struct session *session = lease->session;
     struct part part;
 
-    int r = lease_mark_part(lease, offset_bytes, size_bytes, &part);
+    int r = lease_mark_part(lease, offset_bytes, size_bytes, beyond, &part);
     if (r != 0)
         return r;
     struct block *block = block_new(lease->block->segment, part.start, size_bytes, size_bytes);
@@ -451,6 +453,6 @@ bool block_is_valid(const struct block *block) {
     }
     return held == block->held_bytes && end - block->offset_bytes == block->capacity_bytes &&
            block->size_bytes <= block->capacity_bytes && ranges == block->n_ranges &&
-           ranges <= BLOCK_RANGES_MAX + 1 && live == block->live && fenced == block->fenced &&
-           quarantined == block->quarantined;
+           ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX && live == block->live &&
+           fenced == block->fenced && quarantined == block->quarantined;
 }

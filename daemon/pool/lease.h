@@ -74,16 +74,18 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
  * NULL. */
 struct pool *lease_close(struct lease *lease);
 
-/* Gives back the part [offset, offset + size) of the block, which has to be wholly held. Ends the lease when
+/* Gives back the part [offset, offset + size) of the block, which has to be wholly held. It may leave so many
+ * ranges beyond what is allowed (one for each part; see PROTO_ONE_WAY_MAX). Ends the lease when
  * nothing is left. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT (what is left would be in too
  * many ranges) or -ENOMEM. */
-int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes);
+int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond);
 
 /* Makes the part [offset, offset + size) of the block, which has to be wholly held, a block of its own with a
  * new lease of the same session. The part leaves the old lease as if it had been released, but never returns
  * to the heap: the sums of the pool and of the session stay what they were. Returns 0 or an error as
  * lease_release_part does. */
-int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, struct lease **ret_lease);
+int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
+                struct lease **ret_lease);
 
 /* Whether [offset, offset + size) is all that the lease has, and it alone has it: then disposing of that part
  * is disposing of the lease. */

@@ -85,7 +85,7 @@ static int pool_grant(struct pool *pool, struct request *request) {
     struct lease *lease;
 
     /* Also those who waited: the session may have reached its limit meanwhile. */
-    if (!session_may_lease(session))
+    if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
     int r = pool_take(pool, session->tenant, request->size_bytes, &range);
     if (r < 0)

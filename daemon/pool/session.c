@@ -42,15 +42,16 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
            session->pool_bytes[pool->id - 1] > 0;
 }
 
-bool session_may_lease(struct session *session) {
-    uint32_t limit = session->core->session_leases_limit;
+bool session_may_lease(struct session *session, unsigned beyond) {
+    uint64_t limit = (uint64_t)session->core->session_leases_limit + beyond;
     return session->n_leases < limit || (fences_collect_session(session) && session->n_leases < limit);
 }
 
-bool session_may_divide(const struct session *session, unsigned ranges) {
+bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond) {
     uint64_t limit =
         BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
-    return ranges == 0 || session->n_ranges + ranges <= limit;
+    /* a part that becomes a lease of its own leaves two ranges more */
+    return ranges == 0 || session->n_ranges + ranges <= limit + 2 * (uint64_t)beyond;
 }
 
 void session_clear(struct session *session, uint64_t now_ns) {

@@ -88,11 +88,12 @@ bool session_see_segment(struct session *session, struct segment *segment);
 /* Whether it can be asked for what it keeps idle of the pool. */
 bool session_can_be_asked(const struct session *session, const struct pool *pool);
 
-/* Whether it may have one more lease, if need be after a look at what it has behind fences. */
-bool session_may_lease(struct session *session);
+/* Whether it may have one more lease, if need be after a look at what it has behind fences. beyond: so many
+ * more than its limit. */
+bool session_may_lease(struct session *session, unsigned beyond);
 
-/* Whether what it has may be divided into so many ranges more. */
-bool session_may_divide(const struct session *session, unsigned ranges);
+/* Whether what it has may be divided into so many ranges more; beyond as above. */
+bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond);
 
 /* Drops what waits, gives all leases back and forgets the segments. The session is then empty. */
 void session_clear(struct session *session, uint64_t now_ns);

@@ -430,6 +430,67 @@ static void fenced_leases_count_until_they_are_gone(void **state) {
     core_destroy(core);
 }
 
+/* Nobody would hear of a refusal, so there is room for as many as a client may send between two answers. */
+static void parts_that_come_back_one_way_find_room_beyond_the_limit(void **state) {
+    const uint64_t size = (PROTO_ONE_WAY_MAX + 2) * HEAP_GRANULE;
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    struct lease *part = NULL;
+    (void)state;
+
+    core->session_leases_limit = 2;
+    const struct proto_lease_name name = name_of(take_growing(session, pool, size, 0));
+    struct proto_release release = {.lease = name.lease,
+                                    .generation = name.generation,
+                                    .size_bytes = HEAP_GRANULE,
+                                    .fence = 1,
+                                    .fence_value = 1};
+    assert_int_equal(core_release(session, &release, 0), 0);
+    for (unsigned i = 0; i < PROTO_ONE_WAY_MAX; i++) {
+        release.offset_bytes += HEAP_GRANULE;
+        assert_int_equal(core_release_one_way(session, &release, 0), 0);
+    }
+    assert_true(core_is_valid(core));
+    assert_int_equal(pool->fenced_bytes, size - HEAP_GRANULE);
+    assert_int_equal(session->n_leases, PROTO_ONE_WAY_MAX + 2);
+    assert_int_equal(split(session, name, size - HEAP_GRANULE, HEAP_GRANULE, &part), PROTO_E_LIMIT);
+    ask(session, pool, 1, HEAP_GRANULE, 0, 0);
+    expect_refused(core, session, 1, PROTO_E_LIMIT);
+    release.offset_bytes += HEAP_GRANULE;
+    assert_int_equal(core_release_one_way(session, &release, 0), 0); /* all of the rest needs no lease more */
+    arrive(0, 1);
+    core_look(core);
+    core_look(core); /* each closes a bounded number */
+    assert_int_equal(session->n_leases, 0);
+    core_destroy(core);
+}
+
+static void beyond_that_parts_stay_with_their_session(void **state) {
+    const uint64_t size = (PROTO_ONE_WAY_MAX + 4) * HEAP_GRANULE;
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    (void)state;
+
+    core->session_leases_limit = 1;
+    const struct proto_lease_name name = name_of(take_growing(session, pool, size, 0));
+    for (unsigned i = 0; i < PROTO_ONE_WAY_MAX + 2; i++) {
+        const struct proto_release part = {.lease = name.lease,
+                                           .generation = name.generation,
+                                           .offset_bytes = i * HEAP_GRANULE,
+                                           .size_bytes = HEAP_GRANULE,
+                                           .fence = 1,
+                                           .fence_value = 1};
+        assert_int_equal(core_release_one_way(session, &part, 0), i < PROTO_ONE_WAY_MAX ? 0 : PROTO_E_LIMIT);
+    }
+    assert_true(core_is_valid(core));
+    assert_int_equal(pool->leased_bytes, 4 * HEAP_GRANULE);
+    assert_int_equal(release(session, name, 0), 0);
+    assert_int_equal(pool->leased_bytes, 0);
+    core_destroy(core);
+}
+
 static void those_who_released_behind_a_fence_are_not_asked_for_it(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
@@ -575,6 +636,8 @@ int main(void) {
         cmocka_unit_test_setup(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both, start),
         cmocka_unit_test_setup(a_farewell_returns_fenced_memory, start),
         cmocka_unit_test_setup(fenced_leases_count_until_they_are_gone, start),
+        cmocka_unit_test_setup(parts_that_come_back_one_way_find_room_beyond_the_limit, start),
+        cmocka_unit_test_setup(beyond_that_parts_stay_with_their_session, start),
         cmocka_unit_test_setup(those_who_released_behind_a_fence_are_not_asked_for_it, start),
         cmocka_unit_test_setup(sessions_are_not_asked_at_once_when_enough_is_behind_fences, start),
         cmocka_unit_test_setup(many_fences_are_seen_in_turns, start),
