@@ -130,7 +130,7 @@ int host_pages_make(void *memory, uint64_t size_bytes, bool huge, struct worker 
     pthread_t threads[THREADS_MAX];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint64_t pieces = (size_bytes + PIECE_BYTES - 1) / PIECE_BYTES;
-    unsigned wanted = cores < THREADS_MAX ? (unsigned)cores : THREADS_MAX, started = 0;
+    unsigned wanted = cores < 1 ? 1 : cores < THREADS_MAX ? (unsigned)cores : THREADS_MAX, started = 0;
 
     if (pieces < wanted)
         wanted = (unsigned)pieces;

@@ -319,7 +319,8 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
 }
 
 void pool_serve(struct pool *pool, uint64_t now_ns) {
-    pool_collect(pool, now_ns);
+    if (pool->fence_ns <= now_ns) /* not at each release, whose sender pays for it: the tick comes soon */
+        pool_collect(pool, now_ns);
     pool_serve_line(pool, now_ns);
 }
 

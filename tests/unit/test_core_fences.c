@@ -491,6 +491,25 @@ static void beyond_that_parts_stay_with_their_session(void **state) {
     core_destroy(core);
 }
 
+/* Others' releases do not look at the fences again and again for one who waits. */
+static void who_waits_has_the_fences_looked_at_now_and_then(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 2 * MIB, 0), *small = take(other, pool, MIB, 0);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
+    ask(other, pool, 1, 3 * MIB, NS_FOREVER, 0);
+    arrive(0, 1);
+    assert_int_equal(release(other, name_of(small), 0), 0);
+    expect_no_answer(core);
+    assert_int_equal(core_next_tick_ns(core), FENCE_INTERVAL_NS);
+    tick(core, FENCE_INTERVAL_NS);
+    expect_granted(core, other, 1);
+    core_destroy(core);
+}
+
 static void those_who_released_behind_a_fence_are_not_asked_for_it(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
@@ -638,6 +657,7 @@ int main(void) {
         cmocka_unit_test_setup(fenced_leases_count_until_they_are_gone, start),
         cmocka_unit_test_setup(parts_that_come_back_one_way_find_room_beyond_the_limit, start),
         cmocka_unit_test_setup(beyond_that_parts_stay_with_their_session, start),
+        cmocka_unit_test_setup(who_waits_has_the_fences_looked_at_now_and_then, start),
         cmocka_unit_test_setup(those_who_released_behind_a_fence_are_not_asked_for_it, start),
         cmocka_unit_test_setup(sessions_are_not_asked_at_once_when_enough_is_behind_fences, start),
         cmocka_unit_test_setup(many_fences_are_seen_in_turns, start),
