@@ -18,6 +18,9 @@ int page_make(struct page *page) {
     void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return -errno;
+    /* The loop looks there, and a client can be made to swap by limits of its own. As far as the daemon may.
+     */
+    (void)mlock2(memory, PROTO_PAGE_BYTES, MLOCK_ONFAULT);
     page->fd = take_fd(&fd);
     page->memory = memory;
     return 0;

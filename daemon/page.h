@@ -5,7 +5,8 @@
  * A session's page as the daemon has it (proto/page.h): the memfd that the client is given, and a mapping to
  * look at what the client writes. A connection owns one from ASK_PAGE on. The mapping is read-only: the
  * daemon takes nothing from there but the client's word about its own memory. The seals keep the size, so
- * looking never faults; a client that punches holes reads zeros, and so does the daemon.
+ * looking never goes beyond the end; what was looked at stays in memory; a client that punches holes reads
+ * zeros, and so does the daemon.
  *
  * Invariant: fd ≥ 0 exactly when memory != NULL.
  */

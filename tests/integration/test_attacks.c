@@ -22,13 +22,16 @@
 #define POOL_MIB 32u
 #define GRANULE  512u
 #define ROUNDS   50u /* of the well-behaved client, beside each attacker */
+#define LEASES   600u
 
 static char config[TEST_CONFIG_SIZE];
 static struct test_daemon daemon_;
 
 static int start_daemon(void **state) {
+    size_t used = strlen(test_config(config, POOL_MIB, POOL_MIB));
     (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
+    snprintf(config + used, sizeof config - used, "[daemon]\nsession_leases_limit = %u\n", LEASES);
+    daemon_start(&daemon_, &(struct daemon_options){.config = config});
     return 0;
 }
 
@@ -303,6 +306,31 @@ static void who_never_reads_and_never_arrives_harms_nobody(void **state) {
     survive(ask_without_reading);
 }
 
+/* No attack: who is at the limit and does not ask loses nothing. */
+static void parts_that_come_back_one_way_at_the_limit_come_back(void **state) {
+    struct proto_message message = {.header.operation = PROTO_RELEASE};
+    struct peer peer;
+    (void)state;
+
+    peer_open(&daemon_, &peer, 0);
+    struct proto_page *page = peer_ask_page(&peer);
+    struct proto_lease lease = peer_acquire(&peer, MIB);
+    for (unsigned i = 0; i < LEASES + 100; i++) {
+        uint8_t packet[PROTO_PACKET_MAX];
+        message.release =
+            (struct proto_release){lease.lease, lease.generation, i * GRANULE, GRANULE, 1, 0, 1};
+        size_t size = proto_encode(&message, packet);
+        assert_int_equal(send(peer.fd, packet, size, MSG_NOSIGNAL), size);
+    }
+    assert_int_equal(peer_release_behind(&peer, &lease, MIB - GRANULE, GRANULE, 0, 1), PROTO_E_LIMIT);
+    assert_int_equal(daemon_sum(&daemon_, "fenced_bytes"), (LEASES + 100) * GRANULE);
+    atomic_store(&page->fences[0], 1);
+    assert_int_equal(peer_release(&peer, &lease), 0);
+    assert_int_equal(daemon_sum(&daemon_, "leases"), 0);
+    peer_close(&peer);
+    munmap(page, sizeof *page);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_that_come_and_go_harm_nobody),
@@ -311,6 +339,7 @@ int main(void) {
         cmocka_unit_test(a_lease_that_crumbles_harms_nobody),
         cmocka_unit_test(shared_blocks_behind_fences_come_back),
         cmocka_unit_test(who_never_reads_and_never_arrives_harms_nobody),
+        cmocka_unit_test(parts_that_come_back_one_way_at_the_limit_come_back),
     };
     return test_finish(cmocka_run_group_tests(tests, start_daemon, stop_daemon));
 }
