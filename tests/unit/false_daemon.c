@@ -475,6 +475,7 @@ void false_daemon_init(struct false_daemon *daemon, const struct exporter *expor
 }
 
 void false_daemon_run(struct false_daemon *daemon) {
+    must(!daemon->running); /* two threads would answer the same sessions */
     must(pthread_create(&daemon->thread, NULL, run, daemon) == 0);
     daemon->running = true;
 }

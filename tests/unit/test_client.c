@@ -476,8 +476,9 @@ static void host_memory_is_registered_in_pieces_or_not_at_all(void **state) {
 /* Else the kernel would map a huge page of the daemon's by 512 entries. */
 static void host_segments_are_mapped_where_huge_pages_can_be(void **state) {
     (void)state;
+    false_daemon_run(&daemon_);
     for (unsigned i = 0; i < 4; i++) { /* address space is handed out differently each time */
-        struct gpupool_client *client = start(NULL);
+        struct gpupool_client *client = open_client();
         struct gpupool_buffer buffers[2];
         static const uint32_t pools[2] = {FALSE_POOL_HOST, FALSE_POOL_HOST_B};
         void *disorder = mmap(NULL, (i + 1) * 68 * KIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
