@@ -38,6 +38,13 @@ static int fail(const char *what, int error) {
 
 /* --- the thread --- */
 
+/* Reads what poll() saw. The daemon may have set its timer anew since then, and there is nothing to be read
+ * before that goes off. False: the descriptor is broken. */
+static bool acknowledge(int fd) {
+    uint64_t count;
+    return read(fd, &count, sizeof count) >= 0 || errno == EAGAIN || errno == EINTR;
+}
+
 static void *keeper_main(void *argument) {
     struct gpupool_client *client = argument;
     const struct keeper *keeper = &client->cache.keeper;
@@ -45,7 +52,7 @@ static void *keeper_main(void *argument) {
                            {.fd = keeper->reclaim_fd, .events = POLLIN}};
     uint64_t decay_ms = keeper->decay_ns / NS_PER_MS;
     int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
-    uint64_t bytes, count;
+    uint64_t bytes;
 
     for (;;) {
         int n = poll(fds, keeper->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
@@ -54,7 +61,7 @@ static void *keeper_main(void *argument) {
         if (n > 0 && fds[0].revents != 0)
             return NULL;
         bool asked = n > 0 && (fds[1].revents & POLLIN) != 0;
-        if (n > 0 && fds[1].revents != 0 && (!asked || read(keeper->reclaim_fd, &count, sizeof count) < 0))
+        if (n > 0 && fds[1].revents != 0 && !(asked && acknowledge(keeper->reclaim_fd)))
             fds[1].fd = -1; /* of no more use */
         if (n >= 0)
             (void)cache_give_back(client, !asked, &bytes);

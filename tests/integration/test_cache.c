@@ -427,16 +427,17 @@ static void reclaim(unsigned kind) {
     held = acquire(client, kind, 4 * MIB, NULL);
     MUST(puppet_write_pattern(client, &held, 61, NULL));
     MUST(gpupool_release(client, &buffer, stream_of(kind)));
-    /* each keeps what it released, until the other waits for it */
+    /* Each keeps what it released, until the other waits for it. A keeper that was asked may get to it late,
+     * and give back what was released since then: from then on there may be less. */
+    assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), large + 4 * MIB);
     for (unsigned round = 0; round < 3; round++) {
-        assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), large + 4 * MIB);
         PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, kind, large, GPUPOOL_FOREVER, 0));
         PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, round + 1));
         assert_int_equal(puppet_read_pattern(client, &held, 61, NULL),
                          0); /* what is in use is nobody else's */
         PUPPET_MUST(&puppet, puppet_check(&puppet, 0, round + 1));
         PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
-        assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), large + 4 * MIB);
+        assert_true(daemon_sum(&daemon_, "leased_bytes") <= large + 4 * MIB);
         buffer = acquire(client, kind, large, NULL);
         MUST(gpupool_release(client, &buffer, stream_of(kind)));
     }

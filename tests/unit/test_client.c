@@ -117,6 +117,7 @@ static void zeroed_buffers_read_zero(void **state) {
                 memcpy(back, buffer.data, sizeof back);
             assert_memory_equal(back, zero, sizeof back);
             assert_ok(gpupool_set(client, 0, buffer.data, 0xff, buffer.capacity_bytes, own));
+            assert_ok(gpupool_stream_synchronize(client, 0, own)); /* this daemon looks at no fence */
             assert_ok(gpupool_release(client, &buffer, own));
         }
     }

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold for the keeper of a client's cache, whatever the daemon's descriptor does. */
+#include "tests/unit/client_fixture.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+/* What the daemon asks by: a timer, as connection_ask_reclaim() has it. */
+static int asking_fd;
+
+static void ask(void) {
+    static const struct itimerspec at_once = {.it_value = {.tv_nsec = 1}};
+    assert_int_equal(timerfd_settime(asking_fd, 0, &at_once, NULL), 0);
+}
+
+static bool greet_with_timer(struct false_daemon *daemon, struct false_session *session,
+                             const struct proto_message *request) {
+    if (request->header.operation != PROTO_HELLO)
+        return false;
+    struct proto_message reply = {
+        .header = {.operation = PROTO_HELLO_REPLY, .request = request->header.request}};
+    reply.hello_reply = (struct proto_hello_reply){.magic = PROTO_MAGIC,
+                                                   .version = PROTO_VERSION_MAX,
+                                                   .gpu = (uint16_t)daemon->gpu,
+                                                   .session = 1,
+                                                   .flags = PROTO_HELLO_REPLY_EVENTFD};
+    false_send(session, &reply, &asking_fd, 1);
+    return true;
+}
+
+/* The daemon sets its timer anew while the last time is still being read: there is nothing to be read then.
+ * The descriptor is good all the same. */
+static void a_keeper_that_is_asked_many_times_hears_the_last_one(void **state) {
+    struct gpupool_options options = options_for(daemon_.path);
+    struct gpupool_client *client = NULL;
+    struct gpupool_buffer buffer;
+
+    (void)state;
+    asking_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    assert_true(asking_fd >= 0);
+    options.flags = 0;
+    options.decay_ns = GPUPOOL_FOREVER;
+    daemon_.handle = greet_with_timer;
+    false_daemon_run(&daemon_);
+    assert_ok(gpupool_open(&options, &client));
+    for (unsigned i = 0; i < 100000; i++)
+        ask();
+    for (unsigned round = 1; round <= 3; round++) {
+        assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
+        assert_int_equal(daemon_.releases, round - 1);
+        assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+        ask();
+        false_daemon_await(&daemon_, &daemon_.releases, round);
+    }
+    gpupool_close(client);
+    asking_fd = close_fd(asking_fd);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_keeper_that_is_asked_many_times_hears_the_last_one),
+    };
+    fixture_init();
+    int failed = cmocka_run_group_tests_name("client_keeper", tests, NULL, NULL);
+    fixture_deinit();
+    return failed;
+}
