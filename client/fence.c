@@ -102,6 +102,18 @@ static struct fence_word *word_spare_locked(struct fences *fences) {
     return NULL;
 }
 
+void fences_leave_stream(struct fences *fences, unsigned device, const void *stream) {
+    struct list *bucket = bucket_of(fences, device, stream, 0);
+
+    pthread_mutex_lock(&fences->lock);
+    list_for_each_safe(position, bucket) {
+        const struct fence_word *word = container_of(position, struct fence_word, link);
+        if (word->stream == stream && word->device == device && word->thread == 0)
+            list_remove(position);
+    }
+    pthread_mutex_unlock(&fences->lock);
+}
+
 /* The word of a stream, for word_put(). NULL: this client has none for it. */
 static struct fence_word *word_get(struct gpupool_client *client, const struct gpu *gpu, unsigned device,
                                    void *stream) {

@@ -42,7 +42,7 @@ struct fence {
 #define FENCE_BUCKETS 128u /* a few of the PROTO_PAGE_FENCES words in each */
 
 struct fence_word {
-    struct list link; /* in its bucket */
+    struct list link; /* in its bucket; in none: its stream has ended */
     unsigned device;
     void *stream;
     uint64_t thread; /* 0 but for the per-thread default stream */
@@ -76,6 +76,10 @@ void fences_forget(struct fences *fences);
  * FENCE_NONE: then that work is done already. Never waits for the GPU but as said above. Thread-safe. 0;
  * CAPTURING (the stream is being captured into a graph: nothing was enqueued), DRIVER. */
 int fences_enqueue(struct gpupool_client *client, unsigned device, void *stream, struct fence *ret_fence);
+
+/* The stream ends. What it has still to write comes to a word that is nobody's until then: the next stream
+ * under this handle gets another one. Thread-safe. */
+void fences_leave_stream(struct fences *fences, unsigned device, const void *stream);
 
 /* Whether the work before a fence is done. A load. */
 bool fence_is_ready(const struct gpupool_client *client, struct fence fence);

@@ -40,6 +40,7 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
      * What fails here says so by itself, when the memory is given back the next time. */
     if (client->cache.enabled)
         give_back_stream(client, device, stream);
+    fences_leave_stream(&client->fences, (unsigned)device, stream);
     return finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream");
 }
 

@@ -329,6 +329,23 @@ static void a_word_whose_stream_is_done_is_given_to_another(void **state) {
     fenced_deinit(&fenced);
 }
 
+/* The driver may give its handle to a stream that is ahead of what this one has still to write. */
+static void a_stream_that_ends_takes_its_word_along(void **state) {
+    struct fenced fenced;
+    (void)state;
+    fenced_init(&fenced, NULL);
+    gate_close(&fenced, fenced.stream);
+    struct fence before = enqueue(&fenced, 0, fenced.stream);
+    fences_leave_stream(&fenced.client->fences, 0, fenced.stream);
+    struct fence after = enqueue(&fenced, 0, fenced.stream); /* as if it were another */
+    assert_int_not_equal(after.word, before.word);
+    assert_false(fence_is_ready(fenced.client, before));
+    assert_int_equal(enqueue(&fenced, 0, fenced.stream).word, after.word);
+    gate_open(&fenced);
+    assert_ok(fence_wait(fenced.client, before, NS_FOREVER));
+    fenced_deinit(&fenced);
+}
+
 int main(void) {
     fixture_init();
     const struct CMUnitTest tests[] = {
@@ -343,6 +360,7 @@ int main(void) {
         TEST(a_device_that_writes_no_words_is_waited_for),
         TEST(a_fence_that_failed_leaves_no_gap),
         TEST(a_word_whose_stream_is_done_is_given_to_another),
+        TEST(a_stream_that_ends_takes_its_word_along),
     };
     int failed = cmocka_run_group_tests_name("fence", tests, NULL, NULL);
     fixture_deinit();
