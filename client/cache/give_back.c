@@ -121,6 +121,11 @@ static bool part_is_refused(int error) {
     return error == GPUPOOL_E_STALE || error == GPUPOOL_E_INVALID || error == GPUPOOL_E_SHARED;
 }
 
+/* It answered nothing to this, and would not to the next. */
+static bool daemon_is_mute(int error) {
+    return error == GPUPOOL_E_TIMED_OUT || error == GPUPOOL_E_DISCONNECTED || error == GPUPOOL_E_PROTOCOL;
+}
+
 /* A fence behind all work on a lane's free memory. */
 static int leave_fence(struct gpupool_client *client, const struct lane *lane, struct fence *ret_fence) {
     *ret_fence = FENCE_NONE;
@@ -157,6 +162,10 @@ static int release_pending(struct gpupool_client *client, uint64_t *ret_bytes) {
             failed = r;
             cache->pending[kept++] = part;
         }
+        if (daemon_is_mute(r)) { /* so do the others: each would take as long to fail */
+            while (++i < cache->pending_count)
+                cache->pending[kept++] = cache->pending[i];
+        }
     }
     cache->pending_count = kept;
     *ret_bytes = bytes;
@@ -166,6 +175,11 @@ static int release_pending(struct gpupool_client *client, uint64_t *ret_bytes) {
 static int give_back(struct gpupool_client *client, const struct choice *choice, uint64_t *ret_bytes) {
     struct cache *cache = &client->cache;
 
+    *ret_bytes = 0;
+    /* What cannot go anywhere stays where the process can use it. */
+    int broken = connection_check(&client->connection);
+    if (broken < 0)
+        return broken;
     pthread_mutex_lock(&cache->give_lock);
     if (!choice->of_stream)
         cache_collect(cache, NULL, NULL, choice->idle_only);
@@ -199,7 +213,7 @@ void give_back_surplus(struct gpupool_client *client, struct lane *lane, uint64_
     struct cache *cache = &client->cache;
     uint64_t bytes;
 
-    if (pthread_mutex_trylock(&cache->give_lock) != 0)
+    if (connection_check(&client->connection) < 0 || pthread_mutex_trylock(&cache->give_lock) != 0)
         return;
     uint64_t taken_bytes = take_surplus(client, lane, surplus_bytes);
     pthread_mutex_lock(&cache->lanes_lock);

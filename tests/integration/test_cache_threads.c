@@ -308,14 +308,17 @@ static void hits_go_on_without_a_daemon(void **state) {
             MUST(gpupool_release(client, &buffer, stream_of(kinds[i])));
             MUST(gpupool_acquire(client, pool, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
         }
+        MUST_BE(gpupool_share(client, &buffer, &token), GPUPOOL_E_DISCONNECTED);
         MUST_BE(gpupool_acquire(client, pool, 32 * MIB, NULL, GPUPOOL_FOREVER, 0, &large),
                 GPUPOOL_E_DISCONNECTED);
-        MUST_BE(gpupool_share(client, &buffer, &token), GPUPOOL_E_DISCONNECTED);
         MUST_BE(gpupool_release(client, &shared, stream_of(kinds[i])), GPUPOOL_E_DISCONNECTED);
         assert_non_null(shared.data);
         MUST(gpupool_release(client, &buffer, stream_of(kinds[i])));
         MUST_BE(gpupool_trim(client, NULL), GPUPOOL_E_DISCONNECTED);
         MUST_BE(gpupool_trim(client, NULL), GPUPOOL_E_DISCONNECTED);
+        /* and what could not go back is still to be had */
+        MUST(gpupool_acquire(client, pool, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
+        MUST(gpupool_release(client, &buffer, stream_of(kinds[i])));
         assert_true(lanes_are_valid(client));
         gpupool_close(client);
         daemon_remove(&daemon);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold for the keeper of a client's cache, whatever the daemon's descriptor does. */
+/* What must hold for what a client's cache gives back, whatever the daemon does meanwhile. */
 #include "tests/unit/client_fixture.h"
 
 #include <pthread.h>
@@ -47,7 +47,7 @@ static void a_keeper_that_is_asked_many_times_hears_the_last_one(void **state) {
     daemon_.handle = greet_with_timer;
     false_daemon_run(&daemon_);
     assert_ok(gpupool_open(&options, &client));
-    for (unsigned i = 0; i < 100000; i++)
+    for (unsigned i = 0; i < 10000; i++)
         ask();
     for (unsigned round = 1; round <= 3; round++) {
         assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
@@ -60,9 +60,52 @@ static void a_keeper_that_is_asked_many_times_hears_the_last_one(void **state) {
     asking_fd = close_fd(asking_fd);
 }
 
+static atomic_bool mute;
+static atomic_uint unanswered;
+
+static bool answer_no_release(struct false_daemon *daemon, struct false_session *session,
+                              const struct proto_message *request) {
+    (void)daemon, (void)session;
+    if (!mute || request->header.operation != PROTO_RELEASE)
+        return false;
+    unanswered++;
+    return true;
+}
+
+static void a_daemon_that_does_not_answer_is_waited_for_once(void **state) {
+    static const uint32_t pools[2] = {FALSE_POOL_HOST, FALSE_POOL_HOST_B};
+    struct gpupool_options options = options_for(daemon_.path);
+    struct gpupool_client *client = NULL;
+    struct gpupool_buffer buffers[2];
+    uint64_t bytes;
+
+    (void)state;
+    options.flags = 0;
+    options.decay_ns = GPUPOOL_FOREVER;
+    daemon_.handle = answer_no_release;
+    false_daemon_run(&daemon_);
+    assert_ok(gpupool_open(&options, &client));
+    for (unsigned i = 0; i < 2; i++)
+        assert_ok(gpupool_acquire(client, pools[i], 4096, NULL, PATIENT_NS, 0, &buffers[i]));
+    for (unsigned i = 0; i < 2; i++)
+        assert_ok(gpupool_release(client, &buffers[i], GPUPOOL_NO_STREAM));
+    mute = true;
+    client->answer_timeout_ns = IMPATIENT_NS;
+    assert_error(gpupool_trim(client, &bytes), GPUPOOL_E_TIMED_OUT);
+    assert_int_equal(bytes, 0);
+    assert_int_equal(unanswered, 1);
+    mute = false;
+    client->answer_timeout_ns = PATIENT_NS;
+    assert_ok(gpupool_trim(client, &bytes)); /* nothing was forgotten */
+    assert_true(bytes > 0);
+    assert_int_equal(daemon_.releases, 2);
+    gpupool_close(client);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_keeper_that_is_asked_many_times_hears_the_last_one),
+        TEST(a_daemon_that_does_not_answer_is_waited_for_once),
     };
     fixture_init();
     int failed = cmocka_run_group_tests_name("client_keeper", tests, NULL, NULL);
