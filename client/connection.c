@@ -176,6 +176,7 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
     case PROTO_SPLIT:
         return reply == PROTO_LEASE;
     case PROTO_RELEASE:
+    case PROTO_MERGE:
     case PROTO_BYE:
         return reply == PROTO_OK;
     case PROTO_SHARE:

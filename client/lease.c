@@ -108,3 +108,18 @@ int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generati
     *ret_lease = request->message.lease;
     return 0;
 }
+
+int lease_merge(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+                const struct proto_lease *other) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->connection, PROTO_MERGE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.merge = (struct proto_merge){
+        .lease = lease,
+        .generation = generation,
+        .other_lease = other->lease,
+        .other_generation = other->generation,
+    };
+    return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+}

@@ -39,6 +39,11 @@ int lease_release_patiently(struct gpupool_client *client, uint64_t lease, uint6
 int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                 uint64_t size_bytes, struct proto_lease *ret_lease);
 
+/* Has a lease take over what another one holds, which lies above its start in the same segment; the other one
+ * ends. */
+int lease_merge(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+                const struct proto_lease *other);
+
 /* Gives back a lease that could not be used. The error that led here is the one to report. */
 void lease_give_back(struct gpupool_client *client, const struct proto_lease *lease);
 

@@ -351,6 +351,13 @@ static int handle_split(struct connection *connection, const struct proto_messag
     return connection_send_lease(connection, message->header.request, lease);
 }
 
+static int handle_merge(struct connection *connection, const struct proto_message *message) {
+    int r = core_merge(connection->session, &message->merge);
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send_ok(connection, message->header.request);
+}
+
 static int handle_query(struct connection *connection, const struct proto_message *message) {
     struct proto_message reply;
     reply_begin(&reply, PROTO_INFO, message->header.request);
@@ -401,6 +408,8 @@ static int connection_handle(struct connection *connection, const struct proto_m
         return handle_release(connection, message, now_ns);
     case PROTO_SPLIT:
         return handle_split(connection, message);
+    case PROTO_MERGE:
+        return handle_merge(connection, message);
     case PROTO_SHARE:
         return handle_share(connection, message);
     case PROTO_ATTACH:

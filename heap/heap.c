@@ -180,11 +180,40 @@ static struct heap_range *class_find(struct heap *heap, unsigned class, uint64_t
     return best;
 }
 
+static bool range_is_below(const struct heap_range *range, const struct heap_range *other) {
+    return range->span == other->span ? range->offset < other->offset
+                                      : range->span->number < other->span->number;
+}
+
+/* The lowest range that holds size bytes at the alignment, of the first so many that are large enough; or
+ * NULL. */
+static struct heap_range *lowest_find(struct heap *heap, uint64_t size, uint64_t alignment) {
+    struct heap_range *lowest = NULL;
+    unsigned looks_left = HEAP_PLACES_MAX;
+
+    for (unsigned class = class_up(heap, class_of(size)); class != NO_CLASS && looks_left > 0;
+         class = class_up(heap, class + 1)) {
+        list_for_each(link, class_list(heap, class)) {
+            struct heap_range *range = container_of(link, struct heap_range, class_link);
+            if ((lowest == NULL || range_is_below(range, lowest)) && range_fits(range, size, alignment))
+                lowest = range;
+            if (--looks_left == 0)
+                break;
+        }
+    }
+    return lowest;
+}
+
 /* A free range that holds size bytes at the alignment, or NULL. */
 static struct heap_range *range_find(struct heap *heap, uint64_t size, uint64_t alignment) {
     uint64_t sure_size = size + alignment - HEAP_GRANULE; /* holds it wherever the range begins */
     unsigned own = class_of(size), few = HEAP_CHOICE_MAX, more = HEAP_CHOICE_MAX, many = HEAP_SCAN_MAX;
 
+    if (size >= HEAP_LARGE) {
+        struct heap_range *lowest = lowest_find(heap, size, alignment);
+        if (lowest != NULL)
+            return lowest;
+    }
     /* Those of its own class that fit, fit best: programs ask for the same sizes again and again. */
     struct heap_range *range = class_find(heap, own, size, alignment, &few);
     if (range != NULL)
@@ -237,6 +266,7 @@ int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span
     span->heap = heap;
     span->size = size;
     span->user = user;
+    span->number = ++heap->last_span;
     list_append(&heap->spans, &span->link);
 
     range->offset = 0;
@@ -338,6 +368,39 @@ int heap_split(struct heap_range *range, uint64_t distance, struct heap_range **
     range->size = distance;
     heap->taken_ranges++;
     *ret_upper = upper;
+    return 0;
+}
+
+void heap_join(struct heap_range *range) {
+    struct heap_range *upper = range->upper;
+
+    assert(!range->free && upper != NULL && !upper->free && list_is_empty(&upper->user_link));
+    range->size += upper->size;
+    node_unlink(upper);
+    range->span->heap->taken_ranges--;
+    node_drop(range->span->heap, upper);
+}
+
+int heap_extend_span(struct heap_span *span, uint64_t size, struct heap_range **ret_range) {
+    struct heap *heap = span->heap;
+
+    if (size == 0 || size % HEAP_GRANULE != 0 || size > HEAP_SPAN_MAX - span->size ||
+        size > UINT64_MAX - heap->free_bytes - heap->taken_bytes)
+        return -EINVAL;
+    struct heap_range *range = node_new(heap), *highest = span->lowest;
+    if (range == NULL)
+        return -ENOMEM;
+    while (highest->upper != NULL)
+        highest = highest->upper;
+    range->offset = span->size;
+    range->size = size;
+    range->free = false;
+    node_link_above(span, highest, range);
+    span->size += size;
+    span->taken_bytes += size;
+    heap->taken_bytes += size;
+    heap->taken_ranges++;
+    *ret_range = range;
     return 0;
 }
 

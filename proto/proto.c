@@ -84,6 +84,11 @@ OFFSET_OF(proto_release, size_bytes, 24);
 OFFSET_OF(proto_release, fence, 32);
 OFFSET_OF(proto_release, reserved, 36);
 OFFSET_OF(proto_release, fence_value, 40);
+SIZE_OF(proto_merge, 32);
+OFFSET_OF(proto_merge, lease, 0);
+OFFSET_OF(proto_merge, generation, 8);
+OFFSET_OF(proto_merge, other_lease, 16);
+OFFSET_OF(proto_merge, other_generation, 24);
 
 SIZE_OF(proto_lease_name, 16);
 OFFSET_OF(proto_lease_name, lease, 0);
@@ -389,7 +394,8 @@ static const char *check_failure(const struct proto_message *message) {
 enum request_rule {
     REQUEST_NONZERO,
     REQUEST_ZERO,
-    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE: one-way */
+    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE:
+                    one-way */
 };
 
 /* A body's fixed part. What may follow it (text, pools) is for variable_size(). */
@@ -421,6 +427,7 @@ static const struct operation operations[] = {
     [PROTO_SPLIT] = {"SPLIT", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_release),
                      check_split},
     [PROTO_ASK_PAGE] = {"ASK_PAGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0, NULL},
+    [PROTO_MERGE] = {"MERGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_merge), NULL},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply), check_hello_reply},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools),
@@ -568,7 +575,7 @@ const char *proto_error_text(unsigned error) {
         [PROTO_E_EXHAUSTED] = "the pool has no room, and the deadline passed",
         [PROTO_E_STALE] = "no such lease in this session, or its generation has passed",
         [PROTO_E_NO_TOKEN] = "nothing is shared under this token, or not with this user",
-        [PROTO_E_SHARED] = "a block that others hold too cannot be given back in parts, nor split",
+        [PROTO_E_SHARED] = "a block that others hold too cannot be given back in parts, split or merged",
         [PROTO_E_LIMIT] = "the session or the tenant has as many as it may",
         [PROTO_E_DRIVER] = "the driver or the kernel refused",
         [PROTO_E_SHUTDOWN] = "the daemon is stopping",

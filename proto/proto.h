@@ -66,6 +66,7 @@ enum proto_operation {
     PROTO_BYE = 9,         /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
     PROTO_SPLIT = 10,      /* → LEASE: a part of a lease becomes a lease of its own */
     PROTO_ASK_PAGE = 11,   /* → PAGE, once in a session */
+    PROTO_MERGE = 12,      /* → OK: a lease takes over what another one holds, which ends */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -86,7 +87,7 @@ enum proto_error {
     PROTO_E_EXHAUSTED = 5,     /* not free now, and the deadline passed */
     PROTO_E_STALE = 6,         /* no such lease in this session, or its generation has passed */
     PROTO_E_NO_TOKEN = 7,      /* nothing shared under this token, or not with this user */
-    PROTO_E_SHARED = 8,        /* a block that others hold too cannot be given back in parts, nor split */
+    PROTO_E_SHARED = 8,        /* a block that others hold too cannot be given back in parts, split or merged */
     PROTO_E_LIMIT = 9,         /* the session or the tenant has as many as it may */
     PROTO_E_DRIVER = 10,       /* the driver or the kernel refused; the text has its error */
     PROTO_E_SHUTDOWN = 11,     /* the daemon is stopping */
@@ -176,6 +177,13 @@ struct proto_release {
 /* SPLIT's body is RELEASE's, with a size above 0 and no fence. The part leaves the old lease as a release in part does, but never
  * returns to the pool: it is the block of the new lease, whose size and capacity are the part's. */
 
+/* MERGE: two leases in one segment, of which the other one's block begins above the lease's. The lease's block then holds
+ * both, with a gap where something else lies between them, and reaches as far as they did; offsets stay what they were. */
+struct proto_merge {
+    uint64_t lease, generation;
+    uint64_t other_lease, other_generation;
+};
+
 /* QUERY: which lease. */
 struct proto_lease_name {
     uint64_t lease, generation;
@@ -241,6 +249,7 @@ struct proto_message {
         struct proto_pools pools;
         struct proto_acquire acquire;
         struct proto_release release, split;
+        struct proto_merge merge;
         struct proto_share share;
         struct proto_lease_name query;
         struct proto_token attach, token;

@@ -135,6 +135,9 @@ static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct pie
         *ret_piece = piece;
         return 0;
     }
+    /* The large piece that lies here may be just what is missing to a longer range. */
+    if (size_class >= SIZE_CLASS_LARGE)
+        bin_flush(&own->bins[own->large_class], own->lane);
     int r = take_from_lane(own, size_class, size_bytes, ret_piece);
     if (r != -ENOSPC)
         return r;

@@ -16,7 +16,7 @@
 #define PATIENCE_NS (100 * NS_PER_MS)
 /* A client has no more than it ever used at once, and a share of that: more costs others memory, less costs
  * it messages. */
-#define IDLE_SHARE 16u
+#define IDLE_SHARE 10u
 /* Fences that a stream is made to wait for at a time. */
 #define ORDER_MAX 32u
 /* Who waits for room in a lane with deferred pieces looks at these so often, ever more rarely. */
@@ -189,6 +189,26 @@ static int acquire_waiting(struct gpupool_client *client, struct lane *lane, uin
     return r;
 }
 
+/* Adds what was leased to the lane: to an extent that it continues, else as one of its own. */
+static int add_extent(struct gpupool_client *client, struct lane *lane, const struct segment *segment,
+                      const struct proto_lease *lease) {
+    char *memory = (char *)segment->memory + lease->offset_bytes;
+
+    pthread_mutex_lock(&lane->lock);
+    lane_learn_locked(lane, lease->capacity_bytes, true);
+    struct extent *extent = lane_begin_merge_locked(lane, segment, memory, lease->capacity_bytes);
+    pthread_mutex_unlock(&lane->lock);
+    bool is_merged = extent != NULL && lease_merge(client, extent->lease, extent->generation, lease) == 0;
+    pthread_mutex_lock(&lane->lock);
+    if (extent != NULL)
+        lane_end_merge_locked(extent, memory, lease->capacity_bytes, is_merged);
+    int r = is_merged ? 0
+                      : lane_add_extent_locked(lane, segment, lease->lease, lease->generation, memory,
+                                               lease->capacity_bytes);
+    pthread_mutex_unlock(&lane->lock);
+    return r;
+}
+
 int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns) {
     uint64_t needed = size_class_round(size_bytes), surplus;
     struct proto_lease lease;
@@ -205,11 +225,7 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
         return 0;
     if (r < 0)
         return r;
-    pthread_mutex_lock(&lane->lock);
-    lane_learn_locked(lane, lease.capacity_bytes, true);
-    r = lane_add_extent_locked(lane, lease.lease, lease.generation,
-                               (char *)segment->memory + lease.offset_bytes, lease.capacity_bytes);
-    pthread_mutex_unlock(&lane->lock);
+    r = add_extent(client, lane, segment, &lease);
     if (r == 0)
         return 0;
     lease_give_back(client, &lease);

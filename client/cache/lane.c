@@ -200,8 +200,8 @@ void lane_flush_transfer_locked(struct lane *lane, bool idle_only) {
     transfer_shrink(&lane->transfer);
 }
 
-int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generation, char *memory,
-                           uint64_t size_bytes) {
+int lane_add_extent_locked(struct lane *lane, const void *segment, uint64_t lease, uint64_t generation,
+                           char *memory, uint64_t size_bytes) {
     struct extent *extent = calloc(1, sizeof *extent);
     if (extent == NULL)
         return -ENOMEM;
@@ -211,6 +211,7 @@ int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generatio
         return r;
     }
     extent->lane = lane;
+    extent->segment = segment;
     extent->lease = lease;
     extent->generation = generation;
     extent->memory = memory;
@@ -289,6 +290,81 @@ static void extent_lose(struct extent *extent, struct heap_range *range) {
     range->user = NULL; /* absent: taken by nobody */
     extent->absent_bytes += range->size;
     extent->lane->absent_bytes += range->size;
+    if (extent->absent_bytes == extent->size_bytes && !extent->is_merging)
+        extent_end(extent);
+}
+
+/* The lowest range that reaches beyond an offset. */
+static struct heap_range *range_at(const struct extent *extent, uint64_t offset) {
+    struct heap_range *range = extent->span->lowest;
+    while (range != NULL && range->offset + range->size <= offset)
+        range = range->upper;
+    return range;
+}
+
+static bool range_is_absent(const struct heap_range *range) {
+    return !range->free && range->user == NULL;
+}
+
+/* Makes an offset inside an absent range the border of two. False without memory. */
+static bool absent_split(struct extent *extent, uint64_t offset) {
+    struct heap_range *range = range_at(extent, offset), *upper;
+    return range == NULL || range->offset == offset || heap_split(range, offset - range->offset, &upper) == 0;
+}
+
+/* Whether the extent has nothing between two offsets. */
+static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t end) {
+    for (const struct heap_range *range = range_at(extent, offset); range != NULL && range->offset < end;
+         range = range->upper)
+        if (!range_is_absent(range))
+            return false;
+    return true;
+}
+
+struct extent *lane_begin_merge_locked(struct lane *lane, const void *segment, const char *memory,
+                                       uint64_t size_bytes) {
+    list_for_each(position, &lane->extents) {
+        struct extent *extent = container_of(position, struct extent, link);
+        if (extent->segment != segment || extent->is_merging || memory < extent->memory ||
+            memory > extent->memory + extent->size_bytes)
+            continue;
+        uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
+        if (!extent_lacks(extent, offset, end))
+            continue;
+        if (end > extent->size_bytes) {
+            struct heap_range *more;
+            if (heap_extend_span(extent->span, end - extent->size_bytes, &more) < 0)
+                return NULL;
+            extent->size_bytes += more->size;
+            extent->absent_bytes += more->size;
+            lane->absent_bytes += more->size;
+        }
+        if (!absent_split(extent, offset) || !absent_split(extent, end))
+            return NULL;
+        extent->is_merging = true;
+        return extent;
+    }
+    return NULL;
+}
+
+void lane_end_merge_locked(struct extent *extent, const char *memory, uint64_t size_bytes, bool is_merged) {
+    uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
+    struct heap_range *range;
+
+    extent->is_merging = false;
+    /* Giving joins ranges, so each is looked for anew: the first that is still absent. */
+    for (range = range_at(extent, offset); is_merged && range != NULL && range->offset < end;) {
+        if (range->free) {
+            range = range->upper;
+            continue;
+        }
+        extent->absent_bytes -= range->size;
+        extent->lane->absent_bytes -= range->size;
+        heap_give(range);
+        range = range_at(extent, offset);
+    }
+    extent->lane->touched = true;
+    extent->lane->collects = 0;
     if (extent->absent_bytes == extent->size_bytes)
         extent_end(extent);
 }
@@ -383,7 +459,7 @@ bool lane_is_valid(struct lane *lane) {
                 valid = false;
         }
         all_absent += absent;
-        if (absent != extent->absent_bytes || absent == extent->size_bytes)
+        if (absent != extent->absent_bytes || (absent == extent->size_bytes && !extent->is_merging))
             valid = false;
     }
     valid = valid && all_absent == lane->absent_bytes;

@@ -13,7 +13,9 @@
  * buffer was released or its client closed.
  *
  * A part of an extent that went back to the daemon is absent: taken in the heap by nobody. An extent ends
- * when all of it is absent.
+ * when all of it is absent. A new lease that lies at the end of an extent, or where it has absent parts, is
+ * merged with the extent's: what lies side by side can so be cut as one, and a lane that grows step by step
+ * fragments no more than one large extent would.
  *
  * Locking: each lane has a lock; functions named _locked want it held. The transfer has its own, after it.
  */
@@ -58,7 +60,9 @@ struct extent {
     uint64_t lease, generation;
     uint64_t size_bytes, absent_bytes, deferred_bytes;
     char *memory;
-    struct list link; /* in lane->extents */
+    const void *segment; /* only compared */
+    bool is_merging;     /* between lane_begin_merge_locked and lane_end_merge_locked: it stays */
+    struct list link;    /* in lane->extents */
 };
 
 /* A part of an extent that is on its way to the daemon. */
@@ -117,8 +121,15 @@ void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine);
 void lane_flush_transfer_locked(struct lane *lane, bool idle_only);
 
 /* Adds an extent: a lease of its own. Returns 0 or -ENOMEM. */
-int lane_add_extent_locked(struct lane *lane, uint64_t lease, uint64_t generation, char *memory,
-                           uint64_t size_bytes);
+int lane_add_extent_locked(struct lane *lane, const void *segment, uint64_t lease, uint64_t generation,
+                           char *memory, uint64_t size_bytes);
+
+/* Finds the extent that new memory of a segment can be merged with, and prepares for it. NULL when there is
+ * none (or no memory). The extent then stays until lane_end_merge_locked, which says whether the leases were
+ * merged. */
+struct extent *lane_begin_merge_locked(struct lane *lane, const void *segment, const char *memory,
+                                       uint64_t size_bytes);
+void lane_end_merge_locked(struct extent *extent, const char *memory, uint64_t size_bytes, bool is_merged);
 
 /* How large an extent should be for a request of a size: grows with what the lane has, so that a process that
  * uses much asks seldom; large requests get what they ask for. Not larger than what the pool seems to have.

@@ -286,6 +286,12 @@ int core_split(struct session *session, const struct proto_release *split, struc
     return lease_split(lease, split->offset_bytes, split->size_bytes, 0, ret_lease);
 }
 
+int core_merge(struct session *session, const struct proto_merge *merge) {
+    struct lease *lease = lease_find(session->core, session, merge->lease, merge->generation);
+    struct lease *other = lease_find(session->core, session, merge->other_lease, merge->other_generation);
+    return lease == NULL || other == NULL ? PROTO_E_STALE : lease_merge(lease, other);
+}
+
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
                const struct proto_token *fresh, struct proto_token *ret_token) {
     struct lease *lease = lease_find(session->core, session, name->lease, name->generation);

@@ -116,6 +116,10 @@ int core_release_one_way(struct session *session, const struct proto_release *re
  * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT, -ENOMEM. */
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease);
 
+/* Merges two leases of the session that lie in one segment into the lower one. 0, PROTO_E_STALE, PROTO_E_INVALID,
+ * PROTO_E_SHARED, PROTO_E_LIMIT. */
+int core_merge(struct session *session, const struct proto_merge *merge);
+
 /* Names the lease's block; fresh are random bytes for the case that it has no token yet. size_bytes:
  * what those who attach are told; 0: as before. 0, PROTO_E_STALE, PROTO_E_INVALID, -ENOMEM. */
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,

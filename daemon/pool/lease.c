@@ -258,6 +258,11 @@ static int range_divide(struct session *session, struct heap_range *range, uint6
     return 0;
 }
 
+/* Whether somebody else is on the block, or may come to be. */
+static bool block_has_others(const struct block *block) {
+    return block->shared || block->live + block->fenced + block->quarantined > 1;
+}
+
 /* Part of a block: ranges from first on, up to the offset in the segment where it ends. */
 struct part {
     struct heap_range *first;
@@ -271,7 +276,7 @@ static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t 
     struct block *block = lease->block;
     struct heap_range *upper;
 
-    if (block->shared || block->live + block->fenced + block->quarantined > 1)
+    if (block_has_others(block))
         return PROTO_E_SHARED;
     if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
         size_bytes > block->capacity_bytes - offset_bytes)
@@ -362,6 +367,60 @@ int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
     session->n_ranges += block->n_ranges;
     list_for_each(position, &block->ranges) container_of(position, struct heap_range, user_link)->user =
         block;
+    return 0;
+}
+
+/* Makes one range of those that lie side by side, so that a block that grew by merging is walked as quickly
+ * as another. */
+static void block_join_ranges(struct session *session, struct block *block) {
+    struct list *position = block->ranges.next;
+
+    while (position != &block->ranges && position->next != &block->ranges) {
+        struct heap_range *range = container_of(position, struct heap_range, user_link);
+        struct heap_range *next = container_of(position->next, struct heap_range, user_link);
+        if (range->offset + range->size == next->offset) {
+            list_remove(&next->user_link);
+            heap_join(range);
+            block->n_ranges--;
+            session->n_ranges--;
+        } else {
+            position = position->next;
+        }
+    }
+}
+
+int lease_merge(struct lease *lease, struct lease *other) {
+    struct block *block = lease->block, *from = other->block;
+
+    if (block_has_others(block) || block_has_others(from))
+        return PROTO_E_SHARED;
+    if (lease == other || from->segment != block->segment || from->offset_bytes < block->offset_bytes)
+        return PROTO_E_INVALID;
+    if (block->n_ranges + from->n_ranges > BLOCK_RANGES_MAX)
+        return PROTO_E_LIMIT;
+    uint64_t bytes = from->held_bytes;
+    block_charge(from, -bytes);
+    from->held_bytes = 0;
+    session_let_go(other->session, from, bytes);
+    struct list *position = block->ranges.next;
+    list_for_each_safe(moved, &from->ranges) { /* both lists are in order */
+        struct heap_range *range = container_of(moved, struct heap_range, user_link);
+        while (position != &block->ranges &&
+               container_of(position, struct heap_range, user_link)->offset < range->offset)
+            position = position->next;
+        list_remove(&range->user_link);
+        list_insert_before(position, &range->user_link);
+        range->user = block;
+    }
+    block->n_ranges += from->n_ranges; /* the session has as many as before */
+    from->n_ranges = 0;
+    block_charge(block, bytes);
+    block->held_bytes += bytes;
+    session_hold(lease->session, block, bytes);
+    const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
+    block->size_bytes = block->capacity_bytes = last->offset + last->size - block->offset_bytes;
+    block_join_ranges(lease->session, block);
+    lease_close(other);
     return 0;
 }
 

@@ -92,7 +92,7 @@ struct model {
     } pools[MODEL_POOLS];
     uint64_t tokens[MODEL_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[MODEL_OLD_NAMES];
-    unsigned grants, refusals, retirements, attaches, parts, splits, reclaims, aheads, fences, arrivals;
+    unsigned grants, refusals, retirements, attaches, parts, splits, merges, reclaims, aheads, fences, arrivals;
 };
 
 /* xorshift64*: the same numbers on every machine. */

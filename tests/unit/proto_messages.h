@@ -16,10 +16,10 @@
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
 
 static const uint16_t operations[] = {
-    PROTO_HELLO,    PROTO_LIST_POOLS,  PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,
-    PROTO_ATTACH,   PROTO_QUERY,       PROTO_OPENED,  PROTO_BYE,     PROTO_SPLIT,
-    PROTO_ASK_PAGE, PROTO_HELLO_REPLY, PROTO_POOLS,   PROTO_LEASE,   PROTO_OK,
-    PROTO_TOKEN,    PROTO_INFO,        PROTO_ERROR,   PROTO_PAGE,
+    PROTO_HELLO,    PROTO_LIST_POOLS, PROTO_ACQUIRE,     PROTO_RELEASE, PROTO_SHARE,
+    PROTO_ATTACH,   PROTO_QUERY,      PROTO_OPENED,      PROTO_BYE,     PROTO_SPLIT,
+    PROTO_ASK_PAGE, PROTO_MERGE,      PROTO_HELLO_REPLY, PROTO_POOLS,   PROTO_LEASE,
+    PROTO_OK,       PROTO_TOKEN,      PROTO_INFO,        PROTO_ERROR,   PROTO_PAGE,
 };
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -156,6 +156,9 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
             message->release.fence = (uint32_t)random_size(PROTO_PAGE_FENCES);
             message->release.fence_value = random64();
         }
+        break;
+    case PROTO_MERGE:
+        random_bytes(&message->merge, sizeof message->merge);
         break;
     case PROTO_SHARE:
         random_bytes(&message->share, sizeof message->share);

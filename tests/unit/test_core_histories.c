@@ -234,6 +234,45 @@ static void step_split(struct model *model) {
     model->splits++;
 }
 
+/* Two leases of a session, often of one segment. What is merged is a block that has the ranges of both. */
+static void step_merge(struct model *model) {
+    unsigned l = pick_lease(model), k = MODEL_LEASES;
+    if (l == MODEL_LEASES)
+        return;
+    unsigned s = model->leases[l].session, first = (unsigned)random_below(MODEL_LEASES);
+    for (unsigned i = 0; i < MODEL_LEASES && k == MODEL_LEASES; i++) {
+        unsigned c = (first + i) % MODEL_LEASES;
+        if (model->leases[c].used && model->leases[c].session == s && !model->leases[c].fenced &&
+            (model->blocks[model->leases[c].block].segment == model->blocks[model->leases[l].block].segment ||
+             one_in(16)))
+            k = c;
+    }
+    if (k == MODEL_LEASES)
+        return;
+    struct model_block *block = &model->blocks[model->leases[l].block],
+                       *from = &model->blocks[model->leases[k].block];
+    int expected =
+        block->shared || from->shared || block->live + block->lost > 1 || from->live + from->lost > 1
+            ? PROTO_E_SHARED
+        : l == k || from->segment != block->segment || from->offset < block->offset ? PROTO_E_INVALID
+                                                                                    : 0;
+    const struct proto_merge merge = {model->leases[l].id, model->leases[l].generation, model->leases[k].id,
+                                      model->leases[k].generation};
+    must(core_merge(model->sessions[s].session, &merge) == expected);
+    if (expected != 0)
+        return;
+    struct model_segment *where = &model->segments[block->segment];
+    uint64_t end = block->offset + block->capacity, from_end = from->offset + from->capacity;
+    for (uint64_t g = from->offset / GRANULE; g < from_end / GRANULE; g++)
+        if (where->owners[g] == model->leases[k].block + 1)
+            where->owners[g] = (uint16_t)(model->leases[l].block + 1);
+    block->held += from->held;
+    block->capacity = block->size = (end > from_end ? end : from_end) - block->offset;
+    model_remove_lease(model, k);
+    must(core_merge(model->sessions[s].session, &merge) == PROTO_E_STALE);
+    model->merges++;
+}
+
 static void step_misuse(struct model *model) {
     unsigned s = pick_session(model, false), l = pick_lease(model);
     struct proto_info info;
@@ -401,8 +440,8 @@ static void step_time(struct model *model) {
 
 static void step_any(struct model *model) {
     static void (*const plain[])(struct model *) = {step_release, step_release, step_release_part,
-                                                    step_split,   step_misuse,  step_query,
-                                                    step_share,   step_attach};
+                                                    step_split,   step_merge,   step_misuse,
+                                                    step_query,   step_share,   step_attach};
     uint64_t choice = random_below(100);
 
     if (choice < 36)
@@ -478,8 +517,8 @@ static unsigned history(uint64_t seed, unsigned steps, unsigned validate_every) 
     must(model->core->leases.used == 0 && model->core->tokens == NULL);
     must(steps < HISTORY_STEPS || /* it was no idle talk */
          (model->grants > 100 && model->refusals > 50 && model->retirements > 0 && model->attaches > 0 &&
-          model->parts > 0 && model->splits > 0 && model->reclaims > 0 && model->fences > 50 &&
-          model->arrivals > 20));
+          model->parts > 0 && model->splits > 0 && model->merges > 0 && model->reclaims > 0 &&
+          model->fences > 50 && model->arrivals > 20));
     unsigned aheads = model->aheads;
     core_destroy(model->core);
     free(model);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of the parts of leases: given back one by one, and split off as leases of their own. */
+/* What must hold of the parts of leases: given back one by one, and split off as leases of their own, merged.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -317,6 +318,85 @@ static void a_lease_that_was_split_off_is_shared_without_the_rest(void **state) 
     core_destroy(core);
 }
 
+static struct proto_merge merge_of(const struct lease *lease, const struct lease *other) {
+    return (struct proto_merge){lease->id, lease->generation, other->id, other->generation};
+}
+
+static void neighbouring_leases_become_one(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct lease *part = NULL;
+    (void)state;
+
+    struct lease *lower = take_growing(session, pool, 2 * MIB, 0), *upper = take(session, pool, 3 * MIB, 0);
+    struct proto_merge merge = merge_of(lower, upper);
+    assert_int_equal(core_merge(session, &merge), 0);
+    assert_true(core_is_valid(core));
+    assert_int_equal(core_merge(session, &merge), PROTO_E_STALE); /* the upper one has ended */
+    assert_int_equal(query(session, lower).capacity_bytes, 5 * MIB);
+    assert_int_equal(pool->leased_bytes, 5 * MIB);
+    assert_int_equal(session->leased_bytes, 5 * MIB);
+    assert_int_equal(pool->n_leases, 1);
+    assert_ptr_equal(lower->block->ranges.next, lower->block->ranges.previous); /* one range */
+    /* Parts may lie across the border that was, and no longer matters. */
+    assert_int_equal(split(session, name_of(lower), MIB, 2 * MIB, &part), 0);
+    assert_int_equal(release(session, name_of(lower), 0), 0);
+    assert_int_equal(pool->leased_bytes, 2 * MIB);
+    core_destroy(core);
+}
+
+static void a_lease_takes_back_what_it_lacks(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
+    assert_int_equal(release_part(session, name_of(lease), 2 * MIB, 2 * MIB, 0), 0);
+    assert_int_equal(release_part(session, name_of(lease), 6 * MIB, 2 * MIB, 0), 0);
+    struct lease *middle = take(session, pool, 2 * MIB, 0), *tail = take(session, pool, MIB, 0);
+    assert_int_equal(tail->block->offset_bytes, 6 * MIB);
+    struct proto_merge merge = merge_of(lease, tail);
+    assert_int_equal(core_merge(session, &merge), 0);
+    assert_int_equal(release_part(session, name_of(lease), MIB, 2 * MIB, 0),
+                     PROTO_E_INVALID); /* the middle is not there */
+    merge = merge_of(lease, middle);
+    assert_int_equal(core_merge(session, &merge), 0);
+    assert_true(core_is_valid(core));
+    assert_int_equal(query(session, lease).capacity_bytes, 7 * MIB);
+    assert_int_equal(release_part(session, name_of(lease), 0, 7 * MIB, 0), 0);
+    assert_int_equal(pool->leased_bytes, 0);
+    core_destroy(core);
+}
+
+static void what_cannot_be_merged_stays_as_it_is(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    const struct proto_token fresh = {{1}};
+    struct proto_token token;
+    (void)state;
+
+    struct lease *lower = take_growing(session, pool, 2 * MIB, 0), *upper = take(session, pool, 2 * MIB, 0);
+    struct lease *foreign = take(other, pool, 4 * MIB, 0);
+    struct lease *elsewhere = take_growing(session, pool, 8 * MIB, 0);
+    const struct proto_merge refused[] = {merge_of(upper, lower), merge_of(lower, lower),
+                                          merge_of(lower, elsewhere)};
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(core_merge(session, &refused[i]), PROTO_E_INVALID);
+    struct proto_merge merge = merge_of(lower, foreign);
+    assert_int_equal(core_merge(session, &merge), PROTO_E_STALE);
+    const struct proto_lease_name name = name_of(upper);
+    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    merge = merge_of(lower, upper);
+    assert_int_equal(core_merge(session, &merge), PROTO_E_SHARED);
+    assert_int_equal(query(session, lower).capacity_bytes, 2 * MIB);
+    assert_int_equal(query(session, upper).capacity_bytes, 2 * MIB);
+    assert_true(core_is_valid(core));
+    core_destroy(core);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_come_back_from_the_tail),
@@ -332,6 +412,9 @@ int main(void) {
         cmocka_unit_test(a_lease_gets_into_no_more_ranges_than_may_be_searched),
         cmocka_unit_test(a_session_gets_into_no_more_ranges_than_its_leases_need),
         cmocka_unit_test(a_lease_that_was_split_off_is_shared_without_the_rest),
+        cmocka_unit_test(neighbouring_leases_become_one),
+        cmocka_unit_test(a_lease_takes_back_what_it_lacks),
+        cmocka_unit_test(what_cannot_be_merged_stays_as_it_is),
     };
     return cmocka_run_group_tests_name("parts of leases", tests, NULL, NULL);
 }

@@ -176,9 +176,9 @@ static void exact_fit_is_found(void **state) {
 static void smaller_fitting_class_is_preferred(void **state) {
     (void)state;
     struct heap *heap = heap_new();
-    struct heap_span *large = add_span(heap, GIB), *small = add_span(heap, 2 * MIB),
+    struct heap_span *large = add_span(heap, GIB), *small = add_span(heap, 512 * KIB),
                      *other = add_span(heap, GIB);
-    struct heap_range *range = take(heap, 2 * MIB);
+    struct heap_range *range = take(heap, 512 * KIB);
     assert_ptr_equal(range->span, small);
     assert_int_equal(large->taken_bytes + other->taken_bytes, 0);
     heap_destroy(heap);
@@ -265,6 +265,68 @@ static void split_parts_are_ranges_of_their_own(void **state) {
     heap_destroy(heap);
 }
 
+static void taken_neighbours_become_one_range(void **state) {
+    (void)state;
+    struct heap *heap = heap_new();
+    struct heap_span *span = add_span(heap, MIB);
+    struct heap_range *range = take(heap, 8192), *upper = NULL;
+
+    assert_int_equal(heap_split(range, 2048, &upper), 0);
+    heap_join(range);
+    assert_int_equal(range->size, 8192);
+    assert_int_equal(heap->taken_ranges, 1);
+    assert_int_equal(heap->taken_bytes, 8192);
+    assert_true(heap_is_valid(heap));
+    heap_give(range);
+    assert_int_equal(span->taken_bytes, 0);
+    assert_int_equal(heap_largest_free(heap), MIB);
+    heap_destroy(heap);
+}
+
+static void a_span_grows_at_its_end(void **state) {
+    (void)state;
+    struct heap *heap = heap_new();
+    struct heap_span *span = add_span(heap, MIB);
+    struct heap_range *range = take(heap, 8192), *more = NULL;
+
+    assert_int_equal(heap_extend_span(span, 0, &more), -EINVAL);
+    assert_int_equal(heap_extend_span(span, 511, &more), -EINVAL);
+    assert_int_equal(heap_extend_span(span, HEAP_SPAN_MAX, &more), -EINVAL);
+    assert_int_equal(heap_extend_span(span, MIB, &more), 0);
+    assert_int_equal(more->offset, MIB);
+    assert_int_equal(more->size, MIB);
+    assert_false(more->free);
+    assert_int_equal(heap->taken_bytes, MIB + 8192);
+    assert_true(heap_is_valid(heap));
+    heap_give(more); /* and is joined with what was free at the old end */
+    assert_int_equal(heap_largest_free(heap), 2 * MIB - 8192);
+    assert_true(heap_is_valid(heap));
+    heap_give(range);
+    heap_remove_span(span);
+    heap_destroy(heap);
+}
+
+/* So that what is free gathers at the end. */
+static void large_ranges_are_taken_where_they_lie_lowest(void **state) {
+    (void)state;
+    struct heap *heap = heap_new();
+    struct heap_span *first = add_span(heap, 16 * MIB), *second = add_span(heap, 4 * MIB);
+    struct heap_range *range = take(heap, 4 * MIB), *fence = take(heap, MIB);
+
+    assert_ptr_equal(range->span, first);
+    assert_int_equal(fence->offset, 4 * MIB);
+    heap_give(range);
+    range =
+        take(heap, 2 * MIB); /* not from the 4 MiB that fit better, but from the lowest of those that fit */
+    assert_ptr_equal(range->span, first);
+    assert_int_equal(range->offset, 0);
+    assert_int_equal(take(heap, 2 * MIB)->offset, 2 * MIB);
+    assert_int_equal(take(heap, 2 * MIB)->offset, 5 * MIB);
+    assert_int_equal(second->taken_bytes, 0);
+    assert_true(heap_is_valid(heap));
+    heap_destroy(heap);
+}
+
 /* Takes `count` ranges of one size, each fenced by a taken granule, in a span that has nothing else free. */
 static struct heap_range **take_fenced_ranges(struct heap *heap, unsigned count, uint64_t size) {
     struct heap_range **ranges = calloc(count, sizeof *ranges);
@@ -293,16 +355,16 @@ static void make_free_ranges(struct heap *heap, unsigned count, uint64_t size) {
 static void the_best_of_a_class_is_taken(void **state) {
     (void)state;
     struct heap *heap = heap_new();
-    /* 1 MiB to 1 MiB + 32 KiB - 512 are of one class. */
-    struct heap_span *large = add_span(heap, 8 * MIB), *above = add_span(heap, MIB + 24 * KIB),
-                     *best = add_span(heap, MIB + 4 * KIB), *below = add_span(heap, MIB + 3 * KIB),
-                     *next = add_span(heap, MIB + 40 * KIB), *next_larger = add_span(heap, MIB + 48 * KIB);
+    /* 512 KiB to 528 KiB - 512 are of one class. */
+    struct heap_span *large = add_span(heap, 8 * MIB), *above = add_span(heap, 524 * KIB),
+                     *best = add_span(heap, 514 * KIB), *below = add_span(heap, 513 * KIB),
+                     *next = add_span(heap, 532 * KIB), *next_larger = add_span(heap, 536 * KIB);
 
-    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, best);
-    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, above);
-    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, next); /* the class above, its smallest too */
-    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, next_larger);
-    assert_ptr_equal(take(heap, MIB + 4 * KIB)->span, large);
+    assert_ptr_equal(take(heap, 514 * KIB)->span, best);
+    assert_ptr_equal(take(heap, 514 * KIB)->span, above);
+    assert_ptr_equal(take(heap, 514 * KIB)->span, next); /* the class above, its smallest too */
+    assert_ptr_equal(take(heap, 514 * KIB)->span, next_larger);
+    assert_ptr_equal(take(heap, 514 * KIB)->span, large);
     assert_int_equal(below->taken_bytes, 0);
     assert_true(heap_is_valid(heap));
     heap_destroy(heap);
@@ -310,17 +372,17 @@ static void the_best_of_a_class_is_taken(void **state) {
 
 static void search_in_a_class_is_bounded(void **state) {
     (void)state;
-    /* 1 MiB and 1 MiB + 512 are of one class (a class there is 32 KiB wide). One member fits; whether it is
+    /* 512 KiB and 512 KiB + 512 are of one class (a class there is 16 KiB wide). One member fits; whether it is
      * found depends on how many that do not fit were freed after it, and HEAP_SCAN_MAX is where that changes.
      */
     for (unsigned after = HEAP_SCAN_MAX - 3; after <= HEAP_SCAN_MAX + 3; after++) {
         struct heap *heap = heap_new();
         struct heap_range *range = NULL;
         /* The fitting one enters the list first, so that it is the last to be looked at. */
-        struct heap_range **ranges = take_fenced_ranges(heap, after, MIB);
-        add_span(heap, MIB + 512);
+        struct heap_range **ranges = take_fenced_ranges(heap, after, MIB / 2);
+        add_span(heap, MIB / 2 + 512);
         give_ranges(ranges, after);
-        int r = heap_take(heap, MIB + 512, HEAP_GRANULE, &range);
+        int r = heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range);
         assert_int_equal(r, after < HEAP_SCAN_MAX ? 0 : -ENOSPC);
         assert_true(heap_is_valid(heap));
         heap_destroy(heap);
@@ -330,15 +392,15 @@ static void search_in_a_class_is_bounded(void **state) {
 static void higher_class_is_found_past_a_crowded_one(void **state) {
     (void)state;
     struct heap *heap = heap_new();
-    make_free_ranges(heap, 4 * HEAP_SCAN_MAX, MIB);
+    make_free_ranges(heap, 4 * HEAP_SCAN_MAX, MIB / 2);
     struct heap_range *range = NULL;
-    assert_int_equal(heap_take(heap, MIB + 512, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range), -ENOSPC);
     /* With an alignment too: the range at offset 0 would do, and was freed before all others. */
-    assert_int_equal(heap_take(heap, MIB, 64 * MIB, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, MIB / 2, 64 * MIB, &range), -ENOSPC);
     struct heap_span *span = add_span(heap, 8 * MIB);
-    assert_int_equal(heap_take(heap, MIB + 512, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range), 0);
     assert_ptr_equal(range->span, span);
-    assert_int_equal(heap_take(heap, MIB + 512, 2 * MIB, &range), 0);
+    assert_int_equal(heap_take(heap, MIB / 2 + 512, 2 * MIB, &range), 0);
     assert_ptr_equal(range->span, span);
     assert_int_equal(range->offset % (2 * MIB), 0);
     assert_true(heap_is_valid(heap));
@@ -499,6 +561,9 @@ int main(void) {
         cmocka_unit_test(alignment_is_kept_and_the_surplus_stays_free),
         cmocka_unit_test(aligned_range_without_surplus_is_found),
         cmocka_unit_test(split_parts_are_ranges_of_their_own),
+        cmocka_unit_test(taken_neighbours_become_one_range),
+        cmocka_unit_test(a_span_grows_at_its_end),
+        cmocka_unit_test(large_ranges_are_taken_where_they_lie_lowest),
         cmocka_unit_test(the_best_of_a_class_is_taken),
         cmocka_unit_test(search_in_a_class_is_bounded),
         cmocka_unit_test(higher_class_is_found_past_a_crowded_one),

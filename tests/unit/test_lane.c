@@ -159,7 +159,7 @@ static void lane_give(struct piece *piece) {
 static int lane_add_extent(struct lane *lane, uint64_t lease, uint64_t size_bytes) {
     char *memory = (char *)(uintptr_t)(lease * ADDRESS_STEP);
     pthread_mutex_lock(&lane->lock);
-    int r = lane_add_extent_locked(lane, lease, generation_of(lease), memory, size_bytes);
+    int r = lane_add_extent_locked(lane, NULL, lease, generation_of(lease), memory, size_bytes);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }
@@ -485,6 +485,86 @@ static void a_part_between_two_buffers_goes_back_alone(void **state) {
     lane_free(lane);
 }
 
+static char *address(uint64_t bytes) {
+    return (char *)(uintptr_t)(ADDRESS_STEP + bytes);
+}
+
+/* New memory as grow() adds it. Returns whether there was an extent to merge it with. */
+static bool lane_merge(struct lane *lane, const void *segment, uint64_t offset, uint64_t size,
+                       bool is_merged) {
+    pthread_mutex_lock(&lane->lock);
+    struct extent *extent = lane_begin_merge_locked(lane, segment, address(offset), size);
+    if (extent != NULL)
+        lane_end_merge_locked(extent, address(offset), size, is_merged);
+    pthread_mutex_unlock(&lane->lock);
+    assert_true(lane_is_valid(lane));
+    return extent != NULL;
+}
+
+static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) {
+    struct lane *lane = make_lane();
+    struct piece *low, *piece, *high;
+    struct lane_part part;
+
+    (void)state;
+    pthread_mutex_lock(&lane->lock);
+    assert_int_equal(lane_add_extent_locked(lane, state, 1, 1, address(0), 4 * MIB), 0);
+    pthread_mutex_unlock(&lane->lock);
+    assert_false(lane_merge(lane, &lane, 4 * MIB, 4 * MIB, true));       /* another segment */
+    assert_false(lane_merge(lane, state, 4 * MIB + 512, 4 * MIB, true)); /* not beside it */
+    assert_false(lane_merge(lane, state, 4 * MIB - 512, 4 * MIB, true)); /* it has that */
+    assert_true(lane_merge(lane, state, 4 * MIB, 4 * MIB, false));       /* the daemon did not */
+    assert_int_equal(lane_take(lane, 6 * MIB, &piece), -ENOSPC);
+    assert_true(lane_merge(lane, state, 4 * MIB, 2 * MIB, true));
+    assert_int_equal(lane_take(lane, 6 * MIB, &piece), 0);
+    assert_int_equal(lane_extents(lane), 1);
+    lane_give(piece);
+    /* A part that went and comes again. */
+    assert_int_equal(lane_take(lane, MIB, &low), 0);
+    assert_int_equal(lane_take(lane, 4 * MIB, &piece), 0);
+    assert_int_equal(lane_take(lane, MIB, &high), 0);
+    lane_give(piece);
+    assert_true(lane_reclaim(lane, MIB, &part));
+    assert_int_equal(part.offset_bytes, MIB);
+    assert_false(lane_merge(lane, state, 512 * KIB, 2 * MIB, true)); /* that is partly in use */
+    assert_true(lane_merge(lane, state, 2 * MIB, 2 * MIB, true));
+    assert_int_equal(lane_free_bytes(lane), 2 * MIB);
+    assert_int_equal(lane_take(lane, 2 * MIB, &piece), 0);
+    assert_ptr_equal(piece->memory, address(2 * MIB));
+    lane_give(piece);
+    lane_give(low);
+    lane_give(high);
+    while (lane_reclaim(lane, HEAP_GRANULE, &part)) {
+    }
+    assert_true(list_is_empty(&lane->extents));
+    assert_int_equal(lane->absent_bytes, 0);
+    lane_free(lane);
+}
+
+/* Everything else of it may go while the daemon is asked. */
+static void an_extent_stays_while_it_is_merged(void **state) {
+    struct lane *lane = make_lane();
+    struct lane_part part;
+    struct piece *piece;
+
+    for (unsigned is_merged = 0; is_merged < 2; is_merged++) {
+        pthread_mutex_lock(&lane->lock);
+        assert_int_equal(lane_add_extent_locked(lane, state, 1, 1, address(0), 4 * MIB), 0);
+        struct extent *extent = lane_begin_merge_locked(lane, state, address(4 * MIB), 2 * MIB);
+        assert_non_null(extent);
+        assert_null(lane_begin_merge_locked(lane, state, address(6 * MIB), 2 * MIB)); /* one at a time */
+        assert_true(lane_reclaim_locked(lane, HEAP_GRANULE, &part));
+        assert_int_equal(lane_held_bytes_locked(lane), 0);
+        lane_end_merge_locked(extent, address(4 * MIB), 2 * MIB, is_merged);
+        pthread_mutex_unlock(&lane->lock);
+        assert_true(lane_is_valid(lane));
+        assert_int_equal(lane_extents(lane), is_merged);
+        assert_int_equal(lane_take(lane, 2 * MIB, &piece), is_merged ? 0 : -ENOSPC);
+    }
+    assert_ptr_equal(piece->memory, address(4 * MIB));
+    lane_free(lane);
+}
+
 static void a_piece_outlives_what_it_named(void **state) {
     struct lane *lane = make_lane();
     struct piece *first, *second;
@@ -580,6 +660,8 @@ int main(void) {
         cmocka_unit_test(a_cached_piece_suits_what_would_not_waste_it),
         cmocka_unit_test(random_histories_agree_with_a_model_of_every_granule),
         cmocka_unit_test(a_part_between_two_buffers_goes_back_alone),
+        cmocka_unit_test(memory_that_continues_an_extent_is_cut_as_one_with_it),
+        cmocka_unit_test(an_extent_stays_while_it_is_merged),
         cmocka_unit_test(a_piece_outlives_what_it_named),
         cmocka_unit_test(extents_grow_with_use_and_stay_bounded),
         cmocka_unit_test(a_failed_allocation_changes_nothing),

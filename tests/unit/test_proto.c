@@ -89,6 +89,8 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->split.offset_bytes <= PROTO_SIZE_MAX && message->split.size_bytes % 512 == 0 &&
                message->split.size_bytes >= 512 && message->split.size_bytes <= PROTO_SIZE_MAX &&
                message->split.offset_bytes + message->split.size_bytes <= PROTO_SIZE_MAX;
+    case PROTO_MERGE:
+        return size == 32;
     case PROTO_SHARE:
         return size == 24 && message->share.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_QUERY:

@@ -47,7 +47,7 @@ static void client_init(struct false_client *client) {
     assert_non_null(client->lane);
     assert_non_null(client->memory);
     pthread_mutex_lock(&client->lane->lock);
-    assert_int_equal(lane_add_extent_locked(client->lane, 1, 1, client->memory, EXTENT_BYTES), 0);
+    assert_int_equal(lane_add_extent_locked(client->lane, NULL, 1, 1, client->memory, EXTENT_BYTES), 0);
     pthread_mutex_unlock(&client->lane->lock);
 }
 
