@@ -147,15 +147,15 @@ struct pairs {
     struct samples acquire, release, both;
 };
 
-static int measure_pairs(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, unsigned count,
-                         struct pairs *pairs) {
+static int measure_pairs(struct gpupool_client *client, uint32_t pool, void *stream, uint64_t size_bytes,
+                         unsigned count, struct pairs *pairs) {
     for (unsigned i = 0; i <= count; i++) { /* the first lets the pool grow and maps the segment */
         struct gpupool_buffer buffer;
         uint64_t begin = now_ns();
-        if (gpupool_acquire(client, pool, size_bytes, NULL, ROOM_NS, 0, &buffer) < 0)
+        if (gpupool_acquire(client, pool, size_bytes, stream, ROOM_NS, 0, &buffer) < 0)
             return fail_gpupool("acquiring a buffer");
         uint64_t middle = now_ns();
-        if (gpupool_release(client, &buffer, NULL) < 0)
+        if (gpupool_release(client, &buffer, stream) < 0)
             return fail_gpupool("releasing a buffer");
         uint64_t end = now_ns();
         if (i > 0) {
@@ -197,13 +197,15 @@ static int measure_turns(struct gpupool_client *client, struct echo *echo, uint3
                          uint32_t device_pool, struct results *results) {
     for (unsigned turn = 0; turn < TURNS; turn++)
         if (measure_round_trips(echo, ROUND_TRIPS / TURNS, &results->round_trip) < 0 ||
-            measure_pairs(client, host_pool, SMALL_BYTES, SMALL_PAIRS / TURNS, &results->host_small) < 0 ||
-            measure_pairs(client, device_pool, SMALL_BYTES, SMALL_PAIRS / TURNS, &results->device_small) <
-                0 ||
+            measure_pairs(client, host_pool, GPUPOOL_NO_STREAM, SMALL_BYTES, SMALL_PAIRS / TURNS,
+                          &results->host_small) < 0 ||
+            measure_pairs(client, device_pool, NULL, SMALL_BYTES, SMALL_PAIRS / TURNS,
+                          &results->device_small) < 0 ||
             measure_plain(SMALL_BYTES, PLAIN_SMALL / TURNS, &results->plain_small, &results->locked) < 0 ||
-            measure_pairs(client, host_pool, LARGE_BYTES, LARGE_PAIRS / TURNS, &results->host_large) < 0 ||
-            measure_pairs(client, device_pool, LARGE_BYTES, LARGE_PAIRS / TURNS, &results->device_large) <
-                0 ||
+            measure_pairs(client, host_pool, GPUPOOL_NO_STREAM, LARGE_BYTES, LARGE_PAIRS / TURNS,
+                          &results->host_large) < 0 ||
+            measure_pairs(client, device_pool, NULL, LARGE_BYTES, LARGE_PAIRS / TURNS,
+                          &results->device_large) < 0 ||
             measure_plain(LARGE_BYTES, PLAIN_LARGE / TURNS, &results->plain_large, &results->locked) < 0)
             return -1;
     return 0;

@@ -70,7 +70,7 @@ static int slot_send(struct loader *loader, struct slot *slot) {
         return 0;
     if (gpupool_stream_synchronize(client, DEVICE, slot->stream) < 0)
         return fail_gpupool("copying to the device");
-    if (gpupool_release(client, &slot->host, slot->stream) < 0)
+    if (gpupool_release(client, &slot->host, GPUPOOL_NO_STREAM) < 0)
         return fail_gpupool("releasing a host buffer");
     if (gpupool_share(client, &slot->device, &slot->parcel.token) < 0)
         return fail_gpupool("sharing a device buffer");
@@ -118,7 +118,7 @@ static int slot_fill(struct loader *loader, struct slot *slot, int fd, const cha
             size += (uint64_t)n;
     }
     if (size == 0) {
-        if (gpupool_release(client, &slot->host, slot->stream) < 0)
+        if (gpupool_release(client, &slot->host, GPUPOOL_NO_STREAM) < 0)
             return fail_gpupool("releasing a host buffer");
         return 0;
     }
@@ -231,7 +231,10 @@ static int take_parcel(struct writer *writer, const struct parcel *parcel) {
         return fail_gpupool("acquiring a host buffer");
     if (gpupool_copy(client, DEVICE, host.data, device.data, parcel->size_bytes, writer->stream) < 0)
         return fail_gpupool("copying from the device");
-    if (gpupool_release(client, &device, writer->stream) < 0) /* waits for the copy */
+    if (gpupool_stream_synchronize(client, DEVICE, writer->stream) < 0)
+        return fail_gpupool("copying from the device");
+    /* The GPU is done with both: nothing is left that their next use would have to wait for. */
+    if (gpupool_release(client, &device, GPUPOOL_NO_STREAM) < 0)
         return fail_gpupool("releasing a device buffer");
     if (write_whole(writer->acknowledgements_fd, &parcel->number, sizeof parcel->number) < 0)
         return fail_system("answering the loader");
@@ -246,7 +249,7 @@ static int take_parcel(struct writer *writer, const struct parcel *parcel) {
         if (n > 0)
             done += (uint64_t)n;
     }
-    if (gpupool_release(client, &host, writer->stream) < 0)
+    if (gpupool_release(client, &host, GPUPOOL_NO_STREAM) < 0)
         return fail_gpupool("releasing a host buffer");
     writer->report.size_bytes += parcel->size_bytes;
     writer->report.parcels++;
