@@ -106,11 +106,15 @@ static struct use *use_take(const void *memory) {
 /* Waits for the streams that use a memory besides its own. -1: one could not be waited for. */
 static int wait_for_uses(const void *memory, int device, const void *own_stream) {
     struct gpupool_client *client;
+    struct gpupool_buffer buffer;
     int result = 0;
 
+    /* First this: in a forked child, whose destructors come here too, there is nothing to be waited for, and the
+     * lock may be that of a thread which is not here. */
+    if (gpupool_lookup(memory, &client, &buffer) < 0)
+        return -1;
     for (struct use *use; (use = use_take(memory)) != NULL; free(use))
-        if (use->stream != own_stream &&
-            (gpupool_default(&client) < 0 || gpupool_stream_synchronize(client, device, use->stream) < 0))
+        if (use->stream != own_stream && gpupool_stream_synchronize(client, device, use->stream) < 0)
             result = -1;
     return result;
 }

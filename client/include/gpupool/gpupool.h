@@ -14,7 +14,8 @@
  * changes the caller's current device, context or pending CUDA error, and refuses to work in a forked child (a child
  * that executes a program, or opens a client of its own, is fine).
  *
- * Streams are cudaStream_t, passed as void *: NULL is the default stream; with a simulated GPU or for plain host use,
+ * Streams are cudaStream_t, passed as void *: NULL is the legacy default stream, also in a program that is compiled with
+ * --default-stream per-thread, which passes cudaStreamPerThread; with a simulated GPU or for plain host use,
  * those of gpupool_stream_create(). Sizes are bytes, times nanoseconds.
  */
 #include <stddef.h>
@@ -50,7 +51,7 @@ enum gpupool_error {
     GPUPOOL_E_SHUTDOWN = -11,     /**< the daemon is stopping */
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
     GPUPOOL_E_CONNECT = -32,      /**< no daemon answers at the socket */
-    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; nothing can be acquired or released */
+    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; what the client keeps is all there is */
     GPUPOOL_E_TIMED_OUT = -34,    /**< the daemon did not answer in time */
     GPUPOOL_E_PROTOCOL = -35,     /**< the daemon sent something that does not check out; the connection is closed */
     GPUPOOL_E_FORKED = -36,       /**< the client belongs to the parent of this process */
@@ -187,12 +188,14 @@ GPUPOOL_API int gpupool_device_pool(struct gpupool_client *client, int device, u
 GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *ret_pool);
 
 /**
- * Acquires a buffer. One round trip when the pool has room; the first buffer in a segment also maps it (device about
- * 0.1 ms; host memory is registered with CUDA, about 15–60 ms a GiB).
+ * Acquires a buffer: from what the client keeps, else by a message to the daemon, or a few where the pool is short of
+ * room. The first buffer in a segment also maps it (device about 0.1 ms; host memory is registered with CUDA, about
+ * 15–60 ms a GiB).
  * @param pool from gpupool_pools() and its like
  * @param size_bytes 1 or more
  * @param stream the stream that will use it first
- * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER
+ * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a pool that
+ * would have to grow says EXHAUSTED; what this client keeps idle is given up first, which can take some milliseconds
  * @param flags 0 or GPUPOOL_ZERO
  * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …
  */
@@ -201,7 +204,9 @@ GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, ui
 
 /**
  * Gives a buffer back. The memory may be used by others once the work enqueued on the stream so far is done; work on
- * other streams must be done or ordered before it. This version waits for the stream.
+ * other streams must be done or ordered before it. Does not wait for the stream: what leaves it goes behind a fence, a
+ * word that the stream writes when it comes to it. (Where the device cannot write words, or 512 streams have fences
+ * under way at once, it waits.)
  * @param buffer zeroed on success. A buffer released before, or a copy of one, is refused with STALE
  * @param stream the stream that used it last; any for a host buffer that no GPU work touches
  */
@@ -215,16 +220,18 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
                                void *stream);
 
 /**
- * Gives memory that this client keeps idle back to the daemon; waits for the streams that used it first. A client keeps
- * what is released, and answers most calls from that: a released buffer stays in the process, for the next acquire on the
+ * Gives memory that this client keeps idle back to the daemon, behind fences of the streams that used it: nobody waits
+ * for these. That of a stream which is being captured stays, and CAPTURING is returned. A client keeps what is released, and answers most calls from that: a released buffer stays in the process, for the next acquire on the
  * same stream, which needs no waiting because the stream orders the work. Memory goes back by this call, after a time
  * without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for that,
  * unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
  * GPUPOOL_OPEN_NO_CACHE keeps nothing.
  *
- * What to know of the cache: destroy a stream only after its work is done and gpupool_trim() was called, because the
- * driver may give its handle to another stream. Hold what was acquired while a stream is captured for as long as the graph
- * is used. The stats count what a client keeps as leased.
+ * What to know of the cache: before a stream is destroyed its work must be done, what was acquired on it released, and
+ * then gpupool_trim() called. Else the client goes on naming the stream to the driver, which may crash, or may have
+ * given its handle to another stream. (gpupool_stream_destroy() calls what is needed, once all is released.) Hold what
+ * was acquired while a stream is captured for as long as the graph is used. The stats count what a client keeps as
+ * leased.
  *
  * @param ret_bytes how much went back; may be NULL
  */
@@ -247,7 +254,7 @@ GPUPOOL_API int gpupool_fd(struct gpupool_client *client);
 /**
  * Does what is due, if anything is: gives idle memory back as gpupool_trim() does, all of it when the daemon asked, else
  * what was not used for decay_ns. It never waits for the daemon to say something, but exchanges a message with it for each
- * part that goes back, and may wait for the streams that used it. Any thread may call it.
+ * part that goes back. Any thread may call it.
  * @return 0; INVALID and FORKED as gpupool_fd(); what gpupool_trim() says, and then the memory goes with a later call
  */
 GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
