@@ -18,6 +18,18 @@
 
 #define POOL_MIB 64u
 
+/* Which wants no threads in a forked child. */
+#if defined(__SANITIZE_THREAD__)
+#define TEST_IS_THREAD_SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TEST_IS_THREAD_SANITIZED true
+#endif
+#endif
+#ifndef TEST_IS_THREAD_SANITIZED
+#define TEST_IS_THREAD_SANITIZED false
+#endif
+
 static char config[TEST_CONFIG_SIZE];
 static struct test_daemon daemon_;
 
@@ -110,8 +122,8 @@ static inline bool pools_are_empty(void) {
     return daemon_sum(&daemon_, "reserved_bytes") == 0;
 }
 
-/* Segments that nobody has mapped go, also those that are still being made for a request that did not wait for
- * them, so that a block can be as large as the pool. */
+/* Segments that nobody has mapped go, also those that are still being made for a request that did not wait
+ * for them, so that a block can be as large as the pool. */
 static inline void empty_the_pools(void) {
     WAIT_UNTIL(pools_are_empty());
 }

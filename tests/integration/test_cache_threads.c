@@ -4,17 +4,6 @@
 
 #include "tests/integration/cache_fixture.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define TEST_IS_THREAD_SANITIZED true
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TEST_IS_THREAD_SANITIZED true
-#endif
-#endif
-#ifndef TEST_IS_THREAD_SANITIZED
-#define TEST_IS_THREAD_SANITIZED false
-#endif
-
 /* --- threads --- */
 
 #define CROWD       32u
