@@ -14,9 +14,9 @@
  * (deferred.h). Memory that goes to the daemon does so behind a fence of its lane's stream. Nobody waits for
  * a stream.
  *
- * Locks, in this order: the list of lanes; the registry of thread caches; a thread cache; a lane; a lane's
- * transfer, or the counters'. None is held over an exchange with the daemon or a wait for a device, except
- * the keeper's own.
+ * Locks, in this order: that of who gives back; the list of lanes; the registry of thread caches; a thread
+ * cache; a lane; a lane's transfer, or the counters'. Only the first is held over an exchange with the daemon,
+ * and only the first two while the driver is asked something.
  */
 #include <pthread.h>
 #include <stdbool.h>
