@@ -109,6 +109,13 @@ static void an_empty_file_leaves_the_defaults(void **state) {
     assert_int_equal(sizes.step_bytes, 64 * MIB);
     assert_int_equal(sizes.low_water_bytes, 32 * MIB);
     assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_AUTO);
+    /* a step goes with the GPU's size; host memory takes time to make */
+    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 16 * GIB, &sizes);
+    assert_int_equal(sizes.step_bytes, 256 * MIB);
+    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 141 * GIB, &sizes);
+    assert_int_equal(sizes.step_bytes, 512 * MIB);
+    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 141 * GIB, &sizes);
+    assert_int_equal(sizes.step_bytes, 64 * MIB);
     config_deinit(&config);
 }
 
