@@ -36,6 +36,7 @@ struct cache {
     struct list lanes;
     struct list threads;       /* thread_cache.link */
     struct counters counters;  /* where the threads count */
+    uint64_t tight_ns;         /* how far ahead of the clock lanes have been held tight; under lanes_lock */
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct lane_part *pending; /* taken out of lanes and not released yet */
     size_t pending_count, pending_capacity;

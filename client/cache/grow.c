@@ -17,6 +17,10 @@
 /* A client has no more than it ever used at once, and a share of that: more costs others memory, less costs
  * it messages. */
 #define IDLE_SHARE 10u
+/* What does not fit goes back, and something else comes, for some 50 us. A program whose sizes never settle
+ * would do nothing else: so often at once, and then once in a while, 50 us is little. */
+#define TIGHT_AT_ONCE     256u
+#define TIGHT_INTERVAL_NS (20 * NS_PER_MS)
 /* Fences that a stream is made to wait for at a time. */
 #define ORDER_MAX 32u
 /* Who waits for room in a lane with deferred pieces looks at these so often, ever more rarely. */
@@ -56,9 +60,23 @@ static struct holding pool_holding(struct cache *cache, uint32_t pool) {
     return holding;
 }
 
+/* Whether it is time to hold the lanes to what the client may have. */
+static bool may_be_tight(struct cache *cache) {
+    uint64_t now_ns = clock_now_ns();
+
+    pthread_mutex_lock(&cache->lanes_lock);
+    if (cache->tight_ns < now_ns)
+        cache->tight_ns = now_ns;
+    bool may = cache->tight_ns - now_ns < TIGHT_AT_ONCE * TIGHT_INTERVAL_NS;
+    if (may)
+        cache->tight_ns += TIGHT_INTERVAL_NS;
+    pthread_mutex_unlock(&cache->lanes_lock);
+    return may;
+}
+
 /* How large an extent for a request should be. A client may have a little more than it ever used at once.
  * What is over that, although it is idle, does not fit what is asked for now: *ret_surplus_bytes of it should
- * go back first. */
+ * go back first, unless that has happened too often lately. */
 static uint64_t extent_bytes(struct cache *cache, struct lane *lane, uint64_t needed_bytes,
                              uint64_t *ret_surplus_bytes) {
     struct holding holding = pool_holding(cache, lane->pool);
@@ -71,11 +89,15 @@ static uint64_t extent_bytes(struct cache *cache, struct lane *lane, uint64_t ne
     uint64_t wanted_bytes = lane_extent_bytes_locked(lane, needed_bytes);
     pthread_mutex_unlock(&lane->lock);
     uint64_t least_bytes = needed_bytes < EXTENT_BYTES_MIN ? EXTENT_BYTES_MIN : needed_bytes;
-    if (holding.held_bytes + wanted_bytes > limit_bytes && wanted_bytes > least_bytes)
-        wanted_bytes = least_bytes;
-    uint64_t held_bytes = holding.held_bytes + wanted_bytes;
-    *ret_surplus_bytes = held_bytes > limit_bytes ? held_bytes - limit_bytes : 0;
-    return wanted_bytes;
+    uint64_t held_bytes = holding.held_bytes + least_bytes;
+    *ret_surplus_bytes = 0;
+    if (held_bytes > limit_bytes) {
+        if (!may_be_tight(cache))
+            return wanted_bytes;
+        *ret_surplus_bytes = held_bytes - limit_bytes;
+    }
+    return holding.held_bytes + wanted_bytes > limit_bytes && wanted_bytes > least_bytes ? least_bytes
+                                                                                         : wanted_bytes;
 }
 
 /* Leases an extent that the pool has room for at once: of the size that is wanted, else of a smaller one
