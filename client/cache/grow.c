@@ -21,6 +21,9 @@
  * would do nothing else: so often at once, and then once in a while, 50 us is little. */
 #define TIGHT_AT_ONCE     256u
 #define TIGHT_INTERVAL_NS (20 * NS_PER_MS)
+/* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
+ * an answer from the daemon: so long is looked at it first. */
+#define MOMENT_NS (10 * NS_PER_US)
 /* Fences that a stream is made to wait for at a time. */
 #define ORDER_MAX 32u
 /* Who waits for room in a lane with deferred pieces looks at these so often, ever more rarely. */
@@ -125,6 +128,20 @@ static uint64_t deferred_bytes(struct lane *lane) {
     uint64_t bytes = lane->deferred_bytes;
     pthread_mutex_unlock(&lane->lock);
     return bytes;
+}
+
+/* Looks for a moment whether deferred pieces become ready. */
+static bool settle_soon(struct lane *lane) {
+    bool ready = false, any;
+    uint64_t end_ns = clock_now_ns() + MOMENT_NS;
+
+    do {
+        pthread_mutex_lock(&lane->lock);
+        any = lane->deferred_bytes > 0;
+        ready = any && deferred_settle_locked(lane, UINT_MAX);
+        pthread_mutex_unlock(&lane->lock);
+    } while (any && !ready && clock_now_ns() < end_ns);
+    return ready;
 }
 
 /* There is no other room: makes the lane's stream wait, on the GPU, for the streams that its deferred pieces
@@ -237,6 +254,8 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
     struct segment *segment;
     struct pool pool;
 
+    if (settle_soon(lane))
+        return 0;
     uint64_t wanted = extent_bytes(&client->cache, lane, needed, &surplus);
     if (surplus > 0)
         give_back_surplus(client, lane, surplus);
