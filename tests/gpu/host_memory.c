@@ -95,14 +95,24 @@ static void check_that_captures_go_on(uint32_t device_pool, uint32_t host_pool, 
     check(gpupool_acquire(client, device_pool, MIB, captured, GPUPOOL_FOREVER, GPUPOOL_ZERO, &own) ==
               GPUPOOL_E_CAPTURING,
           "zeroing on the captured stream itself is refused");
+    check(gpupool_acquire(client, device_pool, MIB, captured, GPUPOOL_FOREVER, 0, &own) == 0,
+          "memory can be had for it");
+    check(gpupool_release(client, &on_device, captured) == GPUPOOL_E_CAPTURING && on_device.data != NULL,
+          "what would leave a fence in the graph is refused");
     need(gpupool_release(client, &on_host, other) == 0 && gpupool_release(client, &on_device, other) == 0,
          "release");
-    need(gpupool_trim(client, NULL) == 0, "trim");
+    int trimmed = gpupool_trim(client, NULL); /* what the cache keeps for the captured stream stays */
+    check(trimmed == 0 || trimmed == GPUPOOL_E_CAPTURING, "trim leaves the captured stream alone");
     check(cudaMemsetAsync(memory, 1, MIB, captured) == cudaSuccess &&
               cudaStreamEndCapture(captured, &graph) == cudaSuccess && graph != NULL,
           flags == 0 ? "a capture in this thread is not disturbed" : "nor by a client with a cache");
-    if (graph != NULL)
+    if (graph != NULL) {
+        size_t nodes = 0;
+        check(cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes == 2,
+              "and the graph has what the program captured, and nothing else");
         cudaGraphDestroy(graph);
+    }
+    check(gpupool_release(client, &own, captured) == 0, "its memory goes back when the graph is gone");
     gpupool_close(client);
     cudaFree(memory);
     cudaStreamDestroy(captured);

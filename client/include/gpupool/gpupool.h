@@ -193,22 +193,34 @@ GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, 
  * 15–60 ms a GiB).
  * @param pool from gpupool_pools() and its like
  * @param size_bytes 1 or more
- * @param stream the stream that will use it first
+ * @param stream the stream that will use it first: the memory may be written by work that is enqueued on it from now on;
+ * on another stream, when that is ordered behind this one. GPUPOOL_NO_STREAM, cudaStreamPerThread (which is another stream
+ * in each thread) and host memory: nothing on the GPU uses the memory any more, so anybody may at once
  * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a pool that
  * would have to grow says EXHAUSTED; what this client keeps idle is given up first, which can take some milliseconds
  * @param flags 0 or GPUPOOL_ZERO
- * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …
+ * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, CAPTURING (with
+ * GPUPOOL_ZERO, see gpupool_trim()), …
  */
 GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                                 uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
 
 /**
- * Gives a buffer back. The memory may be used by others once the work enqueued on the stream so far is done; work on
- * other streams must be done or ordered before it. Does not wait for the stream: what leaves it goes behind a fence, a
- * word that the stream writes when it comes to it. (Where the device cannot write words, or 512 streams have fences
- * under way at once, it waits.)
- * @param buffer zeroed on success. A buffer released before, or a copy of one, is refused with STALE
- * @param stream the stream that used it last; any for a host buffer that no GPU work touches
+ * Gives a buffer back. The memory is used by others when the work enqueued on the stream so far is done; work on other
+ * streams must be done or ordered before it. Nobody waits for that here. On the stream that acquired it the memory serves
+ * the next acquire at once; otherwise a fence is left on the stream: a word that the GPU writes when it is through, in
+ * about a microsecond. Where there can be none, the call waits for the stream: the device or the daemon has no words, or
+ * 512 streams of this process are busy with theirs. At the daemon's limit of what may wait for fences (leases of a
+ * session) a buffer that is a lease of its own waits as well, at most answer_timeout_ns.
+ *
+ * When a pool has no room left, an acquire on a device stream may get memory that was released on another stream: then the
+ * acquiring stream is made to wait for the other one, on the GPU, up to that release.
+ * @param buffer zeroed on success. A buffer released before, or a copy of one, also of a client that has closed, is refused
+ * with STALE
+ * @param stream the stream that used it last; GPUPOOL_NO_STREAM when the GPU is done with it or never used it, which is
+ * cheaper: best for host buffers
+ * @return 0; STALE, INVALID, CAPTURING (see gpupool_trim()), DRIVER, TIMED_OUT, DISCONNECTED, NO_MEMORY: the buffer is
+ * still the caller's
  */
 GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream);
 
@@ -220,20 +232,28 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
                                void *stream);
 
 /**
- * Gives memory that this client keeps idle back to the daemon, behind fences of the streams that used it: nobody waits
- * for these. That of a stream which is being captured stays, and CAPTURING is returned. A client keeps what is released, and answers most calls from that: a released buffer stays in the process, for the next acquire on the
- * same stream, which needs no waiting because the stream orders the work. Memory goes back by this call, after a time
- * without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for that,
- * unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
- * GPUPOOL_OPEN_NO_CACHE keeps nothing.
+ * Gives memory that this client keeps idle back to the daemon, behind fences of the streams that used it: it does not wait
+ * for them. A client keeps what is released, and answers most calls from that: a released buffer stays in the process, for
+ * the next acquire on the same stream, which needs no waiting because the stream orders the work. Memory goes back by this
+ * call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for
+ * that, unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
+ * GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats count what a client keeps as leased.
  *
- * What to know of the cache: before a stream is destroyed its work must be done, what was acquired on it released, and
- * then gpupool_trim() called. Else the client goes on naming the stream to the driver, which may crash, or may have
- * given its handle to another stream. (gpupool_stream_destroy() calls what is needed, once all is released.) Hold what
- * was acquired while a stream is captured for as long as the graph is used. The stats count what a client keeps as
- * leased.
+ * Streams that end: before a stream is destroyed its work must be done, what was acquired on it released, and then
+ * gpupool_trim() called. Else the client goes on naming the stream to the driver, which may crash, or may have given its
+ * handle to another stream; where it refuses the handle, what is kept for the stream stays here until the client closes
+ * (DRIVER). gpupool_stream_destroy() calls what is needed, once all is released.
+ *
+ * Streams that are captured into a graph: nothing of this library lands in the graph. gpupool_acquire() gives memory for a
+ * captured stream as for any, but does not zero it (CAPTURING). What captured work uses belongs to the graph: hold it for
+ * as long as the graph may be launched, release it on a stream that is behind the last launch, and launch the graph on the
+ * stream that was captured, or behind what was enqueued there before. So do not release such a buffer on the stream while
+ * it is captured: the library asks no driver when it keeps a buffer of the same stream, and would lend it again. A release
+ * that needs a fence is refused (CAPTURING). What is kept for a captured stream stays until the capture is over; giving it
+ * back then reports CAPTURING.
  *
  * @param ret_bytes how much went back; may be NULL
+ * @return 0; CAPTURING, DRIVER, LIMIT, DISCONNECTED, …: of some of it, which stays for the next time
  */
 GPUPOOL_API int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes);
 
@@ -253,8 +273,8 @@ GPUPOOL_API int gpupool_fd(struct gpupool_client *client);
 
 /**
  * Does what is due, if anything is: gives idle memory back as gpupool_trim() does, all of it when the daemon asked, else
- * what was not used for decay_ns. It never waits for the daemon to say something, but exchanges a message with it for each
- * part that goes back. Any thread may call it.
+ * what was not used for decay_ns. It never waits for the daemon to say something, nor for the GPU, but exchanges a message
+ * with the daemon for each part that goes back. Any thread may call it.
  * @return 0; INVALID and FORKED as gpupool_fd(); what gpupool_trim() says, and then the memory goes with a later call
  */
 GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
