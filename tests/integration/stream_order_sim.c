@@ -35,7 +35,7 @@
 #define PATIENCE_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 #define TRIM_ROUNDS 16u
 /* Room for what all keep, and little more: blocks go from hand to hand. */
-#define POOL_CONFIG "[device]\nlimit = 16MiB\nstep = 2MiB\n[host]\nlimit = 16MiB\nstep = 2MiB\n"
+#define POOL_CONFIG "[device]\nlimit = 24MiB\nstep = 2MiB\n[host]\nlimit = 16MiB\nstep = 2MiB\n"
 
 struct process {
     struct gpupool_client *client;
@@ -51,7 +51,8 @@ struct check {
 
 struct stream {
     void *handle;
-    struct gpupool_buffer area; /* host memory: what was found, one block for each check */
+    struct gpupool_buffer area;  /* host memory: what was found, one block for each check */
+    struct gpupool_buffer delay; /* device memory that nobody else writes */
     struct check checks[CHECKS];
     unsigned n_checks;
 };
@@ -61,7 +62,6 @@ struct worker {
     pthread_t thread;
     uint64_t state;
     struct stream streams[STREAMS];
-    struct gpupool_buffer delay; /* device memory that nobody else writes */
 };
 
 static void need(int result, const char *what) {
@@ -96,7 +96,7 @@ static void finish(struct worker *worker, struct stream *stream) {
 }
 
 static void delay(struct worker *worker, struct stream *stream) {
-    char *data = worker->delay.data;
+    char *data = stream->delay.data;
     for (uint64_t n = random64(worker) % 4; n > 0; n--)
         need(gpupool_copy(worker->process->client, 0, data, data + DELAY_BYTES, DELAY_BYTES, stream->handle),
              "a delay");
@@ -158,13 +158,13 @@ static void *worker_main(void *argument) {
     struct worker *worker = argument;
     struct process *process = worker->process;
 
-    need(gpupool_acquire(process->client, process->device_pool, 2 * DELAY_BYTES, GPUPOOL_NO_STREAM,
-                         PATIENCE_NS, 0, &worker->delay),
-         "acquire");
     for (unsigned i = 0; i < STREAMS; i++) {
         need(gpupool_stream_create(process->client, 0, &worker->streams[i].handle), "a stream");
         need(gpupool_acquire(process->client, process->host_pool, CHECKS * BLOCK_MAX, GPUPOOL_NO_STREAM,
                              PATIENCE_NS, 0, &worker->streams[i].area),
+             "acquire");
+        need(gpupool_acquire(process->client, process->device_pool, 2 * DELAY_BYTES, GPUPOOL_NO_STREAM,
+                             PATIENCE_NS, 0, &worker->streams[i].delay),
              "acquire");
     }
     for (unsigned round = 0; round < process->rounds; round++) {
@@ -175,9 +175,9 @@ static void *worker_main(void *argument) {
     for (unsigned i = 0; i < STREAMS; i++) {
         finish(worker, &worker->streams[i]);
         need(gpupool_release(process->client, &worker->streams[i].area, GPUPOOL_NO_STREAM), "release");
+        need(gpupool_release(process->client, &worker->streams[i].delay, GPUPOOL_NO_STREAM), "release");
         need(gpupool_stream_destroy(process->client, 0, worker->streams[i].handle), "the end of a stream");
     }
-    need(gpupool_release(process->client, &worker->delay, GPUPOOL_NO_STREAM), "release");
     return NULL;
 }
 
