@@ -16,10 +16,10 @@
 #define PATIENCE_NS (100 * NS_PER_MS)
 /* A client has no more than it ever used at once, and a share of that: more costs others memory, less costs
  * it messages. */
-#define IDLE_SHARE 10u
+#define IDLE_SHARE 7u
 /* What does not fit goes back, and something else comes, for some 50 us. A program whose sizes never settle
  * would do nothing else: so often at once, and then once in a while, 50 us is little. */
-#define TIGHT_AT_ONCE     256u
+#define TIGHT_AT_ONCE     64u
 #define TIGHT_INTERVAL_NS (20 * NS_PER_MS)
 /* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
  * an answer from the daemon: so long is looked at it first. */

@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
 
     struct gpupool_client *client;
     struct gpupool_buffer held;
-    uint32_t pool;
+    uint32_t pool = 0;
     uint64_t ready;
     if (gpupool_open(&uncached, &client) < 0 || gpupool_host_pool(client, -1, &pool) < 0)
         fail("open");

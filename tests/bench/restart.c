@@ -64,7 +64,7 @@ static void fail(const char *what) {
 static void worker_of_the_pools(uint64_t host_bytes, uint64_t device_bytes, uint64_t times_ns[STEPS]) {
     struct gpupool_client *client;
     struct gpupool_buffer host, on_device;
-    uint32_t host_pool, device_pool;
+    uint32_t host_pool = 0, device_pool = 0;
     void *stream = NULL;
 
     if (gpupool_open(NULL, &client) < 0 || gpupool_host_pool(client, -1, &host_pool) < 0)
@@ -215,7 +215,7 @@ static bool grow_pools(uint64_t host_bytes, uint64_t *device_bytes) {
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client;
     struct gpupool_buffer host, on_device;
-    uint32_t host_pool, device_pool;
+    uint32_t host_pool = 0, device_pool = 0;
 
     options.flags = GPUPOOL_OPEN_NO_CACHE;
     if (gpupool_open(&options, &client) < 0 || gpupool_host_pool(client, -1, &host_pool) < 0)

@@ -265,10 +265,12 @@ static void *take_and_leave(void *argument) {
 static void threads_free_what_others_allocated_and_none_has_anothers(void **state) {
     struct gpupool_client *client = open_cached();
     struct thread threads[CROWD];
-    struct crowd crowd = {0};
+    struct crowd crowd;
     pthread_t ids[CROWD];
 
     (void)state;
+    for (unsigned i = 0; i < HELD; i++)
+        atomic_init(&crowd.shelf[i], NULL);
     for (unsigned i = 0; i < CROWD; i++) {
         threads[i] = (struct thread){
             .client = client, .pool = pool_of(client, GPUPOOL_POOL_HOST), .random = i, .crowd = &crowd};

@@ -32,9 +32,10 @@ static void step_open(struct model *model) {
         return;
     model->sessions[s].page = calloc(1, sizeof *model->sessions[s].page);
     assert_non_null(model->sessions[s].page);
-    for (unsigned word = 0; word < MODEL_WORDS; word++) /* words go round */
-        model->sessions[s].written[word] = model->sessions[s].page->fences[word] =
-            one_in(2) ? 0 : UINT64_MAX - random_below(4);
+    for (unsigned word = 0; word < MODEL_WORDS; word++) { /* words go round */
+        model->sessions[s].written[word] = one_in(2) ? 0 : UINT64_MAX - random_below(4);
+        atomic_store(&model->sessions[s].page->fences[word], model->sessions[s].written[word]);
+    }
     core_session_set_page(model->sessions[s].session, model->sessions[s].page);
 }
 

@@ -77,11 +77,13 @@ def scale(results):
 def mix(results):
     rows = []
     for record in results.find("mix"):
-        ratio = results.ratio(record, "peak_reserved_bytes", record, "peak_live_bytes")
-        rows.append([record.subject, value_text("ns", record.median("ns")),
-                     value_text("bytes", record.median("peak_live_bytes")),
-                     value_text("bytes", record.median("peak_reserved_bytes")), f"{ratio:.3f}" if ratio else "–"])
-    return table(["", "a pair", "peak live", "peak reserved", "reserved / live"], rows) if rows else []
+        cells = [record.subject, value_text("ns", record.median("ns")),
+                 value_text("bytes", record.median("peak_live_bytes"))]
+        for held in ("peak_reserved_bytes", "peak_leased_bytes"):
+            ratio = results.ratio(record, held, record, "peak_live_bytes")
+            cells.append(f"{value_text('bytes', record.median(held))} ({ratio:.3f})" if ratio else "–")
+        rows.append(cells)
+    return table(["", "a pair", "peak live", "peak reserved (/ live)", "peak leased (/ live)"], rows) if rows else []
 
 
 def hand_over(results):
