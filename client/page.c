@@ -2,18 +2,13 @@
 #include "client/page.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "client/client.h"
 #include "client/error.h"
-
-/* Without these the daemon, or who has its memfd, could shrink it under this process: SIGBUS at the next
- * write. */
-#define WANTED_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#include "client/memfd.h"
 
 void page_init(struct page *page) {
     pthread_mutex_init(&page->lock, NULL);
@@ -22,16 +17,13 @@ void page_init(struct page *page) {
 static int page_open(struct gpupool_client *client, uint64_t deadline_ns) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&client->connection, PROTO_ASK_PAGE);
-    struct stat status;
 
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     int r = connection_exchange(&client->connection, &request, deadline_ns);
     if (r < 0)
         return error_prefix(r, "asking for the page that fences and counters lie in");
-    int seals = fcntl(request->fd, F_GET_SEALS);
-    if (seals < 0 || (seals & WANTED_SEALS) != WANTED_SEALS || fstat(request->fd, &status) < 0 ||
-        status.st_size != PROTO_PAGE_BYTES)
+    if (memfd_flaw(request->fd, PROTO_PAGE_BYTES) != NULL)
         return connection_refuse(&client->connection, "a page that is no sealed memfd of its size");
     void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, request->fd, 0);
     if (memory == MAP_FAILED)

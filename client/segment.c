@@ -2,21 +2,17 @@
 #include "client/segment.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/mapping.h"
 #include "base/units.h"
 #include "client/error.h"
 #include "client/include/gpupool/gpupool.h"
-
-/* Without these another holder of the memfd could shrink it under this process: SIGBUS at the next access. */
-#define WANTED_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#include "client/memfd.h"
 
 static struct list *bucket_of(struct segments *segments, uint64_t id) {
     return &segments->buckets[id % SEGMENT_BUCKETS];
@@ -110,22 +106,6 @@ void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uin
         memory = (char *)segment->memory + offset_bytes;
     pthread_mutex_unlock(&segments->lock);
     return memory;
-}
-
-/* What a descriptor must be before it is mapped: of the size that was said, and sure to stay so. */
-static const char *memfd_flaw(int fd, uint64_t size_bytes) {
-    struct stat status;
-    int seals = fcntl(fd, F_GET_SEALS);
-
-    if (seals < 0)
-        return "the segment's descriptor is no memfd";
-    if ((seals & WANTED_SEALS) != WANTED_SEALS)
-        return "the segment's memfd is not sealed against a change of size";
-    if (fstat(fd, &status) < 0)
-        return "the segment's descriptor has no size";
-    if (status.st_size < 0 || (uint64_t)status.st_size != size_bytes)
-        return "the segment's memfd has another size than its description";
-    return NULL;
 }
 
 /* Enters a description; the table is locked. Returns NULL or what is wrong with it. */
