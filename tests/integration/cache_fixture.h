@@ -30,20 +30,7 @@
 #define TEST_IS_THREAD_SANITIZED false
 #endif
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static inline int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
-    return 0;
-}
-
-static inline int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
+#include "tests/integration/daemon_fixture.h"
 
 #define MUST(call) MUST_BE(call, 0)
 #define MUST_BE(call, wanted)                                                                                \

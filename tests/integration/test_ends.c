@@ -16,20 +16,7 @@
 /* Rounds of another client that pass while something must not happen. Each is a few round trips. */
 #define ROUNDS_MEANWHILE 100u
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
-    return 0;
-}
-
-static int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
+#include "tests/integration/daemon_fixture.h"
 
 /* Other clients are served from what is left of the pool, again and again. */
 static void others_go_on(unsigned kind) {

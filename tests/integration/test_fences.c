@@ -15,24 +15,7 @@
 
 #define POOL_MIB 16u
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
-    return 0;
-}
-
-static int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
-
-static uint64_t host_pool(const char *member) {
-    return daemon_pool(&daemon_, "host", 0, member);
-}
+#include "tests/integration/daemon_fixture.h"
 
 static void arrive(struct proto_page *page, uint32_t word, uint64_t value) {
     atomic_store(&page->fences[word], value);

@@ -10,20 +10,7 @@
 #define MOST      (12 * MIB) /* no two of them fit the pool */
 #define LARGE_MIB 1024u      /* takes the kernel long enough to make that others can be watched meanwhile */
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
-    return 0;
-}
-
-static int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
+#include "tests/integration/daemon_fixture.h"
 
 /* Two clients, and the first has most of the pool. */
 static void have_and_want(struct puppet *holder, struct puppet *wanter, unsigned kind) {

@@ -18,24 +18,7 @@
 
 #define POOL_MIB 16u
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
-    return 0;
-}
-
-static int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
-
-static uint64_t host_pool(const char *member) {
-    return daemon_pool(&daemon_, "host", 0, member);
-}
+#include "tests/integration/daemon_fixture.h"
 
 static void a_part_becomes_a_lease_of_its_own(void **state) {
     struct proto_lease part, rest;

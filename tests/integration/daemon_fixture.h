@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_INTEGRATION_DAEMON_FIXTURE_H
+#define TESTS_INTEGRATION_DAEMON_FIXTURE_H
+/* One daemon for all tests of a program, with pools of POOL_MIB, which the program defines before it includes
+ * this. */
+#include "tests/integration/harness.h"
+
+static char config[TEST_CONFIG_SIZE];
+static struct test_daemon daemon_;
+
+static inline int start_daemon(void **state) {
+    (void)state;
+    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
+    return 0;
+}
+
+static inline int stop_daemon(void **state) {
+    (void)state;
+    daemon_stop(&daemon_);
+    return 0;
+}
+
+static inline uint64_t host_pool(const char *member) {
+    return daemon_pool(&daemon_, "host", 0, member);
+}
+
+#endif
