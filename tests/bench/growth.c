@@ -89,7 +89,7 @@ static uint64_t measure(struct gpupool_client *client, uint32_t pool, uint64_t d
         uint64_t start_ns = clock_now_ns();
         if (start_ns - began_ns >= duration_ns)
             return 0;
-        if (gpupool_acquire(client, pool, BUFFER_BYTES, NULL, GPUPOOL_NOW, 0, &buffer) < 0)
+        if (gpupool_acquire(client, pool, BUFFER_BYTES, NULL, GPUPOOL_FOREVER, 0, &buffer) < 0)
             fail("acquire");
         uint64_t middle_ns = clock_now_ns();
         if (gpupool_release(client, &buffer, NULL) < 0)
