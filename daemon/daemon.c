@@ -489,10 +489,13 @@ static void daemon_start_timers(struct daemon *daemon) {
     daemon->private_timer.data = daemon;
     if (daemon->options.private)
         uv_timer_start(&daemon->private_timer, daemon_on_private_timer, PRIVATE_GRACE_MS, 0);
+    daemon_start_watchdog(daemon);
+}
+
+static void daemon_start_signals(struct daemon *daemon) {
     daemon_start_signal(daemon, &daemon->on_terminate, daemon_on_terminate, SIGTERM);
     daemon_start_signal(daemon, &daemon->on_interrupt, daemon_on_terminate, SIGINT);
     daemon_start_signal(daemon, &daemon->on_reload, daemon_on_reload, SIGHUP);
-    daemon_start_watchdog(daemon);
 }
 
 static void daemon_close_handle(uv_handle_t *handle, void *user) {
@@ -501,9 +504,48 @@ static void daemon_close_handle(uv_handle_t *handle, void *user) {
         uv_close(handle, NULL);
 }
 
-/* Everything back to nothing, in the opposite order. What clients still hold stays mapped in them: the driver
- * and the kernel keep it for them. */
-static void daemon_free(struct daemon *daemon) {
+int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon) {
+    struct daemon *daemon = calloc(1, sizeof *daemon);
+    if (daemon == NULL)
+        return -ENOMEM;
+    daemon->options = *options;
+    daemon->config = options->config;
+    daemon->started_ns = clock_now_ns();
+    daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
+    daemon->admin_listener = daemon->data_listener;
+    list_init(&daemon->connections);
+    list_init(&daemon->admin_clients);
+    list_init(&daemon->admin_pending);
+    int r = core_new(&daemon->core);
+    if (r < 0) {
+        free(daemon);
+        return r;
+    }
+    r = uv_loop_init(&daemon->loop);
+    if (r < 0) {
+        log_error("the event loop cannot be made: %s", strerror(-r));
+        core_free(daemon->core);
+        free(daemon);
+        return r;
+    }
+    daemon->core->sessions_limit = daemon->config->sessions_limit;
+    daemon->core->session_leases_limit = daemon->config->session_leases_limit;
+    *ret_daemon = daemon;
+    return 0;
+}
+
+int daemon_start(struct daemon *daemon) {
+    int r = daemon_add_pools(daemon);
+    if (r == 0)
+        r = daemon_start_workers(daemon);
+    if (r == 0) {
+        daemon_start_timers(daemon);
+        admin_start(daemon);
+    }
+    return r;
+}
+
+void daemon_free(struct daemon *daemon) {
     daemon->stopping = true;
     listener_close(&daemon->data_listener);
     listener_close(&daemon->admin_listener);
@@ -537,43 +579,19 @@ static void daemon_free(struct daemon *daemon) {
 }
 
 int daemon_run(const struct daemon_options *options) {
-    struct daemon *daemon = calloc(1, sizeof *daemon);
-    if (daemon == NULL)
-        return -ENOMEM;
-    daemon->options = *options;
-    daemon->config = options->config;
-    daemon->started_ns = clock_now_ns();
-    daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
-    daemon->admin_listener = daemon->data_listener;
-    list_init(&daemon->connections);
-    list_init(&daemon->admin_clients);
-    list_init(&daemon->admin_pending);
-    int r = core_new(&daemon->core);
-    if (r < 0) {
-        free(daemon);
+    struct daemon *daemon;
+    int r = daemon_new(options, &daemon);
+    if (r < 0)
         return r;
-    }
-    r = uv_loop_init(&daemon->loop);
-    if (r < 0) {
-        log_error("the event loop cannot be made: %s", strerror(-r));
-        core_free(daemon->core);
-        free(daemon);
-        return r;
-    }
-    daemon->core->sessions_limit = daemon->config->sessions_limit;
-    daemon->core->session_leases_limit = daemon->config->session_leases_limit;
     signal(SIGPIPE, SIG_IGN);
 
     r = daemon_open_sockets(daemon);
     if (r == 0)
         r = daemon_start_gpu(daemon);
     if (r == 0)
-        r = daemon_add_pools(daemon);
-    if (r == 0)
-        r = daemon_start_workers(daemon);
+        r = daemon_start(daemon);
     if (r == 0) {
-        daemon_start_timers(daemon);
-        admin_start(daemon);
+        daemon_start_signals(daemon);
         r = listener_start(&daemon->data_listener, &daemon->loop, daemon_on_data, daemon);
     }
     if (r == 0)

@@ -65,6 +65,18 @@ struct daemon {
  * could not start (logged). */
 int daemon_run(const struct daemon_options *options);
 
+/*
+ * What daemon_run() is made of, for those who bring GPU and clients themselves: a daemon without sockets,
+ * signals and GPU. daemon->gpu may then be set; daemon_start() adds the pools and starts their workers and the
+ * timers; connection_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or a
+ * negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().
+ */
+int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon);
+int daemon_start(struct daemon *daemon);
+/* Everything back to nothing, in the opposite order, after the driver calls that are under way. What clients
+ * still hold stays mapped in them: the driver and the kernel keep it for them. */
+void daemon_free(struct daemon *daemon);
+
 /* Sends the core's answers, starts its growths and retirements, asks sessions for idle memory, and arms the
  * timer for its next deadline. To be called after every call that changes the core. */
 void daemon_drain(struct daemon *daemon);
