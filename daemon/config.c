@@ -267,28 +267,37 @@ struct reading {
 };
 
 /* Gives inih one line a call, which is what it counts; it would take the rest of a line that is too long for
- * it for a line of its own. After a mistake there is no more to read. */
+ * it for a line of its own, and a NUL for the end of one. After a mistake there is no more to read. */
 static char *read_line(char *text, int size, void *stream) {
     struct reading *reading = stream;
+    int length = 0, c;
 
     if (reading->error_line != 0)
         return NULL;
-    if (fgets(text, size, reading->file) == NULL) {
-        if (ferror(reading->file))
-            reading->read_error = errno;
-        return NULL;
-    }
     reading->lines++;
-    if (strchr(text, '\n') != NULL)
-        return text;
-    char first = text[strspn(text, " \t")];
-    bool is_comment = first == '#' || first == ';';
-    for (int c = fgetc(reading->file), rest = 0; c != EOF && c != '\n'; c = fgetc(reading->file))
-        if (!is_comment && rest++ == 0) {
+    while ((c = fgetc(reading->file)) != EOF && c != '\n') {
+        if (c == '\0' && reading->error_line == 0) {
+            complain(reading->error, reading->error_size, "this line has a NUL in it");
+            reading->error_line = reading->lines;
+        }
+        if (length < size - 1) {
+            text[length++] = (char)c;
+            continue;
+        }
+        text[length] = '\0';
+        char first = text[strspn(text, " \t")];
+        bool is_comment = first == '#' || first == ';';
+        if (!is_comment && reading->error_line == 0) {
             complain(reading->error, reading->error_size, "this line has more than %d characters", size - 1);
             reading->error_line = reading->lines;
         }
-    return reading->error_line != 0 ? NULL : text;
+    }
+    if (ferror(reading->file))
+        reading->read_error = errno;
+    if (reading->error_line != 0 || (c == EOF && length == 0))
+        return NULL;
+    text[length] = '\0';
+    return text;
 }
 
 static int on_key(void *user, const char *section, const char *key, const char *value) {

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Configuration files. What is refused is refused with a line of text that names the line; what is accepted is
+ * within its limits, says the same when it is read twice over, and does not change by comments between its lines.
+ *
+ * Input: the file.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/units.h"
+#include "daemon/config.h"
+#include "daemon/pool/limits.h"
+#include "gpu/gpu.h"
+#include "tests/fuzz/fuzz.h"
+
+#define ERROR_SIZE 1024u
+#define COMMENT    "# a comment\n"
+#define BETWEEN    "\n[daemon]\n"
+
+static int read_text(const char *text, size_t size, struct config *config, char error[ERROR_SIZE]) {
+    char path[64];
+
+    _cleanup_(close_fdp) int fd = memfd_create("configuration", MFD_CLOEXEC);
+    MUST(fd >= 0 && write(fd, text, size) == (ssize_t)size);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    config_init(config);
+    int r = config_read_file(config, path, error, ERROR_SIZE);
+    MUST(r == 0 || r == -EINVAL);
+    if (r < 0) {
+        MUST(memchr(error, '\0', ERROR_SIZE) != NULL && strncmp(error, path, strlen(path)) == 0);
+        MUST(error[strlen(path)] == ':');
+        config_deinit(config);
+    }
+    return r;
+}
+
+static bool pools_are_equal(const struct config_pool *a, const struct config_pool *b) {
+    const struct config_size *sizes[][2] = {{&a->limit, &b->limit},
+                                            {&a->step, &b->step},
+                                            {&a->reserve, &b->reserve},
+                                            {&a->low_water, &b->low_water}};
+    for (unsigned i = 0; i < 4; i++)
+        if (sizes[i][0]->set != sizes[i][1]->set || sizes[i][0]->is_percent != sizes[i][1]->is_percent ||
+            sizes[i][0]->value != sizes[i][1]->value)
+            return false;
+    return a->enabled == b->enabled && a->huge_pages == b->huge_pages;
+}
+
+static bool configs_are_equal(const struct config *a, const struct config *b) {
+    if (strcmp(a->socket, b->socket) != 0 || strcmp(a->admin_socket, b->admin_socket) != 0 || a->gpu != b->gpu ||
+        a->sim_gpus != b->sim_gpus || a->sim_memory_bytes != b->sim_memory_bytes ||
+        a->sessions_limit != b->sessions_limit || a->session_leases_limit != b->session_leases_limit ||
+        a->log_level != b->log_level || !pools_are_equal(&a->device, &b->device) ||
+        !pools_are_equal(&a->host, &b->host))
+        return false;
+    const struct list *other = b->sections.next;
+    list_for_each(position, &a->sections) {
+        if (other == &b->sections)
+            return false;
+        const struct config_section *one = container_of(position, struct config_section, link);
+        const struct config_section *two = container_of(other, struct config_section, link);
+        if (one->kind != two->kind || one->by_uuid != two->by_uuid || one->number != two->number ||
+            memcmp(one->uuid, two->uuid, sizeof one->uuid) != 0 || !pools_are_equal(&one->pool, &two->pool))
+            return false;
+        other = other->next;
+    }
+    return other == &b->sections;
+}
+
+static void check_sizes(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number) {
+    static const uint64_t totals[] = {0, 2 * MIB, 80 * GIB, PROTO_SIZE_MAX};
+
+    for (unsigned i = 0; i < sizeof totals / sizeof *totals; i++) {
+        struct config_pool_sizes sizes;
+        config_resolve(config, kind, uuid, number, totals[i], &sizes);
+        MUST(sizes.limit_bytes <= PROTO_SIZE_MAX && sizes.step_bytes <= PROTO_SIZE_MAX);
+        MUST(sizes.reserve_bytes <= PROTO_SIZE_MAX && sizes.low_water_bytes <= PROTO_SIZE_MAX);
+        MUST(sizes.huge_pages <= CONFIG_HUGE_PAGES_REQUIRE);
+    }
+}
+
+static void check_config(const struct config *config) {
+    const uint8_t no_uuid[PROTO_UUID_BYTES] = {0};
+
+    MUST(config->socket[0] == '/' && memchr(config->socket, '\0', sizeof config->socket) != NULL);
+    MUST(config->admin_socket[0] == '/' &&
+         memchr(config->admin_socket, '\0', sizeof config->admin_socket) != NULL);
+    MUST(config->gpu <= CONFIG_GPU_NONE && config->log_level <= LOG_LEVEL_DEBUG);
+    MUST(config->sim_gpus >= 1 && config->sim_gpus <= GPU_SIM_DEVICES_MAX);
+    MUST(config->sim_memory_bytes >= SEGMENT_GRANULE && config->sim_memory_bytes <= PROTO_SIZE_MAX);
+    MUST(config->sessions_limit >= 1 && config->session_leases_limit >= 1);
+    check_sizes(config, PROTO_POOL_DEVICE, no_uuid, 0);
+    check_sizes(config, PROTO_POOL_HOST, NULL, 0);
+    list_for_each(position, &config->sections) {
+        const struct config_section *section = container_of(position, struct config_section, link);
+        MUST(section->kind == PROTO_POOL_DEVICE || section->kind == PROTO_POOL_HOST);
+        MUST(section->kind == PROTO_POOL_DEVICE || !section->by_uuid);
+        MUST(section->number >= 0);
+        check_sizes(config, section->kind, section->by_uuid ? section->uuid : NULL, section->number);
+    }
+}
+
+/* The file with a comment behind each of its lines. Owned by the caller. */
+static char *with_comments(const char *text, size_t size, size_t *ret_size) {
+    size_t lines = 1, used = 0;
+    for (size_t i = 0; i < size; i++)
+        lines += text[i] == '\n';
+    char *commented = malloc(size + lines * sizeof COMMENT);
+    MUST(commented != NULL);
+    for (size_t i = 0; i < size; i++) {
+        commented[used++] = text[i];
+        if (text[i] == '\n') {
+            memcpy(commented + used, COMMENT, strlen(COMMENT));
+            used += strlen(COMMENT);
+        }
+    }
+    *ret_size = used;
+    return commented;
+}
+
+/* Whether the text read alone, twice over or commented is the same configuration. */
+static void check_same(const char *text, size_t size, const struct config *config) {
+    char error[ERROR_SIZE];
+    struct config other;
+
+    MUST(read_text(text, size, &other, error) == 0);
+    MUST(configs_are_equal(config, &other));
+    config_deinit(&other);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    char error[ERROR_SIZE];
+    struct config config, moved;
+    size_t commented_size;
+
+    _cleanup_(freep) char *commented = with_comments((const char *)data, size, &commented_size);
+    if (read_text((const char *)data, size, &config, error) < 0) {
+        MUST(read_text(commented, commented_size, &config, error) < 0);
+        return 0;
+    }
+    check_config(&config);
+    check_same(commented, commented_size, &config);
+
+    /* Twice over. The section between keeps a first line that is indented from being the rest of the last one.
+     * A byte order mark may stand at the beginning only. */
+    _cleanup_(freep) char *twice = malloc(2 * size + strlen(BETWEEN));
+    MUST(twice != NULL);
+    memcpy(twice, data, size);
+    memcpy(twice + size, BETWEEN, strlen(BETWEEN));
+    memcpy(twice + size + strlen(BETWEEN), data, size);
+    if (size > 0 && data[0] != 0xef)
+        check_same(twice, 2 * size + strlen(BETWEEN), &config);
+
+    config_move(&moved, &config);
+    MUST(list_is_empty(&config.sections));
+    check_same((const char *)data, size, &moved);
+    config_deinit(&moved);
+    return 0;
+}

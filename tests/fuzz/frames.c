@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Packets of either side. What proto_decode() accepts has to be what proto.h promises of a decoded message (told
+ * here once more, from that header and not from the code), encodes to the same bytes, and goes with no other
+ * sender.
+ *
+ * Input: one byte of flags, then the packet. Flag 1: the length in the header is made to be right, which is hard
+ * to guess for who inserts bytes.
+ */
+#include <errno.h>
+
+#include "proto/proto.h"
+#include "tests/fuzz/fuzz.h"
+
+#define FLAG_RIGHT_LENGTH 1u
+
+static bool is_zero(const void *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        if (((const uint8_t *)bytes)[i] != 0)
+            return false;
+    return true;
+}
+
+/* A range that neither overflows nor is larger than anything may be. */
+static bool is_range(uint64_t offset, uint64_t size) {
+    return offset <= PROTO_SIZE_MAX && size <= PROTO_SIZE_MAX && offset + size <= PROTO_SIZE_MAX;
+}
+
+/* No control characters: neither the ASCII ones nor U+0080…U+009F. That the rest is UTF-8 the unit tests tell. */
+static bool is_text(const char *text, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        uint8_t c = (uint8_t)text[i];
+        if (c < ' ' || c == 0x7f || c >= 0xf5 || c == 0xc0 || c == 0xc1)
+            return false;
+        if (c == 0xc2 && (i + 1 == size || (uint8_t)text[i + 1] < 0xa0))
+            return false;
+    }
+    return true;
+}
+
+static void check_pools(const struct proto_pools *pools) {
+    MUST(pools->count <= PROTO_POOLS_MAX);
+    for (uint32_t i = 0; i < pools->count; i++) {
+        const struct proto_pool *pool = &pools->pools[i];
+        MUST(pool->id != 0);
+        MUST(pool->kind == PROTO_POOL_DEVICE || pool->kind == PROTO_POOL_HOST);
+        MUST((pool->device >= 0) == (pool->kind == PROTO_POOL_DEVICE) && pool->device >= -1);
+        MUST(pool->numa_node >= -1);
+        MUST(pool->kind == PROTO_POOL_DEVICE || is_zero(pool->uuid, sizeof pool->uuid));
+        MUST(memchr(pool->name, '\0', sizeof pool->name) != NULL && is_text(pool->name, strlen(pool->name)));
+        MUST(is_zero(pool->name + strlen(pool->name), sizeof pool->name - strlen(pool->name)));
+    }
+}
+
+static void check_block(uint64_t offset, uint64_t size, uint64_t capacity) {
+    MUST(size > 0 && size <= capacity && is_range(offset, capacity));
+    MUST(offset % 512 == 0 && capacity % 512 == 0);
+}
+
+static void check_lease(const struct proto_lease *lease) {
+    const struct proto_segment *description = &lease->description;
+
+    MUST(lease->segment != 0 && lease->pool != 0 && lease->reserved == 0);
+    check_block(lease->offset_bytes, lease->size_bytes, lease->capacity_bytes);
+    if (description->kind == 0) {
+        MUST(is_zero(description, sizeof *description));
+        return;
+    }
+    MUST(description->kind == PROTO_SEGMENT_LEGACY_IPC || description->kind == PROTO_SEGMENT_MEMFD);
+    MUST(description->id == lease->segment && description->pool == lease->pool);
+    MUST(description->size_bytes > 0 && description->size_bytes % (UINT64_C(2) << 20) == 0);
+    MUST(lease->offset_bytes + lease->capacity_bytes <= description->size_bytes);
+    MUST(description->kind != PROTO_SEGMENT_MEMFD || is_zero(description->handle, sizeof description->handle));
+}
+
+static void check_part(const struct proto_release *part, bool is_split) {
+    MUST(is_range(part->offset_bytes, part->size_bytes));
+    MUST(part->offset_bytes % 512 == 0 && part->size_bytes % 512 == 0);
+    MUST(part->size_bytes != 0 || (part->offset_bytes == 0 && !is_split));
+    MUST(part->fence <= PROTO_PAGE_FENCES && (part->fence != 0 || part->fence_value == 0));
+    MUST(part->reserved == 0 && (!is_split || part->fence == 0));
+}
+
+static void check_body(const struct proto_message *message) {
+    switch (message->header.operation) {
+    case PROTO_HELLO:
+        MUST(message->hello.magic == PROTO_MAGIC && message->hello.reserved == 0);
+        MUST(message->hello.version_min != 0 && message->hello.version_min <= message->hello.version_max);
+        MUST((message->hello.flags & ~PROTO_HELLO_FLAGS) == 0);
+        return;
+    case PROTO_HELLO_REPLY:
+        MUST(message->hello_reply.magic == PROTO_MAGIC);
+        MUST(message->hello_reply.version == 1 && message->hello_reply.gpu <= PROTO_GPU_SIM);
+        return;
+    case PROTO_POOLS:
+        check_pools(&message->pools);
+        return;
+    case PROTO_ACQUIRE:
+        MUST(message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX);
+        MUST(message->acquire.reserved == 0);
+        return;
+    case PROTO_RELEASE:
+    case PROTO_SPLIT:
+        check_part(&message->release, message->header.operation == PROTO_SPLIT);
+        return;
+    case PROTO_SHARE:
+        MUST(message->share.size_bytes <= PROTO_SIZE_MAX);
+        return;
+    case PROTO_OPENED:
+        MUST(message->opened.segment != 0);
+        return;
+    case PROTO_LEASE:
+        check_lease(&message->lease);
+        return;
+    case PROTO_INFO:
+        check_block(message->info.offset_bytes, message->info.size_bytes, message->info.capacity_bytes);
+        MUST(message->info.segment != 0 && message->info.pool != 0 && message->info.holders > 0);
+        MUST(message->info.shared <= 1 && message->info.reserved == 0);
+        return;
+    case PROTO_PAGE:
+        MUST(message->page.size_bytes == PROTO_PAGE_BYTES && message->page.reserved == 0);
+        return;
+    case PROTO_ERROR:
+        MUST(message->failure.error >= 1 && message->failure.error <= PROTO_E_MAX);
+        MUST(message->failure.text_length <= PROTO_TEXT_MAX);
+        MUST(strlen(message->failure.text) == message->failure.text_length);
+        MUST(is_text(message->failure.text, message->failure.text_length));
+        return;
+    default: /* bodies in which everything is allowed, and none */
+        return;
+    }
+}
+
+static void check_message(const struct proto_message *message, enum proto_sender sender) {
+    unsigned operation = message->header.operation;
+    bool one_way = operation == PROTO_OPENED, either = operation == PROTO_RELEASE || operation == PROTO_ERROR;
+
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_MERGE
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_PAGE);
+    MUST(message->header.reserved == 0);
+    MUST(either || (message->header.request == 0) == one_way);
+    MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);
+    check_body(message);
+
+    unsigned fds = proto_message_fds(message);
+    bool may_have = operation == PROTO_LEASE || operation == PROTO_HELLO_REPLY || operation == PROTO_PAGE;
+    MUST(fds <= 1 && (fds == 0 || may_have));
+}
+
+static bool try(enum proto_sender sender, const uint8_t *packet, size_t size) {
+    /* On the heap: a write beyond what belongs to it would otherwise go into this frame. */
+    struct proto_message *message = malloc(sizeof *message);
+    uint8_t *encoded = malloc(PROTO_PACKET_MAX);
+    const char *reason = NULL;
+
+    MUST(message != NULL && encoded != NULL);
+    memset(message, 0xa5, sizeof *message);
+    int r = proto_decode(sender, packet, size, message, &reason);
+    if (r == 0) {
+        MUST(message->header.length == size && size <= PROTO_PACKET_MAX);
+        check_message(message, sender);
+        MUST(proto_encode(message, encoded) == size && memcmp(encoded, packet, size) == 0);
+    } else {
+        MUST(r == -EBADMSG && reason != NULL);
+    }
+    free(encoded);
+    free(message);
+    return r == 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size == 0)
+        return 0;
+    unsigned flags = data[0];
+    size--;
+    uint8_t *packet = malloc(size > 0 ? size : 1);
+    MUST(packet != NULL);
+    memcpy(packet, data + 1, size);
+    if ((flags & FLAG_RIGHT_LENGTH) != 0 && size >= sizeof(struct proto_header)) {
+        uint32_t length = (uint32_t)size;
+        memcpy(packet + offsetof(struct proto_header, length), &length, sizeof length);
+    }
+    bool from_client = try(PROTO_FROM_CLIENT, packet, size), from_daemon = try(PROTO_FROM_DAEMON, packet, size);
+    MUST(!from_client || !from_daemon);
+    free(packet);
+    return 0;
+}

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes first inputs for the fuzz targets, made of real encodings: seeds.py DIRECTORY, which gets a directory for each
+target. What the corpora in the tree began with; to be merged into them with the target's -merge=1 when the wire format,
+the commands or the configuration get something new (see docs/fuzzing.md)."""
+
+import pathlib
+import struct
+import sys
+
+MIB = 1 << 20
+MAGIC = 0x4C505047
+
+
+def packet(operation, request, body=b""):
+    return struct.pack("<HHIQ", operation, 0, 16 + len(body), request) + body
+
+
+def pool(number, kind):
+    name = b"NVIDIA H200" if kind == 1 else b"host memory, node 0"
+    uuid = bytes(range(16)) if kind == 1 else bytes(16)
+    device = 0 if kind == 1 else -1
+    return struct.pack("<IIii16s6Q64s", number, kind, device, 0, uuid, 1 << 30, 64 * MIB, MIB, MIB, 0, MIB, name)
+
+
+def release(lease, generation, offset=0, size=0, fence=0, value=0):
+    return struct.pack("<4QIIQ", lease, generation, offset, size, fence, 0, value)
+
+
+def lease(kind):
+    handle = bytes(range(64)) if kind == 1 else bytes(64)
+    segment = struct.pack("<QQII64s", 9, 2 * MIB, 1, kind, handle) if kind else bytes(88)
+    return struct.pack("<6QII", 1, 2, 9, 512, 1000, 1024, 1, 0) + segment
+
+
+def frames():
+    text = "the pool has no room: €".encode()
+    yield packet(1, 1, struct.pack("<IHHII", MAGIC, 1, 1, 1, 0))
+    yield packet(2, 2)
+    yield packet(3, 3, struct.pack("<IIQQ", 1, 0, MIB, 2**64 - 1))
+    for operation, request in ((4, 4), (4, 0), (10, 5)):
+        yield packet(operation, request, release(1, 2, 512, 1024))
+    yield packet(4, 4, release(1, 2))
+    yield packet(4, 4, release(1, 2, fence=512, value=7))
+    yield packet(5, 5, struct.pack("<QQQ", 1, 2, 1000))
+    yield packet(6, 6, bytes(range(32)))
+    yield packet(7, 7, struct.pack("<QQ", 1, 2))
+    yield packet(8, 0, struct.pack("<Q", 9))
+    yield packet(9, 9)
+    yield packet(11, 11)
+    yield packet(12, 12, struct.pack("<4Q", 1, 2, 3, 4))
+    yield packet(64, 1, struct.pack("<IHHQII", MAGIC, 1, 2, 3, 4, 1))
+    yield packet(65, 2, struct.pack("<II", 0, 0))
+    yield packet(65, 2, struct.pack("<II", 2, 0) + pool(1, 1) + pool(2, 2))
+    for kind in (0, 1, 2):
+        yield packet(66, 3, lease(kind))
+    yield packet(67, 4)
+    yield packet(68, 5, bytes(range(32)))
+    yield packet(69, 6, struct.pack("<4Q4I", 9, 512, 1000, 1024, 1, 2, 1, 0))
+    yield packet(70, 7, struct.pack("<II", 5, len(text)) + text)
+    yield packet(70, 0, struct.pack("<II", 11, 0))
+    yield packet(71, 8, struct.pack("<II", 65536, 0))
+
+
+def configurations():
+    yield "# nothing\n\n[daemon]\n"
+    yield (
+        "[daemon]\nsocket = /run/gpupool/gpupool.sock\nadmin_socket = /run/gpupool/admin.sock\ngpu = auto\nsim_gpus = 2\n"
+        "sim_memory = 8GiB\nsessions_limit = 1024\nsession_leases_limit = 65536\nlog_level = info\n"
+    )
+    yield "[device]\nlimit = 90%\nstep = 512MiB\nreserve = 0\nlow_water = 256MiB\nenabled = yes\n"
+    yield "[host]\nlimit=50%\nstep=64MiB\nreserve=1GiB\nlow_water=0\nhuge_pages=auto\nenabled=no\n"
+    yield "[device 0]\nlimit = 1TiB ; a comment\n[device 0]\nstep = 2MiB\n"
+    yield "[device GPU-01234567-89ab-cdef-0123-456789abcdef]\nlimit = 10%\n[host 1]\nhuge_pages = require\n"
+    yield "\ufeff[daemon]\nlog_level: debug\n"
+    yield "[daemon]\nsocket =\n  /run/a\n"
+    yield "socket = /run/a\n"
+    yield "[daemon]\n; " + 300 * "x" + "\nlog_level = error\n"
+    yield "[daemon]\nsocket = /" + 300 * "x" + "\n"
+    yield "[daemon\nnothing\n"
+
+
+def lines():
+    yield '{"command":"ping"}\n{"command":"stats"}\n{"command":"pools"}\n{"command":"sessions"}\n'
+    yield '{"command":"trim"}\n{"command":"trim","pool":1}\n{"command":"trim","pool":7}\n'
+    yield '{"command":"stats","pool":1}\n{"command":"nothing"}\n{"command":1}\n{"pool":1}\n[]\n{}\n\n'
+    yield '{"command":"st\\u0061ts"}\n{"command":"trim","pool":01}\n{"command":"trim","pool":1e400}\n'
+    yield '{"command":"ping","command":"ping"}\n{"Command":"ping"}\n{"command":"ping"} x\n{"command":"ping\\u0000"}\n'
+    yield '{"command":"trim","pool":9007199254740993}\n{"command":"trim","pool":-1}\n{"command":"trim","pool":1.5}\n'
+    yield '{"a":[[[[[[1]]]]]]}\n \t{ "command" :\t"ping" }\r\n'
+    yield b'{"command":"\xff"}\n{"command":"\xed\xa0\x80"}\n{"comm\x01and":"ping"}\n'
+
+
+def write(directory, inputs, prefix=b""):
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, content in enumerate(inputs):
+        content = content.encode() if isinstance(content, str) else content
+        (directory / f"seed-{number:03}").write_bytes(prefix + content)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    write(root / "frames", frames(), prefix=b"\1")
+    write(root / "configuration", configurations())
+    write(root / "admin_json", lines())
+
+
+if __name__ == "__main__":
+    main()
