@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold between steps. The model's sums are computed anew each time. */
+#include "tests/sim/world.h"
+
+/* Every byte is accounted for: reserved = leased + fenced + quarantined + retiring + free, each as the model
+ * has it. */
+static void check_sums(struct world *world) {
+    uint64_t leased[SIM_POOLS] = {0}, fenced[SIM_POOLS] = {0}, quarantined[SIM_POOLS] = {0},
+             reserved[SIM_POOLS] = {0}, retiring[SIM_POOLS] = {0}, free_bytes[SIM_POOLS] = {0},
+             waiters[SIM_POOLS] = {0};
+
+    for (unsigned b = 0; b < world->blocks_end; b++) {
+        const struct model_block *block = &world->blocks[b];
+        unsigned p = world->segments[block->segment].pool;
+        if (block->live > 0)
+            leased[p] += block->held;
+        else if (block->lost > 0)
+            quarantined[p] += block->held;
+        else if (block->fenced > 0)
+            fenced[p] += block->held;
+    }
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
+        const struct model_segment *segment = &world->segments[g];
+        if (segment->segment == NULL)
+            continue;
+        reserved[segment->pool] += segment->size;
+        retiring[segment->pool] += segment->retiring ? segment->size : 0;
+        free_bytes[segment->pool] += segment->retiring ? 0 : segment->size - segment->taken;
+    }
+    for (unsigned r = 0; r < SIM_REQUESTS; r++)
+        if (world->requests[r].used && !world->requests[r].answered)
+            waiters[world->requests[r].pool]++;
+    for (unsigned p = 0; p < world->n_pools; p++) {
+        const struct pool *pool = world->pools[p].pool;
+        must(pool->leased_bytes == leased[p], "leased bytes are counted wrong");
+        must(pool->quarantined_bytes == quarantined[p], "bytes in quarantine are counted wrong");
+        must(pool->fenced_bytes == fenced[p], "bytes behind fences are counted wrong");
+        must(pool->reserved_bytes == reserved[p], "reserved bytes are counted wrong");
+        must(pool->n_waiters == waiters[p], "those who wait are counted wrong");
+        must(pool->growing_bytes == world->pools[p].growing || pool->grow_decided, "a growth is lost");
+        must(fenced[p] == 0 || waiters[p] == 0 ||
+                 core_next_tick_ns(world->core) <= world->now_ns + FENCE_INTERVAL_NS,
+             "somebody waits, and nobody will look at the fences");
+        if (!list_is_empty(&world->core->retiring)) /* not yet seen by the shell */
+            continue;
+        must(pool->retiring_bytes == retiring[p], "bytes on their way back to the driver are counted wrong");
+        must(pool_free_bytes(pool) == free_bytes[p], "free bytes are counted wrong");
+    }
+}
+
+/* The largest piece of a segment that nobody has. */
+static uint64_t largest_gap(const struct world *world, const struct model_segment *segment) {
+    uint64_t largest = 0, gap = 0;
+    for (uint64_t g = 0; g < segment->size / world->grain; g++) {
+        gap = segment->owners[g] == 0 ? gap + 1 : 0;
+        largest = gap > largest ? gap : largest;
+    }
+    return largest * world->grain;
+}
+
+/* Whether a live session that wants to be asked holds something of the pool. */
+static bool somebody_can_be_asked(const struct world *world, unsigned p) {
+    for (unsigned l = 0; l < world->leases_end; l++) {
+        const struct model_lease *lease = &world->leases[l];
+        if (lease->used && !lease->fenced && world->sessions[lease->session].wants &&
+            !world->sessions[lease->session].lost &&
+            world->segments[world->blocks[lease->block].segment].pool == p)
+            return true;
+    }
+    return false;
+}
+
+/* Nobody waits for what could be done now: no free range of the own tenant that surely fits, no segment
+ * without a tenant, no growth that would help, no idle segments that are enough for the first in line. And
+ * where nothing of that helps the first, those who hold the memory and want to be asked will be. */
+static void check_line(struct world *world, unsigned p) {
+    const struct pool *pool = world->pools[p].pool;
+    uint64_t room = pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
+    uint64_t idle = 0, largest_unassigned = 0, largest[SIM_TENANTS] = {0};
+    const struct model_request *first = NULL;
+
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
+        const struct model_segment *segment = &world->segments[g];
+        if (segment->segment == NULL || segment->pool != p || segment->retiring)
+            continue;
+        if (segment->taken == 0 && segment->mappers == 0)
+            idle += segment->size;
+        if (segment->tenant == 0) {
+            largest_unassigned = segment->size > largest_unassigned ? segment->size : largest_unassigned;
+            continue;
+        }
+        uint64_t gap = segment->size - segment->taken, *known = &largest[segment->tenant - 1];
+        if (gap > *known && (gap = largest_gap(world, segment)) > *known)
+            *known = gap;
+    }
+    bool may_grow = pool->state == POOL_READY && pool->growing_bytes == 0 && pool->retiring_bytes == 0 &&
+                    pool->grow_retry_ns <= world->now_ns;
+    for (unsigned r = 0; r < SIM_REQUESTS; r++) {
+        const struct model_request *request = &world->requests[r];
+        if (!request->used || request->answered || request->pool != p)
+            continue;
+        must(request->size > largest_unassigned, "a request waits, and a segment without a tenant would do");
+        must(request->size <= pool->limit_bytes, "a request waits that can never be served");
+        must(!may_grow || round_up(request->size, SEGMENT_GRANULE) > room,
+             "a request waits, and the pool could grow");
+        /* A search that finds many ranges nearly fit may give up, but never where one is larger by a class.
+         */
+        must(pool->returned || largest[world->sessions[request->session].tenant] <
+                                   request->size + request->size / 16 + 2 * (uint64_t)HEAP_GRANULE,
+             "a request waits, and its tenant has room");
+        if (first == NULL || request->id < first->id)
+            first = request;
+    }
+    if (first == NULL)
+        return;
+    uint64_t need = round_up(first->size, SEGMENT_GRANULE);
+    must(!may_grow || need > room + idle,
+         "the first in line waits, and idle segments could be retired for it");
+    bool stuck = pool->state == POOL_READY &&
+                 (pool->grow_retry_ns > world->now_ns || need > room + idle + pool->retiring_bytes);
+    must(!stuck || core_next_tick_ns(world->core) <= world->now_ns + RECLAIM_INTERVAL_NS ||
+             !somebody_can_be_asked(world, p),
+         "the first in line waits, and nobody will be asked for what it keeps idle");
+    must(pool->reclaim_ns <= world->now_ns + RECLAIM_INTERVAL_NS, "sessions are asked too late");
+}
+
+void check_all(struct world *world) {
+    check_sums(world);
+    for (unsigned p = 0; p < world->n_pools; p++)
+        if (world->pools[p].pool->n_waiters > 0 && list_is_empty(&world->core->retiring))
+            check_line(world, p);
+}

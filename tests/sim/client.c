@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What clients ask for, and what the core has to say to it. */
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+/* Nobody hears of the refusal of a one-way release, which may therefore leave more leases than the limit. A
+ * session of the simulation makes so many of them at most. */
+#define LEASES_ONE_WAY_MAX 36u
+
+static bool is_full(const struct world *world, unsigned s) {
+    return world->sessions[s].leases - model_arrived(world, s) >= world->core->session_leases_limit;
+}
+
+/* Puts a release behind a fence. Returns whether it has to wait. */
+static bool add_fence(struct world *world, unsigned s, struct proto_release *release) {
+    struct model_session *session = &world->sessions[s];
+    uint32_t word = (uint32_t)random_below(world, SIM_WORDS);
+
+    release->fence = word + 1;
+    release->fence_value = session->written[word] + random_below(world, 3);
+    if (one_in(world, 8))
+        release->fence_value -= random_below(world, 6); /* it was overtaken */
+    else
+        session->written[word] = release->fence_value;
+    return session->page != NULL && !model_is_ready(world, s, word, release->fence_value);
+}
+
+/* A number of grains, of which a few bytes need not be asked for. */
+static uint64_t random_size(struct world *world) {
+    uint64_t bytes;
+    switch (random_below(world, 8)) {
+    case 0:
+        bytes = 1 + random_below(world, 8 * MIB);
+        break;
+    case 1:
+        bytes = world->limit_max / 4 + random_below(world, world->limit_max);
+        break;
+    case 2:
+        bytes = SEGMENT_GRANULE * (1 + random_below(world, 4));
+        break;
+    case 3:
+    case 4:
+        bytes = 1 + random_below(world, MIB);
+        break;
+    default:
+        bytes = 1 + random_below(world, 8 * world->grain);
+    }
+    return round_up(bytes, world->grain) - (one_in(world, 2) ? 0 : random_below(world, HEAP_GRANULE));
+}
+
+void step_acquire(struct world *world) {
+    static const uint64_t timeouts_ns[] = {0, 0, 50 * NS_PER_MS, 3 * NS_PER_S, NS_FOREVER};
+    unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools), r = 0;
+
+    if (s == SIM_SESSIONS)
+        return;
+    while (r < SIM_REQUESTS && world->requests[r].used)
+        r++;
+    if (r == SIM_REQUESTS)
+        return;
+    uint64_t timeout_ns = timeouts_ns[random_below(world, sizeof timeouts_ns / sizeof *timeouts_ns)];
+    world->requests[r] = (struct model_request){.id = ++world->next_request,
+                                                .session = s,
+                                                .pool = p,
+                                                .size = random_size(world),
+                                                .asked_ns = world->now_ns,
+                                                .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
+                                                .used = true};
+    const struct proto_acquire acquire = {
+        .pool = p + 1, .size_bytes = world->requests[r].size, .timeout_ns = timeout_ns};
+    int error = core_acquire(world->sessions[s].session, world->requests[r].id, &acquire, world->now_ns);
+    must(error == 0, "a request is not taken");
+    model_see(world);
+    must(timeout_ns != 0 || world->requests[r].answered, "a request that does not wait is left waiting");
+}
+
+void step_release(struct world *world) {
+    unsigned l = pick_lease(world);
+    if (l == SIM_LEASES)
+        return;
+    struct proto_release release = {world->leases[l].id, world->leases[l].generation, 0, 0};
+    unsigned s = world->leases[l].session;
+    struct session *session = world->sessions[s].session;
+    bool fenced = one_in(world, 2), waits = fenced && add_fence(world, s, &release);
+
+    int r = core_release(session, &release, world->now_ns);
+    if (fenced && world->sessions[s].page == NULL) {
+        must(r == PROTO_E_INVALID, "a session without a page has fences");
+        return;
+    }
+    must(r == 0, "a release is refused");
+    if (waits)
+        model_fence_lease(world, l, release.fence - 1, release.fence_value);
+    else
+        model_remove_lease(world, l);
+    must(core_release(session, &release, world->now_ns) == PROTO_E_STALE, "a lease is released twice");
+}
+
+/* A random part of a lease, which may or may not be one that can be disposed of alone. Returns what the core
+ * has to say to that: 0, INVALID or SHARED. */
+static int random_part(struct world *world, unsigned l, struct proto_release *ret_part) {
+    unsigned b = world->leases[l].block;
+    const struct model_block *block = &world->blocks[b];
+    const struct model_segment *where = &world->segments[block->segment];
+    uint64_t grains = block->capacity / world->grain, start = random_below(world, grains + 1);
+    uint64_t count = 1 + random_below(world, grains - (start < grains ? start : 0) + one_in(world, 8));
+
+    if (one_in(world, 3))
+        start = grains > count ? grains - count : 0; /* a tail, as shrinking does */
+    *ret_part = (struct proto_release){world->leases[l].id, world->leases[l].generation, start * world->grain,
+                                       count * world->grain};
+    bool held = start + count <= grains;
+    for (uint64_t g = 0; held && g < count; g++)
+        held = where->owners[block->offset / world->grain + start + g] == b + 1;
+    return block->shared || block->live + block->fenced + block->lost > 1 ? PROTO_E_SHARED
+           : held                                                         ? 0
+                                                                          : PROTO_E_INVALID;
+}
+
+/* The part has left the lease: for nobody (0) or for another block (plus one). */
+static void model_cut(struct world *world, unsigned l, const struct proto_release *part, unsigned to) {
+    unsigned b = world->leases[l].block;
+    struct model_block *block = &world->blocks[b];
+    const struct model_segment *where = &world->segments[block->segment];
+
+    model_set_owner(world, block->segment, block->offset + part->offset_bytes, part->size_bytes, b + 1, to);
+    block->held -= part->size_bytes;
+    if (block->held == 0) {
+        model_remove_lease(world, l);
+        return;
+    }
+    while (where->owners[(block->offset + block->capacity) / world->grain - 1] != b + 1)
+        block->capacity -= world->grain;
+    if (block->size > block->capacity)
+        block->size = block->capacity;
+}
+
+/* The part has become a block with a lease of its own. Returns the latter. */
+static unsigned model_split(struct world *world, unsigned l, const struct proto_release *part,
+                            const struct lease *lease) {
+    const struct model_block old = world->blocks[world->leases[l].block];
+    unsigned s = world->leases[l].session;
+    unsigned b = model_new_block(world, &(struct model_block){.segment = old.segment,
+                                                              .offset = old.offset + part->offset_bytes,
+                                                              .size = part->size_bytes,
+                                                              .capacity = part->size_bytes,
+                                                              .held = part->size_bytes});
+    unsigned added = model_add_lease(world, s, b, lease);
+    model_cut(world, l, part, b + 1);
+    return added;
+}
+
+/* The lease that the core has under a generation. */
+static const struct lease *find_lease(struct world *world, uint64_t generation) {
+    const struct lease_table *table = &world->core->leases;
+    uint32_t slot = 0;
+    while (slot < table->capacity &&
+           (table->slots[slot] == NULL || table->slots[slot]->generation != generation))
+        slot++;
+    must(slot < table->capacity, "a part has not become a lease");
+    return table->slots[slot];
+}
+
+/* A part behind a fence that is not ready becomes a lease and a block of its own, if there is a rest. */
+static void release_part_later(struct world *world, unsigned l, const struct proto_release *part,
+                               int expected) {
+    unsigned s = world->leases[l].session;
+    bool all = expected == 0 && part->size_bytes == world->blocks[world->leases[l].block].held;
+    uint64_t generation = world->core->leases.next_generation + 1;
+
+    bool one_way = one_in(world, 8) && world->sessions[s].leases < LEASES_ONE_WAY_MAX;
+    if (!all && is_full(world, s) && !one_way)
+        expected = PROTO_E_LIMIT;
+    int r = (one_way ? core_release_one_way : core_release)(world->sessions[s].session, part, world->now_ns);
+    must(r == expected, "the release of a part gets another answer than is right");
+    if (expected != 0)
+        return;
+    world->tally->parts++;
+    if (!all) {
+        model_see_arrivals(world);
+        l = model_split(world, l, part, find_lease(world, generation));
+    }
+    model_fence_lease(world, l, part->fence - 1, part->fence_value);
+}
+
+void step_release_part(struct world *world) {
+    struct proto_release part;
+    unsigned l = pick_lease(world);
+    if (l == SIM_LEASES)
+        return;
+    int expected = random_part(world, l, &part);
+    unsigned s = world->leases[l].session;
+    if (world->sessions[s].page != NULL && one_in(world, 2) && add_fence(world, s, &part)) {
+        release_part_later(world, l, &part, expected);
+        return;
+    }
+    int r = core_release(world->sessions[s].session, &part, world->now_ns);
+    must(r == expected, "the release of a part gets another answer than is right");
+    if (expected != 0)
+        return;
+    world->tally->parts++;
+    model_cut(world, l, &part, 0);
+}
+
+void step_split(struct world *world) {
+    struct proto_release part;
+    struct lease *lease = NULL;
+    unsigned l = pick_lease(world);
+    if (l == SIM_LEASES)
+        return;
+    unsigned s = world->leases[l].session;
+    const struct model_block old = world->blocks[world->leases[l].block];
+    int expected = random_part(world, l, &part);
+    if (is_full(world, s))
+        expected = PROTO_E_LIMIT;
+    int r = core_split(world->sessions[s].session, &part, &lease);
+    must(r == expected, "a split gets another answer than is right");
+    must((r == 0) == (lease != NULL), "a split that was refused gives a lease");
+    if (r != 0)
+        return;
+    model_see_arrivals(world);
+    model_split(world, l, &part, lease);
+    const struct proto_lease wire = model_describe(world, s, lease);
+    must(wire.segment == world->segments[old.segment].id && wire.description.id == 0,
+         "a split's segment is another");
+    must(wire.offset_bytes == old.offset + part.offset_bytes && wire.size_bytes == part.size_bytes &&
+             wire.capacity_bytes == part.size_bytes,
+         "a split is another part than was asked");
+    world->tally->splits++;
+}
+
+/* Another lease of the same session, mostly of the same segment; SIM_LEASES when there is none. */
+static unsigned pick_other(struct world *world, unsigned l) {
+    const struct model_block *block = &world->blocks[world->leases[l].block];
+    unsigned start = (unsigned)random_below(world, world->leases_end);
+    for (unsigned i = 0; i < world->leases_end; i++) {
+        unsigned c = (start + i) % world->leases_end;
+        const struct model_lease *lease = &world->leases[c];
+        if (lease->used && lease->session == world->leases[l].session && !lease->fenced &&
+            !lease->unanswered &&
+            (world->blocks[lease->block].segment == block->segment || one_in(world, 16)))
+            return c;
+    }
+    return SIM_LEASES;
+}
+
+static bool has_others(const struct model_block *block) {
+    return block->shared || block->live + block->fenced + block->lost > 1;
+}
+
+/* What is merged is a block that has the ranges of both. */
+void step_merge(struct world *world) {
+    unsigned l = pick_lease(world);
+    unsigned k = l == SIM_LEASES ? SIM_LEASES : pick_other(world, l);
+    if (k == SIM_LEASES)
+        return;
+    struct session *session = world->sessions[world->leases[l].session].session;
+    struct model_block *block = &world->blocks[world->leases[l].block],
+                       *from = &world->blocks[world->leases[k].block];
+    int expected = 0;
+    if (has_others(block) || has_others(from))
+        expected = PROTO_E_SHARED;
+    else if (l == k || from->segment != block->segment || from->offset < block->offset)
+        expected = PROTO_E_INVALID;
+    const struct proto_merge merge = {world->leases[l].id, world->leases[l].generation, world->leases[k].id,
+                                      world->leases[k].generation};
+    int r = core_merge(session, &merge);
+    must(r == expected, "a merge gets another answer than is right");
+    if (r != 0)
+        return;
+    struct model_segment *where = &world->segments[block->segment];
+    uint64_t end = block->offset + block->capacity, from_end = from->offset + from->capacity;
+    for (uint64_t g = from->offset / world->grain; g < from_end / world->grain; g++)
+        if (where->owners[g] == world->leases[k].block + 1)
+            where->owners[g] = (uint16_t)(world->leases[l].block + 1);
+    block->held += from->held;
+    block->capacity = block->size = (end > from_end ? end : from_end) - block->offset;
+    model_remove_lease(world, k);
+    must(core_merge(session, &merge) == PROTO_E_STALE, "a lease is merged twice");
+    world->tally->merges++;
+}
+
+/* Names that are gone, not this session's, or guessed before their answer. */
+void step_misuse(struct world *world) {
+    unsigned s = pick_session(world, false);
+    struct proto_info info;
+    if (s == SIM_SESSIONS)
+        return;
+    struct session *session = world->sessions[s].session;
+    const struct proto_lease_name *old = &world->old_names[random_below(world, SIM_OLD_NAMES)];
+    const struct proto_release stale = {old->lease, old->generation, 0, 0};
+    must(core_release(session, &stale, world->now_ns) == PROTO_E_STALE, "a lease that is gone is released");
+    must(core_query(session, old, &info) == PROTO_E_STALE, "a lease that is gone is known");
+    if (world->leases_end == 0)
+        return;
+    const struct model_lease *lease = &world->leases[random_below(world, world->leases_end)];
+    if (!lease->used || (lease->session == s && !lease->unanswered))
+        return;
+    const struct proto_release foreign = {lease->id, lease->generation, 0, 0};
+    must(core_release(session, &foreign, world->now_ns) == PROTO_E_STALE,
+         "a lease is released by a session that does not have it");
+}
+
+void step_query(struct world *world) {
+    unsigned l = pick_lease(world);
+    struct proto_info info;
+    if (l == SIM_LEASES)
+        return;
+    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
+    const struct model_block *block = &world->blocks[world->leases[l].block];
+    int r = core_query(world->sessions[world->leases[l].session].session, &name, &info);
+    must(r == 0, "a lease is not known");
+    must(info.segment == world->segments[block->segment].id && info.offset_bytes == block->offset &&
+             info.size_bytes == block->size && info.capacity_bytes == block->capacity &&
+             info.holders == block->live + block->lost && info.shared == block->shared,
+         "a lease is described as another");
+}
+
+void step_share(struct world *world) {
+    unsigned l = pick_lease(world);
+    if (l == SIM_LEASES)
+        return;
+    struct model_block *block = &world->blocks[world->leases[l].block];
+    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
+    const struct proto_token fresh = token_make(++world->next_token);
+    struct proto_token token;
+    int r = core_share(world->sessions[world->leases[l].session].session, &name, 0, &fresh, &token);
+    must(r == 0, "a lease cannot be shared");
+    if (!block->shared)
+        block->token = world->next_token;
+    block->shared = true;
+    const struct proto_token expected = token_make(block->token);
+    must(memcmp(&token, &expected, sizeof token) == 0, "a block has another token than it was given");
+    world->tokens[random_below(world, SIM_TOKENS)] = block->token;
+    world->tally->shares++;
+}
+
+/* Of a block that lives, or of one that may be gone. */
+static uint64_t pick_token(struct world *world) {
+    unsigned start = world->blocks_end > 0 ? (unsigned)random_below(world, world->blocks_end) : 0;
+    for (unsigned i = 0; i < world->blocks_end && !one_in(world, 32); i++) {
+        const struct model_block *block = &world->blocks[(start + i) % world->blocks_end];
+        if (block->live > 0 && block->shared)
+            return block->token;
+    }
+    return world->tokens[random_below(world, SIM_TOKENS)];
+}
+
+void step_attach(struct world *world) {
+    unsigned s = pick_session(world, false), b = 0;
+    uint64_t number = pick_token(world);
+    const struct proto_token token = token_make(number);
+    struct lease *lease = NULL;
+    if (s == SIM_SESSIONS)
+        return;
+    while (b < world->blocks_end &&
+           !(world->blocks[b].live > 0 && world->blocks[b].shared && world->blocks[b].token == number))
+        b++;
+    int expected = 0;
+    if (b == world->blocks_end ||
+        world->segments[world->blocks[b].segment].tenant != world->sessions[s].tenant + 1)
+        expected = PROTO_E_NO_TOKEN;
+    else if (is_full(world, s))
+        expected = PROTO_E_LIMIT;
+    int r = core_attach(world->sessions[s].session, &token, &lease);
+    must(r != 0 || expected != PROTO_E_NO_TOKEN, "a session attaches to what it may not know");
+    must(r == expected, "an attachment gets another answer than is right");
+    must((r == 0) == (lease != NULL), "an attachment that was refused gives a lease");
+    if (r != 0)
+        return;
+    model_see_arrivals(world);
+    model_add_lease(world, s, b, lease);
+    const struct proto_lease wire = model_describe(world, s, lease);
+    must(wire.segment == world->segments[world->blocks[b].segment].id &&
+             wire.offset_bytes == world->blocks[b].offset && wire.capacity_bytes == world->blocks[b].capacity,
+         "an attachment is to another block");
+    world->tally->attaches++;
+}
+
+/* Streams get on: to where they are to write, or not so far. One of the words is never written. A dead
+ * process's streams too, while its work goes on. */
+void step_streams(struct world *world) {
+    for (unsigned s = 0; s < SIM_SESSIONS; s++) {
+        const struct model_session *session = &world->sessions[s];
+        if (session->session == NULL || session->page == NULL || one_in(world, 2) ||
+            kernel_work_is_over(&world->kernel, session->process, world->now_ns))
+            continue;
+        for (unsigned word = 0; word < SIM_WORDS - 1; word++) {
+            uint64_t now = session->page->fences[word], left = session->written[word] - now;
+            session->page->fences[word] = now + (one_in(world, 3) ? left : random_below(world, left + 1));
+        }
+    }
+}

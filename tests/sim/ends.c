@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How sessions begin, and how they end. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/sim/world.h"
+
+static unsigned pick_process(struct world *world, bool alive) {
+    unsigned start = (unsigned)random_below(world, SIM_PROCESSES);
+    for (unsigned i = 0; i < SIM_PROCESSES; i++) {
+        unsigned p = (start + i) % SIM_PROCESSES;
+        if (world->kernel.processes[p].used && world->kernel.processes[p].alive == alive)
+            return p;
+    }
+    return SIM_PROCESSES;
+}
+
+static void give_page(struct world *world, struct model_session *session) {
+    session->page = calloc(1, sizeof *session->page);
+    must(session->page != NULL, "out of memory");
+    for (unsigned word = 0; word < SIM_WORDS; word++) { /* words go round */
+        session->written[word] = one_in(world, 2) ? 0 : UINT64_MAX - random_below(world, 4);
+        atomic_store_explicit(&session->page->fences[word], session->written[word], memory_order_relaxed);
+    }
+    core_session_set_page(session->session, session->page);
+}
+
+/* Those that have no connection any more end. */
+static void end_idle_processes(struct world *world) {
+    for (unsigned p = 0; p < SIM_PROCESSES; p++)
+        if (world->kernel.processes[p].alive && world->kernel.processes[p].sessions == 0)
+            kernel_kill(&world->kernel, p, world->now_ns, &world->random_state);
+    kernel_clean(&world->kernel, world->now_ns);
+}
+
+void step_open(struct world *world) {
+    struct session *opened = NULL;
+    unsigned s = 0, there = 0;
+
+    for (unsigned i = 0; i < SIM_SESSIONS; i++)
+        there += world->sessions[i].session != NULL;
+    while (s < world->n_sessions && world->sessions[s].session != NULL)
+        s++;
+    if (s == world->n_sessions)
+        return;
+    /* now and then a further connection of a process that has one */
+    unsigned p = one_in(world, 4) ? pick_process(world, true) : SIM_PROCESSES;
+    if (p == SIM_PROCESSES)
+        p = kernel_spawn(&world->kernel, (unsigned)random_below(world, world->n_tenants), world->now_ns,
+                         random64(world));
+    if (p == SIM_PROCESSES) {
+        end_idle_processes(world);
+        return;
+    }
+    struct process *process = &world->kernel.processes[p];
+    struct peer peer = {
+        .pid = process->pid, .uid = SIM_UID + process->tenant, .gid = SIM_UID + process->tenant};
+    snprintf(peer.command, sizeof peer.command, "worker-%d", (int)process->pid);
+    int r = core_session_open(world->core, &peer, world->now_ns, &opened);
+    must(r == (there < world->core->sessions_limit ? 0 : PROTO_E_LIMIT), "sessions are counted otherwise");
+    if (r != 0)
+        return;
+    process->sessions++;
+    struct model_session *session = &world->sessions[s];
+    *session = (struct model_session){
+        .session = opened, .tenant = process->tenant, .process = p, .wants = one_in(world, 2)};
+    if (session->wants)
+        core_session_want_reclaim(opened);
+    if (!one_in(world, 4))
+        give_page(world, session);
+    world->tally->sessions++;
+}
+
+/* The client promises that its streams are idle and its mappings closed. */
+void step_bye(struct world *world) {
+    unsigned s = pick_session(world, false);
+    if (s == SIM_SESSIONS)
+        return;
+    struct session *session = world->sessions[s].session;
+    struct proto_page *page = world->sessions[s].page;
+    model_remove_session(world, s);
+    core_session_close(session, world->now_ns);
+    free(page);
+    world->tally->byes++;
+}
+
+void session_end(struct world *world, unsigned s) {
+    struct model_session *session = &world->sessions[s];
+
+    if (session->segments ==
+        0) { /* it was never told of any memory: there is nothing that it could still touch */
+        struct session *closed = session->session;
+        struct proto_page *page = session->page;
+        model_remove_session(world, s);
+        core_session_close(closed, world->now_ns);
+        free(page);
+        return;
+    }
+    model_lose_session(world, s);
+    core_session_lose(session->session, world->now_ns, "waiting for its process to end");
+}
+
+void step_break(struct world *world) {
+    unsigned s = pick_session(world, false);
+    if (s == SIM_SESSIONS)
+        return;
+    session_end(world, s);
+    world->tally->breaks++;
+}
+
+void step_fork(struct world *world) {
+    unsigned p = pick_process(world, true);
+    if (p == SIM_PROCESSES ||
+        !world->kernel.processes[p].mapped) /* before that it has nothing to hand down */
+        return;
+    world->kernel.processes[p].child = true;
+    world->kernel.processes[p].child_has_socket = one_in(world, 3);
+    world->tally->forks++;
+}
+
+void step_kill(struct world *world) {
+    unsigned p = pick_process(world, true);
+    if (p == SIM_PROCESSES)
+        return;
+    kernel_kill(&world->kernel, p, world->now_ns, &world->random_state);
+    world->tally->kills++;
+}

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference model. A block is what one acquire got, its ranges are the grains that name it as their
+ * owner; a lease is one session's share in it. Nothing here follows a pointer of the core but to take notice
+ * of what the core did by itself (model_see).
+ */
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+/* --- looking things up --- */
+
+unsigned find_segment(struct world *world, uint64_t id) {
+    unsigned g = 0;
+    while (g < SIM_SEGMENTS && !(world->segments[g].segment != NULL && world->segments[g].id == id))
+        g++;
+    must(g < SIM_SEGMENTS, "a segment is named that nobody made, or that is gone");
+    return g;
+}
+
+unsigned pick_session(struct world *world, bool lost) {
+    unsigned start = (unsigned)random_below(world, SIM_SESSIONS);
+    for (unsigned i = 0; i < SIM_SESSIONS; i++) {
+        unsigned s = (start + i) % SIM_SESSIONS;
+        if (world->sessions[s].session != NULL && world->sessions[s].lost == lost)
+            return s;
+    }
+    return SIM_SESSIONS;
+}
+
+static bool can_be_named(const struct model_lease *lease) {
+    return lease->used && !lease->fenced && !lease->unanswered;
+}
+
+unsigned pick_lease(struct world *world) {
+    for (unsigned tries = 0; tries < 4; tries++) {
+        unsigned s = pick_session(world, false);
+        if (s == SIM_SESSIONS || world->sessions[s].leases == world->sessions[s].fenced)
+            continue;
+        unsigned start = (unsigned)random_below(world, world->leases_end);
+        for (unsigned i = 0; i < world->leases_end; i++) {
+            unsigned l = start + i < world->leases_end ? start + i : start + i - world->leases_end;
+            if (world->leases[l].session == s && can_be_named(&world->leases[l]))
+                return l;
+        }
+    }
+    return SIM_LEASES;
+}
+
+struct proto_token token_make(uint64_t number) {
+    struct proto_token token = {{0}};
+    uint64_t mixed = number * UINT64_C(0x9e3779b97f4a7c15); /* neighbours are to lie apart in the tree */
+    memcpy(token.bytes, &mixed, sizeof mixed);
+    memcpy(token.bytes + 8, &number, sizeof number);
+    return token;
+}
+
+/* --- blocks and leases --- */
+
+/* A process that the core is done with may not write there any more when somebody else gets it. */
+static void model_check_cold(struct world *world, const struct model_segment *where, uint64_t grain) {
+    unsigned process = where->hot[grain];
+    if (process == 0)
+        return;
+    must(kernel_work_is_over(&world->kernel, process - 1, world->now_ns),
+         "memory is used again while the GPU work of its last owner's process goes on");
+}
+
+void model_set_owner(struct world *world, unsigned segment, uint64_t offset, uint64_t size, unsigned from,
+                     unsigned to) {
+    struct model_segment *where = &world->segments[segment];
+    must(offset % world->grain == 0 && size % world->grain == 0, "a block is no number of grains");
+    must(offset <= where->size && size <= where->size - offset, "a block goes beyond its segment");
+    for (uint64_t g = offset / world->grain; g < (offset + size) / world->grain; g++) {
+        must(where->owners[g] == from, "a range is lent twice");
+        where->owners[g] = (uint16_t)to;
+        if (from == 0)
+            model_check_cold(world, where, g);
+    }
+    where->taken += to != 0 ? size : 0;
+    where->taken -= from != 0 ? size : 0;
+}
+
+unsigned model_new_block(struct world *world, const struct model_block *block) {
+    unsigned b = 0;
+    while (b < SIM_BLOCKS && world->blocks[b].live + world->blocks[b].fenced + world->blocks[b].lost > 0)
+        b++;
+    must(b < SIM_BLOCKS, "the model has no room for a block");
+    world->blocks[b] = *block;
+    if (b >= world->blocks_end)
+        world->blocks_end = b + 1;
+    return b;
+}
+
+unsigned model_add_lease(struct world *world, unsigned session, unsigned block, const struct lease *lease) {
+    unsigned slot = world->leases_end;
+    for (unsigned l = 0; l < world->leases_end; l++) {
+        must(!world->leases[l].used || world->leases[l].id != lease->id, "two leases have one id");
+        if (!world->leases[l].used && slot == world->leases_end)
+            slot = l;
+    }
+    must(slot < SIM_LEASES, "the model has no room for a lease");
+    must(lease->generation > world->last_generation, "a generation is used again");
+    world->last_generation = lease->generation;
+    world->leases[slot] = (struct model_lease){
+        .id = lease->id, .generation = lease->generation, .session = session, .block = block, .used = true};
+    world->sessions[session].leases++;
+    world->blocks[block].live++;
+    if (slot == world->leases_end)
+        world->leases_end++;
+    return slot;
+}
+
+static void model_block_empty(struct world *world, unsigned b) {
+    struct model_block *block = &world->blocks[b];
+    struct model_segment *where = &world->segments[block->segment];
+    for (uint64_t g = block->offset / world->grain; g < (block->offset + block->capacity) / world->grain; g++)
+        if (where->owners[g] == b + 1) {
+            where->owners[g] = 0;
+            where->taken -= world->grain;
+        }
+    block->held = 0;
+}
+
+/* The core let go of what a lost session had: from now on the kernel has to be of the same opinion. */
+static void model_mark_hot(struct world *world, const struct model_lease *lease) {
+    const struct model_block *block = &world->blocks[lease->block];
+    struct model_segment *where = &world->segments[block->segment];
+    unsigned process = world->sessions[lease->session].process;
+    if (kernel_work_is_over(&world->kernel, process, world->now_ns))
+        return;
+    for (uint64_t g = block->offset / world->grain; g < (block->offset + block->capacity) / world->grain; g++)
+        if (where->owners[g] == lease->block + 1)
+            where->hot[g] = (uint8_t)(process + 1);
+}
+
+void model_remove_lease(struct world *world, unsigned l) {
+    struct model_lease *lease = &world->leases[l];
+    struct model_block *block = &world->blocks[lease->block];
+    struct model_session *session = &world->sessions[lease->session];
+
+    world->old_names[random_below(world, SIM_OLD_NAMES)] =
+        (struct proto_lease_name){lease->id, lease->generation};
+    if (session->lost)
+        block->lost--;
+    else if (lease->fenced)
+        block->fenced--;
+    else
+        block->live--;
+    if (session->lost)
+        model_mark_hot(world, lease);
+    session->fenced -= lease->fenced;
+    session->leases--;
+    lease->used = false;
+    if (block->live + block->fenced + block->lost == 0)
+        model_block_empty(world, lease->block);
+    while (world->leases_end > 0 && !world->leases[world->leases_end - 1].used)
+        world->leases_end--;
+}
+
+struct proto_lease model_describe(struct world *world, unsigned session, struct lease *lease) {
+    struct model_session *to = &world->sessions[session];
+    struct proto_lease wire;
+    bool described;
+
+    core_describe_lease(lease, &wire, &described);
+    unsigned segment = find_segment(world, wire.segment);
+    struct model_segment *where = &world->segments[segment];
+    must(where->tenant == to->tenant + 1, "a session is told of another tenant's segment");
+    must(!where->retiring, "a session is told of a segment that is on its way back to the driver");
+    must(described == !to->seen[segment], "a segment is described twice, or not at all");
+    must(wire.description.id == (described ? wire.segment : 0), "another segment is described");
+    must(wire.description.size_bytes == (described ? where->size : 0), "a description has another size");
+    if (described) {
+        to->seen[segment] = true;
+        to->segments++;
+        where->mappers++;
+        world->kernel.processes[to->process].mapped = true;
+    }
+    return wire;
+}
+
+/* --- sessions --- */
+
+void model_lose_session(struct world *world, unsigned s) {
+    struct model_session *session = &world->sessions[s];
+    for (unsigned l = 0; l < world->leases_end; l++) {
+        struct model_lease *lease = &world->leases[l];
+        if (!lease->used || lease->session != s)
+            continue;
+        struct model_block *block = &world->blocks[lease->block];
+        if (lease->fenced) /* its fences mean nothing any more */
+            block->fenced--;
+        else
+            block->live--;
+        lease->fenced = lease->unanswered = false;
+        block->lost++;
+    }
+    for (unsigned r = 0; r < SIM_REQUESTS; r++)
+        if (world->requests[r].used && world->requests[r].session == s)
+            world->requests[r].used = false;
+    session->fenced = 0;
+    session->lost = true;
+}
+
+void model_remove_session(struct world *world, unsigned s) {
+    struct model_session *session = &world->sessions[s];
+    for (unsigned l = world->leases_end; l-- > 0;)
+        if (world->leases[l].used && world->leases[l].session == s)
+            model_remove_lease(world, l);
+    for (unsigned r = 0; r < SIM_REQUESTS; r++)
+        if (world->requests[r].used && world->requests[r].session == s)
+            world->requests[r].used = false;
+    for (unsigned g = 0; g < SIM_SEGMENTS && session->segments > 0; g++)
+        if (session->seen[g])
+            world->segments[g].mappers--;
+    must(session->leases == 0 && session->fenced == 0, "the model has lost count of a session's leases");
+    world->kernel.processes[session->process].sessions--;
+    memset(session, 0, sizeof *session);
+}
+
+/* --- fences --- */
+
+bool model_is_ready(const struct world *world, unsigned s, uint32_t word, uint64_t value) {
+    return (int64_t)(world->sessions[s].page->fences[word] - value) >= 0;
+}
+
+void model_fence_lease(struct world *world, unsigned l, uint32_t word, uint64_t value) {
+    struct model_lease *lease = &world->leases[l];
+    world->old_names[random_below(world, SIM_OLD_NAMES)] =
+        (struct proto_lease_name){lease->id, lease->generation};
+    lease->fenced = true;
+    lease->word = word;
+    lease->value = value;
+    lease->order = ++world->next_order;
+    world->blocks[lease->block].live--;
+    world->blocks[lease->block].fenced++;
+    world->sessions[lease->session].fenced++;
+    world->tally->fences++;
+}
+
+static unsigned pool_of(const struct world *world, const struct model_lease *lease) {
+    return world->segments[world->blocks[lease->block].segment].pool;
+}
+
+/* Whether the core lets go of the lease when it looks: it is ready, and so is what was released before it
+ * behind the same word. */
+static bool has_arrived(const struct world *world, const struct model_lease *lease) {
+    if (!lease->used || !lease->fenced || !model_is_ready(world, lease->session, lease->word, lease->value))
+        return false;
+    for (unsigned l = 0; l < world->leases_end; l++) {
+        const struct model_lease *other = &world->leases[l];
+        if (other->used && other->fenced && other->session == lease->session && other->word == lease->word &&
+            other->order < lease->order && pool_of(world, other) == pool_of(world, lease) &&
+            !model_is_ready(world, other->session, other->word, other->value))
+            return false;
+    }
+    return true;
+}
+
+unsigned model_arrived(const struct world *world, unsigned s) {
+    unsigned arrived = 0;
+    for (unsigned l = 0; l < world->leases_end && world->sessions[s].fenced > 0; l++)
+        arrived += world->leases[l].session == s && has_arrived(world, &world->leases[l]);
+    return arrived;
+}
+
+bool model_overlooked(const struct world *world, unsigned s, unsigned p) {
+    for (unsigned l = 0; l < world->leases_end; l++) {
+        const struct model_lease *lease = &world->leases[l];
+        if (lease->used && lease->fenced &&
+            world->sessions[lease->session].tenant == world->sessions[s].tenant &&
+            pool_of(world, lease) == p &&
+            world->blocks[lease->block].live + world->blocks[lease->block].lost == 0 &&
+            has_arrived(world, lease))
+            return true;
+    }
+    return false;
+}
+
+/* --- what the core did by itself --- */
+
+static void model_granted(struct world *world, struct model_request *request, struct lease *lease) {
+    const struct model_session *session = &world->sessions[request->session];
+    const struct block *got = lease->block;
+    unsigned g = find_segment(world, got->segment->id);
+    struct model_segment *where = &world->segments[g];
+
+    must(where->pool == request->pool, "a block is of another pool than was asked");
+    must(got->size_bytes == request->size && got->capacity_bytes == round_up(request->size, HEAP_GRANULE),
+         "a block has another size than was asked");
+    must(got->capacity_bytes % world->grain == 0, "a request was no number of grains");
+    must(!where->retiring, "a block is cut from a segment that is on its way back to the driver");
+    must(where->tenant == 0 || where->tenant == session->tenant + 1,
+         "a block is cut from another tenant's segment");
+    where->tenant = session->tenant + 1;
+    unsigned b = model_new_block(world, &(struct model_block){.segment = g,
+                                                              .offset = got->offset_bytes,
+                                                              .size = got->size_bytes,
+                                                              .capacity = got->capacity_bytes,
+                                                              .held = got->capacity_bytes});
+    model_set_owner(world, g, got->offset_bytes, got->capacity_bytes, 0, b + 1);
+    world->leases[model_add_lease(world, request->session, b, lease)].unanswered = true;
+    world->tally->grants++;
+}
+
+/* Whether the refusal is true. */
+static void model_refused(struct world *world, const struct model_request *request, enum proto_error error) {
+    const struct model_pool *asked = &world->pools[request->pool];
+    const struct pool *pool = asked->pool;
+
+    world->tally->refusals++;
+    switch (error) {
+    case PROTO_E_EXHAUSTED:
+        must(request->deadline_ns <= world->now_ns, "a request is given up before its deadline");
+        must(!model_overlooked(world, request->session, request->pool),
+             "a request is refused although fences of its tenant are ready");
+        world->tally->deadlines++;
+        break;
+    case PROTO_E_TOO_LARGE:
+        must(request->size > pool->limit_bytes, "a request is called too large that is not");
+        break;
+    case PROTO_E_DRIVER:
+        must(pool->state == POOL_FAILED ||
+                 (asked->asked_while_no_driver && pool->leased_bytes + pool->fenced_bytes == 0),
+             "a request is called hopeless that is not");
+        break;
+    case PROTO_E_LIMIT:
+        must(world->sessions[request->session].leases >= world->core->session_leases_limit,
+             "a session is told that it has too many leases, and has not");
+        must(model_arrived(world, request->session) == 0,
+             "a session is told that it has too many leases, although fences of its own are ready");
+        break;
+    default:
+        must(false, "a request is refused for a reason that there is not");
+    }
+}
+
+void model_see_arrivals(struct world *world) {
+    for (unsigned l = 0; l < world->leases_end; l++) {
+        const struct model_lease *lease = &world->leases[l];
+        if (!lease->used || !lease->fenced)
+            continue;
+        const struct lease *there = world->core->leases.slots[lease->id - 1];
+        if (there != NULL && there->generation == lease->generation)
+            continue;
+        must(model_is_ready(world, lease->session, lease->word, lease->value),
+             "what was released behind a fence is let go before the fence is ready");
+        model_remove_lease(world, l);
+        world->tally->arrivals++;
+    }
+}
+
+/* What is decided now may look wrong later: limits change, and memory comes back. */
+static void model_see_growths(struct world *world) {
+    for (unsigned p = 0; p < world->n_pools; p++) {
+        const struct pool *pool = world->pools[p].pool;
+        if (!pool->grow_decided || world->pools[p].decided)
+            continue;
+        world->pools[p].decided = true;
+        must(pool->growing_bytes > 0 && pool->growing_bytes % SEGMENT_GRANULE == 0 &&
+                 pool->reserved_bytes + pool->growing_bytes <= pool->limit_bytes,
+             "a pool grows beyond its limit");
+        must(!pool->grow_ahead || (pool->leased_bytes > 0 && pool->low_water_bytes > 0),
+             "a pool grows ahead of demand that nobody uses");
+    }
+}
+
+void model_see(struct world *world) {
+    model_see_growths(world);
+    model_see_arrivals(world);
+    list_for_each(position, &world->core->answered) {
+        const struct request *answered = container_of(position, struct request, link);
+        unsigned r = 0;
+        while (r < SIM_REQUESTS && !(world->requests[r].used && world->requests[r].id == answered->id))
+            r++;
+        must(r < SIM_REQUESTS, "a request is answered that nobody made, or that was answered before");
+        struct model_request *request = &world->requests[r];
+        must(world->sessions[request->session].session == answered->session,
+             "another session gets the answer");
+        if (request->answered)
+            continue;
+        request->answered = true;
+        if (answered->state == REQUEST_GRANTED) {
+            request->lease = answered->lease;
+            model_granted(world, request, answered->lease);
+        } else {
+            model_refused(world, request, answered->error);
+        }
+    }
+}

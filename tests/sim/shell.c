@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shell of the simulated daemon: it carries out what the core decides (at once, late, or growths not at
+ * all), and it finds out when the dead are safe, from what the simulated kernel lets it see. Every event can
+ * be late and come in any order that the kernel allows.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+/* --- decisions --- */
+
+static void drain_answers(struct world *world) {
+    struct answer answer;
+
+    while (core_next_answer(world->core, &answer)) {
+        unsigned r = 0;
+        while (r < SIM_REQUESTS && !(world->requests[r].used && world->requests[r].id == answer.request))
+            r++;
+        must(r < SIM_REQUESTS && world->requests[r].answered, "an answer comes out that was not decided");
+        struct model_request *request = &world->requests[r];
+        must(world->sessions[request->session].session == answer.session, "another session gets the answer");
+        must(answer.lease == request->lease, "another answer comes out than was decided");
+        must(answer.asked_ns == request->asked_ns, "an answer is of another time");
+        request->used = false;
+        world->tally->waited += answer.waited;
+        core_answer_sent(&answer, world->now_ns);
+        if (answer.lease == NULL) {
+            must(answer.failure.text_length > 0, "a refusal says nothing");
+            continue;
+        }
+        for (unsigned l = 0; l < world->leases_end; l++)
+            if (world->leases[l].used && world->leases[l].id == answer.lease->id)
+                world->leases[l].unanswered = false;
+        model_describe(world, request->session, answer.lease);
+    }
+}
+
+static void drain_retirements(struct world *world) {
+    struct segment *segment;
+
+    while (core_next_retirement(world->core, &segment)) {
+        struct model_segment *where = &world->segments[find_segment(world, segment->id)];
+        must(where->segment == segment && !where->retiring, "a segment is retired twice");
+        must(where->taken == 0, "a segment is retired of which something is in use");
+        must(where->mappers == 0, "a segment is retired that a process may have mapped");
+        for (uint64_t g = 0; g < where->size / world->grain; g++)
+            must(where->hot[g] == 0 || kernel_work_is_over(&world->kernel, where->hot[g] - 1u, world->now_ns),
+                 "a segment is retired while the GPU work of its last owner's process goes on");
+        where->retiring = true;
+        world->tally->retirements++;
+    }
+}
+
+/* Whether the session holds something of the pool. */
+static bool model_holds(const struct world *world, unsigned s, unsigned p) {
+    for (unsigned l = 0; l < world->leases_end; l++)
+        if (world->leases[l].used && !world->leases[l].fenced && world->leases[l].session == s &&
+            world->segments[world->blocks[world->leases[l].block].segment].pool == p)
+            return true;
+    return false;
+}
+
+/* The session is asked for what it keeps idle: of a pool that did so just now. */
+static void drain_reclaims(struct world *world) {
+    struct session *session;
+
+    while (core_next_reclaim(world->core, &session)) {
+        unsigned s = 0;
+        while (s < SIM_SESSIONS && world->sessions[s].session != session)
+            s++;
+        must(s < SIM_SESSIONS && world->sessions[s].wants && !world->sessions[s].lost,
+             "a session is asked for idle memory that did not want to be");
+        unsigned pools = 0;
+        for (unsigned p = 0; p < world->n_pools; p++)
+            pools += world->pools[p].pool->reclaim_ns == world->now_ns + RECLAIM_INTERVAL_NS &&
+                     model_holds(world, s, p);
+        must(pools > 0 || world->drain_late > 0, "a session is asked for idle memory that it does not have");
+        world->tally->reclaims++;
+    }
+}
+
+void shell_drain(struct world *world) {
+    struct pool *pool;
+    uint64_t size;
+
+    model_see(world);
+    drain_answers(world);
+    while (core_next_growth(world->core, &pool, &size)) {
+        unsigned p = pool->id - 1;
+        must(world->pools[p].growing == 0 && pool->state == POOL_READY,
+             "a pool grows twice at a time, or too early");
+        must(world->pools[p].decided && pool->growing_bytes == size,
+             "a growth comes out that was not decided");
+        world->pools[p].decided = false;
+        world->pools[p].growing = size;
+        world->tally->aheads += pool->grow_ahead;
+    }
+    drain_retirements(world);
+    drain_reclaims(world);
+}
+
+static void finish_growth(struct world *world, unsigned p) {
+    uint64_t size = world->pools[p].growing;
+    unsigned g = 0;
+
+    world->pools[p].growing = 0;
+    if (one_in(world, 6)) {
+        world->pools[p].asked_while_no_driver = true;
+        world->tally->failures++;
+        core_growth_failed(world->pools[p].pool, "cudaErrorMemoryAllocation", world->now_ns);
+        return;
+    }
+    while (g < SIM_SEGMENTS && world->segments[g].segment != NULL)
+        g++;
+    must(g < SIM_SEGMENTS, "the model has no room for a segment");
+    struct model_segment *where = &world->segments[g];
+    uint64_t grains = size / world->grain;
+    *where = (struct model_segment){
+        .size = size, .pool = p, .owners = calloc(grains, sizeof *where->owners), .hot = calloc(grains, 1)};
+    must(where->owners != NULL && where->hot != NULL, "out of memory");
+    uint64_t before = world->core->next_segment_id;
+    /* The core may lend of the segment before this returns: but the model looks later. */
+    int r = core_segment_made(world->pools[p].pool, size, where, world->now_ns);
+    must(r == 0, "a segment was made and the core refuses it");
+    for (size_t slot = 0; slot < world->core->segment_slots; slot++)
+        if (world->core->segments[slot] != NULL && world->core->segments[slot]->id == before + 1)
+            where->segment = world->core->segments[slot];
+    must(where->segment != NULL && where->segment->size_bytes == size, "a segment was made and is not there");
+    where->id = where->segment->id;
+    world->tally->growths++;
+}
+
+void finish_retirement(struct world *world, unsigned g) {
+    struct segment *segment = world->segments[g].segment;
+    free(world->segments[g].owners);
+    free(world->segments[g].hot);
+    memset(&world->segments[g], 0, sizeof world->segments[g]);
+    core_segment_retired(segment, world->now_ns);
+}
+
+void step_shell(struct world *world) {
+    unsigned p = (unsigned)random_below(world, world->n_pools),
+             start = (unsigned)random_below(world, SIM_SEGMENTS);
+    struct pool *pool = world->pools[p].pool;
+
+    if (pool->state == POOL_STARTING && one_in(world, 3)) {
+        if (one_in(world, 24))
+            core_pool_failed(pool, "cudaErrorNoDevice", world->now_ns);
+        else
+            core_pool_ready(pool, world->now_ns);
+    } else if (world->pools[p].growing > 0) {
+        finish_growth(world, p);
+    }
+    for (unsigned i = 0; i < SIM_SEGMENTS; i++) {
+        unsigned g = (start + i) % SIM_SEGMENTS;
+        if (world->segments[g].retiring) {
+            model_see(world);
+            finish_retirement(world, g);
+            return;
+        }
+    }
+}
+
+void step_look(struct world *world) {
+    core_look(world->core);
+}
+
+void step_trim(struct world *world) {
+    struct pool *pool = world->pools[random_below(world, world->n_pools)].pool;
+    uint64_t before = pool->retiring_bytes, bytes = core_trim(pool);
+    must(pool->retiring_bytes == before + bytes, "a trim says another number than it retired");
+    must(bytes == 0 || pool->reserved_bytes - pool->retiring_bytes >= pool->reserve_bytes,
+         "a trim takes from the reserve");
+}
+
+void step_configure(struct world *world) {
+    const struct pool_sizes sizes = {
+        .limit_bytes = random_below(world, world->limit_max + 1),
+        .step_bytes = random_below(world, 6 * MIB),
+        .reserve_bytes = one_in(world, 2) ? 0 : random_below(world, 10 * MIB),
+        .low_water_bytes = one_in(world, 2) ? 0 : random_below(world, 10 * MIB),
+    };
+    shell_drain(world); /* as after each event: what was decided under the old limits has begun */
+    core_pool_configure(world->pools[random_below(world, world->n_pools)].pool, &sizes, world->now_ns);
+}
+
+void step_time(struct world *world) {
+    uint64_t tick_ns = core_next_tick_ns(world->core),
+             kernel_ns = kernel_next_ns(&world->kernel, world->now_ns);
+
+    /* to the next appointment, as the shell's timer does; to the next thing that the kernel has; or somewhere
+     */
+    if (one_in(world, 2) && tick_ns != NS_FOREVER && tick_ns > world->now_ns)
+        world->now_ns = tick_ns;
+    else if (one_in(world, 2) && kernel_ns != NS_FOREVER)
+        world->now_ns = kernel_ns;
+    else
+        world->now_ns += random_below(world, one_in(world, 8) ? 2 * NS_PER_S : 200 * NS_PER_MS);
+    core_tick(world->core, world->now_ns);
+    model_see(world);
+    for (unsigned r = 0; r < SIM_REQUESTS; r++)
+        must(!world->requests[r].used || world->requests[r].answered ||
+                 world->requests[r].deadline_ns > world->now_ns,
+             "a request waits beyond its deadline");
+    must(core_next_tick_ns(world->core) > world->now_ns, "the next tick is never later than now");
+    kernel_clean(&world->kernel, world->now_ns);
+}
+
+/* --- when the dead are safe --- */
+
+/* The lost session's memory is safe, says the rule. */
+static void reap(struct world *world, unsigned s) {
+    struct session *session = world->sessions[s].session;
+    struct proto_page *page = world->sessions[s].page;
+    const struct process *process = &world->kernel.processes[world->sessions[s].process];
+
+    world->tally->reaped++;
+    world->tally->behind_child += process->child;
+    model_remove_session(world, s);
+    core_session_gone(session, world->now_ns);
+    free(page);
+    shell_drain(world);
+}
+
+static void reaper_ask(struct world *world) {
+    if (world->question.asked)
+        return;
+    world->question = (struct question){.asked = true, .number = ++world->questions};
+}
+
+/* The driver makes its list, some time after it was asked. */
+static void reaper_list(struct world *world) {
+    struct question *question = &world->question;
+    for (unsigned p = 0; p < SIM_PROCESSES; p++)
+        if (kernel_lists(&world->kernel, p, world->now_ns))
+            question->pids[question->n_pids++] = world->kernel.processes[p].pid;
+    question->taken = true;
+}
+
+static bool is_listed(const struct question *question, pid_t pid) {
+    for (unsigned i = 0; i < question->n_pids; i++)
+        if (question->pids[i] == pid)
+            return true;
+    return false;
+}
+
+/* The answer arrives, some time after the list was made. */
+static void reaper_answer(struct world *world) {
+    struct question question = world->question;
+
+    world->question.asked = false;
+    for (unsigned s = 0; s < SIM_SESSIONS; s++) {
+        struct model_session *session = &world->sessions[s];
+        if (session->session == NULL || !session->reaping.waiting ||
+            session->reaping.since >= question.number)
+            continue;
+        if (!is_listed(&question, world->kernel.processes[session->process].pid))
+            reap(world, s);
+    }
+}
+
+static void on_process_over(struct world *world, unsigned s) {
+    struct reaping *reaping = &world->sessions[s].reaping;
+    reaping->waiting = true;
+    reaping->since = world->questions;
+    reaper_ask(world);
+}
+
+/* The shell looks at a session's descriptors. */
+static void poll_session(struct world *world, unsigned s) {
+    struct model_session *session = &world->sessions[s];
+    if (session->session == NULL)
+        return;
+    if (!session->reaping.process_over &&
+        kernel_process_is_over(&world->kernel, session->process, world->now_ns)) {
+        session->reaping.process_over = true;
+        if (session->lost)
+            on_process_over(world, s);
+        else
+            session_end(world, s);
+    } else if (!session->lost && kernel_socket_is_over(&world->kernel, session->process, world->now_ns)) {
+        session_end(world, s);
+    } else if (session->lost && session->reaping.process_over && !session->reaping.waiting) {
+        on_process_over(world, s);
+    }
+}
+
+static void poll_driver(struct world *world) {
+    bool waiting = false;
+    for (unsigned s = 0; s < SIM_SESSIONS; s++)
+        waiting = waiting || world->sessions[s].reaping.waiting;
+    if (!world->question.asked && waiting)
+        reaper_ask(world);
+    else if (world->question.asked && !world->question.taken)
+        reaper_list(world);
+    else if (world->question.asked)
+        reaper_answer(world);
+}
+
+void step_reaper(struct world *world) {
+    if (one_in(world, 2))
+        poll_session(world, (unsigned)random_below(world, SIM_SESSIONS));
+    else
+        poll_driver(world);
+}
+
+void reaper_round(struct world *world) {
+    for (unsigned s = 0; s < SIM_SESSIONS; s++) {
+        poll_session(world, s);
+        shell_drain(world);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        poll_driver(world);
+}

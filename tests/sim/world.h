@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_SIM_WORLD_H
+#define TESTS_SIM_WORLD_H
+/*
+ * The simulator: a small world around the daemon's core, in which everything is drawn from one seed.
+ *
+ *   client.c   what living clients ask for: take, release, split, merge, share, attach, misuse
+ *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
+ *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
+ *   shell.c    what the daemon's shell does: answers, growth, retirement, time, and when the dead are safe
+ *   model.c    the reference model: who has which grain of which segment, who waits, who was told what
+ *   check.c    what must hold between steps
+ *   history.c  one seed's world from its first step to its last
+ *   main.c     many seeds, and how a failure is told
+ *
+ * The core under test is the daemon's own, unchanged. The model knows nothing of heaps, lists or plans. It
+ * believes the kernel, not the core, about whether GPU work is over: so memory that is lent while a dead
+ * process still writes to it is seen as such, whoever decided that it was safe.
+ *
+ * Memory is counted in grains, of a size that differs from world to world; all offsets and capacities are
+ * multiples of it.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/pool/core.h"
+#include "tests/sim/kernel.h"
+#include "tests/sim/random.h"
+
+#define SIM_POOLS     3u
+#define SIM_TENANTS   4u
+#define SIM_SESSIONS  12u
+#define SIM_SEGMENTS  64u /* alive at a time; the pools' limits allow 3 * 16 */
+#define SIM_LEASES    512u
+#define SIM_BLOCKS    512u
+#define SIM_REQUESTS  64u
+#define SIM_TOKENS    32u
+#define SIM_OLD_NAMES 16u
+#define SIM_WORDS     4u /* of each page; the last is never written */
+#define SIM_UID       1000u
+
+/* What a step can be. Each world has its own weights, many of them 0. */
+enum step {
+    STEP_OPEN,
+    STEP_ACQUIRE,
+    STEP_RELEASE,
+    STEP_RELEASE_PART,
+    STEP_SPLIT,
+    STEP_MERGE,
+    STEP_SHARE,
+    STEP_ATTACH,
+    STEP_QUERY,
+    STEP_MISUSE,
+    STEP_BYE,
+    STEP_BREAK, /* the connection ends, and its process lives on */
+    STEP_FORK,
+    STEP_KILL,
+    STEP_LOOK,
+    STEP_TRIM,
+    STEP_CONFIGURE,
+    STEP_SHELL,
+    STEP_REAPER,
+    STEP_STREAMS,
+    STEP_TIME,
+    STEPS,
+};
+
+/* A segment, and for each of its grains the block that has it, plus one; 0: nobody. */
+struct model_segment {
+    struct segment *segment; /* NULL: unused */
+    uint64_t id, size;
+    unsigned pool;
+    unsigned tenant; /* plus one; 0: none yet */
+    uint64_t taken;  /* bytes */
+    unsigned mappers;
+    bool retiring;
+    uint16_t *owners;
+    uint8_t *hot; /* a process, plus one, that the core is done with and the GPU was not; 0: none */
+};
+
+struct model_block {
+    unsigned segment;
+    uint64_t offset, size, capacity, held;
+    unsigned live, fenced, lost; /* leases; all 0: unused */
+    bool shared;
+    uint64_t token; /* its number */
+};
+
+struct model_lease {
+    uint64_t id, generation;
+    unsigned session, block;
+    bool used, fenced;
+    bool unanswered; /* granted, and the answer is still in the core */
+    uint32_t word;   /* fenced: what it waits for, */
+    uint64_t value;
+    uint64_t order; /* and since when */
+};
+
+/* What the shell knows of the end of a lost session's process. */
+struct reaping {
+    bool process_over; /* the pidfd is readable */
+    bool waiting;      /* for an answer to a question that was asked after that */
+    uint64_t since;    /* the questions asked by then */
+};
+
+struct model_session {
+    struct session *session; /* NULL: unused */
+    unsigned tenant, process;
+    bool lost, wants;
+    bool seen[SIM_SEGMENTS];
+    unsigned segments;           /* that it has seen */
+    unsigned leases, fenced;     /* the latter among the former */
+    struct proto_page *page;     /* NULL: none */
+    uint64_t written[SIM_WORDS]; /* the highest value that its streams are to write */
+    struct reaping reaping;
+};
+
+struct model_request {
+    uint64_t id;
+    unsigned session, pool;
+    uint64_t size, asked_ns, deadline_ns;
+    bool used, answered; /* the latter: decided, and still in the core */
+    struct lease *lease; /* granted */
+};
+
+struct model_pool {
+    struct pool *pool;
+    bool decided;               /* to grow; the shell has not taken it yet */
+    uint64_t growing;           /* taken by the shell and not made yet */
+    bool asked_while_no_driver; /* a growth has failed at some time */
+};
+
+/* The question to the driver that is under way. */
+struct question {
+    bool asked, taken; /* under way; the driver has made its list */
+    uint64_t number;
+    pid_t pids[SIM_PROCESSES];
+    unsigned n_pids;
+};
+
+/* How often things happened, over all histories: what a summary shows and what proves that it was no idle
+ * talk. */
+struct tally {
+    uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
+        fences, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks, kills, forks,
+        reaped, behind_child;
+};
+
+struct world {
+    uint64_t seed, random_state;
+    uint64_t step;
+    const char *step_name;
+    struct core *core;
+    struct kernel kernel;
+    uint64_t now_ns;
+    uint64_t grain, limit_max;
+    unsigned n_pools, n_tenants, n_sessions, weights[STEPS], weight_sum;
+    unsigned validate_every, drain_late; /* one in so many steps; 0: never */
+
+    uint64_t next_request, next_token, last_generation, next_order;
+    struct model_segment segments[SIM_SEGMENTS];
+    struct model_block blocks[SIM_BLOCKS];
+    struct model_lease leases[SIM_LEASES];
+    unsigned leases_end, blocks_end; /* none is used from here on */
+    struct model_session sessions[SIM_SESSIONS];
+    struct model_request requests[SIM_REQUESTS];
+    struct model_pool pools[SIM_POOLS];
+    uint64_t tokens[SIM_TOKENS]; /* of blocks alive or gone */
+    struct proto_lease_name old_names[SIM_OLD_NAMES];
+    uint64_t questions; /* so far */
+    struct question question;
+    struct tally *tally;
+};
+
+/* Tells of a failure, with seed and step, and does not return. */
+_Noreturn void world_fail(const struct world *world, const char *what, const char *condition,
+                          const char *file, int line);
+
+/* What must hold, and in words what is wrong when it does not. */
+#define must(condition, what)                                                                                \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            world_fail(world, (what), #condition, __FILE__, __LINE__);                                       \
+    } while (0)
+
+static inline uint64_t random64(struct world *world) {
+    return random_next(&world->random_state);
+}
+
+static inline uint64_t random_below(struct world *world, uint64_t bound) {
+    return random_next(&world->random_state) % bound;
+}
+
+static inline bool one_in(struct world *world, unsigned n) {
+    return random_below(world, n) == 0;
+}
+
+static inline uint64_t round_up(uint64_t bytes, uint64_t granule) {
+    return (bytes + granule - 1) / granule * granule;
+}
+
+/* --- model.c */
+
+/* A random session that is alive, or lost; SIM_SESSIONS when there is none. / A random lease that can be
+ * named; SIM_LEASES. */
+unsigned pick_session(struct world *world, bool lost);
+unsigned pick_lease(struct world *world);
+unsigned find_segment(struct world *world, uint64_t id);
+struct proto_token token_make(uint64_t number);
+
+/* The grains change hands: from one block to another (plus one; 0: nobody), and were the former's before. */
+void model_set_owner(struct world *world, unsigned segment, uint64_t offset, uint64_t size, unsigned from,
+                     unsigned to);
+/* Notes a block in a place of its own, which is returned; grains and leases are the caller's to note. */
+unsigned model_new_block(struct world *world, const struct model_block *block);
+unsigned model_add_lease(struct world *world, unsigned session, unsigned block, const struct lease *lease);
+void model_remove_lease(struct world *world, unsigned l);
+/* The session is told of a lease: its segment is described exactly the first time, and is its tenant's. */
+struct proto_lease model_describe(struct world *world, unsigned session, struct lease *lease);
+/* The connection is lost: what the session has is in quarantine. / It is gone, and all that it had. */
+void model_lose_session(struct world *world, unsigned s);
+void model_remove_session(struct world *world, unsigned s);
+
+bool model_is_ready(const struct world *world, unsigned s, uint32_t word, uint64_t value);
+void model_fence_lease(struct world *world, unsigned l, uint32_t word, uint64_t value);
+/* How many leases of a session the core lets go of when it looks. / Whether any of them is memory that the
+ * session's tenant could have in the pool. */
+unsigned model_arrived(const struct world *world, unsigned s);
+bool model_overlooked(const struct world *world, unsigned s, unsigned p);
+/* Takes notice of what the core did by itself: leases whose fences were ready; these and requests that it
+ * answered. */
+void model_see_arrivals(struct world *world);
+void model_see(struct world *world);
+
+/* --- check.c: the core and the model agree, and nobody waits for what could be done now. */
+void check_all(struct world *world);
+
+/* --- client.c */
+void step_acquire(struct world *world);
+void step_release(struct world *world);
+void step_release_part(struct world *world);
+void step_split(struct world *world);
+void step_merge(struct world *world);
+void step_share(struct world *world);
+void step_attach(struct world *world);
+void step_query(struct world *world);
+void step_misuse(struct world *world);
+void step_streams(struct world *world);
+
+/* --- ends.c */
+void step_open(struct world *world);
+void step_bye(struct world *world);
+void step_break(struct world *world);
+void step_fork(struct world *world);
+void step_kill(struct world *world);
+/* The shell finds the connection at its end. */
+void session_end(struct world *world, unsigned s);
+
+/* --- shell.c */
+/* Fetches answers and decisions, as the shell does after each event. */
+void shell_drain(struct world *world);
+void step_shell(struct world *world);
+void step_reaper(struct world *world);
+void step_time(struct world *world);
+void step_look(struct world *world);
+void step_trim(struct world *world);
+void step_configure(struct world *world);
+void finish_retirement(struct world *world, unsigned g);
+/* A round of everything that the shell does for the dead. */
+void reaper_round(struct world *world);
+
+/* --- history.c */
+/* Plays the seed's world. Returns if nothing was wrong. steps: 0 leaves their number to the seed. */
+void history(uint64_t seed, uint64_t steps, unsigned validate_every, struct tally *tally, uint64_t *step);
+
+#endif
