@@ -54,6 +54,7 @@ struct core *core_free(struct core *core) {
     }
     assert(core->tokens == NULL);
     lease_table_deinit(&core->leases);
+    policy_free(core->policy);
     free(core->segments);
     free(core);
     return NULL;
@@ -94,6 +95,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     list_init(&pool->segments);
     list_init(&pool->heaps);
     list_init(&pool->waiters);
+    list_init(&pool->pressed);
     core->pools[core->n_pools++] = pool;
     *ret_pool = pool;
     return 0;
@@ -122,6 +124,33 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
     pool_serve(pool, now_ns);
 }
 
+/* Serves those that wait for the tenant's quota, which may have changed. */
+static void core_serve_tenant(struct tenant *tenant, uint64_t now_ns) {
+    list_for_each(position, &tenant->heaps) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
+        if (!list_is_empty(&heap->held))
+            pool_serve(heap->pool, now_ns);
+    }
+}
+
+void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) {
+    policy_free(core->policy);
+    core->policy = policy;
+    list_for_each(position, &core->tenants)
+        tenant_apply_policy(container_of(position, struct tenant, link), NULL);
+    list_for_each(position, &core->sessions) {
+        struct session *session = container_of(position, struct session, link);
+        session->pools_allowed = policy_pools(policy, &session->peer);
+        list_for_each_safe(link, &session->requests) {
+            struct request *request = container_of(link, struct request, session_link);
+            if (request->state == REQUEST_WAITING && !session_may_use(session, request->pool))
+                request_refuse(request, PROTO_E_NO_POOL);
+        }
+    }
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_serve(core->pools[i], now_ns);
+}
+
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                       struct session **ret_session) {
     struct tenant *tenant;
@@ -136,8 +165,17 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
         free(session);
         return r;
     }
+    tenant_apply_policy(tenant, peer);
+    r = charge_make(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
+    if (r != 0) {
+        tenant_apply_policy(tenant, NULL);
+        tenant_drop_if_unused(tenant);
+        free(session);
+        return r;
+    }
     tenant->sessions++;
     session->core = core;
+    session->pools_allowed = policy_pools(core->policy, peer);
     session->tenant = tenant;
     session->id = ++core->next_session_id;
     session->peer = *peer;
@@ -148,8 +186,38 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
     list_init(&session->reclaim_link);
     list_append(&core->sessions, &session->link);
     core->n_sessions++;
+    core_serve_tenant(tenant, now_ns); /* its groups may have raised the quota */
     *ret_session = session;
     return 0;
+}
+
+void core_explain_sessions(struct core *core, const struct peer *peer, struct proto_failure *ret_failure) {
+    char text[PROTO_TEXT_MAX / 2];
+    struct tenant *tenant;
+
+    if (core->n_sessions >= core->sessions_limit) {
+        proto_failure_set(ret_failure, PROTO_E_LIMIT,
+                          "the daemon has as many sessions as it may: raise sessions_limit in its "
+                          "configuration, or end some");
+        return;
+    }
+    if (tenant_get(core, peer->uid, &tenant) < 0) {
+        proto_failure_set(ret_failure, PROTO_E_LIMIT, "the user has as many sessions as it may");
+        return;
+    }
+    tenant_apply_policy(tenant, peer);
+    tenant_explain_quota(tenant, QUOTA_SESSIONS, text, sizeof text);
+    tenant_apply_policy(tenant, NULL);
+    tenant_drop_if_unused(tenant);
+    proto_failure_set(ret_failure, PROTO_E_LIMIT, "%s", text);
+}
+
+int core_session_keep_reply(struct session *session, uint64_t bytes) {
+    return charge_make(&session->replies, &session->tenant->quota, QUOTA_REPLIES, bytes);
+}
+
+void core_session_drop_reply(struct session *session, uint64_t bytes) {
+    charge_reduce(&session->replies, bytes);
 }
 
 void core_session_want_reclaim(struct session *session) {
@@ -168,7 +236,11 @@ static void session_free(struct session *session, uint64_t now_ns) {
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     session->core->n_sessions--;
+    charge_free(&session->replies);
+    charge_free(&session->charge);
     session->tenant->sessions--;
+    if (session->core->policy != NULL && session->core->policy->has_group_rules)
+        tenant_apply_policy(session->tenant, NULL);
     tenant_drop_if_unused(session->tenant);
     free(session->seen);
     free(session);
@@ -208,6 +280,8 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
     struct request *request;
 
     assert(session->state == SESSION_ACTIVE);
+    if (pool != NULL && !session_may_use(session, pool))
+        pool = NULL; /* as if there were none */
     int r =
         request_new(session, pool, request_id, acquire->size_bytes, now_ns, acquire->timeout_ns, &request);
     if (r < 0)
@@ -311,7 +385,8 @@ int core_attach(struct session *session, const struct proto_token *token, struct
 
     /* One answer for all three, so that another tenant learns nothing. A block that only dead processes hold
      * is on its way back to the pool: nobody may join it. */
-    if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0)
+    if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0 ||
+        !session_may_use(session, block->segment->pool))
         return PROTO_E_NO_TOKEN;
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
@@ -583,6 +658,41 @@ static bool mappers_are_valid(const struct core *core) {
     return true;
 }
 
+/* Whether each tenant's quota is the sum of the charges of what it has. */
+static bool quotas_are_valid(const struct core *core) {
+    list_for_each(position, &core->tenants) {
+        const struct tenant *tenant = container_of(position, struct tenant, link);
+        uint64_t sums[QUOTA_ITEMS] = {0};
+        bool valid = true;
+
+        list_for_each(link, &core->sessions) {
+            const struct session *session = container_of(link, struct session, link);
+            if (session->tenant != tenant)
+                continue;
+            valid = valid && session->charge.amount == 1 && session->charge.item == QUOTA_SESSIONS &&
+                    charge_add_up(&session->charge, &tenant->quota, sums) &&
+                    charge_add_up(&session->replies, &tenant->quota, sums);
+            list_for_each(member, &session->leases) {
+                const struct lease *lease = container_of(member, struct lease, session_link);
+                valid = valid && lease->charge.amount == 1 && lease->charge.item == QUOTA_LEASES &&
+                        charge_add_up(&lease->charge, &tenant->quota, sums);
+                if (lease->block->leases.next == &lease->block_link) /* once a block */
+                    valid = valid && lease->block->charge.amount == lease->block->held_bytes &&
+                            lease->block->charge.item == quota_item_of_pool(lease->block->segment->pool) &&
+                            charge_add_up(&lease->block->charge, &tenant->quota, sums);
+            }
+            list_for_each(member, &session->requests) {
+                const struct request *request = container_of(member, struct request, session_link);
+                valid = valid && request->charge.amount == (request->state == REQUEST_WAITING) &&
+                        charge_add_up(&request->charge, &tenant->quota, sums);
+            }
+        }
+        if (!valid || memcmp(sums, tenant->quota.used, sizeof sums) != 0)
+            return false;
+    }
+    return true;
+}
+
 bool core_is_valid(const struct core *core) {
     uint64_t session_leases = 0, pool_leases = 0;
     unsigned sessions = 0;
@@ -601,5 +711,5 @@ bool core_is_valid(const struct core *core) {
         sessions++;
     }
     return sessions == core->n_sessions && session_leases == pool_leases &&
-           session_leases == core->leases.used && mappers_are_valid(core);
+           session_leases == core->leases.used && mappers_are_valid(core) && quotas_are_valid(core);
 }

@@ -18,6 +18,7 @@
 
 #include "base/list.h"
 #include "daemon/pool/lease.h"
+#include "daemon/pool/policy.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
@@ -39,6 +40,7 @@ struct core {
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
     uint64_t next_session_id, next_segment_id;
     uint32_t sessions_limit, session_leases_limit;
+    struct policy *policy; /* NULL: nothing is limited or forbidden */
 };
 
 /* An answer for the shell to send. */
@@ -82,9 +84,20 @@ void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns);
 /* Changes what may change while running. Lowering a limit takes nothing away; it only stops growth. */
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns);
 
-/* Sessions. open: 0, PROTO_E_LIMIT or -ENOMEM. */
+/* Replaces the policy, which the core owns from then on. NULL: none. Nothing is taken away from anybody: who
+ * has more than allowed gets no more, who may not use a pool any more keeps what it has there; requests that
+ * wait there are refused. */
+void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns);
+
+/* Sessions. open: 0, PROTO_E_LIMIT (core_explain_sessions says which) or -ENOMEM. */
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                       struct session **ret_session);
+/* Why a further session of the peer's user is refused. */
+void core_explain_sessions(struct core *core, const struct peer *peer, struct proto_failure *ret_failure);
+/* Charges the session's tenant for bytes of a reply that the shell keeps for it. 0 or PROTO_E_LIMIT. / Gives
+ * them back. What is left of them is given back with the session. */
+int core_session_keep_reply(struct session *session, uint64_t bytes);
+void core_session_drop_reply(struct session *session, uint64_t bytes);
 /* The session wants to be asked for what it keeps idle. Before its first lease. */
 void core_session_want_reclaim(struct session *session);
 /* The session's page, once it has one; borrowed until the session is gone. Releases may name fences in it

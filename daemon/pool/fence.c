@@ -92,7 +92,7 @@ static unsigned queue_collect(struct fence_queue *queue, unsigned most) {
 
     while (closed < most && (head = list_first(&queue->leases, struct lease, fence_link)) != NULL &&
            fence_is_ready(queue->session, queue->word, head->fence_value)) {
-        if (lease_close(head) != NULL && !list_is_empty(&pool->waiters))
+        if (lease_close(head) != NULL && pool->n_waiters > 0)
             pool->returned = true;
         closed++;
     }

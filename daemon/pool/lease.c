@@ -123,6 +123,12 @@ static struct block *block_new(struct segment *segment, uint64_t offset_bytes, u
     return block;
 }
 
+/* Charges the session's tenant for a block that is new. */
+static void block_charge_tenant(struct session *session, struct block *block) {
+    charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(block->segment->pool),
+                 block->held_bytes);
+}
+
 /* Gives a list of ranges back to their heap. */
 static void ranges_give(struct list *ranges) {
     list_for_each_safe(position, ranges) {
@@ -137,6 +143,7 @@ static void block_free(struct core *core, struct block *block) {
     if (block->shared)
         tdelete(block, &core->tokens, block_compare_tokens);
     ranges_give(&block->ranges);
+    charge_free(&block->charge);
     free(block);
 }
 
@@ -151,6 +158,7 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     lease->block = block;
     lease->session = session;
     lease_table_insert(&core->leases, lease);
+    charge_force(&lease->charge, &session->tenant->quota, QUOTA_LEASES, 1);
     list_init(&lease->fence_link);
     list_append(&session->leases, &lease->session_link);
     list_append(&block->leases, &lease->block_link);
@@ -174,6 +182,7 @@ int lease_open(struct session *session, struct heap_range *range, uint64_t size_
         free(block);
         return r;
     }
+    block_charge_tenant(session, block);
     range->user = block;
     list_append(&block->ranges, &range->user_link);
     block->n_ranges++;
@@ -202,6 +211,7 @@ struct pool *lease_close(struct lease *lease) {
     }
     pool->n_leases--;
     pool->n_releases++;
+    charge_free(&lease->charge);
     free(lease);
     if (!list_is_empty(&block->leases))
         return NULL;
@@ -313,6 +323,7 @@ static unsigned lease_cut_part(struct lease *lease, const struct part *part, str
 
     block_charge(block, -size_bytes);
     block->held_bytes -= size_bytes;
+    charge_reduce(&block->charge, size_bytes);
     session_let_go(lease->session, block, size_bytes);
     for (struct heap_range *range = part->first, *next; range != NULL && range->offset < part->end;
          range = next) {
@@ -363,6 +374,7 @@ int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
         free(block);
         return r;
     }
+    block_charge_tenant(session, block);
     block->n_ranges = lease_cut_part(lease, &part, &block->ranges);
     session->n_ranges += block->n_ranges;
     list_for_each(position, &block->ranges) container_of(position, struct heap_range, user_link)->user =
@@ -401,6 +413,7 @@ int lease_merge(struct lease *lease, struct lease *other) {
     uint64_t bytes = from->held_bytes;
     block_charge(from, -bytes);
     from->held_bytes = 0;
+    charge_move(&from->charge, &block->charge, bytes);
     session_let_go(other->session, from, bytes);
     struct list *position = block->ranges.next;
     list_for_each_safe(moved, &from->ranges) { /* both lists are in order */
@@ -510,8 +523,8 @@ bool block_is_valid(const struct block *block) {
         else
             live++;
     }
-    return held == block->held_bytes && end - block->offset_bytes == block->capacity_bytes &&
-           block->size_bytes <= block->capacity_bytes && ranges == block->n_ranges &&
-           ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX && live == block->live &&
-           fenced == block->fenced && quarantined == block->quarantined;
+    return held == block->held_bytes && held == block->charge.amount &&
+           end - block->offset_bytes == block->capacity_bytes && block->size_bytes <= block->capacity_bytes &&
+           ranges == block->n_ranges && ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX &&
+           live == block->live && fenced == block->fenced && quarantined == block->quarantined;
 }

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/pool/quota.h"
 #include "proto/proto.h"
 
 struct core;
@@ -39,6 +40,7 @@ struct block {
     unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
     struct list leases;                 /* lease.block_link */
     unsigned live, fenced, quarantined; /* leases by state */
+    struct charge charge;               /* held_bytes, to the tenant */
     bool shared;
     struct proto_token token;
 };
@@ -50,6 +52,7 @@ struct lease {
     bool unanswered;           /* the request that it was granted to points here until its answer is taken */
     struct fence_queue *fence; /* fenced: what it waits in, and for which value; else NULL */
     uint64_t fence_value;
+    struct charge charge; /* one lease, to the tenant */
     struct list session_link, block_link, fence_link;
 };
 
@@ -63,7 +66,9 @@ struct lease_table {
 
 void lease_table_deinit(struct lease_table *table);
 
-/* Opens a lease on a new block over a taken range (taken over on success). Returns 0 or -ENOMEM. */
+/* Opens a lease on a new block over a taken range (taken over on success). The tenant is charged for lease
+ * and block; whether it may have them (session_may_lease, tenant_may_take) is the caller's to ask before.
+ * Returns 0 or -ENOMEM. */
 int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
                struct lease **ret_lease);
 
@@ -94,9 +99,9 @@ bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t siz
 /* The session gave the lease up, but may use it until the queue's word has the value. Cannot fail. */
 void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value);
 
-/* Has the lease's block take over all that another lease of the same session holds, in the same segment and above the
- * start of the lease's block; the other lease ends. The sums of the pool and of the session stay what they were. Returns 0,
- * PROTO_E_INVALID, PROTO_E_SHARED or PROTO_E_LIMIT. */
+/* Has the lease's block take over all that another lease of the same session holds, in the same segment and
+ * above the start of the lease's block; the other lease ends. The sums of the pool and of the session stay
+ * what they were. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED or PROTO_E_LIMIT. */
 int lease_merge(struct lease *lease, struct lease *other);
 
 /* Moves the lease's charge from leased or fenced to quarantined, when its session is lost. */

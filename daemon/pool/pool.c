@@ -78,7 +78,8 @@ static int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_byt
     return heap_take(&segment->owner->heap, size_bytes, HEAP_GRANULE, ret_range);
 }
 
-/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -ENOSPC or -ENOMEM. */
+/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (more than its tenant's quota leaves),
+ * -ENOSPC or -ENOMEM. */
 static int pool_grant(struct pool *pool, struct request *request) {
     struct session *session = request->session;
     struct heap_range *range;
@@ -87,6 +88,8 @@ static int pool_grant(struct pool *pool, struct request *request) {
     /* Also those who waited: the session may have reached its limit meanwhile. */
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
+    if (!tenant_may_take(session->tenant, pool, request->size_bytes))
+        return -EDQUOT;
     int r = pool_take(pool, session->tenant, request->size_bytes, &range);
     if (r < 0)
         return r;
@@ -138,7 +141,7 @@ static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
 
 /* Whether those who wait may find room behind fences soon. */
 static bool pool_waits_for_fences(const struct pool *pool) {
-    return pool->fenced_bytes > 0 && !list_is_empty(&pool->waiters);
+    return pool->fenced_bytes > 0 && pool->n_waiters > 0;
 }
 
 /* Looks at the fences for those who wait; what comes back is marked in pool->returned. */
@@ -150,10 +153,34 @@ static void pool_collect(struct pool *pool, uint64_t now_ns) {
         fences_collect_heap(container_of(position, struct tenant_heap, pool_link));
 }
 
+/* Has every session of the pool's holders (of one tenant, or of all: NULL) asked that wants to be. */
+static void pool_ask_sessions(struct pool *pool, const struct tenant *tenant) {
+    struct core *core = pool->core;
+    list_for_each(position, &core->sessions) {
+        struct session *session = container_of(position, struct session, link);
+        if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool) &&
+            list_is_empty(&session->reclaim_link))
+            list_append(&core->reclaiming, &session->reclaim_link);
+    }
+}
+
+/* Has the sessions of those tenants asked whose requests their quota holds up, each at most once in a while. */
+static void pool_reclaim_pressed(struct pool *pool, uint64_t now_ns) {
+    list_for_each_safe(position, &pool->pressed) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+        if (now_ns < heap->reclaim_ns)
+            continue;
+        heap->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
+        heap->reclaim_owed = false;
+        pool_ask_sessions(pool, heap->tenant);
+        if (list_is_empty(&heap->held))
+            list_remove(&heap->pressed_link);
+    }
+}
+
 /* Has every session asked that wants to be and holds something of the pool, at most once in a while. The
  * first in line's own session too: what one of its threads waits for may lie in the cache of another. */
 static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
-    struct core *core = pool->core;
     const struct request *first = list_first(&pool->waiters, struct request, link);
 
     if (!(pool->stuck || pool->reclaim_owed) || pool->n_reclaimers == 0 || now_ns < pool->reclaim_ns)
@@ -166,21 +193,26 @@ static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
     }
     pool->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
     pool->reclaim_owed = false;
-    list_for_each(position, &core->sessions) {
-        struct session *session = container_of(position, struct session, link);
-        if (session_can_be_asked(session, pool) && list_is_empty(&session->reclaim_link))
-            list_append(&core->reclaiming, &session->reclaim_link);
-    }
+    pool_ask_sessions(pool, NULL);
 }
 
 /* When pool_reclaim has something to do again. */
 static uint64_t pool_next_reclaim_ns(const struct pool *pool) {
     bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->waiters));
-    return wanted && pool->n_reclaimers > 0 ? pool->reclaim_ns : NS_FOREVER;
+    uint64_t next_ns = wanted ? pool->reclaim_ns : NS_FOREVER;
+    list_for_each(position, &pool->pressed) {
+        const struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+        if (heap->reclaim_ns < next_ns)
+            next_ns = heap->reclaim_ns;
+    }
+    return pool->n_reclaimers > 0 ? next_ns : NS_FOREVER;
 }
 
+/* Whether its tenant has less at hand than the low-water mark, or than its quota leaves, asks for. */
 static bool pool_is_low(const struct pool *pool) {
-    return pool->unassigned_bytes + pool->demand->heap.free_bytes < pool->low_water_bytes;
+    uint64_t left = quota_left(&pool->demand->tenant->quota, quota_item_of_pool(pool));
+    uint64_t wanted = left < pool->low_water_bytes ? left : pool->low_water_bytes;
+    return pool->unassigned_bytes + pool->demand->heap.free_bytes < wanted;
 }
 
 /* Grows ahead of demand, see the top of pool.h. Nobody waits. */
@@ -206,7 +238,7 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
          position != &pool->waiters && room >= SEGMENT_GRANULE; position = position->next) {
         const struct request *request = container_of(position, struct request, link);
         uint64_t need = round_up_to_segment(request->size_bytes);
-        if (need <= room) {
+        if (need <= room && tenant_may_take(request->session->tenant, pool, request->size_bytes)) {
             pool_decide_growth(pool, pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes,
                                now_ns);
             return;
@@ -224,11 +256,29 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     }
 }
 
+/* Has a request wait for its tenant's quota, if that can ever be of use. */
+static void pool_hold(struct pool *pool, struct request *request) {
+    if (!tenant_may_ever_take(request->session->tenant, pool, request->size_bytes))
+        request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool));
+    else if (request->held_by == NULL)
+        request_hold(request);
+}
+
+/* Whoever is first in line must not be one whom no memory can serve: others would be asked for theirs in vain. */
+static void pool_hold_first(struct pool *pool) {
+    struct request *first;
+    while ((first = list_first(&pool->waiters, struct request, link)) != NULL &&
+           !tenant_may_take(first->session->tenant, pool, first->size_bytes))
+        pool_hold(pool, first);
+}
+
 /* What has to be done for those who wait, as far as it can be done at all. */
 static void pool_plan(struct pool *pool, uint64_t now_ns) {
+    pool_hold_first(pool);
     pool->stuck = pool_is_stuck(pool, now_ns);
     pool_plan_growth(pool, now_ns);
     pool_reclaim(pool, now_ns);
+    pool_reclaim_pressed(pool, now_ns);
 }
 
 /* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. Segments
@@ -251,10 +301,45 @@ static bool pool_may_serve(const struct pool *pool) {
     return false;
 }
 
+/* What follows from a request that pool_grant did not grant: the answer, or the line that it waits in. */
+static void pool_settle(struct pool *pool, struct request *request, int r) {
+    const struct session *session = request->session;
+
+    if (r == PROTO_E_LIMIT && session->n_leases < session->core->session_leases_limit)
+        request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_LEASES);
+    else if (r == -ENOMEM || r > 0)
+        request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
+    else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
+        request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
+    else if (r == -EDQUOT)
+        pool_hold(pool, request);
+    else if (r == -ENOSPC && (request->held_by != NULL || list_is_empty(&request->link)))
+        request_wait(request);
+}
+
+/* Answers those whom their tenant's quota does not hold up any more, or lets them wait for memory. */
+static void pool_serve_held(struct pool *pool) {
+    list_for_each_safe(position, &pool->pressed) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+        if (list_is_empty(&heap->held) || !tenant_may_take(heap->tenant, pool, heap->held_bytes_min))
+            continue;
+        uint64_t least_bytes = UINT64_MAX;
+        list_for_each_safe(link, &heap->held) {
+            struct request *request = container_of(link, struct request, link);
+            pool_settle(pool, request, pool_grant(pool, request));
+            if (request->held_by != NULL && request->size_bytes < least_bytes)
+                least_bytes = request->size_bytes;
+        }
+        heap->held_bytes_min = least_bytes;
+    }
+}
+
 /* Answers those in line whom what is free can serve, and plans for the others. */
 static void pool_serve_line(struct pool *pool, uint64_t now_ns) {
     do { /* once more when the limit of somebody's leases made us look behind fences */
         pool->returned = false;
+        if (!list_is_empty(&pool->pressed))
+            pool_serve_held(pool);
         if (list_is_empty(&pool->waiters) || !pool_may_serve(pool))
             break;
         uint64_t least_bytes = UINT64_MAX;
@@ -262,11 +347,8 @@ static void pool_serve_line(struct pool *pool, uint64_t now_ns) {
             struct request *request = container_of(position, struct request, link);
             uint64_t size_bytes = request->size_bytes;
             int r = pool_grant(pool, request);
-            if (r == -ENOMEM || r > 0)
-                request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
-            else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
-                request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
-            else if (r == -ENOSPC && size_bytes < least_bytes)
+            pool_settle(pool, request, r);
+            if (r == -ENOSPC && request->state == REQUEST_WAITING && size_bytes < least_bytes)
                 least_bytes = size_bytes;
         }
         pool->least_bytes = least_bytes;
@@ -291,16 +373,14 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         pool_plan_ahead(pool, now_ns);
     else if (r == 0 && !pool->stuck)
         pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in line */
-    if (r == -ENOMEM || r > 0)
-        request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
-    if (r != -ENOSPC)
+    pool_settle(pool, request, r);
+    if (request->state != REQUEST_WAITING)
         return;
-    uint64_t reclaim_ns = pool->reclaim_ns;
-    request_wait(request);
+    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
+    uint64_t reclaim_ns = request->held_by != NULL ? heap->reclaim_ns : pool->reclaim_ns;
     if (pool->fence_ns <= now_ns)
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
-    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
     if (heap != NULL && fences_collect_heap(heap))
         pool_serve_line(pool, now_ns);
     else
@@ -312,16 +392,38 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
      * again. */
     if (request->deadline_ns > now_ns) {
         request->waited = true;
+        if (charge_make(&request->charge, &request->session->tenant->quota, QUOTA_WAITING, 1) != 0)
+            request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_WAITING);
         return;
     }
-    pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && now_ns < reclaim_ns && pool->n_reclaimers > 0);
-    request_refuse(request, PROTO_E_EXHAUSTED);
+    bool owed = now_ns < reclaim_ns && pool->n_reclaimers > 0;
+    if (request->held_by != NULL)
+        heap->reclaim_owed = heap->reclaim_owed || owed;
+    else
+        pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && owed);
+    request_give_up(request);
 }
 
 void pool_serve(struct pool *pool, uint64_t now_ns) {
     if (pool->fence_ns <= now_ns) /* not at each release, whose sender pays for it: the tick comes soon */
         pool_collect(pool, now_ns);
     pool_serve_line(pool, now_ns);
+}
+
+/* Refuses those of a line whose deadline has passed; whether there were any. */
+static bool pool_expire(struct pool *pool, struct list *line, uint64_t now_ns) {
+    bool any = false;
+
+    list_for_each_safe(position, line) {
+        struct request *request = container_of(position, struct request, link);
+        if (request->deadline_ns <= now_ns) {
+            request_give_up(request);
+            any = true;
+        } else if (request->deadline_ns < pool->next_deadline_ns) {
+            pool->next_deadline_ns = request->deadline_ns;
+        }
+    }
+    return any;
 }
 
 void pool_tick(struct pool *pool, uint64_t now_ns) {
@@ -333,15 +435,9 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
         pool_serve_line(pool, now_ns);
     if (pool->next_deadline_ns <= now_ns) {
         pool->next_deadline_ns = NS_FOREVER;
-        list_for_each_safe(position, &pool->waiters) {
-            struct request *request = container_of(position, struct request, link);
-            if (request->deadline_ns <= now_ns) {
-                request_refuse(request, PROTO_E_EXHAUSTED);
-                plan = true; /* it may have stood in the way of others in line */
-            } else if (request->deadline_ns < pool->next_deadline_ns) {
-                pool->next_deadline_ns = request->deadline_ns;
-            }
-        }
+        plan = pool_expire(pool, &pool->waiters, now_ns); /* it may have stood in the way of others in line */
+        list_for_each_safe(position, &pool->pressed)
+            pool_expire(pool, &container_of(position, struct tenant_heap, pressed_link)->held, now_ns);
     }
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns <= now_ns) {
         pool->grow_retry_ns = 0;
@@ -352,7 +448,7 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
 }
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {
-    uint64_t next = list_is_empty(&pool->waiters) ? NS_FOREVER : pool->next_deadline_ns;
+    uint64_t next = pool->n_waiters == 0 ? NS_FOREVER : pool->next_deadline_ns;
     if (pool->returned)
         return 0;
     if (pool_waits_for_fences(pool) && pool->fence_ns < next)
@@ -436,12 +532,23 @@ bool pool_is_valid(const struct pool *pool) {
             if (queue->heap != heap || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
                 return false;
         }
+        if (list_is_empty(&heap->pressed_link) != (list_is_empty(&heap->held) && !heap->reclaim_owed))
+            return false;
+        list_for_each(link, &heap->held) {
+            const struct request *request = container_of(link, struct request, link);
+            waiters++;
+            if (request->held_by != heap || request->state != REQUEST_WAITING ||
+                request->size_bytes < heap->held_bytes_min || request->deadline_ns < pool->next_deadline_ns ||
+                (!pool->returned && tenant_may_take(heap->tenant, pool, request->size_bytes)))
+                return false;
+        }
         free_bytes += heap->heap.free_bytes;
         demand_known = demand_known || heap == pool->demand;
     }
     list_for_each(position, &pool->waiters) {
+        const struct request *request = container_of(position, struct request, link);
         waiters++;
-        if (container_of(position, struct request, link)->size_bytes < pool->least_bytes)
+        if (request->size_bytes < pool->least_bytes || request->held_by != NULL)
             return false;
     }
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&

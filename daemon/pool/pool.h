@@ -22,6 +22,9 @@
  * What sessions gave back behind fences comes back by itself, but nobody says when: the pool looks before it
  * lets a request wait, grows or refuses, and while somebody waits every FENCE_INTERVAL_NS.
  *
+ * What a tenant's quota does not leave waits apart, in its heap's line (tenant.h): nobody waits behind it, no
+ * growth is made for it, and only the tenant's own sessions are asked for what they keep idle.
+ *
  * Invariant (pool_is_valid): leased + fenced + quarantined + retiring + free = reserved, where free is what
  * heaps and unassigned segments have; leased, fenced and quarantined bytes are those of the blocks.
  */
@@ -64,6 +67,7 @@ struct pool {
     struct list segments; /* all but RETIRING ones */
     struct list heaps;    /* tenant_heap.pool_link */
     struct list waiters;  /* request.link, in order of arrival */
+    struct list pressed;  /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
     uint64_t least_bytes; /* none of them asked for less; 0: not known. See pool_serve */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
@@ -84,7 +88,7 @@ struct pool {
     bool returned;             /* fenced memory came back, and those in line have not been asked yet */
     unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and hold something here */
     unsigned n_segments;
-    uint64_t n_leases, n_waiters;
+    uint64_t n_leases, n_waiters; /* the latter with those that are held */
     uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
     struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
     struct histogram waiting; /* the others */

@@ -26,6 +26,7 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_
     request->size_bytes = size_bytes;
     request->asked_ns = now_ns;
     request->deadline_ns = clock_deadline_ns(now_ns, timeout_ns);
+    request->quota_item = -1;
     list_init(&request->link);
     list_append(&session->requests, &request->session_link);
     session->n_requests++;
@@ -35,13 +36,24 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_
 
 /* Takes the request out of the line it stands in. */
 static void request_unlink(struct request *request) {
+    struct tenant_heap *heap = request->held_by;
+
     if (request->state == REQUEST_WAITING && !list_is_empty(&request->link))
         request->pool->n_waiters--;
     list_remove(&request->link);
+    request->held_by = NULL;
+    if (heap != NULL && list_is_empty(&heap->held) && !heap->reclaim_owed)
+        list_remove(&heap->pressed_link);
+}
+
+/* It waits no more. */
+static void request_end_wait(struct request *request) {
+    request_unlink(request);
+    charge_free(&request->charge);
 }
 
 void request_free(struct request *request) {
-    request_unlink(request);
+    request_end_wait(request);
     if (request->state == REQUEST_GRANTED)
         request->lease->unanswered = false;
     list_remove(&request->session_link);
@@ -51,7 +63,8 @@ void request_free(struct request *request) {
 
 void request_wait(struct request *request) {
     struct pool *pool = request->pool;
-    assert(request->state == REQUEST_WAITING && list_is_empty(&request->link));
+    assert(request->state == REQUEST_WAITING && (list_is_empty(&request->link) || request->held_by != NULL));
+    request_unlink(request);
     if (list_is_empty(&pool->waiters) || request->size_bytes < pool->least_bytes)
         pool->least_bytes = request->size_bytes;
     list_append(&pool->waiters, &request->link);
@@ -60,9 +73,31 @@ void request_wait(struct request *request) {
         pool->next_deadline_ns = request->deadline_ns;
 }
 
+void request_hold(struct request *request) {
+    struct pool *pool = request->pool;
+    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
+
+    assert(request->state == REQUEST_WAITING && request->held_by == NULL && heap != NULL);
+    request_unlink(request);
+    if (list_is_empty(&heap->held) || request->size_bytes < heap->held_bytes_min)
+        heap->held_bytes_min = request->size_bytes;
+    /* Mostly the last; one that the pool had no room for has seen later ones come here. */
+    struct list *position = &heap->held;
+    while (position->previous != &heap->held &&
+           container_of(position->previous, struct request, link)->asked_ns > request->asked_ns)
+        position = position->previous;
+    list_insert_before(position, &request->link);
+    request->held_by = heap;
+    if (list_is_empty(&heap->pressed_link))
+        list_append(&pool->pressed, &heap->pressed_link);
+    pool->n_waiters++;
+    if (request->deadline_ns < pool->next_deadline_ns)
+        pool->next_deadline_ns = request->deadline_ns;
+}
+
 void request_grant(struct request *request, struct lease *lease) {
     assert(request->state == REQUEST_WAITING);
-    request_unlink(request);
+    request_end_wait(request);
     request->state = REQUEST_GRANTED;
     request->lease = lease;
     lease->unanswered = true;
@@ -71,7 +106,7 @@ void request_grant(struct request *request, struct lease *lease) {
 
 void request_refuse(struct request *request, enum proto_error error) {
     assert(request->state == REQUEST_WAITING);
-    request_unlink(request);
+    request_end_wait(request);
     request->state = REQUEST_REFUSED;
     request->error = error;
     if (request->pool != NULL)
@@ -79,13 +114,27 @@ void request_refuse(struct request *request, enum proto_error error) {
     list_append(&request->session->core->answered, &request->link);
 }
 
+void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item) {
+    request->quota_item = (int)item;
+    request->session->tenant->quota.n_refusals++;
+    request_refuse(request, error);
+}
+
+void request_give_up(struct request *request) {
+    if (request->held_by != NULL)
+        request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool));
+    else
+        request_refuse(request, PROTO_E_EXHAUSTED);
+}
+
 struct holder {
     const struct session *session;
     uint64_t bytes;
 };
 
-/* Writes ", held by …" with the largest holders of the request's own tenant and the sum of the others'. */
-static void explain_holders(const struct request *request, char *text, size_t size) {
+/* Writes ", held by …" with the largest holders of the request's own tenant and, if wanted, the sum of the
+ * others'. */
+static void explain_holders(const struct request *request, bool with_others, char *text, size_t size) {
     struct core *core = request->session->core;
     struct holder largest[HOLDERS_NAMED] = {0};
     uint64_t others = 0;
@@ -111,7 +160,7 @@ static void explain_holders(const struct request *request, char *text, size_t si
                                  (int)largest[i].session->peer.pid, largest[i].session->peer.command,
                                  BYTES_TEXT(largest[i].bytes),
                                  largest[i].session->state == SESSION_QUARANTINED ? " in quarantine" : "");
-    if (others > 0 && used < size)
+    if (with_others && others > 0 && used < size)
         snprintf(text + used, size - used, "%s other users %s", used == 0 ? "; held by" : ",",
                  BYTES_TEXT(others));
 }
@@ -121,6 +170,15 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
     char holders[PROTO_TEXT_MAX / 2], full[PROTO_TEXT_MAX / 2];
 
     assert(request->state == REQUEST_REFUSED);
+    if (request->quota_item >= 0) {
+        /* What others use is not told: their memory has nothing to do with it. */
+        explain_holders(request, false, holders, sizeof holders);
+        tenant_explain_quota(request->session->tenant, (unsigned)request->quota_item, full, sizeof full);
+        proto_failure_set(ret_failure, request->error, "%s asked of %s: %s%s",
+                          BYTES_TEXT(request->size_bytes), pool->name, full,
+                          request->quota_item >= (int)QUOTA_POOLS ? holders : "");
+        return;
+    }
     switch (request->error) {
     case PROTO_E_NO_POOL:
         proto_failure_set(ret_failure, request->error,
@@ -149,7 +207,7 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
         break;
     }
     pool_explain(pool, full, sizeof full);
-    explain_holders(request, holders, sizeof holders);
+    explain_holders(request, true, holders, sizeof holders);
     if (request->error == PROTO_E_DRIVER)
         proto_failure_set(ret_failure, request->error, "%s asked of %s: %s; %s",
                           BYTES_TEXT(request->size_bytes), pool->name, pool->last_error, full);

@@ -4,18 +4,20 @@
 /*
  * A request for a block, from its arrival until its answer is taken by the shell. Its session owns it.
  *
- *   WAITING (in its pool's line) --a block was found--> GRANTED (in core->answered, has the lease)
+ *   WAITING (in its pool's line, or held) --a block was found--> GRANTED (in core->answered, has the lease)
  *                                --cannot be, deadline--> REFUSED (in core->answered, has the error)
  */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/pool/quota.h"
 #include "proto/proto.h"
 
 struct lease;
 struct pool;
 struct session;
+struct tenant_heap;
 
 enum request_state {
     REQUEST_WAITING,
@@ -30,10 +32,13 @@ struct request {
     uint64_t size_bytes;
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
-    bool waited;            /* it could not be answered at once */
-    struct lease *lease;    /* GRANTED */
-    enum proto_error error; /* REFUSED */
-    struct list link;       /* pool->waiters, then core->answered */
+    bool waited;                 /* it could not be answered at once */
+    struct lease *lease;         /* GRANTED */
+    enum proto_error error;      /* REFUSED */
+    struct charge charge;        /* one that waits, to the tenant; until it is answered */
+    struct tenant_heap *held_by; /* WAITING for its tenant's quota: whose line it stands in */
+    int quota_item;              /* REFUSED for the tenant's quota: which; -1: not for that */
+    struct list link;            /* pool->waiters or held_by->held, then core->answered */
     struct list session_link;
 };
 
@@ -44,12 +49,22 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_
 /* Removes the request from wherever it stands. A granted lease stays with the session. */
 void request_free(struct request *request);
 
-/* Puts the request at the end of its pool's line. */
+/* Puts the request at the end of its pool's line; a held one leaves its tenant's for it. */
 void request_wait(struct request *request);
+
+/* Puts a request into the line of those that wait for their tenant's quota, in order of arrival; one that
+ * stood in its pool's line leaves it. The tenant has a heap in the pool. */
+void request_hold(struct request *request);
 
 /* The two ends of waiting: both put it in line for the shell. */
 void request_grant(struct request *request, struct lease *lease);
 void request_refuse(struct request *request, enum proto_error error);
+/* The same, for the tenant's quota of an item: EXHAUSTED when waiting was of no use, LIMIT when it cannot be.
+ */
+void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item);
+
+/* Ends a wait that was in vain: EXHAUSTED, for the quota's sake where that held it up. */
+void request_give_up(struct request *request);
 
 /* Writes why a request was refused, for its client: what was asked, what the pool has, and who holds it, as
  * far as this tenant may know (its own processes by name, others as a sum). */

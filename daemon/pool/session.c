@@ -12,6 +12,7 @@
 #include "daemon/pool/pool.h"
 #include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
+#include "daemon/pool/tenant.h"
 
 int session_reserve_segment(struct session *session, const struct segment *segment) {
     size_t words = (size_t)segment->slot / 64 + 1;
@@ -37,6 +38,10 @@ bool session_see_segment(struct session *session, struct segment *segment) {
     return true;
 }
 
+bool session_may_use(const struct session *session, const struct pool *pool) {
+    return session->pools_allowed >> (pool->id - 1) & 1;
+}
+
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {
     return session->wants_reclaim && session->state == SESSION_ACTIVE &&
            session->pool_bytes[pool->id - 1] > 0;
@@ -44,7 +49,9 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
 
 bool session_may_lease(struct session *session, unsigned beyond) {
     uint64_t limit = (uint64_t)session->core->session_leases_limit + beyond;
-    return session->n_leases < limit || (fences_collect_session(session) && session->n_leases < limit);
+    if (session->n_leases >= limit && (!fences_collect_session(session) || session->n_leases >= limit))
+        return false;
+    return beyond > 0 || tenant_may_lease(session->tenant);
 }
 
 bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond) {

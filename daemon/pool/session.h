@@ -24,6 +24,7 @@
 
 #include "base/list.h"
 #include "daemon/pool/limits.h"
+#include "daemon/pool/quota.h"
 #include "proto/limits.h"
 #include "proto/page.h"
 
@@ -44,6 +45,8 @@ struct peer {
     uid_t uid;
     gid_t gid;
     char command[COMMAND_SIZE]; /* printable UTF-8 */
+    const gid_t *groups;        /* further ones; the shell's, which keeps them for the session's life */
+    unsigned n_groups;
 };
 
 struct session {
@@ -52,7 +55,8 @@ struct session {
     uint64_t id;
     struct peer peer;
     enum session_state state;
-    bool wants_reclaim; /* fixed before its first lease */
+    bool wants_reclaim;     /* fixed before its first lease */
+    uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
     uint64_t connected_ns, lost_ns;
     const char *quarantine_reason; /* what the shell waits for; a constant string, NULL while ACTIVE */
     struct list leases;            /* lease.session_link */
@@ -73,6 +77,8 @@ struct session {
     struct fence_queue **fence_queues; /* by word, each the first of a chain */
     uint32_t n_fence_words;
     struct list fenced;       /* fence_queue.session_link: those that have something in them, in turns */
+    struct charge charge;     /* one session, to the tenant */
+    struct charge replies;    /* the bytes of those that the shell keeps for it */
     void *owner;              /* the shell's */
     struct list reclaim_link; /* in core->reclaiming while it is to be asked */
     struct list link;         /* in core->sessions */
@@ -85,11 +91,14 @@ int session_reserve_segment(struct session *session, const struct segment *segme
  */
 bool session_see_segment(struct session *session, struct segment *segment);
 
+/* Whether the policy lets it use the pool. Leases that it has there it keeps, whatever the policy becomes. */
+bool session_may_use(const struct session *session, const struct pool *pool);
+
 /* Whether it can be asked for what it keeps idle of the pool. */
 bool session_can_be_asked(const struct session *session, const struct pool *pool);
 
-/* Whether it may have one more lease, if need be after a look at what it has behind fences. beyond: so many
- * more than its limit. */
+/* Whether it may have one more lease, if need be after a look at what it and its tenant have behind fences.
+ * beyond: so many more than its limit; then its tenant's quota is not asked (nobody hears of a refusal). */
 bool session_may_lease(struct session *session, unsigned beyond);
 
 /* Whether what it has may be divided into so many ranges more; beyond as above. */

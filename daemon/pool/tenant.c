@@ -3,9 +3,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "base/units.h"
 #include "daemon/pool/core.h"
+#include "daemon/pool/fence.h"
+#include "daemon/pool/policy.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/segment.h"
 
@@ -22,6 +27,7 @@ int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
         return -ENOMEM;
     tenant->core = core;
     tenant->uid = uid;
+    quota_init(&tenant->quota);
     list_init(&tenant->heaps);
     list_append(&core->tenants, &tenant->link);
     *ret_tenant = tenant;
@@ -40,9 +46,11 @@ void tenant_drop_if_unused(struct tenant *tenant) {
         list_remove(&heap->pool_link);
         if (heap->pool->demand == heap)
             heap->pool->demand = NULL;
+        list_remove(&heap->pressed_link);
         heap_deinit(&heap->heap);
         free(heap);
     }
+    quota_deinit(&tenant->quota);
     list_remove(&tenant->link);
     free(tenant);
 }
@@ -67,6 +75,8 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
         heap->pool = segment->pool;
         heap_init(&heap->heap);
         list_init(&heap->fenced);
+        list_init(&heap->held);
+        list_init(&heap->pressed_link);
         list_append(&tenant->heaps, &heap->tenant_link);
         list_append(&segment->pool->heaps, &heap->pool_link);
     }
@@ -78,6 +88,79 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
     segment->state = SEGMENT_ASSIGNED;
     segment->pool->unassigned_bytes -= segment->size_bytes;
     return 0;
+}
+
+void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
+    const struct policy *policy = tenant->core->policy;
+    uint64_t *limits = tenant->quota.limits;
+
+    policy_limits_begin(limits);
+    if (policy != NULL && policy->has_group_rules)
+        list_for_each(position, &tenant->core->sessions) {
+            const struct session *session = container_of(position, struct session, link);
+            if (session->tenant == tenant)
+                policy_limits_add_peer(policy, &session->peer, limits);
+        }
+    if (joining != NULL)
+        policy_limits_add_peer(policy, joining, limits);
+    policy_limits_end(policy, tenant->uid, limits);
+    list_for_each(position, &tenant->heaps) container_of(position, struct tenant_heap, tenant_link)
+        ->held_bytes_min = 0;
+}
+
+static uint64_t round_up_to_granule(uint64_t bytes) {
+    return (bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE; /* sizes are below PROTO_SIZE_MAX */
+}
+
+bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {
+    return round_up_to_granule(size_bytes) <= quota_left(&tenant->quota, quota_item_of_pool(pool));
+}
+
+bool tenant_may_ever_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {
+    return round_up_to_granule(size_bytes) <= tenant->quota.limits[quota_item_of_pool(pool)];
+}
+
+bool tenant_may_lease(struct tenant *tenant) {
+    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
+        return true;
+    list_for_each(position, &tenant->heaps)
+        fences_collect_heap(container_of(position, struct tenant_heap, tenant_link));
+    return quota_left(&tenant->quota, QUOTA_LEASES) > 0;
+}
+
+/* What an item is called in a sentence, and in the configuration. */
+static const struct {
+    const char *what, *key;
+} quota_items[] = {
+    [QUOTA_SESSIONS] = {"sessions (those in quarantine included)", "sessions"},
+    [QUOTA_LEASES] = {"leases (those behind fences and in quarantine included)", "leases"},
+    [QUOTA_WAITING] = {"waiting requests", "waiting"},
+    [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
+};
+
+void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
+    static const char advice[] = "or have the administrator raise";
+    uint64_t used = tenant->quota.used[item], limit = tenant->quota.limits[item];
+
+    if (item >= QUOTA_POOLS) {
+        const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
+        snprintf(
+            text, size,
+            "QUOTA: user %u has %s of the %s that it may have there (what is behind fences or in quarantine "
+            "included): release buffers, %s '%s' of [quota] in the daemon's configuration",
+            (unsigned)tenant->uid, BYTES_TEXT(used), BYTES_TEXT(limit), advice,
+            pool->kind == PROTO_POOL_HOST ? "host" : "device");
+    } else if (item == QUOTA_REPLIES) {
+        snprintf(text, size,
+                 "QUOTA: user %u has %s %s and may have %s: read them, %s 'replies' of [quota] in the "
+                 "daemon's configuration",
+                 (unsigned)tenant->uid, BYTES_TEXT(used), quota_items[item].what, BYTES_TEXT(limit), advice);
+    } else {
+        snprintf(text, size,
+                 "QUOTA: user %u has %" PRIu64 " of the %" PRIu64 " %s that it may have: end or release "
+                 "some, %s '%s' of [quota] in the daemon's configuration",
+                 (unsigned)tenant->uid, used, limit, quota_items[item].what, advice, quota_items[item].key);
+    }
 }
 
 void tenant_disown(struct segment *segment) {

@@ -3,22 +3,31 @@
 #define DAEMON_POOL_TENANT_H
 /*
  * A tenant: one uid. It exists while it has sessions or segments. In each pool that it uses it has a heap:
- * the range allocator over the segments that belong to it.
+ * the range allocator over the segments that belong to it. What it uses and may use is in its quota.
+ *
+ * A request for more than its quota leaves is held: it waits in its heap's line, where nobody else waits
+ * behind it, until memory of the tenant comes back or the quota is raised.
  */
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "base/list.h"
+#include "daemon/pool/quota.h"
 #include "heap/heap.h"
 
 struct core;
+struct peer;
 struct pool;
+struct request;
 struct segment;
 
 struct tenant {
     struct core *core;
     uid_t uid;
     unsigned sessions;
+    struct quota quota;
     struct list heaps; /* struct tenant_heap.tenant_link */
     struct list link;  /* in core->tenants */
 };
@@ -28,8 +37,13 @@ struct tenant_heap {
     struct pool *pool;
     unsigned segments;
     struct heap heap;
-    struct list fenced; /* fence_queue.heap_link: those that have something in them, in turns */
+    struct list fenced;      /* fence_queue.heap_link: those that have something in them, in turns */
+    struct list held;        /* request.link: those that wait for the quota, in order of arrival */
+    uint64_t held_bytes_min; /* none of them asked for less; 0: not known */
+    uint64_t reclaim_ns;     /* the tenant's sessions are not asked for its quota's sake before */
+    bool reclaim_owed;       /* …but then, for one who did not wait */
     struct list tenant_link, pool_link;
+    struct list pressed_link; /* in pool->pressed while something is held or owed */
 };
 
 /* Finds the tenant of a uid, or makes it. Returns 0 or -ENOMEM; the tenant is owned by the core. */
@@ -43,6 +57,22 @@ struct tenant_heap *tenant_heap_find(struct tenant *tenant, struct pool *pool);
 
 /* Gives an unassigned segment to the tenant. Returns 0 or -ENOMEM. */
 int tenant_adopt(struct tenant *tenant, struct segment *segment);
+
+/* Takes its limits from the core's policy, by its sessions and one that joins them (NULL: none). Those that
+ * wait for a quota that was raised are to be served afterwards. */
+void tenant_apply_policy(struct tenant *tenant, const struct peer *joining);
+
+/* Whether so many bytes more of the pool, in blocks of the heap's granule, are within its quota. */
+bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes);
+
+/* Whether they are within what it may have at all. */
+bool tenant_may_ever_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes);
+
+/* Whether the tenant may have one more lease, if need be after a look at what it has behind fences. */
+bool tenant_may_lease(struct tenant *tenant);
+
+/* Writes which quota it is, how much of it is used and what it is, and who can raise it. */
+void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size);
 
 /* Takes an idle segment away from its tenant, which makes it unassigned. */
 void tenant_disown(struct segment *segment);

@@ -144,6 +144,18 @@ static void scenario(void) {
     twice(core, core_add_pool(core, &config, &second));
     core_pool_ready(pool, now_ns);
     core_pool_ready(second, now_ns);
+    struct policy *policy = NULL;
+    const struct policy_subject user = {.id = UID_A}, group = {.is_group = true, .id = UID_B};
+    uint64_t limits[QUOTA_ITEMS];
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+        limits[item] = item % 2 == 0 ? QUOTA_UNLIMITED : POLICY_UNSET;
+    twice(NULL, policy_new(&policy));
+    twice(NULL, policy_add_rule(policy, &user, limits));
+    twice(NULL, policy_add_rule(policy, &group, limits));
+    policy_restrict(policy, second->id);
+    twice(NULL, policy_allow(policy, second->id, &user));
+    twice(NULL, policy_allow(policy, second->id, &group));
+    core_set_policy(core, policy, now_ns);
     struct session *one = open_one(core, 1, UID_A), *two = open_one(core, 2, UID_A),
                    *three = open_one(core, 3, UID_B);
 
