@@ -231,8 +231,10 @@ static void put_histogram(cJSON *object, const char *key, const struct histogram
 }
 
 static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
-    static const char *const states[] = {"starting", "ready", "failed"};
-    const struct supplier *supplier = pool->owner;
+    static const char *const states[] = {"starting", "ready", "failed", "lost"};
+    struct supplier *supplier = pool->owner;
+    uint64_t call_since_ns;
+    const char *call = supplier->started ? worker_call(&supplier->worker, &call_since_ns) : NULL;
     bool is_host = pool->kind == PROTO_POOL_HOST;
     cJSON *object = cJSON_CreateObject();
     char uuid[GPU_UUID_TEXT_SIZE];
@@ -280,6 +282,11 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_histogram(histograms, "acquire_ns", &pool->serving);
     put_histogram(histograms, "waiting_ns", &pool->waiting);
     put_histogram(histograms, "growth_ns", &pool->growing);
+    put_string(object, "worker_call", call);
+    if (call != NULL)
+        put_integer(object, "worker_call_ns", clock_now_ns() - call_since_ns);
+    else
+        cJSON_AddNullToObject(object, "worker_call_ns");
     put_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
     return object;
 }

@@ -18,6 +18,7 @@
 #include "daemon/log.h"
 #include "daemon/numa.h"
 #include "daemon/pool/limits.h"
+#include "daemon/worker.h"
 
 static struct backing *backing_alloc(enum proto_segment_kind kind, uint64_t size_bytes) {
     struct backing *backing = calloc(1, sizeof *backing);
@@ -33,7 +34,7 @@ static void backing_freep(struct backing **backing) {
     *backing = backing_free(*backing);
 }
 
-int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes,
+int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes, struct worker *worker,
                        struct backing **ret_backing, char error[BACKING_ERROR_SIZE]) {
     const char *call = "cudaMalloc";
     _cleanup_(backing_freep) struct backing *backing = backing_alloc(PROTO_SEGMENT_LEGACY_IPC, size_bytes);
@@ -44,20 +45,25 @@ int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_byt
     }
     backing->gpu = gpu;
     backing->device = device;
+    worker_enter_call(worker, call);
     int r = gpu->memory_allocate(device, size_bytes, &backing->memory);
     if (r == 0) {
         /* What another tenant left there must not be seen. */
         call = "cudaMemsetAsync";
+        worker_enter_call(worker, call);
         r = gpu->memory_set(device, backing->memory, 0, size_bytes, NULL);
     }
     if (r == 0) {
         call = "cudaStreamSynchronize";
+        worker_enter_call(worker, call);
         r = gpu->stream_synchronize(device, NULL);
     }
     if (r == 0) {
         call = "cudaIpcGetMemHandle";
+        worker_enter_call(worker, call);
         r = gpu->ipc_export(device, backing->memory, &backing->handle);
     }
+    worker_leave_call(worker);
     if (r != 0) {
         snprintf(error, BACKING_ERROR_SIZE, "%s of %s on device %u failed with %s (%s)", call,
                  BYTES_TEXT(size_bytes), device, gpu->error_name(r), gpu->error_text(r));
@@ -155,7 +161,9 @@ int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_
             (void)madvise(backing->mapping, size_bytes, MADV_HUGEPAGE); /* a hint: for its first touches */
     }
     numa_prefer(backing->mapping, size_bytes, node); /* without NUMA there is nothing to prefer */
+    worker_enter_call(worker, "making pages");
     r = host_pages_make(backing->mapping, size_bytes, ask_transparent, worker, &huge_bytes);
+    worker_leave_call(worker);
     if (r < 0) {
         snprintf(error, BACKING_ERROR_SIZE, "the kernel gave no pages for %s of host memory: %s",
                  BYTES_TEXT(size_bytes), strerror(-r));
@@ -167,7 +175,9 @@ int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_
         log_debug("%s of %s of host memory on node %d are in transparent huge pages", BYTES_TEXT(huge_bytes),
                   BYTES_TEXT(size_bytes), node);
     }
+    worker_enter_call(worker, "mlock");
     r = host_pages_lock(backing->mapping, size_bytes);
+    worker_leave_call(worker);
     backing->locked = r == 0;
     if (!backing->locked && backing->pages != BACKING_PAGES_HUGETLB &&
         !atomic_exchange(&lock_complained, true))
@@ -184,7 +194,7 @@ struct backing *backing_free(struct backing *backing) {
         return NULL;
     if (backing->memory != NULL) {
         int r = backing->gpu->memory_free(backing->device, backing->memory);
-        if (r != 0)
+        if (r != 0 && !backing->lost)
             log_error("freeing %s on device %u failed with %s: the memory is lost until the daemon restarts",
                       BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
     }

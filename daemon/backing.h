@@ -34,15 +34,17 @@ struct backing {
     void *mapping; /* keeps the pages locked; never read, and written only when the pages are made */
     enum backing_pages pages;
     bool locked;
+    bool lost; /* the device is: that it cannot be freed is no news */
 };
 
 #define BACKING_ERROR_SIZE 256u
 
-/* Both: [slow], on a worker's thread. Return 0, or a negative errno with a text for people in error;
- * *ret_backing is untouched then, and owned by the caller otherwise. The memory is zero. */
-int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes,
+/* Both: [slow], on a worker's thread; worker: told about calls and progress, may be NULL. Return 0, or a
+ * negative errno with a text for people in error; *ret_backing is untouched then, and owned by the caller
+ * otherwise. The memory is zero. */
+int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes, struct worker *worker,
                        struct backing **ret_backing, char error[BACKING_ERROR_SIZE]);
-/* node: where pages should come from. worker: told about progress, may be NULL. */
+/* node: where pages should come from. */
 int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_pages, struct worker *worker,
                      struct backing **ret_backing, char error[BACKING_ERROR_SIZE]);
 

@@ -187,6 +187,10 @@ static int connection_refuse(struct connection *connection, uint64_t request, in
         return connection_send_error(
             connection, request, error,
             "the block is shared: release it whole, or do not share what is to be divided");
+    case PROTO_E_DRIVER:
+        return connection_send_error(
+            connection, request, error,
+            "the pool's device is lost: nothing of it is lent until the daemon restarts");
     case PROTO_E_NO_TOKEN:
         return connection_send_error(
             connection, request, error,

@@ -370,7 +370,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     daemon_drain(daemon);
 }
 
-/* --- signals, watchdog, end --- */
+/* --- signals, end --- */
 
 static void daemon_stop(struct daemon *daemon) {
     daemon->stopping = true;
@@ -427,30 +427,6 @@ static void daemon_on_reload(uv_signal_t *signal, int number) {
     daemon_drain(daemon);
 }
 
-static void daemon_on_watchdog(uv_timer_t *timer) {
-    struct daemon *daemon = timer->data;
-
-    for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        if (!worker_is_alive(&daemon->suppliers[i]->worker)) {
-            log_warning("%s: a driver call has not come back; systemd's watchdog is not answered",
-                        daemon->core->pools[i]->name);
-            return;
-        }
-    if (daemon->reaper.started && !worker_is_alive(&daemon->reaper.worker)) {
-        log_warning("NVML does not answer; systemd's watchdog is not answered");
-        return;
-    }
-    sd_notify(0, "WATCHDOG=1");
-}
-
-static void daemon_start_watchdog(struct daemon *daemon) {
-    uint64_t usec;
-    uv_timer_init(&daemon->loop, &daemon->watchdog_timer);
-    daemon->watchdog_timer.data = daemon;
-    if (sd_watchdog_enabled(0, &usec) > 0)
-        uv_timer_start(&daemon->watchdog_timer, daemon_on_watchdog, 0, usec / 1000 / 3 + 1);
-}
-
 static void daemon_on_private_timer(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
     if (!daemon->served) {
@@ -489,7 +465,7 @@ static void daemon_start_timers(struct daemon *daemon) {
     daemon->private_timer.data = daemon;
     if (daemon->options.private)
         uv_timer_start(&daemon->private_timer, daemon_on_private_timer, PRIVATE_GRACE_MS, 0);
-    daemon_start_watchdog(daemon);
+    health_start(&daemon->health, daemon);
 }
 
 static void daemon_start_signals(struct daemon *daemon) {

@@ -12,6 +12,7 @@
 
 #include "base/list.h"
 #include "daemon/config.h"
+#include "daemon/health.h"
 #include "daemon/listener.h"
 #include "daemon/reaper.h"
 #include "daemon/supplier.h"
@@ -51,7 +52,8 @@ struct daemon {
     unsigned n_admin_clients, n_connections;
     unsigned n_handshakes; /* connections that have not said HELLO */
     struct reaper reaper;
-    uv_timer_t tick_timer, housekeeping_timer, watchdog_timer, private_timer;
+    struct health health;
+    uv_timer_t tick_timer, housekeeping_timer, private_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
     uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
     bool draining, served, stopping;

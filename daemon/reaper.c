@@ -6,6 +6,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/pool/core.h"
 
 #define REAPER_PERIOD_MS                                                                                     \
     20 /* a dead process is listed for some 50 ms; a question takes up to a few hundred µs */
@@ -16,13 +17,15 @@ struct reaper_job {
     struct reaper *reaper;
     uint64_t number;
     int result;
+    uint64_t lost; /* a bit for each device that does not work any more */
     pid_t *pids;
     size_t n_pids, capacity;
 };
 
 static void reaper_ask(struct reaper *reaper);
 
-/* Collects the pids of all devices. */
+/* Collects the pids of all devices. A lost device that the driver cannot list has no work left that could
+ * write anywhere; memory of the other pools must not wait for it. */
 static void ask_run(struct worker_job *job) {
     struct reaper_job *ask = container_of(job, struct reaper_job, job);
     const struct gpu *gpu = ask->reaper->daemon->gpu;
@@ -32,6 +35,7 @@ static void ask_run(struct worker_job *job) {
     ask->result = gpu->device_count(&devices);
     for (unsigned device = 0; ask->result == 0 && device < devices; device++) {
         size_t count = 0;
+        bool lost = device < 64 && (ask->lost >> device & 1) != 0;
         ask->result = gpu->processes(device, ask->pids + ask->n_pids, ask->capacity - ask->n_pids, &count);
         while (ask->result == 0 && count > ask->capacity - ask->n_pids) {
             size_t capacity = ask->n_pids + 2 * count;
@@ -47,6 +51,8 @@ static void ask_run(struct worker_job *job) {
         }
         if (ask->result == 0)
             ask->n_pids += count;
+        else if (lost)
+            ask->result = 0;
     }
 }
 
@@ -82,6 +88,14 @@ static void ask_done(struct worker_job *job) {
     free(ask);
 }
 
+static uint64_t lost_devices(const struct core *core) {
+    uint64_t lost = 0;
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (core->pools[i]->state == POOL_LOST && core->pools[i]->device < 64)
+            lost |= UINT64_C(1) << core->pools[i]->device;
+    return lost;
+}
+
 static void reaper_ask(struct reaper *reaper) {
     if (reaper->job != NULL)
         return;
@@ -95,6 +109,7 @@ static void reaper_ask(struct reaper *reaper) {
     ask->job.run = ask_run;
     ask->job.done = ask_done;
     ask->reaper = reaper;
+    ask->lost = lost_devices(reaper->daemon->core);
     ask->number = ++reaper->asked;
     ask->pids = pids;
     ask->capacity = REAPER_PIDS_MAX;

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/daemon.h"
+#include "daemon/device_check.h"
 #include "daemon/log.h"
 #include "daemon/pool/core.h"
 
@@ -21,6 +22,8 @@ struct supply_job {
         huge_pages; /* as configured when it was decided: a reload may change the supplier's */
     int result;
     char error[BACKING_ERROR_SIZE];
+    bool lost; /* the device does not work any more; why: */
+    char lost_error[BACKING_ERROR_SIZE];
 };
 
 static struct supply_job *supply_job_new(struct supplier *supplier, void (*run)(struct worker_job *),
@@ -41,7 +44,9 @@ static void start_run(struct worker_job *job) {
 
     if (supplier->gpu == NULL)
         return;
+    worker_enter_call(&supplier->worker, "cuDevicePrimaryCtxRetain");
     start->result = supplier->gpu->device_memory((unsigned)supplier->pool->device, &free_bytes, &total_bytes);
+    worker_leave_call(&supplier->worker);
     if (start->result != 0)
         snprintf(start->error, sizeof start->error, "making a context on device %d failed with %s (%s)",
                  supplier->pool->device, supplier->gpu->error_name(start->result),
@@ -63,21 +68,56 @@ static void start_done(struct worker_job *job) {
     daemon_drain(supplier->daemon);
 }
 
+/* On the worker's thread, after a call has failed. */
+static void look_for_loss(struct supply_job *job) {
+    struct supplier *supplier = job->supplier;
+    job->lost = supplier->gpu != NULL && !device_answers(supplier->gpu, (unsigned)supplier->pool->device,
+                                                         &supplier->worker, job->lost_error);
+}
+
+/* On the loop, when a job is done. */
+static void report_loss(const struct supply_job *job) {
+    struct pool *pool = job->supplier->pool;
+    if (!job->lost || pool_is_closed(pool))
+        return;
+    log_error("%s: %s; the pool stays closed until the daemon restarts", pool->name, job->lost_error);
+    core_pool_lost(pool, job->lost_error, clock_now_ns());
+}
+
 static void grow_run(struct worker_job *job) {
     struct supply_job *grow = container_of(job, struct supply_job, job);
     struct supplier *supplier = grow->supplier;
 
     if (supplier->gpu != NULL)
         grow->result = backing_new_device(supplier->gpu, (unsigned)supplier->pool->device, grow->size_bytes,
-                                          &grow->backing, grow->error);
+                                          &supplier->worker, &grow->backing, grow->error);
     else
         grow->result = backing_new_host(supplier->pool->numa_node, grow->size_bytes, grow->huge_pages,
                                         &supplier->worker, &grow->backing, grow->error);
+    if (grow->result < 0)
+        look_for_loss(grow);
 }
 
 static void free_run(struct worker_job *job) {
     struct supply_job *supply = container_of(job, struct supply_job, job);
+    struct worker *worker = &supply->supplier->worker;
+    worker_enter_call(worker, supply->supplier->gpu != NULL ? "cudaFree" : "munmap");
     supply->backing = backing_free(supply->backing);
+    worker_leave_call(worker);
+}
+
+static void check_run(struct worker_job *job) {
+    look_for_loss(container_of(job, struct supply_job, job));
+}
+
+static void check_done(struct worker_job *job) {
+    struct supply_job *check = container_of(job, struct supply_job, job);
+    struct supplier *supplier = check->supplier;
+
+    supplier->checking = false;
+    report_loss(check);
+    free(check);
+    daemon_drain(supplier->daemon);
 }
 
 static void discard_done(struct worker_job *job) {
@@ -90,6 +130,7 @@ static void grow_done(struct worker_job *job) {
     struct daemon *daemon = supplier->daemon;
     struct pool *pool = supplier->pool;
 
+    report_loss(grow);
     if (grow->result < 0) {
         if (pool->last_error[0] == '\0') /* once for a series of failures */
             log_warning("%s: growth by %s failed: %s; lower the pool's limit, or free memory on the device",
@@ -147,6 +188,44 @@ void supplier_grow(struct supplier *supplier, uint64_t size_bytes) {
     worker_submit(&supplier->worker, &grow->job);
 }
 
+/* What cannot be freed any more is no news. */
+static struct backing *mark_lost(const struct supplier *supplier, struct backing *backing) {
+    if (backing != NULL)
+        backing->lost = supplier->pool->state == POOL_LOST;
+    return backing;
+}
+
+void supplier_check(struct supplier *supplier) {
+    if (supplier->gpu == NULL || supplier->checking || !supplier->started || supplier->worker.pending > 0 ||
+        supplier->pool->state != POOL_READY)
+        return;
+    struct supply_job *check = supply_job_new(supplier, check_run, check_done);
+    if (check == NULL)
+        return; /* the next one */
+    supplier->checking = true;
+    worker_submit(&supplier->worker, &check->job);
+}
+
+bool supplier_is_alive(struct supplier *supplier) {
+    const char *name = supplier->pool->name;
+    bool alive = worker_is_alive(&supplier->worker);
+    uint64_t since_ns = 0;
+    const char *call = alive ? NULL : worker_call(&supplier->worker, &since_ns);
+
+    if (!alive && call == NULL)
+        call = "a job of the daemon's";
+    uint64_t for_ns = since_ns > 0 ? clock_now_ns() - since_ns : 0;
+    if (!alive && !supplier->stalled)
+        log_warning("%s: %s has not come back for %s: nothing can be allocated or freed there until it does; "
+                    "systemd's watchdog is not answered",
+                    name, call, NS_TEXT(for_ns));
+    else if (alive && supplier->stalled)
+        log_warning("%s: its worker gets on again", name);
+    supplier->stalled = !alive;
+    core_pool_stalled(supplier->pool, call, for_ns);
+    return alive;
+}
+
 void supplier_retire(struct supplier *supplier, struct segment *segment) {
     struct supply_job *retire = supply_job_new(supplier, free_run, retire_done);
     if (retire == NULL) {
@@ -155,6 +234,7 @@ void supplier_retire(struct supplier *supplier, struct segment *segment) {
         core_segment_retired(segment, clock_now_ns());
         return;
     }
+    segment->backing = mark_lost(supplier, segment->backing);
     retire->segment = segment;
     retire->backing = segment->backing;
     segment->backing = NULL;
@@ -172,7 +252,7 @@ void supplier_stop(struct supplier *supplier) {
             segment->backing = backing_free(segment->backing);
             continue;
         }
-        discard->backing = segment->backing;
+        discard->backing = mark_lost(supplier, segment->backing);
         segment->backing = NULL;
         worker_submit(&supplier->worker, &discard->job);
     }

@@ -26,6 +26,8 @@ struct supplier {
     uint64_t total_bytes;  /* the device's or the node's memory: what percentages are taken of */
     enum config_huge_pages huge_pages;
     enum backing_pages pages; /* of the newest segment */
+    bool checking;            /* a check of the device is under way */
+    bool stalled;             /* its worker did not get on between two looks */
 };
 
 /* Starts the worker, and with it the device's context (or nothing, for host memory): the pool becomes ready,
@@ -38,5 +40,13 @@ void supplier_stop(struct supplier *supplier);
 
 void supplier_grow(struct supplier *supplier, uint64_t size_bytes);
 void supplier_retire(struct supplier *supplier, struct segment *segment);
+
+/* Has the worker ask its device whether it still works; the pool is lost when it does not. Nothing happens
+ * for host pools, for pools that are closed, and while the worker has other things to do. */
+void supplier_check(struct supplier *supplier);
+
+/* Whether the worker gets on; to be asked at intervals (see worker_is_alive). Says in the log and the pool
+ * when it stalls and when it has come back. */
+bool supplier_is_alive(struct supplier *supplier);
 
 #endif

@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/worker.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/units.h"
+#include "daemon/log.h"
 
 static void *worker_main(void *argument) {
     struct worker *worker = argument;
@@ -48,11 +55,25 @@ static void worker_on_async(uv_async_t *async) {
 
 /* Ends the thread, once it has run what is queued. */
 static void worker_end(struct worker *worker) {
+    uint64_t heartbeat, since_ns;
+
     pthread_mutex_lock(&worker->lock);
     worker->stopping = true;
     pthread_cond_signal(&worker->wake);
     pthread_mutex_unlock(&worker->lock);
-    pthread_join(worker->thread, NULL);
+    do {
+        uint64_t end_ns = clock_now_ns() + WORKER_STOP_NS;
+        struct timespec end = {.tv_sec = (time_t)(end_ns / NS_PER_S), .tv_nsec = (long)(end_ns % NS_PER_S)};
+
+        heartbeat = atomic_load_explicit(&worker->heartbeat, memory_order_relaxed);
+        if (pthread_clockjoin_np(worker->thread, NULL, CLOCK_MONOTONIC, &end) == 0)
+            return;
+    } while (heartbeat != atomic_load_explicit(&worker->heartbeat, memory_order_relaxed));
+    const char *call = worker_call(worker, &since_ns);
+    log_error("%s: %s has not come back for %s: the daemon ends without it", worker->name,
+              call != NULL ? call : "a job",
+              NS_TEXT(call != NULL ? clock_now_ns() - since_ns : WORKER_STOP_NS));
+    _exit(EXIT_FAILURE);
 }
 
 int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
@@ -64,6 +85,7 @@ int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
     list_init(&worker->queued);
     list_init(&worker->finished);
     worker->stopping = false;
+    worker->call = NULL;
     worker->pending = 0;
     worker->heartbeat = 1;
     worker->watched_heartbeat = 0;
@@ -103,6 +125,32 @@ void worker_submit(struct worker *worker, struct worker_job *job) {
     list_append(&worker->queued, &job->link);
     pthread_cond_signal(&worker->wake);
     pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_enter_call(struct worker *worker, const char *name) {
+    if (worker == NULL)
+        return;
+    pthread_mutex_lock(&worker->lock);
+    worker->call = name;
+    worker->call_ns = clock_now_ns();
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_leave_call(struct worker *worker) {
+    if (worker == NULL)
+        return;
+    pthread_mutex_lock(&worker->lock);
+    worker->call = NULL;
+    pthread_mutex_unlock(&worker->lock);
+}
+
+const char *worker_call(struct worker *worker, uint64_t *ret_since_ns) {
+    pthread_mutex_lock(&worker->lock);
+    const char *call = worker->call;
+    if (call != NULL)
+        *ret_since_ns = worker->call_ns;
+    pthread_mutex_unlock(&worker->lock);
+    return call;
 }
 
 bool worker_is_alive(struct worker *worker) {

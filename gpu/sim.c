@@ -123,7 +123,7 @@ static int sim_device_count(unsigned *ret_count) {
 static int sim_device_describe(unsigned device, struct gpu_device *ret_device) {
     struct gpu_device description = {.numa_node = -1};
     unsigned physical;
-    int r = sim_enter(SIM_DEVICE_DESCRIBE);
+    int r = sim_enter_on(SIM_DEVICE_DESCRIBE, device);
 
     if (r == 0)
         r = sim_device(device, &physical);

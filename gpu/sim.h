@@ -14,21 +14,32 @@
  * Environment, read by the first gpu_sim() of a process (text that cannot be parsed makes it fail with
  * INVALID_VALUE):
  *
- *   CUDA_VISIBLE_DEVICES      ordinals or UUIDs (or unambiguous beginnings of them), as for CUDA: renumbers
- * the devices; the first entry that names none ends the list. GPUPOOL_SIM_LATENCY=0     calls take no longer
- * than the simulation needs. Otherwise they take what they took on an H200 (driver 580, CUDA 13.0): creating
- * a context 336 ms, allocating 25 us and 44 us/GiB, freeing 22 us and 203 us/GiB, exporting 5 us, opening a
- * handle 85 us, closing it 35 us, registering host memory 0.15 ms and 31 ms/GiB, unregistering 50 us and 11.5
- * ms/GiB. GPUPOOL_SIM_FAIL          "call:n:error[,...]": the n-th call (from 1, counted in this process) of
- * that name in the table fails with that error (a number) and does nothing else; "n+": it and all later ones.
- * The call "any" counts all calls. "memory_allocate:3:2,ipc_open:1+:201". GPUPOOL_SIM_HANG
- * "call:n:milliseconds[,...]": the n-th call sleeps so long before it does its work. GPUPOOL_SIM_LINGER_MS=N
- * how a dead client's GPU work looks (a kernel in flight outlives its process by milliseconds, or by seconds
- * where a forked child holds the device open). With the first import the process forks a ghost. When the
- * process dies with imported memory still mapped, the ghost goes on writing an incrementing 64-bit counter to
- * the first word of each such allocation for N ms; so long the exporter's processes() lists the dead pid. The
- *                             ghost is an ordinary child of the process: a wait for "any child" sees it.
- *   GPUPOOL_SIM_LINGER_KEEP_FDS=1  the ghost keeps all descriptors that the process had open at its first
+ * CUDA_VISIBLE_DEVICES: ordinals or UUIDs (or unambiguous beginnings of them), as for CUDA: renumbers the
+ * devices; the first entry that names none ends the list.
+ *
+ * GPUPOOL_SIM_LATENCY=0: calls take no longer than the simulation needs. Otherwise they take what they took
+ * on an H200 (driver 580, CUDA 13.0): creating a context 336 ms, allocating 25 us and 44 us/GiB, freeing 22
+ * us and 203 us/GiB, exporting 5 us, opening a handle 85 us, closing it 35 us, registering host memory 0.15
+ * ms and 31 ms/GiB, unregistering 50 us and 11.5 ms/GiB.
+ *
+ * GPUPOOL_SIM_FAIL="call[@device]:n:error[,...]": the n-th call (from 1, counted in this process, on that
+ * physical device if one is named) of that name in the table fails with that error (a number) and does
+ * nothing else. "n+": it and all later ones. "n!": the device that it names is lost: from then on every call
+ * on it fails with that error, but what NVML would answer. "~n": one call in n, at random (GPUPOOL_SIM_SEED,
+ * a number, says which). The call "any" counts all calls.
+ * "memory_allocate:3:2,ipc_open:1+:201,device_memory@1:4!:214".
+ *
+ * GPUPOOL_SIM_HANG="call[@device]:n:milliseconds[,...]": the n-th call sleeps so long before it does its
+ * work; "n+" and "~n" as above.
+ *
+ * GPUPOOL_SIM_LINGER_MS=N: how a dead client's GPU work looks (a kernel in flight outlives its process by
+ * milliseconds, or by seconds where a forked child holds the device open). With the first import the process
+ * forks a ghost. When the process dies with imported memory still mapped, the ghost goes on writing an
+ * incrementing 64-bit counter to the first word of each such allocation for N ms; so long the exporter's
+ * processes() lists the dead pid. The ghost is an ordinary child of the process: a wait for "any child" sees
+ * it.
+ *
+ * GPUPOOL_SIM_LINGER_KEEP_FDS=1: the ghost keeps all descriptors that the process had open at its first
  * import, as a forked worker does. Otherwise it closes them.
  *
  * Where it differs from CUDA: streams are captured only by gpu_sim_capture_begin(), and what is recorded is
@@ -55,8 +66,9 @@ bool gpu_sim_failed(void);
  * start with device 0. Returns 0 or INVALID_DEVICE. */
 int gpu_sim_set_device(unsigned device);
 
-/* Begins to capture a stream, as cudaStreamBeginCapture() would: what is enqueued on it from now on is counted
- * and not done, and waiting for it or asking whether it is busy fails. Returns 0 or a driver error. */
+/* Begins to capture a stream, as cudaStreamBeginCapture() would: what is enqueued on it from now on is
+ * counted and not done, and waiting for it or asking whether it is busy fails. Returns 0 or a driver error.
+ */
 int gpu_sim_capture_begin(unsigned device, void *stream);
 
 /* Ends the capture. *ret_operations: how many operations a graph would have got. */

@@ -323,7 +323,7 @@ int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_han
     _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     struct sim_handle handle = {.magic = SIM_MAGIC};
     unsigned physical;
-    int r = sim_enter(SIM_IPC_EXPORT);
+    int r = sim_enter_on(SIM_IPC_EXPORT, device);
 
     if (r == 0)
         r = sim_context(device, &physical);
@@ -362,7 +362,7 @@ int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_cou
     _cleanup_(freep) pid_t *seen = NULL;
     size_t count = 0, room;
     unsigned physical;
-    int r = sim_enter(SIM_PROCESSES);
+    int r = sim_enter_on(SIM_PROCESSES, device);
 
     if (r == 0)
         r = sim_device(device, &physical);

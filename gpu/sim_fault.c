@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Planned failures and hangs of the simulated GPU. A plan names a call of the table and which of its calls it
- * means; it counts for itself, from the moment it was made. Plans of the environment live as long as the
- * process; one more is made, and replaced, by gpu_sim_fail(). All under one lock; without any plan a call
- * costs one load.
+ * Planned failures and hangs of the simulated GPU. A plan names a call of the table, perhaps on one device,
+ * and which of its calls it means; it counts for itself, from the moment it was made. Plans of the
+ * environment live as long as the process; one more is made, and replaced, by gpu_sim_fail(). A plan that
+ * loses its device makes all further calls on it fail, as CUDA's sticky errors do. All under one lock;
+ * without any plan a call costs one load.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,6 +19,7 @@
 #define PLANS_MAX                  32u  /* of the environment; more than any test has wanted */
 #define PLAN_TEXT_MAX              128u /* one entry: a call's name and two numbers */
 #define ERROR_INITIALIZATION_ERROR 3    /* what CUDA says in a forked child */
+#define NO_DEVICE                  UINT32_MAX
 
 static const char *const call_names[] = {
     [SIM_DEVICE_COUNT] = "device_count",
@@ -50,6 +52,9 @@ struct plan {
     uint64_t nth;  /* 0: empty */
     uint64_t seen; /* calls so far */
     bool and_later;
+    bool loses;      /* …and everything that is asked of its device afterwards */
+    bool at_random;  /* one call in nth, instead of the nth */
+    unsigned device; /* physical; NO_DEVICE: any */
     bool hit;
     int error;        /* a failure */
     uint64_t hang_ns; /* a hang */
@@ -60,7 +65,9 @@ static struct {
     struct plan plans[PLANS_MAX];
     size_t plan_count;
     struct plan in_process;
-    bool any; /* atomic: there is a plan at all */
+    bool any;                      /* atomic: there is a plan at all */
+    int lost[GPU_SIM_DEVICES_MAX]; /* what calls on the device fail with; 0: it is not lost */
+    uint64_t random;
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int call_parse(const char *text, enum sim_call *ret_call) {
@@ -88,22 +95,36 @@ static int number_parse(char **text, uint64_t max, uint64_t *ret_number) {
     return 0;
 }
 
-/* One "call:n[+]:number". */
+/* One "call[@device]:[~]n[+|!]:number". */
 static int plan_parse(char *text, bool is_hang, struct plan *ret_plan) {
-    struct plan plan = {0};
+    struct plan plan = {.device = NO_DEVICE};
     uint64_t number;
     char *colon = strchr(text, ':');
 
     if (colon == NULL)
         return -EINVAL;
     *colon = '\0';
+    char *at = strchr(text, '@');
+    if (at != NULL) {
+        *at++ = '\0';
+        if (number_parse(&at, GPU_SIM_DEVICES_MAX - 1, &number) < 0 || *at != '\0')
+            return -EINVAL;
+        plan.device = (unsigned)number;
+    }
     if (call_parse(text, &plan.call) < 0)
         return -EINVAL;
     text = colon + 1;
+    if (*text == '~') {
+        plan.at_random = true;
+        text++;
+    }
     if (number_parse(&text, UINT32_MAX, &plan.nth) < 0 || plan.nth == 0)
         return -EINVAL;
-    if (*text == '+') {
+    if (*text == '+' && !plan.at_random) {
         plan.and_later = true;
+        text++;
+    } else if (*text == '!' && !is_hang) {
+        plan.loses = true;
         text++;
     }
     if (*text++ != ':' || number_parse(&text, INT32_MAX, &number) < 0 || number == 0 || *text != '\0')
@@ -139,6 +160,8 @@ int sim_fault_init(void) {
 
     pthread_mutex_lock(&faults.lock);
     faults.plan_count = 0;
+    const char *seed = secure_getenv("GPUPOOL_SIM_SEED");
+    faults.random = seed != NULL ? strtoull(seed, NULL, 10) : 1;
     r = plans_parse(secure_getenv("GPUPOOL_SIM_FAIL"), false);
     if (r == 0)
         r = plans_parse(secure_getenv("GPUPOOL_SIM_HANG"), true);
@@ -150,18 +173,34 @@ int sim_fault_init(void) {
     return r < 0 ? GPU_ERROR_INVALID_VALUE : 0;
 }
 
-/* Counts a call. Returns whether the plan means it. */
-static bool plan_hit(struct plan *plan, enum sim_call call) {
-    if (plan->nth == 0 || (plan->call != SIM_CALL_ANY && plan->call != call))
+/* splitmix64 */
+static uint64_t random_next(void) {
+    uint64_t z = faults.random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* Counts a call. Returns whether the plan means it. physical: NO_DEVICE for a call that names none. */
+static bool plan_hit(struct plan *plan, enum sim_call call, unsigned physical) {
+    if (plan->nth == 0 || (plan->call != SIM_CALL_ANY && plan->call != call) ||
+        (plan->device != NO_DEVICE && plan->device != physical))
         return false;
     plan->seen++;
-    if (plan->seen != plan->nth && !(plan->and_later && plan->seen > plan->nth))
+    if (plan->at_random ? random_next() % plan->nth != 0
+                        : plan->seen != plan->nth && !(plan->and_later && plan->seen > plan->nth))
         return false;
     plan->hit = true;
     return true;
 }
 
-int sim_enter(enum sim_call call) {
+/* The system management's view of a device does not end with a process's context on it, as NVML's does not.
+ */
+static bool is_lost_with_its_device(enum sim_call call) {
+    return call != SIM_DEVICE_DESCRIBE && call != SIM_PROCESSES;
+}
+
+static int enter(enum sim_call call, unsigned physical) {
     uint64_t hang_ns = 0;
     int error = 0;
 
@@ -173,15 +212,19 @@ int sim_enter(enum sim_call call) {
     for (size_t i = 0; i < faults.plan_count; i++) {
         struct plan *plan = &faults.plans[i];
 
-        if (!plan_hit(plan, call))
+        if (!plan_hit(plan, call, physical))
             continue;
         if (plan->hang_ns > 0)
             hang_ns = plan->hang_ns;
         else if (error == 0)
             error = plan->error;
+        if (plan->loses && physical != NO_DEVICE && faults.lost[physical] == 0)
+            faults.lost[physical] = plan->error;
     }
-    if (plan_hit(&faults.in_process, call) && error == 0)
+    if (plan_hit(&faults.in_process, call, physical) && error == 0)
         error = faults.in_process.error;
+    if (error == 0 && physical != NO_DEVICE && is_lost_with_its_device(call))
+        error = faults.lost[physical];
     pthread_mutex_unlock(&faults.lock);
     if (hang_ns > 0) {
         struct timespec left = {.tv_sec = (time_t)(hang_ns / NS_PER_S),
@@ -193,13 +236,22 @@ int sim_enter(enum sim_call call) {
     return error;
 }
 
+int sim_enter(enum sim_call call) {
+    return enter(call, NO_DEVICE);
+}
+
+int sim_enter_on(enum sim_call call, unsigned device) {
+    unsigned physical;
+    return enter(call, sim_device(device, &physical) == 0 ? physical : NO_DEVICE);
+}
+
 int gpu_sim_fail(const char *call, unsigned nth, int error) {
     enum sim_call parsed;
 
     if (call_parse(call, &parsed) < 0)
         return -EINVAL;
     pthread_mutex_lock(&faults.lock);
-    faults.in_process = (struct plan){.call = parsed, .nth = nth, .error = error};
+    faults.in_process = (struct plan){.call = parsed, .nth = nth, .device = NO_DEVICE, .error = error};
     __atomic_store_n(&faults.any, nth > 0 || faults.plan_count > 0, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&faults.lock);
     return 0;

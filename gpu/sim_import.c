@@ -236,7 +236,7 @@ int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *bytes, void **ret
     struct sim_handle handle;
     struct sim_link *link = NULL;
     unsigned physical;
-    int r = sim_enter(SIM_IPC_OPEN);
+    int r = sim_enter_on(SIM_IPC_OPEN, device);
 
     if (r == 0)
         r = sim_context(device, &physical);
@@ -284,7 +284,7 @@ int sim_ipc_close(unsigned device, void *memory) {
     unsigned physical;
     bool last = false;
     size_t index;
-    int r = sim_enter(SIM_IPC_CLOSE);
+    int r = sim_enter_on(SIM_IPC_CLOSE, device);
 
     if (r == 0)
         r = sim_context(device, &physical);

@@ -60,6 +60,9 @@ int sim_fault_init(void);
 /* Every call of the table begins here: counts it, hangs it, and returns the error that is planned for it,
  * else 0; in a forked child, which CUDA does not support either, always cudaErrorInitializationError. */
 int sim_enter(enum sim_call call);
+/* The same for a call that names a device, by its ordinal: faults may be planned for one device, or lose it.
+ */
+int sim_enter_on(enum sim_call call, unsigned device);
 
 /* --- sim.c --- */
 

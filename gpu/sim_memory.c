@@ -205,7 +205,7 @@ bool sim_is_mapped(const void *start, uint64_t size_bytes) {
 
 int sim_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes) {
     unsigned physical;
-    int r = sim_enter(SIM_DEVICE_MEMORY);
+    int r = sim_enter_on(SIM_DEVICE_MEMORY, device);
 
     if (r == 0)
         r = sim_context(device, &physical);
@@ -273,7 +273,7 @@ static int allocation_create(unsigned physical, uint64_t size_bytes, struct sim_
 int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory) {
     struct sim_range *range;
     unsigned physical;
-    int r = sim_enter(SIM_MEMORY_ALLOCATE);
+    int r = sim_enter_on(SIM_MEMORY_ALLOCATE, device);
 
     if (r == 0)
         r = sim_context(device, &physical);
@@ -304,7 +304,7 @@ int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory)
 int sim_memory_free(unsigned device, void *freed) {
     _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     unsigned physical;
-    int r = sim_enter(SIM_MEMORY_FREE);
+    int r = sim_enter_on(SIM_MEMORY_FREE, device);
 
     if (r == 0)
         r = sim_context(device, &physical);

@@ -376,7 +376,7 @@ void sim_streams_drain(unsigned physical) {
 
 int sim_device_synchronize(unsigned device) {
     unsigned physical;
-    int r = sim_enter(SIM_DEVICE_SYNCHRONIZE);
+    int r = sim_enter_on(SIM_DEVICE_SYNCHRONIZE, device);
 
     if (r == 0)
         r = sim_context(device, &physical);
@@ -389,7 +389,7 @@ int sim_device_synchronize(unsigned device) {
 int sim_stream_create(unsigned device, void **ret_stream) {
     struct sim_stream *stream;
     unsigned physical;
-    int r = sim_enter(SIM_STREAM_CREATE);
+    int r = sim_enter_on(SIM_STREAM_CREATE, device);
 
     if (r == 0)
         r = sim_context(device, &physical);
@@ -406,7 +406,7 @@ int sim_stream_create(unsigned device, void **ret_stream) {
 int sim_stream_destroy(unsigned device, void *handle) {
     struct sim_stream *stream;
     unsigned physical;
-    int r = sim_enter(SIM_STREAM_DESTROY);
+    int r = sim_enter_on(SIM_STREAM_DESTROY, device);
 
     if (r == 0)
         r = sim_context(device, &physical);
@@ -429,7 +429,7 @@ int sim_stream_destroy(unsigned device, void *handle) {
 
 int sim_stream_synchronize(unsigned device, void *handle) {
     struct sim_stream *stream;
-    int r = sim_enter(SIM_STREAM_SYNCHRONIZE);
+    int r = sim_enter_on(SIM_STREAM_SYNCHRONIZE, device);
 
     if (r == 0)
         r = stream_get(device, handle, &stream);
@@ -445,7 +445,7 @@ int sim_stream_synchronize(unsigned device, void *handle) {
 
 int sim_stream_query(unsigned device, void *handle) {
     struct sim_stream *stream;
-    int r = sim_enter(SIM_STREAM_QUERY);
+    int r = sim_enter_on(SIM_STREAM_QUERY, device);
 
     if (r == 0)
         r = stream_get(device, handle, &stream);
@@ -463,7 +463,7 @@ int sim_stream_query(unsigned device, void *handle) {
 
 int sim_stream_is_capturing(unsigned device, void *handle, bool *ret_capturing) {
     struct sim_stream *stream;
-    int r = sim_enter(SIM_STREAM_IS_CAPTURING);
+    int r = sim_enter_on(SIM_STREAM_IS_CAPTURING, device);
 
     if (r == 0)
         r = stream_get(device, handle, &stream);
@@ -523,13 +523,13 @@ static int word_operation(enum operation_kind kind, unsigned device, void *strea
 }
 
 int sim_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
-    int r = sim_enter(SIM_STREAM_WRITE64);
+    int r = sim_enter_on(SIM_STREAM_WRITE64, device);
 
     return r != 0 ? r : word_operation(OPERATION_WRITE64, device, stream, word, value);
 }
 
 int sim_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
-    int r = sim_enter(SIM_STREAM_WAIT64);
+    int r = sim_enter_on(SIM_STREAM_WAIT64, device);
 
     return r != 0 ? r : word_operation(OPERATION_WAIT64, device, stream, word, value);
 }
@@ -554,7 +554,7 @@ int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_by
     _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     struct operation *operation;
     unsigned physical;
-    int r = sim_enter(SIM_MEMORY_SET);
+    int r = sim_enter_on(SIM_MEMORY_SET, device);
 
     if (r == 0)
         r = sim_device(device, &physical);
@@ -583,7 +583,7 @@ int sim_memory_copy(unsigned device, void *to, const void *from, uint64_t size_b
     struct operation *operation;
     unsigned physical;
     bool is_synchronous;
-    int r = sim_enter(SIM_MEMORY_COPY);
+    int r = sim_enter_on(SIM_MEMORY_COPY, device);
 
     if (r == 0)
         r = sim_device(device, &physical);

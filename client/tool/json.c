@@ -238,6 +238,8 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->uuid = read_string(reader, object, "uuid", true);
     pool->pages = read_string(reader, object, "pages", true);
     pool->last_error = read_string(reader, object, "last_error", true);
+    pool->worker_call = read_string(reader, object, "worker_call", true);
+    pool->worker_call_ns = read_integer(reader, object, "worker_call_ns", true);
     pool->device = read_integer(reader, object, "device", true);
     pool->numa_node = read_integer(reader, object, "numa_node", true);
     pool->limit_bytes = read_count(reader, object, "limit_bytes");
@@ -370,6 +372,7 @@ struct reply *reply_free(struct reply *reply) {
         free(reply->pools[i].uuid);
         free(reply->pools[i].pages);
         free(reply->pools[i].last_error);
+        free(reply->pools[i].worker_call);
     }
     free(reply->pools);
     for (size_t i = 0; i < reply->n_sessions; i++) {

@@ -38,6 +38,8 @@ struct reply_pool {
     uint64_t id;
     char *kind, *name, *state;
     char *uuid, *pages, *last_error; /* may be NULL */
+    char *worker_call;               /* may be NULL */
+    uint64_t worker_call_ns;         /* may be REPLY_NULL */
     uint64_t device, numa_node;      /* may be REPLY_NULL */
     uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
     uint64_t reserved_bytes, leased_bytes, free_bytes, fenced_bytes, quarantined_bytes;

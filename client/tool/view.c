@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/tool/table.h"
 #include "client/tool/text.h"
@@ -68,9 +69,13 @@ static void add_place(struct table *table, const struct reply_pool *pool) {
         table_add(table, STYLE_PLAIN, "%s", pool->kind);
 }
 
+static bool is_closed(const char *state) {
+    return is(state, "failed") || is(state, "lost");
+}
+
 static void add_state(struct table *table, const char *state) {
     enum style style = is(state, "ready") || is(state, "active") ? STYLE_PLAIN
-                       : is(state, "failed")                     ? STYLE_ALARM
+                       : is_closed(state)                        ? STYLE_ALARM
                                                                  : STYLE_WARNING;
     table_add(table, style, "%s", state);
 }
@@ -94,6 +99,9 @@ static void add_share(struct table *table, double share) {
     else
         table_add(table, STYLE_PLAIN, "%.1f%%", 100.0 * share);
 }
+
+/* A pool's worker is often in some call; people care for those that stay. */
+#define LONG_CALL_NS (1 * NS_PER_S)
 
 #define BAR_CELLS  10u
 #define BAR_LEGEND "# in use   + cached   ! fenced or quarantined   - free"
@@ -179,9 +187,15 @@ static int print_pools_condition(const struct reply *reply, FILE *file, bool col
     table_deinit(&table);
     for (size_t i = 0; i < reply->n_pools && r == 0; i++)
         if (reply->pools[i].last_error != NULL)
-            r = print_line(file, color, is(reply->pools[i].state, "failed") ? STYLE_ALARM : STYLE_WARNING,
+            r = print_line(file, color, is_closed(reply->pools[i].state) ? STYLE_ALARM : STYLE_WARNING,
                            "  pool %" PRIu64 ", last error: %s", reply->pools[i].id,
                            reply->pools[i].last_error);
+    for (size_t i = 0; i < reply->n_pools && r == 0; i++)
+        if (reply->pools[i].worker_call != NULL && reply->pools[i].worker_call_ns != REPLY_NULL &&
+            reply->pools[i].worker_call_ns >= LONG_CALL_NS)
+            r = print_line(file, color, STYLE_WARNING, "  pool %" PRIu64 ": its worker is in %s for %s",
+                           reply->pools[i].id, reply->pools[i].worker_call,
+                           NS_TEXT(reply->pools[i].worker_call_ns));
     return r;
 }
 

@@ -118,6 +118,26 @@ void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     pool_serve(pool, now_ns);
 }
 
+void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
+    if (pool_is_closed(pool))
+        return;
+    if (pool->grow_decided) { /* the shell has not taken it yet */
+        pool->grow_decided = pool->grow_ahead = false;
+        pool->growing_bytes = 0;
+    }
+    pool->state = POOL_LOST;
+    pool->stuck = pool->reclaim_owed = false;
+    pool->demand = NULL;
+    snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
+    pool_refuse_all(pool);
+    pool_serve(pool, now_ns);
+}
+
+void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {
+    pool->stalled_call = call;
+    pool->stalled_for_ns = for_ns;
+}
+
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns) {
     pool_set_sizes(pool, sizes);
     pool->least_bytes = 0; /* a lower limit can be too low for any of those who wait */
@@ -388,6 +408,8 @@ int core_attach(struct session *session, const struct proto_token *token, struct
     if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0 ||
         !session_may_use(session, block->segment->pool))
         return PROTO_E_NO_TOKEN;
+    if (pool_is_closed(block->segment->pool))
+        return PROTO_E_DRIVER;
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
     int r = session_reserve_segment(session, block->segment);
@@ -463,7 +485,8 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool->reserved_bytes += size_bytes;
     pool->unassigned_bytes += size_bytes;
     pool->grow_exact = false;
-    pool->last_error[0] = '\0';
+    if (!pool_is_closed(pool))
+        pool->last_error[0] = '\0';
     pool_serve(pool, now_ns);
     return 0;
 }
@@ -474,6 +497,8 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     const struct request *first = list_first(&pool->waiters, struct request, link);
 
     pool_growth_over(pool);
+    if (pool_is_closed(pool))
+        return;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     /* A whole step may be too much where what is needed is not; idle segments may be in the way; else the
      * driver is asked again after a while. What nobody waited for says nothing of those who came since. */
@@ -504,6 +529,8 @@ void core_look(struct core *core) {
 }
 
 uint64_t core_trim(struct pool *pool) {
+    if (pool_is_closed(pool)) /* its driver frees nothing */
+        return 0;
     pool->demand = NULL;
     return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes);
 }

@@ -81,6 +81,13 @@ struct pool *core_find_pool(const struct core *core, uint32_t id);
 void core_pool_ready(struct pool *pool, uint64_t now_ns);
 void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns);
 
+/* Its device does not work any more, and never will: nothing is lent from now on, those who wait are refused
+ * with the error. Leases stay. Only the first error counts; harmless when the pool is closed already. */
+void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns);
+/* The pool's worker has been in a call for so long that it may hang: refusals say so. call: a constant
+ * string; NULL: it has come back. */
+void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns);
+
 /* Changes what may change while running. Lowering a limit takes nothing away; it only stops growth. */
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns);
 
@@ -129,8 +136,8 @@ int core_release_one_way(struct session *session, const struct proto_release *re
  * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT, -ENOMEM. */
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease);
 
-/* Merges two leases of the session that lie in one segment into the lower one. 0, PROTO_E_STALE, PROTO_E_INVALID,
- * PROTO_E_SHARED, PROTO_E_LIMIT. */
+/* Merges two leases of the session that lie in one segment into the lower one. 0, PROTO_E_STALE,
+ * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT. */
 int core_merge(struct session *session, const struct proto_merge *merge);
 
 /* Names the lease's block; fresh are random bytes for the case that it has no token yet. size_bytes:
@@ -139,7 +146,7 @@ int core_share(struct session *session, const struct proto_lease_name *name, uin
                const struct proto_token *fresh, struct proto_token *ret_token);
 
 /* Takes a further lease on a shared block. 0, PROTO_E_NO_TOKEN (unknown, gone, another tenant's),
- * PROTO_E_LIMIT, -ENOMEM. */
+ * PROTO_E_DRIVER (the pool is lost), PROTO_E_LIMIT, -ENOMEM. */
 int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease);
 
 /* Describes a lease. 0 or PROTO_E_STALE. */

@@ -281,10 +281,19 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
     pool_reclaim_pressed(pool, now_ns);
 }
 
+bool pool_is_closed(const struct pool *pool) {
+    return pool->state == POOL_FAILED || pool->state == POOL_LOST;
+}
+
+void pool_refuse_all(struct pool *pool) {
+    while (!list_is_empty(&pool->waiters))
+        request_refuse(container_of(pool->waiters.next, struct request, link), PROTO_E_DRIVER);
+}
+
 /* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. Segments
  * that became idle since the driver refused go back to it when the next growth fails too. */
 static bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
-    return pool->state == POOL_FAILED ||
+    return pool_is_closed(pool) ||
            (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
             pool->quarantined_bytes == 0 && pool->retiring_bytes == 0 && pool_idle_bytes(pool) == 0);
 }
@@ -355,12 +364,11 @@ static void pool_serve_line(struct pool *pool, uint64_t now_ns) {
     } while (pool->returned);
     pool_plan(pool, now_ns);
     if (pool_is_hopeless(pool, now_ns))
-        while (!list_is_empty(&pool->waiters))
-            request_refuse(container_of(pool->waiters.next, struct request, link), PROTO_E_DRIVER);
+        pool_refuse_all(pool);
 }
 
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
-    if (pool->state == POOL_FAILED) {
+    if (pool_is_closed(pool)) {
         request_refuse(request, PROTO_E_DRIVER);
         return;
     }
@@ -491,7 +499,10 @@ void pool_explain(const struct pool *pool, char *text, size_t size) {
         n += snprintf(text + n, size - (size_t)n, ", %s released and still in use by a GPU",
                       BYTES_TEXT(pool->fenced_bytes));
     if (n > 0 && (size_t)n < size && pool->quarantined_bytes > 0)
-        snprintf(text + n, size - (size_t)n, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
+        n += snprintf(text + n, size - (size_t)n, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
+    if (n > 0 && (size_t)n < size && pool->stalled_call != NULL)
+        snprintf(text + n, size - (size_t)n, ", %s has not come back for %s", pool->stalled_call,
+                 NS_TEXT(pool->stalled_for_ns));
 }
 
 bool pool_is_valid(const struct pool *pool) {

@@ -18,6 +18,11 @@
  * after RECLAIM_INTERVAL_NS for as long as it is stuck and somebody waits.
  *
  *   STARTING --the device's context exists--> READY;  STARTING --the driver refused--> FAILED
+ *   READY --every call on the device fails--> LOST
+ *
+ * A FAILED pool never lent anything. A LOST one lends nothing any more, and never will: who waits is refused,
+ * and so is who attaches. What is leased stays leased until it is given back, but its contents may be gone,
+ * and the memory is never lent again: neither is it freed, for its driver does not answer, nor does it grow.
  *
  * What sessions gave back behind fences comes back by itself, but nobody says when: the pool looks before it
  * lets a request wait, grows or refuses, and while somebody waits every FENCE_INTERVAL_NS.
@@ -51,6 +56,7 @@ enum pool_state {
     POOL_STARTING,
     POOL_READY,
     POOL_FAILED,
+    POOL_LOST,
 };
 
 struct pool {
@@ -94,13 +100,21 @@ struct pool {
     struct histogram waiting; /* the others */
     struct histogram growing; /* segments: from the decision to grow until they could be lent */
     char last_error[POOL_ERROR_SIZE];
-    void *owner; /* the shell's */
+    const char *stalled_call; /* what its worker has been in for long, a constant string; NULL: nothing */
+    uint64_t stalled_for_ns;  /* …how long, as of the shell's last look */
+    void *owner;              /* the shell's */
 };
 
 uint64_t pool_free_bytes(const struct pool *pool);
 
 /* The largest block that could be taken at once by somebody: linear in the segments, for the stats. */
 uint64_t pool_largest_free_bytes(const struct pool *pool);
+
+/* Whether the pool may lend, now or ever. */
+bool pool_is_closed(const struct pool *pool);
+
+/* Refuses everybody who waits, because the driver gives nothing. */
+void pool_refuse_all(struct pool *pool);
 
 /* Tries to answer a new request now; otherwise it waits, or is refused when it must not. */
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns);

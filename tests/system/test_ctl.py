@@ -31,10 +31,10 @@ DEVICE_POOL = {
     "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
     "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
     "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 1, "histograms": TIMES,
-    "last_error": "cudaErrorMemoryAllocation: out of memory"}
+    "worker_call": "cudaMalloc", "worker_call_ns": 12_000_000_000, "last_error": "cudaErrorMemoryAllocation: out of memory"}
 HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
              "numa_node": 0, "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
-             "hit_ratio": None, "failures": 0, "last_error": None}
+             "hit_ratio": None, "failures": 0, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
            "quarantine_reason": None, "quarantined_ns": None, "leases": 3, "leased_bytes": 3 * GIB // 2,
            "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "fenced_bytes": 4 << 20, "waiting": 0,
@@ -381,7 +381,7 @@ class Failures(unittest.TestCase):
                 members = members[step]
             for member in members:
                 for wrong in (None, "missing", -1, 1.5, 2**53 + 2, True, {}):
-                    if wrong is None and member in ("uuid", "device", "numa_node", "pages", "last_error",
+                    if wrong is None and member in ("uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
                                                     "quarantine_reason", "quarantined_ns", "cuda_toolkit", "hit_ratio"):
                         continue
                     reply = copy.deepcopy(REPLIES[command])

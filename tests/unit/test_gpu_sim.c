@@ -550,12 +550,31 @@ static void faults_are_planned_from_outside(void **state) {
     peer_end(&peer, 0);
 }
 
+static void a_lost_device_fails_all_calls_on_it_and_no_others(void **state) {
+    struct peer peer =
+        peer_start(GPU_PEER, "sim", -1,
+                   (char *[]){"GPUPOOL_SIM_FAIL=memory_allocate@0:2!:214,stream_create@1:1:999", NULL});
+
+    (void)state;
+    assert_int_equal(peer_ask(&peer, "allocate %u", 2u << 20), 0);
+    assert_int_equal(peer_ask(&peer, "stream"), 0); /* the other plan is for another device */
+    assert_int_equal(peer_ask(&peer, "allocate %u", 2u << 20), 214);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(peer_ask(&peer, "allocate %u", 2u << 20), 214);
+        assert_int_equal(peer_ask(&peer, "stream"), 214);
+        assert_int_equal(peer_ask(&peer, "free 0"), 214);
+    }
+    peer_end(&peer, 0);
+}
+
 static void a_plan_that_cannot_be_read_is_an_error(void **state) {
     static const char *const malformed[] = {
         "GPUPOOL_SIM_FAIL=memory_allocate",        "GPUPOOL_SIM_FAIL=memory_allocate:1",
         "GPUPOOL_SIM_FAIL=memory_allocate:0:2",    "GPUPOOL_SIM_FAIL=memory_allocate:1:0",
         "GPUPOOL_SIM_FAIL=memory_alocate:1:2",     "GPUPOOL_SIM_FAIL=memory_allocate:1:2x",
         "GPUPOOL_SIM_FAIL=memory_allocate:-1:2",   "GPUPOOL_SIM_FAIL=ipc_open:1:201,,ipc_open:2:201",
+        "GPUPOOL_SIM_FAIL=ipc_open@:1:201",        "GPUPOOL_SIM_FAIL=ipc_open@99:1:201",
+        "GPUPOOL_SIM_FAIL=ipc_open:~1+:201",       "GPUPOOL_SIM_HANG=ipc_open:1!:201",
         "GPUPOOL_SIM_HANG=memory_allocate:1:long", "GPUPOOL_SIM_LINGER_MS=soon",
     };
 
@@ -623,6 +642,7 @@ int main(void) {
         cmocka_unit_test(every_call_can_be_made_to_fail),
         cmocka_unit_test(a_failure_means_one_call_of_one_kind),
         cmocka_unit_test(faults_are_planned_from_outside),
+        cmocka_unit_test(a_lost_device_fails_all_calls_on_it_and_no_others),
         cmocka_unit_test(a_plan_that_cannot_be_read_is_an_error),
         cmocka_unit_test(a_forked_child_has_no_gpu),
         cmocka_unit_test(errors_have_cudas_names),

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUs that are lost while the daemon runs, and driver calls of it that do not come back. */
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "tests/integration/puppet.h"
+
+#define CONFIG                                                                                               \
+    "[device]\nlimit = 32MiB\nstep = 4MiB\nlow_water = 0\n[host]\nlimit = 32MiB\nstep = 4MiB\nlow_water = "  \
+    "0\n"
+
+static void start_daemon(struct test_daemon *daemon, const char *const *environment, unsigned gpus) {
+    daemon_start(daemon,
+                 &(struct daemon_options){.config = CONFIG, .environment = environment, .sim_gpus = gpus});
+}
+
+static void send_acquire_on(struct puppet *puppet, unsigned slot, int device, uint64_t size,
+                            uint64_t timeout_ns) {
+    puppet_send(puppet, &(struct puppet_command){.verb = PUPPET_ACQUIRE,
+                                                 .slot = slot,
+                                                 .kind = GPUPOOL_POOL_DEVICE,
+                                                 .device = device,
+                                                 .size = size,
+                                                 .timeout_ns = timeout_ns});
+}
+
+static int acquire_on(struct puppet *puppet, unsigned slot, int device, uint64_t size) {
+    send_acquire_on(puppet, slot, device, size, GPUPOOL_FOREVER);
+    return puppet_receive(puppet);
+}
+
+/* Whether a text member of a device's pool has a part; false for null. */
+static bool device_says(struct test_daemon *daemon, int device, const char *member, const char *part) {
+    bool says = false;
+    cJSON *reply = daemon_ask(daemon, "{\"command\":\"pools\"}"), *pool;
+
+    cJSON_ArrayForEach(pool, cJSON_GetObjectItemCaseSensitive(reply, "pools")) {
+        const cJSON *number = cJSON_GetObjectItemCaseSensitive(pool, "device");
+        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(pool, member));
+        if (cJSON_IsNumber(number) && number->valueint == device && text != NULL &&
+            strstr(text, part) != NULL)
+            says = true;
+    }
+    cJSON_Delete(reply);
+    return says;
+}
+
+static void use(struct puppet *puppet, unsigned slot, unsigned seed) {
+    PUPPET_MUST(puppet, puppet_fill(puppet, slot, seed));
+    PUPPET_MUST(puppet, puppet_check(puppet, slot, seed));
+    PUPPET_MUST(puppet, puppet_release(puppet, slot));
+}
+
+/* --- lost --- */
+
+static void a_lost_device_closes_its_pool_and_no_other(void **state) {
+    /* NVML does not know the GPU any more, either: the dead of the other pools must not wait for that. */
+    static const char *const environment[] = {"GPUPOOL_SIM_FAIL=memory_allocate@1:2!:214,processes@1:1+:999",
+                                              NULL};
+    struct puppet holder, waiter, victim;
+    struct gpupool_token token;
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start_daemon(&daemon, environment, 2);
+    puppet_connect(&holder, &daemon);
+    puppet_connect(&waiter, &daemon);
+    puppet_connect(&victim, &daemon);
+    PUPPET_MUST(&holder, acquire_on(&holder, 0, 1, 2 * MIB));
+    PUPPET_MUST(&holder, puppet_fill(&holder, 0, 3));
+    PUPPET_MUST(&holder, puppet_share(&holder, 0, &token));
+    PUPPET_MUST(&holder, acquire_on(&holder, 1, 0, MIB));
+    PUPPET_MUST(&victim, acquire_on(&victim, 0, 1, MIB));
+    PUPPET_MUST(&victim, acquire_on(&victim, 1, 0, MIB));
+    assert_true(device_says(&daemon, 1, "state", "ready"));
+
+    /* the growth that it needs is where the device goes */
+    PUPPET_MUST_BE(&waiter, acquire_on(&waiter, 0, 1, 8 * MIB), GPUPOOL_E_DRIVER);
+    PUPPET_SAID(&waiter, "cudaErrorECCUncorrectable");
+    PUPPET_SAID(&waiter, "lost");
+    assert_true(device_says(&daemon, 1, "state", "lost"));
+    assert_true(device_says(&daemon, 1, "last_error", "cudaErrorECCUncorrectable"));
+    assert_true(daemon_logged(&daemon, "the device is lost"));
+    assert_int_equal(daemon_pool(&daemon, "device", 1, "growing_bytes"), 0);
+
+    /* nothing more is lent of it, although there would be room, nor is anything shared */
+    PUPPET_MUST_BE(&waiter, acquire_on(&waiter, 0, 1, 4096), GPUPOOL_E_DRIVER);
+    PUPPET_SAID(&waiter, "cudaErrorECCUncorrectable");
+    PUPPET_MUST_BE(&waiter, puppet_attach(&waiter, 0, &token), GPUPOOL_E_DRIVER);
+    PUPPET_SAID(&waiter, "lost");
+
+    /* what is leased can still be given back, and what is dead comes back, of this pool and of the others */
+    PUPPET_MUST(&holder, puppet_query(&holder, 0));
+    PUPPET_MUST(&holder, puppet_release(&holder, 0));
+    puppet_kill(&victim);
+    WAIT_UNTIL(daemon_sum(&daemon, "quarantined_bytes") == 0 && daemon_number(&daemon, "sessions") == 2);
+    assert_int_equal(daemon_pool(&daemon, "device", 1, "leased_bytes"), 0);
+    uint64_t reserved = daemon_pool(&daemon, "device", 1, "reserved_bytes");
+    cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}"));
+    assert_int_equal(daemon_pool(&daemon, "device", 1, "reserved_bytes"), reserved); /* it cannot be freed */
+
+    assert_true(device_says(&daemon, 0, "state", "ready"));
+    use(&holder, 1, 4);
+    PUPPET_MUST(&waiter, acquire_on(&waiter, 0, 0, 8 * MIB));
+    use(&waiter, 0, 5);
+    PUPPET_MUST(&waiter, puppet_acquire(&waiter, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
+    use(&waiter, 0, 6);
+    puppet_quit(&holder);
+    puppet_quit(&waiter);
+    daemon_stop(&daemon);
+}
+
+static void those_who_wait_for_a_lost_device_are_told(void **state) {
+    static const char *const environment[] = {"GPUPOOL_SIM_HANG=memory_allocate@0:2:500",
+                                              "GPUPOOL_SIM_FAIL=memory_set@0:2!:700", NULL};
+    struct puppet holder, waiters[3];
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start_daemon(&daemon, environment, 1);
+    puppet_connect(&holder, &daemon);
+    PUPPET_MUST(&holder, acquire_on(&holder, 0, 0, 4 * MIB));
+    for (unsigned i = 0; i < 3; i++) {
+        puppet_connect(&waiters[i], &daemon);
+        send_acquire_on(&waiters[i], 0, 0, 8 * MIB, GPUPOOL_FOREVER);
+    }
+    WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "waiters") == 3 || device_says(&daemon, 0, "state", "lost"));
+    for (unsigned i = 0; i < 3; i++) {
+        PUPPET_MUST_BE(&waiters[i], puppet_receive(&waiters[i]), GPUPOOL_E_DRIVER);
+        PUPPET_SAID(&waiters[i], "cudaErrorIllegalAddress");
+        puppet_quit(&waiters[i]);
+    }
+    assert_int_equal(daemon_pool(&daemon, "device", 0, "waiters"), 0);
+    puppet_quit(&holder);
+    daemon_stop(&daemon);
+}
+
+static void a_device_that_is_lost_while_nobody_uses_it_is_found(void **state) {
+    static const char *const environment[] = {"GPUPOOL_SIM_FAIL=device_synchronize@1:3!:999",
+                                              "WATCHDOG_USEC=300000", NULL};
+    struct test_daemon daemon;
+    struct puppet worker;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start_daemon(&daemon, environment, 2);
+    WAIT_UNTIL(device_says(&daemon, 1, "state", "lost"));
+    assert_true(device_says(&daemon, 1, "last_error", "cudaErrorUnknown"));
+    puppet_connect(&worker, &daemon);
+    PUPPET_MUST_BE(&worker, acquire_on(&worker, 0, 1, MIB), GPUPOOL_E_DRIVER);
+    PUPPET_MUST(&worker, acquire_on(&worker, 0, 0, MIB));
+    use(&worker, 0, 1);
+    puppet_quit(&worker);
+    daemon_stop(&daemon);
+}
+
+/* An error that comes once, however bad its name, closes nothing. */
+static void a_device_that_answers_again_is_not_lost(void **state) {
+    static const char *const environment[] = {
+        "GPUPOOL_SIM_FAIL=stream_synchronize:1:719,device_synchronize:1:700,device_synchronize:2:700", NULL};
+    struct test_daemon daemon;
+    struct puppet worker;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start_daemon(&daemon, environment, 1);
+    puppet_connect(&worker, &daemon);
+    PUPPET_MUST_BE(&worker, acquire_on(&worker, 0, 0, 4 * MIB), GPUPOOL_E_DRIVER);
+    PUPPET_SAID(&worker, "cudaErrorLaunchFailure");
+    assert_true(device_says(&daemon, 0, "state", "ready"));
+    PUPPET_MUST(&worker, acquire_on(&worker, 0, 0, 4 * MIB));
+    use(&worker, 0, 1);
+    puppet_quit(&worker);
+    daemon_stop(&daemon);
+}
+
+/* --- hanging --- */
+
+static void the_stats_name_the_call_that_hangs(void **state) {
+    static const struct {
+        const char *hang, *name;
+        bool frees;
+    } calls[] = {
+        {"GPUPOOL_SIM_HANG=memory_allocate@1:1:1500", "cudaMalloc", false},
+        {"GPUPOOL_SIM_HANG=memory_set@1:1:1500", "cudaMemsetAsync", false},
+        {"GPUPOOL_SIM_HANG=stream_synchronize@1:1:1500", "cudaStreamSynchronize", false},
+        {"GPUPOOL_SIM_HANG=ipc_export@1:1:1500", "cudaIpcGetMemHandle", false},
+        {"GPUPOOL_SIM_HANG=memory_free@1:1:1500", "cudaFree", true},
+    };
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+        const char *const environment[] = {calls[i].hang, NULL};
+        struct puppet stuck, other;
+        struct test_daemon daemon;
+        start_daemon(&daemon, environment, 2);
+        puppet_connect(&stuck, &daemon);
+        puppet_connect(&other, &daemon);
+        if (calls[i].frees) {
+            PUPPET_MUST(&stuck, acquire_on(&stuck, 0, 1, MIB));
+            puppet_quit(&stuck);
+            cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}"));
+        } else {
+            send_acquire_on(&stuck, 0, 1, MIB, GPUPOOL_FOREVER);
+        }
+        WAIT_UNTIL(device_says(&daemon, 1, "worker_call", calls[i].name));
+        uint64_t first_ns = daemon_pool(&daemon, "device", 1, "worker_call_ns");
+        assert_true(daemon_pool(&daemon, "device", 1, "worker_call_ns") >= first_ns);
+        PUPPET_MUST(&other, acquire_on(&other, 0, 0, MIB));
+        use(&other, 0, 1);
+        PUPPET_MUST(&other, puppet_acquire(&other, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
+        use(&other, 0, 2);
+        if (!calls[i].frees) {
+            PUPPET_MUST(&stuck, puppet_receive(&stuck));
+            puppet_quit(&stuck);
+        }
+        WAIT_UNTIL(!device_says(&daemon, 1, "worker_call", calls[i].name));
+        puppet_quit(&other);
+        daemon_stop(&daemon);
+    }
+}
+
+static void a_call_that_never_returns_is_in_the_refusal_and_holds_nobody_up_at_the_end(void **state) {
+    static const char *const environment[] = {"GPUPOOL_SIM_HANG=memory_allocate@1:1:3600000",
+                                              "WATCHDOG_USEC=150000", NULL};
+    struct puppet stuck, other;
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start_daemon(&daemon, environment, 2);
+    puppet_connect(&stuck, &daemon);
+    puppet_connect(&other, &daemon);
+    send_acquire_on(&stuck, 0, 1, MIB, GPUPOOL_FOREVER);
+    WAIT_UNTIL(daemon_logged(&daemon, "cudaMalloc has not come back"));
+    send_acquire_on(&other, 0, 1, MIB, 1);
+    PUPPET_MUST_BE(&other, puppet_receive(&other), GPUPOOL_E_EXHAUSTED);
+    PUPPET_SAID(&other, "cudaMalloc has not come back");
+    PUPPET_MUST(&other, acquire_on(&other, 0, 0, MIB));
+    use(&other, 0, 1);
+    puppet_kill(&stuck);
+    puppet_quit(&other);
+    WAIT_UNTIL(daemon_number(&daemon, "sessions") == 0);
+    daemon_signal(&daemon, SIGTERM);
+    int status = daemon_wait(&daemon);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_FAILURE);
+    assert_true(daemon_logged(&daemon, "the daemon ends without it"));
+    assert_int_not_equal(access(daemon.socket, F_OK), 0);
+    daemon_remove(&daemon);
+}
+
+/* Nobody knows then which dead process's work is over. */
+static void a_list_of_processes_that_does_not_come_keeps_the_dead_waiting_and_nobody_else(void **state) {
+    static const char *const environment[] = {"GPUPOOL_SIM_HANG=processes:1:3000", "WATCHDOG_USEC=150000",
+                                              NULL};
+    struct puppet victim, other;
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start_daemon(&daemon, environment, 1);
+    puppet_connect(&victim, &daemon);
+    puppet_connect(&other, &daemon);
+    PUPPET_MUST(&victim, acquire_on(&victim, 0, 0, MIB));
+    puppet_kill(&victim);
+    WAIT_UNTIL(daemon_logged(&daemon, "list of processes (NVML) does not come"));
+    PUPPET_MUST(&other, acquire_on(&other, 0, 0, MIB));
+    use(&other, 0, 1);
+    WAIT_UNTIL(daemon_sum(&daemon, "quarantined_bytes") == 0);
+    WAIT_UNTIL(daemon_logged(&daemon, "comes again"));
+    puppet_quit(&other);
+    daemon_stop(&daemon);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lost_device_closes_its_pool_and_no_other),
+        cmocka_unit_test(those_who_wait_for_a_lost_device_are_told),
+        cmocka_unit_test(a_device_that_is_lost_while_nobody_uses_it_is_found),
+        cmocka_unit_test(a_device_that_answers_again_is_not_lost),
+        cmocka_unit_test(the_stats_name_the_call_that_hangs),
+        cmocka_unit_test(a_call_that_never_returns_is_in_the_refusal_and_holds_nobody_up_at_the_end),
+        cmocka_unit_test(a_list_of_processes_that_does_not_come_keeps_the_dead_waiting_and_nobody_else),
+    };
+    int status = puppet_main(argc, argv, NULL);
+    return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, NULL, NULL));
+}
