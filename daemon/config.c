@@ -17,6 +17,9 @@
 #define CONFIG_SESSIONS_MAX 100000u
 #define CONFIG_LEASES_MAX   16777216u
 
+/* inih cuts sections off at 50 characters, its NUL included, without a word. */
+#define SECTION_MAX 49u
+
 static const struct config_pool pool_unset = {.enabled = -1, .huge_pages = -1};
 
 void config_init(struct config *config) {
@@ -33,25 +36,42 @@ void config_init(struct config *config) {
         .host = pool_unset,
     };
     list_init(&config->sections);
+    list_init(&config->rules);
 }
 
 void config_deinit(struct config *config) {
     list_for_each_safe(position, &config->sections) {
+        struct config_section *section = container_of(position, struct config_section, link);
         list_remove(position);
-        free(container_of(position, struct config_section, link));
+        free(section->pool.allow);
+        free(section);
+    }
+    list_for_each_safe(position, &config->rules) {
+        list_remove(position);
+        free(container_of(position, struct config_rule, link));
+    }
+    free(config->device.allow);
+    free(config->host.allow);
+    config->device.allow = config->host.allow = NULL;
+}
+
+/* Moves a list's members to another head. */
+static void move_list(struct list *to, struct list *from) {
+    list_init(to); /* a list's head does not move by copying */
+    list_for_each_safe(position, from) {
+        list_remove(position);
+        list_append(to, position);
     }
 }
 
 void config_move(struct config *to, struct config *from) {
     *to = *from;
-    list_init(&to->sections); /* a list's head does not move by copying */
-    list_for_each_safe(position, &from->sections) {
-        list_remove(position);
-        list_append(&to->sections, position);
-    }
+    move_list(&to->sections, &from->sections);
+    move_list(&to->rules, &from->rules);
+    from->device.allow = from->host.allow = NULL;
 }
 
-__attribute__((format(printf, 3, 4))) static int complain(char *error, size_t size, const char *format, ...) {
+int config_complain(char *error, size_t size, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(error, size, format, arguments);
@@ -59,7 +79,7 @@ __attribute__((format(printf, 3, 4))) static int complain(char *error, size_t si
     return -EINVAL;
 }
 
-static int parse_size(const char *text, struct config_size *ret_size) {
+int config_parse_size(const char *text, struct config_size *ret_size) {
     struct config_size size = {.set = true};
     size_t length = strlen(text);
 
@@ -106,11 +126,12 @@ static int parse_choice(const char *text, const char *const *choices, int *ret_c
 static int set_path(char path[CONFIG_PATH_SIZE], const char *key, const char *value, char *error,
                     size_t error_size) {
     if (value[0] != '/')
-        return complain(error, error_size, "%s: '%s' is not an absolute path", key, value);
+        return config_complain(error, error_size, "%s: '%s' is not an absolute path", key, value);
     if (strlen(value) >= CONFIG_PATH_SIZE)
-        return complain(error, error_size,
-                        "%s: the path has more than %u characters, which is what a Unix socket's may have",
-                        key, CONFIG_PATH_SIZE - 1);
+        return config_complain(
+            error, error_size,
+            "%s: the path has more than %u characters, which is what a Unix socket's may have", key,
+            CONFIG_PATH_SIZE - 1);
     snprintf(path, CONFIG_PATH_SIZE, "%s", value);
     return 0;
 }
@@ -127,46 +148,53 @@ static int set_daemon(struct config *config, const char *key, const char *value,
         return set_path(config->admin_socket, key, value, error, error_size);
     if (strcmp(key, "gpu") == 0) {
         if (parse_choice(value, gpus, &choice) < 0)
-            return complain(error, error_size, "gpu: '%s' is none of auto, cuda, sim, none", value);
+            return config_complain(error, error_size, "gpu: '%s' is none of auto, cuda, sim, none", value);
         config->gpu = (enum config_gpu)choice;
         return 0;
     }
     if (strcmp(key, "sim_gpus") == 0) {
         if (parse_number(value, 1, GPU_SIM_DEVICES_MAX, &number) < 0)
-            return complain(error, error_size, "sim_gpus: '%s' is not a number from 1 to %u", value,
-                            GPU_SIM_DEVICES_MAX);
+            return config_complain(error, error_size, "sim_gpus: '%s' is not a number from 1 to %u", value,
+                                   GPU_SIM_DEVICES_MAX);
         config->sim_gpus = (unsigned)number;
         return 0;
     }
     if (strcmp(key, "sim_memory") == 0) {
         uint64_t bytes;
         if (units_parse_bytes(value, &bytes) < 0 || bytes < SEGMENT_GRANULE || bytes > PROTO_SIZE_MAX)
-            return complain(error, error_size,
-                            "sim_memory: '%s' is not a size of at least 2 MiB, such as 8GiB", value);
+            return config_complain(error, error_size,
+                                   "sim_memory: '%s' is not a size of at least 2 MiB, such as 8GiB", value);
         config->sim_memory_bytes = bytes;
         return 0;
     }
     if (strcmp(key, "sessions_limit") == 0) {
         if (parse_number(value, 1, CONFIG_SESSIONS_MAX, &number) < 0)
-            return complain(error, error_size, "sessions_limit: '%s' is not a number from 1 to %u", value,
-                            CONFIG_SESSIONS_MAX);
+            return config_complain(error, error_size, "sessions_limit: '%s' is not a number from 1 to %u",
+                                   value, CONFIG_SESSIONS_MAX);
         config->sessions_limit = (uint32_t)number;
         return 0;
     }
     if (strcmp(key, "session_leases_limit") == 0) {
         if (parse_number(value, 1, CONFIG_LEASES_MAX, &number) < 0)
-            return complain(error, error_size, "session_leases_limit: '%s' is not a number from 1 to %u",
-                            value, CONFIG_LEASES_MAX);
+            return config_complain(error, error_size,
+                                   "session_leases_limit: '%s' is not a number from 1 to %u", value,
+                                   CONFIG_LEASES_MAX);
         config->session_leases_limit = (uint32_t)number;
+        return 0;
+    }
+    if (strcmp(key, "group") == 0) {
+        if (*value == '\0' || strlen(value) >= sizeof config->group)
+            return config_complain(error, error_size, "group: '%s' is no group's name", value);
+        snprintf(config->group, sizeof config->group, "%s", value);
         return 0;
     }
     if (strcmp(key, "log_level") == 0) {
         if (log_parse_level(value, &config->log_level) < 0)
-            return complain(error, error_size, "log_level: '%s' is none of error, warning, info, debug",
-                            value);
+            return config_complain(error, error_size,
+                                   "log_level: '%s' is none of error, warning, info, debug", value);
         return 0;
     }
-    return complain(error, error_size, "[daemon] has no key '%s'; see gpupoold.conf(5)", key);
+    return config_complain(error, error_size, "[daemon] has no key '%s'; see gpupoold.conf(5)", key);
 }
 
 static int set_pool(struct config_pool *pool, bool is_host, const char *key, const char *value, char *error,
@@ -179,23 +207,27 @@ static int set_pool(struct config_pool *pool, bool is_host, const char *key, con
                                : strcmp(key, "low_water") == 0 ? &pool->low_water
                                                                : NULL;
     if (size != NULL) {
-        if (parse_size(value, size) < 0)
-            return complain(error, error_size,
-                            "%s: '%s' is neither a size such as 64MiB nor a share such as 50%%", key, value);
+        if (config_parse_size(value, size) < 0)
+            return config_complain(error, error_size,
+                                   "%s: '%s' is neither a size such as 64MiB nor a share such as 50%%", key,
+                                   value);
         return 0;
     }
     if (strcmp(key, "enabled") == 0) {
         if (parse_choice(value, booleans, &pool->enabled) < 0)
-            return complain(error, error_size, "enabled: '%s' is neither yes nor no", value);
+            return config_complain(error, error_size, "enabled: '%s' is neither yes nor no", value);
         return 0;
     }
+    if (strcmp(key, "allow") == 0)
+        return config_add_allowed(&pool->allow, value, error, error_size);
     if (is_host && strcmp(key, "huge_pages") == 0) {
         if (parse_choice(value, huge_pages, &pool->huge_pages) < 0)
-            return complain(error, error_size, "huge_pages: '%s' is none of auto, off, require", value);
+            return config_complain(error, error_size, "huge_pages: '%s' is none of auto, off, require",
+                                   value);
         return 0;
     }
-    return complain(error, error_size, "[%s] has no key '%s'; see gpupoold.conf(5)",
-                    is_host ? "host" : "device", key);
+    return config_complain(error, error_size, "[%s] has no key '%s'; see gpupoold.conf(5)",
+                           is_host ? "host" : "device", key);
 }
 
 /* The section "[device 0]" and its like, made when it is first seen. */
@@ -208,17 +240,19 @@ static int find_section(struct config *config, const char *name, struct config_s
     unsigned long number = 0;
 
     if (!is_host && strncmp(name, "device ", 7) != 0)
-        return complain(error, error_size,
-                        "there is no section [%s]; there are [daemon], [device], [host], [device NUMBER], "
-                        "[device GPU-UUID] and [host NODE]",
-                        name);
+        return config_complain(
+            error, error_size,
+            "there is no section [%s]; there are [daemon], [device], [host], [device NUMBER], "
+            "[device GPU-UUID], [host NODE], [quota], [quota user:NAME] and [quota group:NAME]",
+            name);
     const char *which = name + (is_host ? 5 : 7);
     if (!is_host && gpu_uuid_parse(which, &uuid) == 0) {
         wanted.by_uuid = true;
         memcpy(wanted.uuid, uuid.bytes, sizeof wanted.uuid);
     } else if (parse_number(which, 0, 4095, &number) < 0) {
-        return complain(error, error_size, "[%s]: '%s' is %s", name, which,
-                        is_host ? "no NUMA node's number" : "neither a device's number nor a GPU's UUID");
+        return config_complain(error, error_size, "[%s]: '%s' is %s", name, which,
+                               is_host ? "no NUMA node's number"
+                                       : "neither a device's number nor a GPU's UUID");
     }
     wanted.number = (int)number;
     list_for_each(position, &config->sections) {
@@ -231,7 +265,7 @@ static int find_section(struct config *config, const char *name, struct config_s
     }
     struct config_section *section = malloc(sizeof *section);
     if (section == NULL)
-        return complain(error, error_size, "out of memory");
+        return config_complain(error, error_size, "out of memory");
     *section = wanted;
     list_append(&config->sections, &section->link);
     *ret_section = section;
@@ -248,8 +282,15 @@ int config_set(struct config *config, const char *section, const char *key, cons
         return set_pool(&config->device, false, key, value, error, error_size);
     if (strcmp(section, "host") == 0)
         return set_pool(&config->host, true, key, value, error, error_size);
+    if (strlen(section) >= SECTION_MAX)
+        return config_complain(error, error_size, "[%s]: the section's name has more than %u characters",
+                               section, SECTION_MAX - 1);
+    if (strcmp(section, "quota") == 0)
+        return config_set_quota(config, "", key, value, error, error_size);
+    if (strncmp(section, "quota ", 6) == 0)
+        return config_set_quota(config, section + 6, key, value, error, error_size);
     if (*section == '\0')
-        return complain(error, error_size, "'%s' stands before the first section", key);
+        return config_complain(error, error_size, "'%s' stands before the first section", key);
     int r = find_section(config, section, &one, error, error_size);
     if (r < 0)
         return r;
@@ -277,7 +318,7 @@ static char *read_line(char *text, int size, void *stream) {
     reading->lines++;
     while ((c = fgetc(reading->file)) != EOF && c != '\n') {
         if (c == '\0' && reading->error_line == 0) {
-            complain(reading->error, reading->error_size, "this line has a NUL in it");
+            config_complain(reading->error, reading->error_size, "this line has a NUL in it");
             reading->error_line = reading->lines;
         }
         if (length < size - 1) {
@@ -288,7 +329,8 @@ static char *read_line(char *text, int size, void *stream) {
         char first = text[strspn(text, " \t")];
         bool is_comment = first == '#' || first == ';';
         if (!is_comment && reading->error_line == 0) {
-            complain(reading->error, reading->error_size, "this line has more than %d characters", size - 1);
+            config_complain(reading->error, reading->error_size, "this line has more than %d characters",
+                            size - 1);
             reading->error_line = reading->lines;
         }
     }
@@ -336,8 +378,7 @@ int config_read_file(struct config *config, const char *path, char *error, size_
     return -EINVAL;
 }
 
-/* Exactly: half of 80 GiB is 40 GiB, and not a segment less. */
-static uint64_t percent_of(uint64_t bytes, uint64_t percent) {
+uint64_t config_percent_of(uint64_t bytes, uint64_t percent) {
     return bytes / 100 * percent + bytes % 100 * percent / 100;
 }
 
@@ -346,7 +387,7 @@ static uint64_t resolve_size(const struct config_size *one, const struct config_
     const struct config_size *size = one != NULL && one->set ? one : kind;
     if (!size->set)
         return fallback;
-    return size->is_percent ? percent_of(total_bytes, size->value) : size->value;
+    return size->is_percent ? config_percent_of(total_bytes, size->value) : size->value;
 }
 
 /* What a pool grows by unless told otherwise. Device memory is made in no time, and fragments less in large
@@ -373,7 +414,7 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
             one = &section->pool; /* the UUID's section wins over the number's */
     }
     ret_sizes->limit_bytes = resolve_size(one ? &one->limit : NULL, &common->limit,
-                                          percent_of(total_bytes, default_percent), total_bytes);
+                                          config_percent_of(total_bytes, default_percent), total_bytes);
     ret_sizes->step_bytes =
         resolve_size(one ? &one->step : NULL, &common->step, default_step(kind, total_bytes), total_bytes);
     ret_sizes->reserve_bytes = resolve_size(one ? &one->reserve : NULL, &common->reserve, 0, total_bytes);
@@ -383,6 +424,8 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
                                               ret_sizes->step_bytes / 2, total_bytes);
     int enabled = one != NULL && one->enabled >= 0 ? one->enabled : common->enabled;
     int huge_pages = one != NULL && one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
+    const char *allow = one != NULL && one->allow != NULL ? one->allow : common->allow;
+    ret_sizes->allow = allow != NULL && strcmp(allow, "all") == 0 ? NULL : allow;
     ret_sizes->enabled = enabled != 0;
     ret_sizes->huge_pages = huge_pages < 0 ? CONFIG_HUGE_PAGES_AUTO : (enum config_huge_pages)huge_pages;
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/config_quota.h"
 #include "daemon/log.h"
 #include "proto/proto.h"
 
@@ -31,18 +32,12 @@ enum config_huge_pages {
     CONFIG_HUGE_PAGES_REQUIRE,
 };
 
-/* A size, or a share of what the device or node has. */
-struct config_size {
-    bool set;
-    bool is_percent;
-    uint64_t value; /* bytes, or percent */
-};
-
 /* What may be said of a pool; unset members are inherited from its kind. */
 struct config_pool {
-    struct config_size limit, step, reserve, low_water;
-    int enabled;    /* -1: unset */
-    int huge_pages; /* enum config_huge_pages; -1: unset */
+    struct config_size limit, step, reserve, low_water; /* shares are of what the device or node has */
+    int enabled;                                        /* -1: unset */
+    int huge_pages;                                     /* enum config_huge_pages; -1: unset */
+    char *allow; /* who may use it, as in the file; owned; NULL: unset */
 };
 
 /* A section for one pool: [device GPU-…], [device 0], [host 1]. */
@@ -61,15 +56,25 @@ struct config {
     unsigned sim_gpus;
     uint64_t sim_memory_bytes;
     uint32_t sessions_limit, session_leases_limit;
+    char group[CONFIG_NAME_SIZE]; /* of the data socket; "": what there is */
     enum log_level log_level;
     struct config_pool device, host;
-    struct list sections;
+    struct list sections;       /* struct config_section.link */
+    struct config_limits quota; /* everybody's */
+    struct list rules;          /* struct config_rule.link */
 };
 
 void config_init(struct config *config);
 void config_deinit(struct config *config);
 /* Moves a configuration into an uninitialised one; the source is empty afterwards. */
 void config_move(struct config *to, struct config *from);
+
+/* Exactly: half of 80 GiB is 40 GiB, and not a segment less. */
+uint64_t config_percent_of(uint64_t bytes, uint64_t percent);
+
+/* For config_quota.c. A size or a share: 0 or -EINVAL. / Writes a complaint and returns -EINVAL. */
+int config_parse_size(const char *text, struct config_size *ret_size);
+int config_complain(char *error, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Sets one key of a section, as the file and the command line do. Returns 0, or -EINVAL with the complaint in
  * error. */
@@ -85,6 +90,7 @@ struct config_pool_sizes {
     uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
     bool enabled;
     enum config_huge_pages huge_pages;
+    const char *allow; /* borrowed; NULL: everybody may use it */
 };
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
                     uint64_t total_bytes, struct config_pool_sizes *ret_sizes);

@@ -17,6 +17,7 @@
 #include "daemon/daemon.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
+#include "daemon/pool/tenant.h"
 
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83 /* Linux 6.16: refuse descriptors at the door */
@@ -30,7 +31,8 @@ struct reply {
     struct list link;
     int fd; /* to go along, -1: none. Borrowed from the backing, which lives as long as the lease, or
              * from the connection */
-    uint64_t segment; /* whose descriptor it is; 0: no segment's */
+    uint64_t segment;       /* whose descriptor it is; 0: no segment's */
+    uint64_t charged_bytes; /* to the session */
     size_t size;
     uint8_t packet[];
 };
@@ -81,11 +83,17 @@ static int connection_write(struct connection *connection, const void *packet, s
     return 0;
 }
 
+/* Takes a reply out of those that are kept. What a session that is over was charged went with it. */
+static void connection_drop_reply(struct connection *connection, struct reply *reply) {
+    if (connection->session != NULL && reply->charged_bytes > 0)
+        core_session_drop_reply(connection->session, reply->charged_bytes);
+    list_remove(&reply->link);
+    free(reply);
+}
+
 static void connection_drop_replies(struct connection *connection) {
-    list_for_each_safe(position, &connection->replies) {
-        list_remove(position);
-        free(container_of(position, struct reply, link));
-    }
+    list_for_each_safe(position, &connection->replies)
+        connection_drop_reply(connection, container_of(position, struct reply, link));
     connection->n_replies = 0;
     connection->stalled = false;
 }
@@ -105,9 +113,21 @@ static int connection_send(struct connection *connection, const struct proto_mes
     }
     if (connection->n_replies >= CONNECTION_QUEUE_MAX)
         return -ENOBUFS;
+    uint64_t charged_bytes = connection->session != NULL ? sizeof(struct reply) + size : 0;
+    if (charged_bytes > 0 && core_session_keep_reply(connection->session, charged_bytes) != 0) {
+        log_info("pid %d (%s): processes of user %u do not read their replies, of which the quota keeps no "
+                 "more; its "
+                 "session ends",
+                 (int)connection->peer.pid, connection->peer.command, (unsigned)connection->peer.uid);
+        return -ENOBUFS;
+    }
     struct reply *reply = malloc(sizeof *reply + size);
-    if (reply == NULL)
+    if (reply == NULL) {
+        if (charged_bytes > 0)
+            core_session_drop_reply(connection->session, charged_bytes);
         return -ENOMEM;
+    }
+    reply->charged_bytes = charged_bytes;
     reply->fd = fd;
     reply->segment = segment;
     reply->size = size;
@@ -124,9 +144,8 @@ static int connection_flush(struct connection *connection) {
         if (r < 0)
             return r == -EAGAIN ? 0 : r;
         connection->awaited_segment = reply->segment;
-        list_remove(&reply->link);
         connection->n_replies--;
-        free(reply);
+        connection_drop_reply(connection, reply);
     }
     return 0;
 }
@@ -197,6 +216,11 @@ static int connection_refuse(struct connection *connection, uint64_t request, in
             "nothing is shared under this token with this user: the holder may have released it "
             "before you attached");
     case PROTO_E_LIMIT:
+        if (quota_left(&connection->session->tenant->quota, QUOTA_LEASES) == 0) {
+            char text[PROTO_TEXT_MAX / 2];
+            tenant_explain_quota(connection->session->tenant, QUOTA_LEASES, text, sizeof text);
+            return connection_send_error(connection, request, error, text);
+        }
         return connection_send_error(
             connection, request, error,
             "this session has as many leases as it may, or has divided one into as many "
@@ -252,11 +276,11 @@ static int handle_hello(struct connection *connection, const struct proto_messag
     }
     int r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
     if (r != 0) {
+        struct proto_failure failure;
+        if (r > 0)
+            core_explain_sessions(daemon->core, &connection->peer, &failure);
         connection_send_error(connection, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
-                              r > 0
-                                  ? "the daemon has as many sessions as it may: raise sessions_limit in its "
-                                    "configuration, or end some"
-                                  : "the daemon has no memory for its bookkeeping");
+                              r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
     }
     connection->session->owner = connection;
@@ -283,11 +307,13 @@ static int handle_list_pools(struct connection *connection, const struct proto_m
 
     core_look(core);
     reply_begin(&reply, PROTO_POOLS, message->header.request);
-    reply.pools.count = core->n_pools;
+    reply.pools.count = 0;
     reply.pools.reserved = 0;
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
-        struct proto_pool *wire = &reply.pools.pools[i];
+        if (!session_may_use(connection->session, pool))
+            continue;
+        struct proto_pool *wire = &reply.pools.pools[reply.pools.count++];
         *wire = (struct proto_pool){
             .id = pool->id,
             .kind = pool->kind,
@@ -498,6 +524,7 @@ static void connection_on_closed(uv_handle_t *handle) {
         return;
     close_fd(connection->fd);
     close_fd(connection->pidfd);
+    peer_drop_groups(&connection->peer);
     free(connection);
 }
 
@@ -636,6 +663,8 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
         return;
     int r = peer_identify(fd, &connection->peer);
     if (r == 0)
+        r = peer_read_groups(fd, &connection->peer);
+    if (r == 0)
         r = peer_open_pidfd(fd, connection->peer.pid, &pidfd);
     if (r < 0) {
         if (r == -EMFILE || r == -ENFILE)
@@ -645,6 +674,7 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
                         "could never be "
                         "reclaimed safely",
                         (int)connection->peer.pid, strerror(-r));
+        peer_drop_groups(&connection->peer);
         free(connection);
         return;
     }
@@ -658,6 +688,7 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
     list_init(&connection->replies);
     list_init(&connection->reaping.link);
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {
+        peer_drop_groups(&connection->peer);
         free(connection);
         return;
     }

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "daemon/access.h"
 #include "daemon/admin.h"
 #include "daemon/connection.h"
 #include "daemon/log.h"
@@ -312,12 +313,13 @@ static int daemon_open_sockets(struct daemon *daemon) {
         return n;
     /* The private daemon's sockets lie in a directory that only its user can enter. */
     if (daemon->data_listener.fd < 0) {
-        int r = listener_open(&daemon->data_listener, daemon->config->socket, SOCK_SEQPACKET, 0660);
+        int r = listener_open(&daemon->data_listener, daemon->config->socket, SOCK_SEQPACKET, 0660,
+                              daemon->config->group);
         if (r < 0)
             return r;
     }
     if (daemon->admin_listener.fd < 0) {
-        int r = listener_open(&daemon->admin_listener, daemon->config->admin_socket, SOCK_STREAM, 0666);
+        int r = listener_open(&daemon->admin_listener, daemon->config->admin_socket, SOCK_STREAM, 0666, "");
         if (r < 0)
             return r;
     }
@@ -393,7 +395,7 @@ static void daemon_on_reload(uv_signal_t *signal, int number) {
         struct config *config = daemon->config;
         if (strcmp(fresh.socket, config->socket) != 0 ||
             strcmp(fresh.admin_socket, config->admin_socket) != 0 || fresh.gpu != config->gpu ||
-            fresh.sim_gpus != config->sim_gpus || fresh.sim_memory_bytes != config->sim_memory_bytes)
+            strcmp(fresh.group, config->group) != 0 || fresh.sim_gpus != config->sim_gpus || fresh.sim_memory_bytes != config->sim_memory_bytes)
             log_warning("sockets and gpu settings changed: they need a restart");
         for (unsigned i = 0; i < daemon->core->n_pools; i++) {
             struct pool *pool = daemon->core->pools[i];
@@ -414,11 +416,14 @@ static void daemon_on_reload(uv_signal_t *signal, int number) {
         /* sockets and GPUs stay as they are, so that the next reload compares with what is in force */
         memcpy(fresh.socket, config->socket, sizeof fresh.socket);
         memcpy(fresh.admin_socket, config->admin_socket, sizeof fresh.admin_socket);
+        memcpy(fresh.group, config->group, sizeof fresh.group);
         fresh.gpu = config->gpu;
         fresh.sim_gpus = config->sim_gpus;
         fresh.sim_memory_bytes = config->sim_memory_bytes;
         config_deinit(config);
         config_move(config, &fresh);
+        if (access_apply(daemon) < 0)
+            log_error("no memory: quotas and who may use which pool stay as they were");
         log_info("configuration read again");
     } else {
         log_error("the configuration stays as it was");
@@ -512,6 +517,8 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
 
 int daemon_start(struct daemon *daemon) {
     int r = daemon_add_pools(daemon);
+    if (r == 0)
+        r = access_apply(daemon);
     if (r == 0)
         r = daemon_start_workers(daemon);
     if (r == 0) {

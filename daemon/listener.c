@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "daemon/access.h"
 #include "daemon/log.h"
 
 #define LISTEN_BACKLOG                                                                                       \
@@ -61,6 +62,24 @@ static void give_to_group(const char *path) {
         log_warning("%s: cannot be given to group %s: %s", path, SERVICE_GROUP, strerror(errno));
 }
 
+/* Lets the members of the group in that the configuration names, or nobody: who was to be let in by it would
+ * otherwise be shut out, or others let in, without a word. */
+static int give_to_configured_group(const char *path, const char *name) {
+    gid_t gid;
+
+    if (access_find_group(name, &gid) < 0) {
+        log_error("group: there is no group '%s', to whose members %s is to be open", name, path);
+        return -ENOENT;
+    }
+    if (chown(path, (uid_t)-1, gid) < 0) {
+        int r = -errno;
+        log_error("%s: cannot be given to group %s: %s; the daemon's user has to be in the group, or root",
+                  path, name, strerror(-r));
+        return r;
+    }
+    return 0;
+}
+
 /* Locks PATH.lock, which the holder removes when it ends: a lock on a file that is no longer there is worth
  * nothing, so the file has to be the same before and after. Returns a descriptor, -EWOULDBLOCK, or a negative
  * errno. */
@@ -75,7 +94,7 @@ static int lock_path(const char *path) {
     }
 }
 
-int listener_open(struct listener *listener, const char *path, int type, mode_t mode) {
+int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group) {
     struct sockaddr_un address;
     char lock[sizeof listener->path + sizeof ".lock"];
 
@@ -102,8 +121,14 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     umask(mask);
     if (r == 0) {
-        if ((mode & S_IWOTH) == 0)
+        if (*group != '\0')
+            r = give_to_configured_group(path, group);
+        else if ((mode & S_IWOTH) == 0)
             give_to_group(path);
+        if (r < 0) {
+            unlink(path);
+            return r;
+        }
         r = chmod(path, mode) < 0 ? -errno : 0;
     }
     if (r == 0)

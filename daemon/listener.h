@@ -24,9 +24,11 @@ struct listener {
     void *user;
 };
 
-/* type: SOCK_SEQPACKET or SOCK_STREAM. mode: of the socket's file. Removes a stale socket. Returns 0,
- * -EADDRINUSE when another daemon serves the path, or a negative errno; logs why. */
-int listener_open(struct listener *listener, const char *path, int type, mode_t mode);
+/* type: SOCK_SEQPACKET or SOCK_STREAM. mode: of the socket's file. group: its group, by name or number,
+ * without which it is not opened; "": the service's group, where there is one and the file's mode lets its
+ * members in. Removes a stale socket. Returns 0, -EADDRINUSE when another daemon serves the path, or a
+ * negative errno; logs why. */
+int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group);
 
 /* Takes a listening socket from systemd; checks its kind. Returns 0 or -EINVAL. */
 int listener_adopt(struct listener *listener, int fd, int type);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -11,12 +12,16 @@
 
 #include "base/cleanup.h"
 
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
+#endif
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
 
-/* The process's name, as ps shows it. Not its command line, which would tell more: the kernel reads that from the process's
- * memory, under a lock that the process can hold for as long as it likes. What is no plain text is replaced. */
+/* The process's name, as ps shows it. Not its command line, which would tell more: the kernel reads that from
+ * the process's memory, under a lock that the process can hold for as long as it likes. What is no plain text
+ * is replaced. */
 static void read_command(pid_t pid, char command[COMMAND_SIZE]) {
     char path[64];
 
@@ -45,6 +50,31 @@ int peer_identify(int fd, struct peer *ret_peer) {
     *ret_peer = (struct peer){.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid};
     read_command(credentials.pid, ret_peer->command);
     return 0;
+}
+
+int peer_read_groups(int fd, struct peer *peer) {
+    _cleanup_(freep) gid_t *groups = NULL;
+    socklen_t size = 0;
+
+    /* Twice at most: what it was in when it connected does not change. */
+    int r = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size);
+    if (r < 0 && errno == ERANGE) {
+        groups = malloc(size);
+        if (groups == NULL)
+            return -ENOMEM;
+        r = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size);
+    }
+    if (r < 0)
+        return errno == ENOPROTOOPT ? 0 : -errno;
+    peer->n_groups = groups == NULL ? 0 : (unsigned)(size / sizeof *groups);
+    peer->groups = take_ptr(&groups);
+    return 0;
+}
+
+void peer_drop_groups(struct peer *peer) {
+    free((void *)peer->groups);
+    peer->groups = NULL;
+    peer->n_groups = 0;
 }
 
 int peer_open_pidfd(int fd, pid_t pid, int *ret_pidfd) {

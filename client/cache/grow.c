@@ -113,8 +113,9 @@ static int lease_at_once(struct gpupool_client *client, struct lane *lane, uint6
 
     while (bytes > needed) {
         r = lease_acquire(client, lane->pool, bytes, GPUPOOL_NOW, ret_lease, ret_pool, ret_segment);
-        bool has_room = r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE;
-        if (has_room)
+        /* LIMIT: perhaps of the user's quota, which a smaller one is within */
+        bool is_too_much = r == GPUPOOL_E_EXHAUSTED || r == GPUPOOL_E_TOO_LARGE || r == GPUPOOL_E_LIMIT;
+        if (!is_too_much)
             return r;
         pthread_mutex_lock(&lane->lock);
         bytes = lane_learn_locked(lane, bytes, false);

@@ -288,6 +288,11 @@ bool pool_is_closed(const struct pool *pool) {
 void pool_refuse_all(struct pool *pool) {
     while (!list_is_empty(&pool->waiters))
         request_refuse(container_of(pool->waiters.next, struct request, link), PROTO_E_DRIVER);
+    list_for_each_safe(position, &pool->pressed) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+        while (!list_is_empty(&heap->held))
+            request_refuse(container_of(heap->held.next, struct request, link), PROTO_E_DRIVER);
+    }
 }
 
 /* When the driver gives nothing and nobody holds anything that could come back, waiting has no end. Segments

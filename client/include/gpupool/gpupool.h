@@ -46,7 +46,7 @@ enum gpupool_error {
     GPUPOOL_E_STALE = -6,         /**< this buffer was released before, or never was this client's */
     GPUPOOL_E_NO_TOKEN = -7,      /**< nothing is shared under this token, or not with this user */
     GPUPOOL_E_SHARED = -8,        /**< others hold the buffer too: it can only be released whole */
-    GPUPOOL_E_LIMIT = -9,         /**< as many sessions, leases or waiting requests as allowed */
+    GPUPOOL_E_LIMIT = -9,         /**< as many sessions, leases or waiting requests as allowed, or more bytes than the user may ever have */
     GPUPOOL_E_DRIVER = -10,       /**< CUDA or the kernel refused; the text has its error's name */
     GPUPOOL_E_SHUTDOWN = -11,     /**< the daemon is stopping */
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */

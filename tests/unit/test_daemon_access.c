@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold of users and groups in the configuration: from the file's text to the core's policy. */
+#include <errno.h>
+#include <grp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+#include "daemon/access.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/peer.h"
+#include "directory_fixture.h"
+
+/* A daemon that has nothing but a core with a device pool of 64 MiB and a host pool of 32 MiB. */
+static struct daemon daemon_;
+static struct config config;
+
+static int apply(const char *text) {
+    char error[512];
+    const char *path = path_of("conf");
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+    config_deinit(&config);
+    config_init(&config);
+    if (config_read_file(&config, path, error, sizeof error) < 0)
+        fail_msg("%s", error);
+    unlink(path);
+    daemon_.config = &config;
+    return access_apply(&daemon_);
+}
+
+static int set_up(void **state) {
+    const struct pool_config host = {.kind = PROTO_POOL_HOST,
+                                     .device = -1,
+                                     .name = "host",
+                                     .sizes = {.limit_bytes = 32 * MIB, .step_bytes = 2 * MIB}};
+    struct pool *pool;
+    (void)state;
+
+    config_init(&config);
+    daemon_.core = core_make();
+    add_pool(daemon_.core, 64 * MIB, 2 * MIB, 0);
+    return core_add_pool(daemon_.core, &host, &pool);
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    core_destroy(daemon_.core);
+    config_deinit(&config);
+    return 0;
+}
+
+static const struct quota *quota_of(uid_t uid) {
+    return &open_session(daemon_.core, (pid_t)uid + 1, uid)->tenant->quota;
+}
+
+static void nobody_has_all_of_the_daemon_unless_it_is_said(void **state) {
+    (void)state;
+    assert_int_equal(apply("[daemon]\nsessions_limit = 640\n"), 0);
+    const struct quota *quota = quota_of(UID_A);
+    assert_int_equal(quota->limits[QUOTA_SESSIONS], 630);
+    assert_int_equal(quota->limits[QUOTA_LEASES], 1048576);
+    assert_int_equal(quota->limits[QUOTA_WAITING], 16384);
+    assert_int_equal(quota->limits[QUOTA_REPLIES], 64 * MIB);
+    assert_int_equal(quota->limits[QUOTA_POOLS], QUOTA_UNLIMITED);
+    assert_int_equal(quota->limits[QUOTA_POOLS + 1], QUOTA_UNLIMITED);
+}
+
+static void what_is_said_of_everybody_of_users_and_of_groups_counts(void **state) {
+    (void)state;
+    assert_int_equal(apply("[quota]\n"
+                           "sessions = 5\n"
+                           "leases = unlimited\n"
+                           "replies = 1MiB\n"
+                           "device = 50%\n"
+                           "host = 8MiB\n"
+                           "[quota user:1002]\n"
+                           "sessions = unlimited\n"
+                           "host = 25%\n"
+                           "[quota user:root]\n"
+                           "waiting = 3\n"
+                           "[quota group:1003]\n"
+                           "host = 0\n"
+                           "[quota user:1002]\n" /* goes on */
+                           "waiting = 9\n"),
+                     0);
+    const struct quota *a = quota_of(UID_A), *b = quota_of(UID_B), *c = quota_of(1003), *root = quota_of(0);
+    assert_int_equal(a->limits[QUOTA_SESSIONS], 5);
+    assert_int_equal(a->limits[QUOTA_LEASES], QUOTA_UNLIMITED);
+    assert_int_equal(a->limits[QUOTA_WAITING], 16384);
+    assert_int_equal(a->limits[QUOTA_REPLIES], MIB);
+    assert_int_equal(a->limits[QUOTA_POOLS], 32 * MIB);
+    assert_int_equal(a->limits[QUOTA_POOLS + 1], 8 * MIB);
+    assert_int_equal(b->limits[QUOTA_SESSIONS], QUOTA_UNLIMITED);
+    assert_int_equal(b->limits[QUOTA_WAITING], 9);
+    assert_int_equal(b->limits[QUOTA_POOLS], 32 * MIB);
+    assert_int_equal(b->limits[QUOTA_POOLS + 1], 8 * MIB);
+    assert_int_equal(c->limits[QUOTA_POOLS + 1], 0); /* its primary group */
+    assert_int_equal(root->limits[QUOTA_WAITING], 3);
+    assert_int_equal(root->limits[QUOTA_SESSIONS], 5);
+}
+
+static bool may_use(uid_t uid, unsigned pool) {
+    struct session *session = open_session(daemon_.core, (pid_t)uid + 1, uid);
+    bool may = session_may_use(session, daemon_.core->pools[pool]);
+    close_session(session, 0);
+    return may;
+}
+
+static void a_list_of_who_may_use_a_pool_is_kept_to(void **state) {
+    (void)state;
+    assert_int_equal(apply("[device]\nallow = user:1001 , group:1002\nallow=user:root\n"), 0);
+    assert_true(may_use(UID_A, 0) && may_use(UID_B, 0) && may_use(0, 0));
+    assert_false(may_use(1003, 0));
+    assert_true(may_use(1003, 1));
+    /* one pool's own list goes before its kind's, also when it is everybody */
+    assert_int_equal(
+        apply("[device]\nallow = user:1001\n[device 0]\nallow = all\n[host]\nallow = user:1001\n"), 0);
+    assert_true(may_use(UID_B, 0));
+    assert_false(may_use(UID_B, 1));
+    assert_int_equal(apply("[host 0]\nallow = user:1002\n[host]\nallow = user:1001\n"), 0);
+    assert_true(may_use(UID_B, 1));
+    assert_false(may_use(UID_A, 1));
+    assert_false(may_use(0, 1)); /* root is a user as others */
+}
+
+static void a_name_that_nobody_has_is_nobody(void **state) {
+    gid_t gid;
+    (void)state;
+    assert_int_equal(
+        apply("[quota]\nwaiting = 5\n"
+              "[quota user:no-such-user]\nwaiting = 6\n[quota group:no-such-group]\nwaiting = 7\n"
+              "[device]\nallow = user:no-such-user, group:no-such-group\n"),
+        0);
+    assert_int_equal(quota_of(UID_A)->limits[QUOTA_WAITING], 5);
+    assert_int_equal(quota_of(0)->limits[QUOTA_WAITING], 5); /* not what it happens to be to begin with */
+    assert_false(may_use(UID_A, 0));
+    assert_false(may_use(0, 0));
+    assert_int_equal(access_find_group("no-such-group", &gid), -ENOENT);
+    assert_int_equal(access_find_group("root", &gid), 0);
+    assert_int_equal(gid, 0);
+    assert_int_equal(access_find_group("4711", &gid), 0);
+    assert_int_equal(gid, 4711);
+    assert_int_equal(access_find_group("4294967295", &gid), -ENOENT); /* "as it is" to chown() */
+}
+
+static void a_peers_groups_are_those_that_it_was_in_when_it_connected(void **state) {
+    const gid_t groups[] = {71, 72, 73};
+    struct peer peer;
+    int pair[2];
+    (void)state;
+
+    if (geteuid() != 0)
+        skip();
+    gid_t own[256];
+    int n_own = getgroups(256, own);
+    assert_true(n_own >= 0);
+    assert_int_equal(setgroups(3, groups), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(setgroups(0, NULL), 0);
+    assert_int_equal(peer_identify(pair[0], &peer), 0);
+    assert_int_equal(peer_read_groups(pair[0], &peer), 0);
+    assert_int_equal(peer.n_groups, 3);
+    assert_memory_equal(peer.groups, groups, sizeof groups);
+    peer_drop_groups(&peer);
+    peer_drop_groups(&peer);
+    close(pair[0]);
+    close(pair[1]);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(peer_identify(pair[0], &peer), 0);
+    assert_int_equal(peer_read_groups(pair[0], &peer), 0); /* none */
+    assert_int_equal(peer.n_groups, 0);
+    peer_drop_groups(&peer);
+    close(pair[0]);
+    close(pair[1]);
+    assert_int_equal(setgroups((size_t)n_own, own), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(nobody_has_all_of_the_daemon_unless_it_is_said, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_said_of_everybody_of_users_and_of_groups_counts, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_list_of_who_may_use_a_pool_is_kept_to, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_name_that_nobody_has_is_nobody, set_up, tear_down),
+        cmocka_unit_test(a_peers_groups_are_those_that_it_was_in_when_it_connected),
+    };
+    return cmocka_run_group_tests_name("users and groups in the configuration", tests, make_directory,
+                                       remove_directory);
+}
