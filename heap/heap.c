@@ -180,40 +180,11 @@ static struct heap_range *class_find(struct heap *heap, unsigned class, uint64_t
     return best;
 }
 
-static bool range_is_below(const struct heap_range *range, const struct heap_range *other) {
-    return range->span == other->span ? range->offset < other->offset
-                                      : range->span->number < other->span->number;
-}
-
-/* The lowest range that holds size bytes at the alignment, of the first so many that are large enough; or
- * NULL. */
-static struct heap_range *lowest_find(struct heap *heap, uint64_t size, uint64_t alignment) {
-    struct heap_range *lowest = NULL;
-    unsigned looks_left = HEAP_PLACES_MAX;
-
-    for (unsigned class = class_up(heap, class_of(size)); class != NO_CLASS && looks_left > 0;
-         class = class_up(heap, class + 1)) {
-        list_for_each(link, class_list(heap, class)) {
-            struct heap_range *range = container_of(link, struct heap_range, class_link);
-            if ((lowest == NULL || range_is_below(range, lowest)) && range_fits(range, size, alignment))
-                lowest = range;
-            if (--looks_left == 0)
-                break;
-        }
-    }
-    return lowest;
-}
-
 /* A free range that holds size bytes at the alignment, or NULL. */
 static struct heap_range *range_find(struct heap *heap, uint64_t size, uint64_t alignment) {
     uint64_t sure_size = size + alignment - HEAP_GRANULE; /* holds it wherever the range begins */
     unsigned own = class_of(size), few = HEAP_CHOICE_MAX, more = HEAP_CHOICE_MAX, many = HEAP_SCAN_MAX;
 
-    if (size >= HEAP_LARGE) {
-        struct heap_range *lowest = lowest_find(heap, size, alignment);
-        if (lowest != NULL)
-            return lowest;
-    }
     /* Those of its own class that fit, fit best: programs ask for the same sizes again and again. */
     struct heap_range *range = class_find(heap, own, size, alignment, &few);
     if (range != NULL)
@@ -266,7 +237,6 @@ int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span
     span->heap = heap;
     span->size = size;
     span->user = user;
-    span->number = ++heap->last_span;
     list_append(&heap->spans, &span->link);
 
     range->offset = 0;

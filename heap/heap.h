@@ -10,8 +10,7 @@
  * divided linearly into HEAP_SUBCLASSES. Of the request's own class, whose members may fit, and then of the first class
  * that surely fits, which a bitmap finds in constant time, the smallest of the first HEAP_CHOICE_MAX members is taken: on
  * traces of what programs allocate, taking any member of a class that surely fits needed up to a seventh more memory.
- * Large ranges (HEAP_LARGE) are taken where they lie lowest, of the first HEAP_PLACES_MAX that are large enough, so that what
- * is free gathers at the end: on the same traces less memory was spoilt than by the best fit.
+ * (Taking what lies lowest instead spoils as much memory, and has to look at far more ranges.)
  * Where only the request's own class is left, up to HEAP_SCAN_MAX of its members are looked at. Freed ranges are joined
  * with free neighbours at once.
  *
@@ -34,8 +33,6 @@
 #define HEAP_CLASSES    64u
 #define HEAP_CHOICE_MAX 16u
 #define HEAP_SCAN_MAX   64u
-#define HEAP_PLACES_MAX 128u
-#define HEAP_LARGE      (UINT64_C(1) << 20)
 
 /* Largest span: 2^56 bytes leaves room for sums of many spans in 64 bits. */
 #define HEAP_SPAN_MAX (UINT64_C(1) << 56)
@@ -63,14 +60,12 @@ struct heap_span {
     uint64_t size;
     uint64_t taken_bytes;      /* 0: the whole span is free */
     void *user;
-    uint64_t number; /* in the order of adding */
     struct heap_range *lowest; /* the range at offset 0 */
     struct list link;          /* in heap->spans */
 };
 
 struct heap {
     struct list spans;
-    uint64_t last_span;
     uint64_t free_bytes, taken_bytes;
     uint64_t taken_ranges;
     uint64_t class_bitmap;

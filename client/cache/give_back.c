@@ -81,7 +81,7 @@ static bool gather(struct lane *lane, bool idle_only) {
     if (idle_only)
         lane->touched = false;
     lane->collects = 0;
-    bool has_idle = lane->heap.free_bytes + lane->deferred_bytes > 0;
+    bool has_idle = lane_free_bytes_locked(lane) + lane->deferred_bytes > 0;
     pthread_mutex_unlock(&lane->lock);
     return has_idle && !spare;
 }

@@ -14,9 +14,13 @@
 /* How long a request waits, in a client without the keeper's thread, before idle memory is given up for it.
  */
 #define PATIENCE_NS (100 * NS_PER_MS)
-/* A client has no more than it ever used at once, and a share of that: more costs others memory, less costs
- * it messages. */
-#define IDLE_SHARE 7u
+/* What making a segment takes, mostly: before memory that is kept for other sizes is used, so long is waited
+ * for the pool to grow. */
+#define GROWTH_NS (20 * NS_PER_MS)
+/* A client has no more than it ever used at once, and a share of that, but always room for an extent of each
+ * heap: more costs others memory, less costs it messages. */
+#define IDLE_SHARE     9u
+#define IDLE_BYTES_MIN (LANE_HEAPS * EXTENT_BYTES_MIN)
 /* What does not fit goes back, and something else comes, for some 50 us. A program whose sizes never settle
  * would do nothing else: so often at once, and then once in a while, 50 us is little. */
 #define TIGHT_AT_ONCE     64u
@@ -54,7 +58,7 @@ static struct holding pool_holding(struct cache *cache, uint32_t pool) {
         pthread_mutex_lock(&lane->lock);
         uint64_t held_bytes = lane_held_bytes_locked(lane);
         holding.held_bytes += held_bytes;
-        holding.used_bytes += held_bytes - lane->heap.free_bytes;
+        holding.used_bytes += held_bytes - lane_free_bytes_locked(lane);
         if (lane->peak_bytes > holding.peak_bytes)
             holding.peak_bytes = lane->peak_bytes;
         pthread_mutex_unlock(&lane->lock);
@@ -85,7 +89,8 @@ static uint64_t extent_bytes(struct cache *cache, struct lane *lane, uint64_t ne
     struct holding holding = pool_holding(cache, lane->pool);
     uint64_t used_bytes = holding.used_bytes + needed_bytes;
     uint64_t peak_bytes = used_bytes > holding.peak_bytes ? used_bytes : holding.peak_bytes;
-    uint64_t limit_bytes = peak_bytes + peak_bytes / IDLE_SHARE;
+    uint64_t idle_bytes = peak_bytes / IDLE_SHARE;
+    uint64_t limit_bytes = peak_bytes + (idle_bytes > IDLE_BYTES_MIN ? idle_bytes : IDLE_BYTES_MIN);
 
     pthread_mutex_lock(&lane->lock);
     lane->peak_bytes = peak_bytes;
@@ -204,6 +209,28 @@ static int acquire_patiently(struct gpupool_client *client, struct lane *lane, u
     }
 }
 
+/* The lane has room that is kept for other sizes. It stays so if the pool only needs a moment to grow; else
+ * it serves all sizes: -EAGAIN. */
+static int acquire_sharing(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t wanted,
+                           uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
+                           struct segment **ret_segment) {
+    uint64_t moment_ns = clock_deadline_ns(clock_now_ns(), GROWTH_NS);
+
+    pthread_mutex_lock(&lane->lock);
+    bool may_share = lane_may_share_heaps_locked(lane, needed);
+    pthread_mutex_unlock(&lane->lock);
+    if (!may_share)
+        return GPUPOOL_E_EXHAUSTED;
+    int r = acquire_patiently(client, lane, wanted, deadline_ns < moment_ns ? deadline_ns : moment_ns,
+                              ret_lease, ret_pool, ret_segment);
+    if (r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE)
+        return r;
+    pthread_mutex_lock(&lane->lock);
+    lane->is_short = true;
+    pthread_mutex_unlock(&lane->lock);
+    return -EAGAIN;
+}
+
 /* While this waits the daemon asks for idle memory, here too: the keeper answers. Without its thread nobody
  * might, so that the wait for what lies idle here would never end: it goes after a moment, which growing
  * takes too. */
@@ -230,20 +257,21 @@ static int acquire_waiting(struct gpupool_client *client, struct lane *lane, uin
 }
 
 /* Adds what was leased to the lane: to an extent that it continues, else as one of its own. */
-static int add_extent(struct gpupool_client *client, struct lane *lane, const struct segment *segment,
-                      const struct proto_lease *lease) {
+static int add_extent(struct gpupool_client *client, struct lane *lane, enum lane_heap heap,
+                      const struct segment *segment, const struct proto_lease *lease) {
     char *memory = (char *)segment->memory + lease->offset_bytes;
 
     pthread_mutex_lock(&lane->lock);
     lane_learn_locked(lane, lease->capacity_bytes, true);
-    struct extent *extent = lane_begin_merge_locked(lane, segment, memory, lease->capacity_bytes);
+    lane->is_short = false;
+    struct extent *extent = lane_begin_merge_locked(lane, heap, segment, memory, lease->capacity_bytes);
     pthread_mutex_unlock(&lane->lock);
     bool is_merged = extent != NULL && lease_merge(client, extent->lease, extent->generation, lease) == 0;
     pthread_mutex_lock(&lane->lock);
     if (extent != NULL)
         lane_end_merge_locked(extent, memory, lease->capacity_bytes, is_merged);
     int r = is_merged ? 0
-                      : lane_add_extent_locked(lane, segment, lease->lease, lease->generation, memory,
+                      : lane_add_extent_locked(lane, heap, segment, lease->lease, lease->generation, memory,
                                                lease->capacity_bytes);
     pthread_mutex_unlock(&lane->lock);
     return r;
@@ -262,12 +290,14 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
         give_back_surplus(client, lane, surplus);
     int r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED)
+        r = acquire_sharing(client, lane, needed, wanted, deadline_ns, &lease, &pool, &segment);
+    if (r == GPUPOOL_E_EXHAUSTED)
         r = acquire_waiting(client, lane, needed, deadline_ns, &lease, &pool, &segment);
     if (r == -EAGAIN)
         return 0;
     if (r < 0)
         return r;
-    r = add_extent(client, lane, segment, &lease);
+    r = add_extent(client, lane, lane_heap_of(needed), segment, &lease);
     if (r == 0)
         return 0;
     lease_give_back(client, &lease);

@@ -77,7 +77,8 @@ struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, voi
     lane->extent_limit = EXTENT_BYTES_MAX;
     list_init(&lane->deferred);
     list_init(&lane->deferred_spare);
-    heap_init(&lane->heap);
+    for (unsigned heap = 0; heap < LANE_HEAPS; heap++)
+        heap_init(&lane->heaps[heap]);
     pthread_mutex_init(&lane->lock, NULL);
     transfer_init(&lane->transfer);
     return lane;
@@ -110,7 +111,8 @@ struct lane *lane_free(struct lane *lane) {
     chunks_put(lane->piece_chunks);
     transfer_deinit(&lane->transfer);
     deferred_deinit(lane);
-    heap_deinit(&lane->heap);
+    for (unsigned heap = 0; heap < LANE_HEAPS; heap++)
+        heap_deinit(&lane->heaps[heap]);
     pthread_mutex_destroy(&lane->lock);
     free(lane);
     return NULL;
@@ -158,13 +160,27 @@ static void piece_cover(struct piece *piece, struct heap_range *range) {
     range->user = piece;
 }
 
+enum lane_heap lane_heap_of(uint64_t size_bytes) {
+    return size_bytes <= SIZE_CLASS_ROUNDED_MAX ? LANE_SMALL : LANE_LARGE;
+}
+
+static struct heap *other_heap(struct lane *lane, uint64_t size_bytes) {
+    return &lane->heaps[lane_heap_of(size_bytes) == LANE_SMALL ? LANE_LARGE : LANE_SMALL];
+}
+
+bool lane_may_share_heaps_locked(struct lane *lane, uint64_t size_bytes) {
+    return !lane->is_short && heap_may_have(other_heap(lane, size_bytes), size_bytes);
+}
+
 int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece) {
     struct heap_range *range;
     struct piece *piece = piece_get(lane);
 
     if (piece == NULL)
         return -ENOMEM;
-    int r = heap_take(&lane->heap, size_bytes, HEAP_GRANULE, &range);
+    int r = heap_take(&lane->heaps[lane_heap_of(size_bytes)], size_bytes, HEAP_GRANULE, &range);
+    if (r == -ENOSPC && lane->is_short)
+        r = heap_take(other_heap(lane, size_bytes), size_bytes, HEAP_GRANULE, &range);
     if (r < 0) {
         piece_put(lane, piece);
         return r;
@@ -200,12 +216,12 @@ void lane_flush_transfer_locked(struct lane *lane, bool idle_only) {
     transfer_shrink(&lane->transfer);
 }
 
-int lane_add_extent_locked(struct lane *lane, const void *segment, uint64_t lease, uint64_t generation,
-                           char *memory, uint64_t size_bytes) {
+int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
+                           uint64_t generation, char *memory, uint64_t size_bytes) {
     struct extent *extent = calloc(1, sizeof *extent);
     if (extent == NULL)
         return -ENOMEM;
-    int r = heap_add_span(&lane->heap, size_bytes, extent, &extent->span);
+    int r = heap_add_span(&lane->heaps[heap], size_bytes, extent, &extent->span);
     if (r < 0) {
         free(extent);
         return r;
@@ -223,7 +239,10 @@ int lane_add_extent_locked(struct lane *lane, const void *segment, uint64_t leas
 }
 
 uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) {
-    uint64_t bytes = lane_held_bytes_locked(lane) / EXTENT_SHARE / EXTENT_BYTES_MIN * EXTENT_BYTES_MIN;
+    const struct heap *heap = &lane->heaps[lane_heap_of(size_bytes)];
+    uint64_t held_bytes = lane_held_bytes_locked(lane), heap_bytes = heap->free_bytes + heap->taken_bytes;
+    uint64_t bytes = (heap_bytes < held_bytes ? heap_bytes : held_bytes) / EXTENT_SHARE / EXTENT_BYTES_MIN *
+                     EXTENT_BYTES_MIN;
     if (bytes < EXTENT_BYTES_MIN)
         bytes = EXTENT_BYTES_MIN;
     if (bytes > EXTENT_BYTES_MAX)
@@ -321,12 +340,12 @@ static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t 
     return true;
 }
 
-struct extent *lane_begin_merge_locked(struct lane *lane, const void *segment, const char *memory,
-                                       uint64_t size_bytes) {
+struct extent *lane_begin_merge_locked(struct lane *lane, enum lane_heap heap, const void *segment,
+                                       const char *memory, uint64_t size_bytes) {
     list_for_each(position, &lane->extents) {
         struct extent *extent = container_of(position, struct extent, link);
-        if (extent->segment != segment || extent->is_merging || memory < extent->memory ||
-            memory > extent->memory + extent->size_bytes)
+        if (extent->span->heap != &lane->heaps[heap] || extent->segment != segment || extent->is_merging ||
+            memory < extent->memory || memory > extent->memory + extent->size_bytes)
             continue;
         uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
         if (!extent_lacks(extent, offset, end))
@@ -434,7 +453,7 @@ void lane_lose_locked(struct piece *piece, struct lane_part *ret_part) {
 
 uint64_t lane_free_bytes(struct lane *lane) {
     pthread_mutex_lock(&lane->lock);
-    uint64_t bytes = lane->heap.free_bytes;
+    uint64_t bytes = lane_free_bytes_locked(lane);
     pthread_mutex_unlock(&lane->lock);
     return bytes;
 }
@@ -443,7 +462,8 @@ bool lane_is_valid(struct lane *lane) {
     bool valid;
 
     pthread_mutex_lock(&lane->lock);
-    valid = heap_is_valid(&lane->heap) && deferred_is_valid_locked(lane);
+    valid = heap_is_valid(&lane->heaps[LANE_SMALL]) && heap_is_valid(&lane->heaps[LANE_LARGE]) &&
+            deferred_is_valid_locked(lane);
     uint64_t all_absent = 0;
     list_for_each(position, &lane->extents) {
         const struct extent *extent = container_of(position, struct extent, link);

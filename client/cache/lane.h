@@ -74,6 +74,14 @@ struct lane_part {
     struct fence fence; /* that it stands behind */
 };
 
+/* Small pieces (of sizes that are rounded to their class) lie apart from large ones, so that one that stays
+ * does not stand in the way of a large one: a random mix of sizes takes a twentieth less memory. */
+enum lane_heap {
+    LANE_SMALL,
+    LANE_LARGE,
+    LANE_HEAPS,
+};
+
 struct lane {
     /* what a hit reads, and nobody writes */
     void *owner; /* the client; compared and handed on, and its fences are asked when something is deferred */
@@ -85,7 +93,7 @@ struct lane {
     struct counters *counters; /* where its threads count; NULL: nowhere */
     /* what who has the lock writes */
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
-    struct heap heap;
+    struct heap heaps[LANE_HEAPS]; /* by enum lane_heap */
     struct list extents;
     uint64_t absent_bytes;                /* of all extents */
     uint64_t peak_bytes;                  /* the cache's: what the lanes of the pool used at most */
@@ -93,6 +101,7 @@ struct lane {
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */
+    bool is_short;     /* the pool had no room lately: either heap serves all sizes */
     bool touched;      /* used since the last look of the decay */
     unsigned collects; /* how often other threads' caches were emptied for it, since it grew last */
     struct piece *spare_pieces;
@@ -106,8 +115,14 @@ struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, voi
 /* Frees the bookkeeping, whatever is still out. Accepts NULL; returns NULL. */
 struct lane *lane_free(struct lane *lane);
 
-/* Takes a piece of a size (as size_class_round gives it). Returns 0, -ENOSPC or -ENOMEM. Its generation is
- * even. */
+/* The heap that pieces of a size (as size_class_round gives it) come from. */
+enum lane_heap lane_heap_of(uint64_t size_bytes);
+
+/* Whether the other heap may have room for a size, and does not serve it yet. */
+bool lane_may_share_heaps_locked(struct lane *lane, uint64_t size_bytes);
+
+/* Takes a piece of a size (as size_class_round gives it), from its heap or, while the pool is short, from
+ * any. Returns 0, -ENOSPC or -ENOMEM. Its generation is even. */
 int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece);
 
 /* Gives a piece back. */
@@ -120,19 +135,20 @@ void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine);
  * there since the last call with it. */
 void lane_flush_transfer_locked(struct lane *lane, bool idle_only);
 
-/* Adds an extent: a lease of its own. Returns 0 or -ENOMEM. */
-int lane_add_extent_locked(struct lane *lane, const void *segment, uint64_t lease, uint64_t generation,
-                           char *memory, uint64_t size_bytes);
+/* Adds an extent, a lease of its own, to one of the heaps. Returns 0 or -ENOMEM. */
+int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
+                           uint64_t generation, char *memory, uint64_t size_bytes);
 
-/* Finds the extent that new memory of a segment can be merged with, and prepares for it. NULL when there is
- * none (or no memory). The extent then stays until lane_end_merge_locked, which says whether the leases were
- * merged. */
-struct extent *lane_begin_merge_locked(struct lane *lane, const void *segment, const char *memory,
-                                       uint64_t size_bytes);
+/* Finds the extent of a heap that new memory of a segment can be merged with, and prepares for it. NULL when
+ * there is none (or no memory). The extent then stays until lane_end_merge_locked, which says whether the
+ * leases were merged. */
+struct extent *lane_begin_merge_locked(struct lane *lane, enum lane_heap heap, const void *segment,
+                                       const char *memory, uint64_t size_bytes);
 void lane_end_merge_locked(struct extent *extent, const char *memory, uint64_t size_bytes, bool is_merged);
 
-/* How large an extent should be for a request of a size: grows with what the lane has, so that a process that
- * uses much asks seldom; large requests get what they ask for. Not larger than what the pool seems to have.
+/* How large an extent should be for a request of a size: grows with what the lane has for such sizes, so that
+ * a process that uses much asks seldom; large requests get what they ask for. Not larger than what the pool
+ * seems to have.
  */
 uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes);
 
@@ -164,10 +180,15 @@ bool lane_extent_is_idle_locked(const struct extent *extent);
 
 /* Bytes that the daemon lends this lane. */
 static inline uint64_t lane_held_bytes_locked(const struct lane *lane) {
-    return lane->heap.free_bytes + lane->heap.taken_bytes - lane->absent_bytes;
+    return lane->heaps[0].free_bytes + lane->heaps[0].taken_bytes + lane->heaps[1].free_bytes +
+           lane->heaps[1].taken_bytes - lane->absent_bytes;
 }
 
 /* Bytes that are free here. */
+static inline uint64_t lane_free_bytes_locked(const struct lane *lane) {
+    return lane->heaps[0].free_bytes + lane->heaps[1].free_bytes;
+}
+
 uint64_t lane_free_bytes(struct lane *lane);
 
 /* Walks the lane. For tests. */

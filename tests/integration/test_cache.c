@@ -348,7 +348,7 @@ static void closing_leaves_no_thread_and_no_descriptor(void **state) {
     }
     assert_int_equal(entries_of("/proc/self/fd"), descriptors);
     WAIT_UNTIL(entries_of("/proc/self/task") <= threads); /* a joined thread's entry may outlive the join */
-    WAIT_UNTIL(daemon_descriptors(&daemon_) <= daemons); /* it closes them a moment after the farewell */
+    WAIT_UNTIL(daemon_descriptors(&daemon_) <= daemons);  /* it closes them a moment after the farewell */
 }
 
 static void closing_returns_what_is_cached_and_what_is_held(void **state) {
@@ -388,6 +388,28 @@ static void own_idle_memory_is_given_up_before_exhausted_is_said(void **state) {
     MUST(gpupool_release(client, &buffer, stream));
     MUST(gpupool_trim(client, NULL));
     MUST(gpupool_stream_destroy(client, 0, stream));
+    close_cached(client);
+}
+
+/* Room beside a large buffer, too little to go back, serves small ones when there is no other. */
+static void room_that_is_kept_for_other_sizes_is_used_before_exhausted_is_said(void **state) {
+    struct gpupool_buffer large, small[4];
+    struct gpupool_client *client;
+
+    (void)state;
+    empty_the_pools();
+    client = open_cached();
+    uint32_t pool = pool_of(client, GPUPOOL_POOL_HOST);
+    large = acquire(client, GPUPOOL_POOL_HOST, POOL_MIB * MIB, NULL);
+    MUST(gpupool_shrink(client, &large, (POOL_MIB - 1) * MIB, GPUPOOL_NO_STREAM));
+    assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), POOL_MIB * MIB); /* all that there is */
+    for (unsigned i = 0; i < 4; i++)
+        MUST(gpupool_acquire(client, pool, 200 * KIB, NULL, i % 2 ? GPUPOOL_NOW : GPUPOOL_FOREVER, 0,
+                             &small[i]));
+    assert_true(lanes_are_valid(client));
+    for (unsigned i = 0; i < 4; i++)
+        MUST(gpupool_release(client, &small[i], GPUPOOL_NO_STREAM));
+    MUST(gpupool_release(client, &large, GPUPOOL_NO_STREAM));
     close_cached(client);
 }
 
@@ -564,6 +586,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(idle_memory_goes_back_by_itself),
         cmocka_unit_test(closing_returns_what_is_cached_and_what_is_held),
         cmocka_unit_test(own_idle_memory_is_given_up_before_exhausted_is_said),
+        cmocka_unit_test(room_that_is_kept_for_other_sizes_is_used_before_exhausted_is_said),
         cmocka_unit_test(a_waiting_miss_gets_what_another_process_releases),
         cmocka_unit_test(closing_leaves_no_thread_and_no_descriptor),
         cmocka_unit_test(idle_memory_of_one_is_had_by_another_that_waits),

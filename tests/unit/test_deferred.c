@@ -44,9 +44,10 @@ static int set_up(void **state) {
     memset(&page, 0, sizeof page);
     owner.fences.page = &page;
     struct lane *lane = lane_new(&owner, 1, GPUPOOL_POOL_DEVICE, 0, NULL);
+    lane->is_short = true; /* one heap for all sizes */
     assert_non_null(lane);
     for (unsigned i = 0; i < EXTENTS; i++)
-        assert_int_equal(lane_add_extent_locked(lane, NULL, i + 1, 1, (char *)((i + 1) * GIB), EXTENT_BYTES),
+        assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, i + 1, 1, (char *)((i + 1) * GIB), EXTENT_BYTES),
                          0);
     *state = lane;
     return 0;
@@ -72,13 +73,13 @@ static void defer(struct lane *lane, struct piece *piece, uint32_t word, uint64_
 
 static void pieces_are_free_when_their_fences_are_ready(void **state) {
     struct lane *lane = *state;
-    uint64_t all = lane->heap.free_bytes;
+    uint64_t all = lane_free_bytes_locked(lane);
 
     defer(lane, take_piece(lane, 4096), 1, 1);
     defer(lane, take_piece(lane, 8192), 1, 2);
     defer(lane, take_piece(lane, MIB), 2, 7);
     assert_int_equal(lane->deferred_bytes, 4096 + 8192 + MIB);
-    assert_int_equal(lane->heap.free_bytes, all - lane->deferred_bytes);
+    assert_int_equal(lane_free_bytes_locked(lane), all - lane->deferred_bytes);
     assert_false(deferred_settle_locked(lane, 100));
     assert_true(lane_is_valid(lane));
     arrive(1, 1);
@@ -92,7 +93,7 @@ static void pieces_are_free_when_their_fences_are_ready(void **state) {
     arrive(1, 2);
     assert_true(deferred_settle_locked(lane, 100));
     assert_int_equal(lane->deferred_bytes, 0);
-    assert_int_equal(lane->heap.free_bytes, all);
+    assert_int_equal(lane_free_bytes_locked(lane), all);
     assert_true(lane_is_valid(lane));
 }
 
@@ -218,7 +219,7 @@ static void parts_beyond_the_room_for_them_stay(void **state) {
 static void a_cut_tail_is_a_piece_that_can_wait(void **state) {
     struct lane *lane = *state;
     struct piece *piece = take_piece(lane, MIB), *tail;
-    uint64_t all = lane->heap.free_bytes;
+    uint64_t all = lane_free_bytes_locked(lane);
 
     assert_int_equal(lane_cut_locked(piece, 4096, &tail), 0);
     assert_int_equal(piece->capacity_bytes, 4096);
@@ -227,10 +228,10 @@ static void a_cut_tail_is_a_piece_that_can_wait(void **state) {
     assert_int_equal(tail->generation % 2, 0);
     defer(lane, tail, 1, 1);
     assert_true(lane_is_valid(lane));
-    assert_int_equal(lane->heap.free_bytes, all);
+    assert_int_equal(lane_free_bytes_locked(lane), all);
     arrive(1, 1);
     assert_true(deferred_settle_locked(lane, 1));
-    assert_int_equal(lane->heap.free_bytes, all + MIB - 4096);
+    assert_int_equal(lane_free_bytes_locked(lane), all + MIB - 4096);
     lane_give_locked(lane, piece);
     assert_true(lane_is_valid(lane));
 }

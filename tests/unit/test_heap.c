@@ -306,27 +306,6 @@ static void a_span_grows_at_its_end(void **state) {
     heap_destroy(heap);
 }
 
-/* So that what is free gathers at the end. */
-static void large_ranges_are_taken_where_they_lie_lowest(void **state) {
-    (void)state;
-    struct heap *heap = heap_new();
-    struct heap_span *first = add_span(heap, 16 * MIB), *second = add_span(heap, 4 * MIB);
-    struct heap_range *range = take(heap, 4 * MIB), *fence = take(heap, MIB);
-
-    assert_ptr_equal(range->span, first);
-    assert_int_equal(fence->offset, 4 * MIB);
-    heap_give(range);
-    range =
-        take(heap, 2 * MIB); /* not from the 4 MiB that fit better, but from the lowest of those that fit */
-    assert_ptr_equal(range->span, first);
-    assert_int_equal(range->offset, 0);
-    assert_int_equal(take(heap, 2 * MIB)->offset, 2 * MIB);
-    assert_int_equal(take(heap, 2 * MIB)->offset, 5 * MIB);
-    assert_int_equal(second->taken_bytes, 0);
-    assert_true(heap_is_valid(heap));
-    heap_destroy(heap);
-}
-
 /* Takes `count` ranges of one size, each fenced by a taken granule, in a span that has nothing else free. */
 static struct heap_range **take_fenced_ranges(struct heap *heap, unsigned count, uint64_t size) {
     struct heap_range **ranges = calloc(count, sizeof *ranges);
@@ -563,7 +542,6 @@ int main(void) {
         cmocka_unit_test(split_parts_are_ranges_of_their_own),
         cmocka_unit_test(taken_neighbours_become_one_range),
         cmocka_unit_test(a_span_grows_at_its_end),
-        cmocka_unit_test(large_ranges_are_taken_where_they_lie_lowest),
         cmocka_unit_test(the_best_of_a_class_is_taken),
         cmocka_unit_test(search_in_a_class_is_bounded),
         cmocka_unit_test(higher_class_is_found_past_a_crowded_one),

@@ -159,7 +159,7 @@ static void lane_give(struct piece *piece) {
 static int lane_add_extent(struct lane *lane, uint64_t lease, uint64_t size_bytes) {
     char *memory = (char *)(uintptr_t)(lease * ADDRESS_STEP);
     pthread_mutex_lock(&lane->lock);
-    int r = lane_add_extent_locked(lane, NULL, lease, generation_of(lease), memory, size_bytes);
+    int r = lane_add_extent_locked(lane, LANE_SMALL, NULL, lease, generation_of(lease), memory, size_bytes);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }
@@ -174,6 +174,7 @@ static bool lane_reclaim(struct lane *lane, uint64_t minimum_bytes, struct lane_
 static struct lane *make_lane(void) {
     struct lane *lane = lane_new(&random_state, POOL, 1, 0, NULL);
     assert_non_null(lane);
+    lane->is_short = true; /* one heap for all sizes */
     return lane;
 }
 
@@ -440,7 +441,7 @@ static void run_history(uint64_t seed) {
     assert_true(lane_is_valid(model->lane));
     assert_int_equal(model_extents(model), 0);
     assert_true(list_is_empty(&model->lane->extents));
-    assert_int_equal(model->lane->heap.free_bytes + model->lane->heap.taken_bytes, 0);
+    assert_int_equal(lane_held_bytes_locked(model->lane), 0);
     model->lane = lane_free(model->lane);
     free(model);
 }
@@ -493,7 +494,7 @@ static char *address(uint64_t bytes) {
 static bool lane_merge(struct lane *lane, const void *segment, uint64_t offset, uint64_t size,
                        bool is_merged) {
     pthread_mutex_lock(&lane->lock);
-    struct extent *extent = lane_begin_merge_locked(lane, segment, address(offset), size);
+    struct extent *extent = lane_begin_merge_locked(lane, LANE_SMALL, segment, address(offset), size);
     if (extent != NULL)
         lane_end_merge_locked(extent, address(offset), size, is_merged);
     pthread_mutex_unlock(&lane->lock);
@@ -508,7 +509,7 @@ static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) 
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, state, 1, 1, address(0), 4 * MIB), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB), 0);
     pthread_mutex_unlock(&lane->lock);
     assert_false(lane_merge(lane, &lane, 4 * MIB, 4 * MIB, true));       /* another segment */
     assert_false(lane_merge(lane, state, 4 * MIB + 512, 4 * MIB, true)); /* not beside it */
@@ -549,10 +550,11 @@ static void an_extent_stays_while_it_is_merged(void **state) {
 
     for (unsigned is_merged = 0; is_merged < 2; is_merged++) {
         pthread_mutex_lock(&lane->lock);
-        assert_int_equal(lane_add_extent_locked(lane, state, 1, 1, address(0), 4 * MIB), 0);
-        struct extent *extent = lane_begin_merge_locked(lane, state, address(4 * MIB), 2 * MIB);
+        assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB), 0);
+        struct extent *extent = lane_begin_merge_locked(lane, LANE_SMALL, state, address(4 * MIB), 2 * MIB);
         assert_non_null(extent);
-        assert_null(lane_begin_merge_locked(lane, state, address(6 * MIB), 2 * MIB)); /* one at a time */
+        assert_null(
+            lane_begin_merge_locked(lane, LANE_SMALL, state, address(6 * MIB), 2 * MIB)); /* one at a time */
         assert_true(lane_reclaim_locked(lane, HEAP_GRANULE, &part));
         assert_int_equal(lane_held_bytes_locked(lane), 0);
         lane_end_merge_locked(extent, address(4 * MIB), 2 * MIB, is_merged);
@@ -604,6 +606,37 @@ static void extents_grow_with_use_and_stay_bounded(void **state) {
     lane_free(lane);
 }
 
+/* A large one finds room where nothing small was before, and each takes the other's only when the pool is
+ * short. */
+static void small_pieces_lie_apart_from_large_ones(void **state) {
+    struct lane *lane = lane_new(&random_state, POOL, 1, 0, NULL);
+    struct piece *small, *large, *other;
+
+    (void)state;
+    assert_non_null(lane);
+    pthread_mutex_lock(&lane->lock);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)GIB, 4 * MIB), 0);
+    assert_int_equal(lane_take_locked(lane, 2 * MIB, &large), -ENOSPC);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 4 * MIB), 0);
+    assert_int_equal(lane_take_locked(lane, 2 * MIB, &large), 0);
+    assert_int_equal(lane_take_locked(lane, MIB, &small), 0);
+    assert_int_equal(large->lease, 2);
+    assert_int_equal(small->lease, 1);
+    assert_true(lane_may_share_heaps_locked(lane, 3 * MIB));
+    assert_false(lane_may_share_heaps_locked(lane, 5 * MIB));
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, &other), -ENOSPC);
+    lane->is_short = true;
+    assert_false(lane_may_share_heaps_locked(lane, 3 * MIB)); /* it does already */
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, &other), 0);
+    assert_int_equal(other->lease, 1);
+    lane_give_locked(lane, other);
+    lane_give_locked(lane, small);
+    lane_give_locked(lane, large);
+    pthread_mutex_unlock(&lane->lock);
+    assert_true(lane_is_valid(lane));
+    lane_free(lane);
+}
+
 /* Everything that allocates, once. Returns the first failure. */
 static int everything(struct lane *lane) {
     struct piece *pieces[300] = {NULL};
@@ -635,6 +668,8 @@ static void a_failed_allocation_changes_nothing(void **state) {
         fail_at = ++n;
         failed = false;
         struct lane *lane = lane_new(&n, POOL, 1, 0, NULL);
+        if (lane != NULL)
+            lane->is_short = true; /* one heap for all sizes */
         assert_int_equal(lane == NULL, failed);
         if (lane == NULL)
             continue;
@@ -645,7 +680,7 @@ static void a_failed_allocation_changes_nothing(void **state) {
         struct lane_part part;
         while (lane_reclaim(lane, HEAP_GRANULE, &part)) {
         }
-        assert_int_equal(lane->heap.taken_bytes, 0);
+        assert_int_equal(lane->heaps[LANE_SMALL].taken_bytes, 0);
         assert_true(list_is_empty(&lane->extents));
         assert_int_equal(everything(lane), 0); /* and it works afterwards */
         lane_free(lane);
@@ -664,6 +699,7 @@ int main(void) {
         cmocka_unit_test(an_extent_stays_while_it_is_merged),
         cmocka_unit_test(a_piece_outlives_what_it_named),
         cmocka_unit_test(extents_grow_with_use_and_stay_bounded),
+        cmocka_unit_test(small_pieces_lie_apart_from_large_ones),
         cmocka_unit_test(a_failed_allocation_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,13 +129,14 @@ static void a_full_transfer_is_freed_with_what_is_in_it(void **state) {
 
 static void without_memory_for_a_magazine_pieces_go_to_the_lane(void **state) {
     struct lane *lane = lane_new(NULL, 1, 0, -1, NULL);
+    lane->is_short = true; /* one heap for all sizes */
     struct bin bin = {0};
     struct piece *piece;
     unsigned class = size_class_of(4096);
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, NULL, 1, 1, (char *)(uintptr_t)GIB, MIB), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)(uintptr_t)GIB, MIB), 0);
     assert_int_equal(lane_take_locked(lane, 4096, &piece), 0);
     pthread_mutex_unlock(&lane->lock);
     without_memory = true;
