@@ -13,6 +13,7 @@
 #include "daemon/daemon.h"
 #include "daemon/pool/core.h"
 #include "daemon/pool/histogram.h"
+#include "daemon/pool/tenant.h"
 #include "daemon/pool/use.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
@@ -139,7 +140,7 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
             if (keys.command != NULL)
                 return "'command' is given twice";
             if (!cJSON_IsString(item))
-                return "'command' is a string: ping, stats, pools, sessions or trim";
+                return "'command' is a string: ping, stats, pools, sessions, quota or trim";
             keys.command = item->valuestring;
         } else if (strcmp(item->string, "pool") == 0) {
             if (keys.has_pool)
@@ -152,7 +153,7 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
         }
     }
     if (keys.command == NULL)
-        return "the request has no 'command': one of ping, stats, pools, sessions, trim";
+        return "the request has no 'command': one of ping, stats, pools, sessions, quota, trim";
     *ret_keys = keys;
     return NULL;
 }
@@ -338,6 +339,48 @@ static void put_sessions(cJSON *reply, const struct core *core) {
         sessions, describe_session(container_of(position, struct session, link), now_ns));
 }
 
+/* A limit, null where there is none. */
+static void put_limit(cJSON *object, const char *key, uint64_t limit) {
+    if (limit == QUOTA_UNLIMITED)
+        cJSON_AddNullToObject(object, key);
+    else
+        put_integer(object, key, limit);
+}
+
+static cJSON *describe_quota(const struct tenant *tenant) {
+    const struct quota *quota = &tenant->quota;
+    const struct core *core = tenant->core;
+    cJSON *object = cJSON_CreateObject();
+
+    put_integer(object, "uid", tenant->uid);
+    put_integer(object, "sessions", quota->used[QUOTA_SESSIONS]);
+    put_limit(object, "sessions_limit", quota->limits[QUOTA_SESSIONS]);
+    put_integer(object, "leases", quota->used[QUOTA_LEASES]);
+    put_limit(object, "leases_limit", quota->limits[QUOTA_LEASES]);
+    put_integer(object, "waiting", quota->used[QUOTA_WAITING]);
+    put_limit(object, "waiting_limit", quota->limits[QUOTA_WAITING]);
+    put_integer(object, "reply_bytes", quota->used[QUOTA_REPLIES]);
+    put_limit(object, "reply_bytes_limit", quota->limits[QUOTA_REPLIES]);
+    put_integer(object, "refusals", quota->n_refusals);
+    cJSON *pools = cJSON_AddArrayToObject(object, "pools");
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        unsigned item = quota_item_of_pool(core->pools[i]);
+        cJSON *pool = cJSON_CreateObject();
+        put_integer(pool, "id", core->pools[i]->id);
+        cJSON_AddStringToObject(pool, "kind", core->pools[i]->kind == PROTO_POOL_HOST ? "host" : "device");
+        put_integer(pool, "bytes", quota->used[item]);
+        put_limit(pool, "bytes_limit", quota->limits[item]);
+        cJSON_AddItemToArray(pools, pool);
+    }
+    return object;
+}
+
+static void put_quotas(cJSON *reply, const struct core *core) {
+    cJSON *quotas = cJSON_AddArrayToObject(reply, "quotas");
+    list_for_each(position, &core->tenants)
+        cJSON_AddItemToArray(quotas, describe_quota(container_of(position, struct tenant, link)));
+}
+
 /* Prints the reply on one line. Takes it. */
 static char *finish(cJSON *reply) {
     char *text = cJSON_PrintUnformatted(reply);
@@ -399,8 +442,10 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
     bool ping = strcmp(keys->command, "ping") == 0;
     bool pools = strcmp(keys->command, "pools") == 0;
     bool sessions = strcmp(keys->command, "sessions") == 0;
-    if (!stats && !ping && !pools && !sessions)
-        return admin_json_error("unknown-command", "the commands are ping, stats, pools, sessions and trim");
+    bool quota = strcmp(keys->command, "quota") == 0;
+    if (!stats && !ping && !pools && !sessions && !quota)
+        return admin_json_error("unknown-command",
+                                "the commands are ping, stats, pools, sessions, quota and trim");
     core_look(daemon->core);
     cJSON *reply = cJSON_CreateObject();
     if (stats || ping)
@@ -409,6 +454,8 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
         put_pools(reply, core);
     if (stats || sessions)
         put_sessions(reply, core);
+    if (quota)
+        put_quotas(reply, core);
     return finish(reply);
 }
 

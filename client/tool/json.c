@@ -287,6 +287,32 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
     session->connected_ns = read_count(reader, object, "connected_ns");
 }
 
+static void read_quota(struct reader *reader, const cJSON *object, struct reply_quota *quota) {
+    char where[sizeof reader->where], name[sizeof reader->where + 8];
+    const cJSON *element = NULL;
+
+    quota->uid = read_count(reader, object, "uid");
+    quota->refusals = read_count(reader, object, "refusals");
+    quota->sessions = read_count(reader, object, "sessions");
+    quota->sessions_limit = read_integer(reader, object, "sessions_limit", true);
+    quota->leases = read_count(reader, object, "leases");
+    quota->leases_limit = read_integer(reader, object, "leases_limit", true);
+    quota->waiting = read_count(reader, object, "waiting");
+    quota->waiting_limit = read_integer(reader, object, "waiting_limit", true);
+    quota->reply_bytes = read_count(reader, object, "reply_bytes");
+    quota->reply_bytes_limit = read_integer(reader, object, "reply_bytes_limit", true);
+    quota->pools = read_array(reader, object, "pools", sizeof *quota->pools, &quota->n_pools, &element);
+    memcpy(where, reader->where, sizeof where);
+    snprintf(name, sizeof name, "%s.pools", where);
+    for (size_t i = 0; i < quota->n_pools && read_enter(reader, element, name, i);
+         i++, element = element->next) {
+        quota->pools[i].id = read_count(reader, element, "id");
+        quota->pools[i].kind = read_text(reader, element, "kind");
+        quota->pools[i].bytes = read_count(reader, element, "bytes");
+        quota->pools[i].bytes_limit = read_integer(reader, element, "bytes_limit", true);
+    }
+}
+
 static void read_parts(struct reader *reader, const cJSON *root, unsigned parts, struct reply *reply) {
     const cJSON *element = NULL;
 
@@ -314,6 +340,12 @@ static void read_parts(struct reader *reader, const cJSON *root, unsigned parts,
         for (size_t i = 0; i < reply->n_sessions && read_enter(reader, element, "sessions", i);
              i++, element = element->next)
             read_session(reader, element, &reply->sessions[i]);
+    }
+    if (parts & REPLY_QUOTAS && read_enter(reader, root, "reply", SIZE_MAX)) {
+        reply->quotas = read_array(reader, root, "quotas", sizeof *reply->quotas, &reply->n_quotas, &element);
+        for (size_t i = 0; i < reply->n_quotas && read_enter(reader, element, "quotas", i);
+             i++, element = element->next)
+            read_quota(reader, element, &reply->quotas[i]);
     }
     if (parts & REPLY_TRIMMED && read_enter(reader, root, "reply", SIZE_MAX)) {
         reply->trimmed_bytes = read_count(reader, root, "trimmed_bytes");
@@ -381,6 +413,12 @@ struct reply *reply_free(struct reply *reply) {
         free(reply->sessions[i].quarantine_reason);
     }
     free(reply->sessions);
+    for (size_t i = 0; i < reply->n_quotas; i++) {
+        for (size_t j = 0; j < reply->quotas[i].n_pools; j++)
+            free(reply->quotas[i].pools[j].kind);
+        free(reply->quotas[i].pools);
+    }
+    free(reply->quotas);
     free(reply->trimmed);
     free(reply);
     return NULL;

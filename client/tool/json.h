@@ -59,6 +59,22 @@ struct reply_session {
     double hit_ratio; /* may be REPLY_NULL_RATIO */
 };
 
+/* What a user has in a pool and may have. */
+struct reply_quota_pool {
+    uint64_t id;
+    char *kind;
+    uint64_t bytes, bytes_limit; /* the latter may be REPLY_NULL: unlimited */
+};
+
+/* What a user has of what is counted; the limits may be REPLY_NULL: unlimited. */
+struct reply_quota {
+    uint64_t uid, refusals;
+    uint64_t sessions, leases, waiting, reply_bytes;
+    uint64_t sessions_limit, leases_limit, waiting_limit, reply_bytes_limit;
+    struct reply_quota_pool *pools;
+    size_t n_pools;
+};
+
 struct reply_trimmed {
     uint64_t id, trimmed_bytes;
 };
@@ -70,6 +86,7 @@ enum reply_part {
     REPLY_POOLS = 4,
     REPLY_SESSIONS = 8,
     REPLY_TRIMMED = 16,
+    REPLY_QUOTAS = 64, /* "quotas" */
 };
 
 /* One reply. Owns everything it points to. error_code is set when the daemon refused: then nothing else is.
@@ -84,6 +101,8 @@ struct reply {
     uint64_t trimmed_bytes;
     struct reply_trimmed *trimmed;
     size_t n_trimmed;
+    struct reply_quota *quotas;
+    size_t n_quotas;
 };
 
 /* Reads a line of length bytes, which is NUL-terminated, as a reply with the given parts (enum reply_part) or

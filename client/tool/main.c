@@ -43,6 +43,7 @@ static const struct command commands[] = {
     {"stats", REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS, view_stats},
     {"pools", REPLY_POOLS, view_pools},
     {"sessions", REPLY_SESSIONS, view_sessions},
+    {"quota", REPLY_QUOTAS, view_quota},
     {"trim", REPLY_TRIMMED, view_trim},
     {"ping", REPLY_DAEMON, view_ping},
 };
@@ -70,6 +71,7 @@ static const char help[] =
     "  stats      the daemon, its pools and its sessions\n"
     "  pools      the pools, in full\n"
     "  sessions   the sessions\n"
+    "  quota      what each user has and may have\n"
     "  trim       give memory that nobody uses back to the driver and the kernel\n"
     "  ping       ask whether the daemon answers\n"
     "\n"

@@ -15,6 +15,7 @@ int view_ping(const struct reply *reply, FILE *file, bool color);
 int view_stats(const struct reply *reply, FILE *file, bool color);
 int view_pools(const struct reply *reply, FILE *file, bool color);
 int view_sessions(const struct reply *reply, FILE *file, bool color);
+int view_quota(const struct reply *reply, FILE *file, bool color);
 int view_trim(const struct reply *reply, FILE *file, bool color);
 
 #endif

@@ -42,7 +42,16 @@ SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "s
 DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
                 "quarantine_reason": "the driver still lists process 816", "quarantined_ns": 3_000_000_000}
 
+QUOTA = {"uid": 1000, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "waiting": 0, "waiting_limit": 4,
+         "reply_bytes": 1 << 20, "reply_bytes_limit": 64 << 20, "refusals": 5,
+         "pools": [{"id": 1, "kind": "device", "bytes": 3 * GIB, "bytes_limit": 4 * GIB},
+                   {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": None}]}
+FULL_QUOTA = {**QUOTA, "uid": 1001, "waiting": 4,
+              "pools": [{"id": 1, "kind": "device", "bytes": 4 * GIB, "bytes_limit": 4 * GIB},
+                        {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": 0}]}
+
 REPLIES = {
+    "quota": {"quotas": [QUOTA, FULL_QUOTA]},
     "ping": {"daemon": DAEMON},
     "stats": {"daemon": DAEMON_STATS, "pools": [DEVICE_POOL, HOST_POOL], "sessions": [SESSION, DEAD_SESSION]},
     "pools": {"pools": [DEVICE_POOL, HOST_POOL]},
@@ -136,7 +145,7 @@ class Commands(unittest.TestCase):
     def test_help_and_version_need_no_daemon(self):
         done = ctl("--help", socket_path="/nonexistent")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for word in ("stats", "pools", "sessions", "trim", "ping", "--json", "--admin-socket", "--timeout", "--color"):
+        for word in ("stats", "pools", "sessions", "quota", "trim", "ping", "--json", "--admin-socket", "--timeout", "--color"):
             self.assertIn(word, done.stdout)
         self.assertRegex(ctl("--version").stdout, r"^gpupoolctl \d+\.\d+\.\d+\n$")
 
@@ -182,6 +191,13 @@ class ForPeople(unittest.TestCase):
     def test_trim_tells_what_came_back(self):
         text = self.show("trim")
         self.assertIn("64 MiB given back", text)
+
+    def test_quota_tells_what_users_have_of_what_they_may_have(self):
+        text = self.show("quota")
+        for words in ("1000", "3 of 1008", "20", "0 of 4", "1 MiB of 64 MiB", "4 of 4", "3 GiB", "4 GiB", "75.0%", "100.0%",
+                      "unlimited", "REFUSED"):
+            self.assertIn(words, text)
+        self.assertIn("No users.", self.show("quota", {"quotas": []}))
 
     def test_nothing_there_is_said_in_words(self):
         text = self.show("stats", {"daemon": {**DAEMON_STATS, "notices": []}, "pools": [], "sessions": []})

@@ -42,7 +42,7 @@ class AdminSocket(unittest.TestCase):
 
     def test_every_reply_is_what_its_schema_says(self):
         with self.daemon.admin() as admin:
-            for command in ("ping", "stats", "pools", "sessions", "trim"):
+            for command in ("ping", "stats", "pools", "sessions", "quota", "trim"):
                 self.assertNotIn("error", admin.ask(command))
 
     def test_ping_tells_who_answers(self):
@@ -229,7 +229,7 @@ class Tool(unittest.TestCase):
         cls.daemon.close()
 
     def test_each_command_works_for_people_and_for_programs(self):
-        for command in ("ping", "stats", "pools", "sessions", "trim"):
+        for command in ("ping", "stats", "pools", "sessions", "quota", "trim"):
             with self.subTest(command):
                 done = ctl(command, "--json", socket_path=self.daemon.admin_socket)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -280,6 +280,20 @@ class Workers(unittest.TestCase):
         shown = ctl("sessions", socket_path=self.daemon.admin_socket).stdout.splitlines()[-1]
         for word in (str(self.worker.pid), "active", "2 MiB", session["command"]):
             self.assertIn(word, shown)
+
+    def test_a_users_quota_shows_what_its_workers_hold(self):
+        quota, = self.daemon.ask("quota")["quotas"]
+        self.assertEqual((quota["uid"], quota["sessions"], quota["leases"]), (os.getuid(), 1, 2))
+        self.assertEqual(sum(pool["bytes"] for pool in quota["pools"]), 2 * MIB)
+        shown = ctl("quota", socket_path=self.daemon.admin_socket).stdout
+        self.assertIn("1 of 1008", shown)
+        self.daemon.config.write_text(CONFIG + "[quota]\ndevice = 50%\nhost = 3MiB\nsessions = 2\n")
+        self.daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.daemon.ask("quota")["quotas"][0]["sessions_limit"] == 2, "the reloaded quota is there")
+        quota, = self.daemon.ask("quota")["quotas"]
+        limits = {pool["id"]: pool["limit_bytes"] for pool in self.daemon.ask("pools")["pools"]}
+        for pool in quota["pools"]:
+            self.assertEqual(pool["bytes_limit"], 3 * MIB if pool["kind"] == "host" else limits[pool["id"]] // 2)
 
     def test_times_and_use_add_up(self):
         session, = self.daemon.ask("sessions")["sessions"]

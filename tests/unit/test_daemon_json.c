@@ -180,10 +180,41 @@ static void good_lines_are_answered(void **state) {
         {"{\"command\":\"stats\"}", REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS},
         {"{\"command\":\"pools\"}", REPLY_POOLS},
         {"{\"command\":\"sessions\"}", REPLY_SESSIONS},
+        {"{\"command\":\"quota\"}", REPLY_QUOTAS},
     };
     (void)state;
     for (unsigned i = 0; i < sizeof good / sizeof *good; i++)
         reply_free(expect_reply(UID_STRANGER, good[i].line, good[i].parts)); /* reading is for everybody */
+}
+
+static void quotas_tell_what_each_user_has_and_may_have(void **state) {
+    struct core *core = the_daemon->core;
+    struct policy *policy = NULL;
+    (void)state;
+
+    assert_int_equal(policy_new(&policy), 0);
+    policy->everybody[QUOTA_LEASES] = 7;
+    policy->everybody[QUOTA_POOLS] = 8 * MIB;
+    core_set_policy(core, policy, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    open_session(core, 2, UID_B);
+    take_growing(session, core->pools[0], 3 * MIB, 0);
+    struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"quota\"}", REPLY_QUOTAS);
+    assert_int_equal(reply->n_quotas, 2);
+    const struct reply_quota *quota = &reply->quotas[0];
+    assert_int_equal(quota->uid, UID_A);
+    assert_int_equal(quota->sessions, 1);
+    assert_int_equal(quota->sessions_limit, REPLY_NULL);
+    assert_int_equal(quota->leases, 1);
+    assert_int_equal(quota->leases_limit, 7);
+    assert_int_equal(quota->n_pools, 2);
+    assert_int_equal(quota->pools[0].bytes, 3 * MIB);
+    assert_int_equal(quota->pools[0].bytes_limit, 8 * MIB);
+    assert_int_equal(quota->pools[1].bytes, 0);
+    assert_int_equal(quota->pools[1].bytes_limit, REPLY_NULL);
+    assert_int_equal(reply->quotas[1].uid, UID_B);
+    assert_int_equal(reply->quotas[1].pools[0].bytes, 0);
+    reply_free(reply);
 }
 
 static void bad_lines_are_answered_with_an_error(void **state) {
@@ -398,6 +429,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(any_byte_of_a_good_line_may_be_another, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(trim_is_for_root_and_the_daemons_own_user, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(stats_tell_what_is, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(quotas_tell_what_each_user_has_and_may_have, make_daemon,
+                                        drop_daemon),
     };
     return cmocka_run_group_tests_name("administrative commands", tests, NULL, NULL);
 }
