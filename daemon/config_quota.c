@@ -51,8 +51,11 @@ int config_add_allowed(char **list, const char *value, char *error, size_t error
         return config_complain(error, error_size,
                                "allow: '%s' is neither all nor a list such as user:alice, group:research",
                                value);
+    /* Lists add up, and everybody and some more are everybody. */
+    if (*list != NULL && strcmp(*list, "all") == 0)
+        return 0;
     char *longer = NULL;
-    if (*list == NULL)
+    if (*list == NULL || strcmp(value, "all") == 0)
         longer = strdup(value);
     else if (asprintf(&longer, "%s,%s", *list, value) < 0)
         longer = NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Configuration files. What is refused is refused with a line of text that names the line; what is accepted is
- * within its limits, says the same when it is read twice over, and does not change by comments between its lines.
+ * Configuration files. What is refused is refused with a line of text that names the line; what is accepted
+ * is within its limits, says the same when it is read twice over, and does not change by comments between its
+ * lines.
  *
  * Input: the file.
  */
@@ -37,40 +38,71 @@ static int read_text(const char *text, size_t size, struct config *config, char 
     return r;
 }
 
-static bool pools_are_equal(const struct config_pool *a, const struct config_pool *b) {
-    const struct config_size *sizes[][2] = {{&a->limit, &b->limit},
-                                            {&a->step, &b->step},
-                                            {&a->reserve, &b->reserve},
-                                            {&a->low_water, &b->low_water}};
-    for (unsigned i = 0; i < 4; i++)
-        if (sizes[i][0]->set != sizes[i][1]->set || sizes[i][0]->is_percent != sizes[i][1]->is_percent ||
-            sizes[i][0]->value != sizes[i][1]->value)
-            return false;
-    return a->enabled == b->enabled && a->huge_pages == b->huge_pages;
+static bool sizes_are_equal(const struct config_size *a, const struct config_size *b) {
+    return a->set == b->set && a->is_percent == b->is_percent && a->is_unlimited == b->is_unlimited &&
+           a->value == b->value;
 }
 
-static bool configs_are_equal(const struct config *a, const struct config *b) {
-    if (strcmp(a->socket, b->socket) != 0 || strcmp(a->admin_socket, b->admin_socket) != 0 || a->gpu != b->gpu ||
-        a->sim_gpus != b->sim_gpus || a->sim_memory_bytes != b->sim_memory_bytes ||
-        a->sessions_limit != b->sessions_limit || a->session_leases_limit != b->session_leases_limit ||
-        a->log_level != b->log_level || !pools_are_equal(&a->device, &b->device) ||
-        !pools_are_equal(&a->host, &b->host))
-        return false;
+/* Lists of who may use a pool add up, so that a file read twice has them twice: then they are not compared.
+ */
+static bool pools_are_equal(const struct config_pool *a, const struct config_pool *b, bool twice) {
+    return sizes_are_equal(&a->limit, &b->limit) && sizes_are_equal(&a->step, &b->step) &&
+           sizes_are_equal(&a->reserve, &b->reserve) && sizes_are_equal(&a->low_water, &b->low_water) &&
+           a->enabled == b->enabled && a->huge_pages == b->huge_pages &&
+           (a->allow == NULL) == (b->allow == NULL) &&
+           (twice || a->allow == NULL || strcmp(a->allow, b->allow) == 0);
+}
+
+static bool limits_are_equal(const struct config_limits *a, const struct config_limits *b) {
+    return sizes_are_equal(&a->sessions, &b->sessions) && sizes_are_equal(&a->leases, &b->leases) &&
+           sizes_are_equal(&a->waiting, &b->waiting) && sizes_are_equal(&a->replies, &b->replies) &&
+           sizes_are_equal(&a->device, &b->device) && sizes_are_equal(&a->host, &b->host);
+}
+
+static bool sections_are_equal(const struct config *a, const struct config *b, bool twice) {
     const struct list *other = b->sections.next;
+
     list_for_each(position, &a->sections) {
         if (other == &b->sections)
             return false;
         const struct config_section *one = container_of(position, struct config_section, link);
         const struct config_section *two = container_of(other, struct config_section, link);
         if (one->kind != two->kind || one->by_uuid != two->by_uuid || one->number != two->number ||
-            memcmp(one->uuid, two->uuid, sizeof one->uuid) != 0 || !pools_are_equal(&one->pool, &two->pool))
+            memcmp(one->uuid, two->uuid, sizeof one->uuid) != 0 ||
+            !pools_are_equal(&one->pool, &two->pool, twice))
             return false;
         other = other->next;
     }
     return other == &b->sections;
 }
 
-static void check_sizes(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number) {
+static bool rules_are_equal(const struct config *a, const struct config *b) {
+    const struct list *other = b->rules.next;
+
+    list_for_each(position, &a->rules) {
+        if (other == &b->rules)
+            return false;
+        const struct config_rule *one = container_of(position, struct config_rule, link);
+        const struct config_rule *two = container_of(other, struct config_rule, link);
+        if (one->who.is_group != two->who.is_group || strcmp(one->who.name, two->who.name) != 0 ||
+            !limits_are_equal(&one->limits, &two->limits))
+            return false;
+        other = other->next;
+    }
+    return other == &b->rules;
+}
+
+static bool configs_are_equal(const struct config *a, const struct config *b, bool twice) {
+    return strcmp(a->socket, b->socket) == 0 && strcmp(a->admin_socket, b->admin_socket) == 0 &&
+           strcmp(a->group, b->group) == 0 && a->gpu == b->gpu && a->sim_gpus == b->sim_gpus &&
+           a->sim_memory_bytes == b->sim_memory_bytes && a->sessions_limit == b->sessions_limit &&
+           a->session_leases_limit == b->session_leases_limit && a->log_level == b->log_level &&
+           pools_are_equal(&a->device, &b->device, twice) && pools_are_equal(&a->host, &b->host, twice) &&
+           limits_are_equal(&a->quota, &b->quota) && sections_are_equal(a, b, twice) && rules_are_equal(a, b);
+}
+
+static void check_sizes(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid,
+                        int number) {
     static const uint64_t totals[] = {0, 2 * MIB, 80 * GIB, PROTO_SIZE_MAX};
 
     for (unsigned i = 0; i < sizeof totals / sizeof *totals; i++) {
@@ -79,6 +111,19 @@ static void check_sizes(const struct config *config, enum proto_pool_kind kind, 
         MUST(sizes.limit_bytes <= PROTO_SIZE_MAX && sizes.step_bytes <= PROTO_SIZE_MAX);
         MUST(sizes.reserve_bytes <= PROTO_SIZE_MAX && sizes.low_water_bytes <= PROTO_SIZE_MAX);
         MUST(sizes.huge_pages <= CONFIG_HUGE_PAGES_REQUIRE);
+    }
+}
+
+/* A list of who may use a pool is one that its reader takes. */
+static void check_allowed(const struct config_pool *pool) {
+    const char *list = pool->allow;
+    struct config_who who;
+    int r = 1;
+
+    while (list != NULL && r > 0) {
+        r = config_next_who(&list, &who);
+        MUST(r >= 0 || strcmp(pool->allow, "all") == 0);
+        MUST(r <= 0 || memchr(who.name, '\0', sizeof who.name) != NULL);
     }
 }
 
@@ -94,11 +139,19 @@ static void check_config(const struct config *config) {
     MUST(config->sessions_limit >= 1 && config->session_leases_limit >= 1);
     check_sizes(config, PROTO_POOL_DEVICE, no_uuid, 0);
     check_sizes(config, PROTO_POOL_HOST, NULL, 0);
+    check_allowed(&config->device);
+    check_allowed(&config->host);
+    MUST(memchr(config->group, '\0', sizeof config->group) != NULL);
+    list_for_each(position, &config->rules) {
+        const struct config_rule *rule = container_of(position, struct config_rule, link);
+        MUST(rule->who.name[0] != '\0' && memchr(rule->who.name, '\0', sizeof rule->who.name) != NULL);
+    }
     list_for_each(position, &config->sections) {
         const struct config_section *section = container_of(position, struct config_section, link);
         MUST(section->kind == PROTO_POOL_DEVICE || section->kind == PROTO_POOL_HOST);
         MUST(section->kind == PROTO_POOL_DEVICE || !section->by_uuid);
         MUST(section->number >= 0);
+        check_allowed(&section->pool);
         check_sizes(config, section->kind, section->by_uuid ? section->uuid : NULL, section->number);
     }
 }
@@ -122,12 +175,12 @@ static char *with_comments(const char *text, size_t size, size_t *ret_size) {
 }
 
 /* Whether the text read alone, twice over or commented is the same configuration. */
-static void check_same(const char *text, size_t size, const struct config *config) {
+static void check_same(const char *text, size_t size, const struct config *config, bool twice) {
     char error[ERROR_SIZE];
     struct config other;
 
     MUST(read_text(text, size, &other, error) == 0);
-    MUST(configs_are_equal(config, &other));
+    MUST(configs_are_equal(config, &other, twice));
     config_deinit(&other);
 }
 
@@ -142,21 +195,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     check_config(&config);
-    check_same(commented, commented_size, &config);
+    check_same(commented, commented_size, &config, false);
 
-    /* Twice over. The section between keeps a first line that is indented from being the rest of the last one.
-     * A byte order mark may stand at the beginning only. */
+    /* Twice over. The section between keeps a first line that is indented from being the rest of the last
+     * one. A byte order mark may stand at the beginning only. */
     _cleanup_(freep) char *twice = malloc(2 * size + strlen(BETWEEN));
     MUST(twice != NULL);
     memcpy(twice, data, size);
     memcpy(twice + size, BETWEEN, strlen(BETWEEN));
     memcpy(twice + size + strlen(BETWEEN), data, size);
     if (size > 0 && data[0] != 0xef)
-        check_same(twice, 2 * size + strlen(BETWEEN), &config);
+        check_same(twice, 2 * size + strlen(BETWEEN), &config, true);
 
     config_move(&moved, &config);
-    MUST(list_is_empty(&config.sections));
-    check_same((const char *)data, size, &moved);
+    MUST(list_is_empty(&config.sections) && list_is_empty(&config.rules));
+    check_same((const char *)data, size, &moved, false);
     config_deinit(&moved);
     return 0;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets of either side. What proto_decode() accepts has to be what proto.h promises of a decoded message (told
- * here once more, from that header and not from the code), encodes to the same bytes, and goes with no other
- * sender.
+ * Packets of either side. What proto_decode() accepts has to be what proto.h promises of a decoded message
+ * (told here once more, from that header and not from the code), encodes to the same bytes, and goes with no
+ * other sender.
  *
- * Input: one byte of flags, then the packet. Flag 1: the length in the header is made to be right, which is hard
- * to guess for who inserts bytes.
+ * Input: one byte of flags, then the packet. Flag 1: the length in the header is made to be right, which is
+ * hard to guess for who inserts bytes.
  */
 #include <errno.h>
 
@@ -26,7 +26,8 @@ static bool is_range(uint64_t offset, uint64_t size) {
     return offset <= PROTO_SIZE_MAX && size <= PROTO_SIZE_MAX && offset + size <= PROTO_SIZE_MAX;
 }
 
-/* No control characters: neither the ASCII ones nor U+0080…U+009F. That the rest is UTF-8 the unit tests tell. */
+/* No control characters: neither the ASCII ones nor U+0080…U+009F. That the rest is UTF-8 the unit tests
+ * tell. */
 static bool is_text(const char *text, size_t size) {
     for (size_t i = 0; i < size; i++) {
         uint8_t c = (uint8_t)text[i];
@@ -70,7 +71,8 @@ static void check_lease(const struct proto_lease *lease) {
     MUST(description->id == lease->segment && description->pool == lease->pool);
     MUST(description->size_bytes > 0 && description->size_bytes % (UINT64_C(2) << 20) == 0);
     MUST(lease->offset_bytes + lease->capacity_bytes <= description->size_bytes);
-    MUST(description->kind != PROTO_SEGMENT_MEMFD || is_zero(description->handle, sizeof description->handle));
+    MUST(description->kind != PROTO_SEGMENT_MEMFD ||
+         is_zero(description->handle, sizeof description->handle));
 }
 
 static void check_part(const struct proto_release *part, bool is_split) {
@@ -180,7 +182,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         uint32_t length = (uint32_t)size;
         memcpy(packet + offsetof(struct proto_header, length), &length, sizeof length);
     }
-    bool from_client = try(PROTO_FROM_CLIENT, packet, size), from_daemon = try(PROTO_FROM_DAEMON, packet, size);
+    bool from_client = try(PROTO_FROM_CLIENT, packet, size),
+         from_daemon = try(PROTO_FROM_DAEMON, packet, size);
     MUST(!from_client || !from_daemon);
     free(packet);
     return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A main() for builds without libFuzzer: plays each file that it is given, and each file of a directory, in the
- * order of their names. It fails where there is nothing to play.
+ * A main() for builds without libFuzzer: plays each file that it is given, and each file of a directory, in
+ * the order of their names. It fails where there is nothing to play.
  *
  *   fuzz_NAME FILE-OR-DIRECTORY...
  */

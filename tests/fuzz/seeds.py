@@ -72,6 +72,9 @@ def configurations():
     yield "[host]\nlimit=50%\nstep=64MiB\nreserve=1GiB\nlow_water=0\nhuge_pages=auto\nenabled=no\n"
     yield "[device 0]\nlimit = 1TiB ; a comment\n[device 0]\nstep = 2MiB\n"
     yield "[device GPU-01234567-89ab-cdef-0123-456789abcdef]\nlimit = 10%\n[host 1]\nhuge_pages = require\n"
+    yield "[quota]\ndevice = 50%\nhost = unlimited\nsessions = 3\nleases = 5\nwaiting = 7\nreplies = 64MiB\n"
+    yield "[quota user:inference]\ndevice = 1GiB\n[quota group:training]\nhost = 10%\n[daemon]\ngroup = gpupool\n"
+    yield "[device 3]\nallow = group:training, user:inference\nallow = user:1000\n[host]\nallow = all\n"
     yield "\ufeff[daemon]\nlog_level: debug\n"
     yield "[daemon]\nsocket =\n  /run/a\n"
     yield "socket = /run/a\n"
@@ -91,6 +94,104 @@ def lines():
     yield b'{"command":"\xff"}\n{"command":"\xed\xa0\x80"}\n{"comm\x01and":"ping"}\n'
 
 
+# Steps of operations.c, as it reads them.
+
+
+def connect(client, process, flags=0, user=0):
+    return bytes([0, client, process, flags + 32 * user])
+
+
+def acquire(client, pool, blocks, timeout=1):
+    return bytes([2, client, 0, 0, pool - 1, 1]) + struct.pack("<H", blocks) + bytes([timeout])
+
+
+def give_back(client, name, part=None, fence=None, one_way=False):
+    steps = bytes([2, client, 1, (1 if part else 0) + (2 if fence else 0) + (16 if one_way else 0), name])
+    if part:
+        steps += bytes([1, part[0], part[1], 1])
+    if fence:
+        steps += bytes([fence[0], fence[1]])
+    return steps
+
+
+def split(client, name, offset, size):
+    return bytes([2, client, 8, 0, name, 1, offset, size, 1])
+
+
+def merge(client, one, other):
+    return bytes([2, client, 9, one, other])
+
+
+def share(client, name):
+    return bytes([2, client, 4, name, 0, 0])
+
+
+def plain(client, index, *more):
+    return bytes([2, client, index, *more])
+
+
+ASK_PAGE, LIST, BYE, ATTACH, QUERY, OPENED = 10, 12, 11, 5, 6, 7
+DEVICE, HOST = 1, 2
+
+
+def behave(client):
+    return bytes([10, client])
+
+
+def jobs():
+    return bytes([12, 3])
+
+
+def word(client, number, value):
+    return bytes([18, client, 0, number, 0, value])
+
+
+def passes(which):
+    return bytes([17, which])
+
+
+def admin(line):
+    return bytes([21, 0, 0]) + bytes([22, 0, line]) + bytes([23, 1, 0, 1])
+
+
+def operations():
+    begin = connect(0, 0, 2) + jobs() + behave(0)
+    two = begin + connect(1, 1, 2) + behave(1)
+
+    def lease(client, pool, blocks):
+        return acquire(client, pool, blocks) + jobs() + behave(client)
+
+    for pool in (DEVICE, HOST):
+        yield begin + lease(0, pool, 8) + plain(0, QUERY, 0) + give_back(0, 0) + plain(0, BYE)
+        yield begin + lease(0, pool, 64) + give_back(0, 0, part=(8, 8)) + behave(0) + give_back(0, 0, part=(16, 4)) + behave(0)
+        yield begin + lease(0, pool, 64) + split(0, 0, 32, 32) + behave(0) + merge(0, 0, 1) + behave(0) + give_back(0, 0)
+        yield begin + lease(0, pool, 8) + lease(0, pool, 8) + lease(0, pool, 8) + merge(0, 0, 1) + merge(0, 0, 2) + behave(0)
+        yield two + lease(0, pool, 8) + share(0, 0) + behave(0) + plain(1, ATTACH, 0) + behave(1) + give_back(0, 0) + give_back(1, 0)
+        yield two + lease(0, pool, 8) + share(0, 0) + behave(0) + plain(1, ATTACH, 0) + behave(1) + bytes([15, 0, 1, 16, 0])
+        yield (
+            begin + plain(0, ASK_PAGE) + behave(0) + lease(0, pool, 8) + give_back(0, 0, fence=(0, 3)) + behave(0)
+            + lease(0, pool, 8) + word(0, 0, 3) + passes(1) + lease(0, pool, 8)
+        )  # fmt: skip
+        yield (
+            begin + plain(0, ASK_PAGE) + behave(0) + lease(0, pool, 64) + give_back(0, 0, part=(0, 8), fence=(1, 1))
+            + give_back(0, 0, part=(16, 8), fence=(1, 2), one_way=True) + give_back(0, 0, fence=(2, 1)) + behave(0)
+            + word(0, 1, 1) + passes(0) + word(0, 1, 2) + word(0, 2, 1) + plain(0, LIST) + passes(2) + behave(0)
+        )  # fmt: skip
+        for user in (0, 1):
+            full = begin + 9 * lease(0, pool, 4096) + connect(1, 1, 2, user=user) + acquire(1, pool, 4096, timeout=1) + passes(2)
+            yield full + give_back(0, 0) + give_back(0, 1) + give_back(0, 2) + passes(2) + jobs() + behave(1)
+            yield full + bytes([15, 0, 1]) + passes(2) + jobs() + behave(1) + bytes([16, 0]) + passes(2) + jobs() + behave(1)
+            yield full + plain(0, BYE) + jobs() + passes(3) + jobs() + behave(1)
+            yield full + bytes([14, 0]) + passes(3) + jobs() + behave(1)
+        yield begin + bytes([19, 0]) + lease(0, pool, 8) + passes(3) + jobs() + behave(0)
+        yield begin + lease(0, pool, 8) + give_back(0, 0) + admin(1) + jobs() + admin(0) + lease(0, pool, 8)
+    yield connect(0, 0, 1) + passes(4) + passes(4)
+    yield connect(0, 0, 4) + 40 * plain(0, LIST) + behave(0)
+    yield connect(0, 0, 8) + jobs() + lease(0, DEVICE, 8) + bytes([15, 0, 0])
+    yield begin + bytes([8, 0, 7, 24]) + bytes(24) + behave(0)
+    yield begin + bytes([20, 0, 4, 1, 2, 2]) + lease(0, DEVICE, 8192) + bytes([20, 0, 23, 1, 4, 4]) + jobs() + behave(0)
+
+
 def write(directory, inputs, prefix=b""):
     directory.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(inputs):
@@ -103,6 +204,7 @@ def main():
     write(root / "frames", frames(), prefix=b"\1")
     write(root / "configuration", configurations())
     write(root / "admin_json", lines())
+    write(root / "operations", operations())
 
 
 if __name__ == "__main__":

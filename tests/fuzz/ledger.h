@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_FUZZ_LEDGER_H
+#define TESTS_FUZZ_LEDGER_H
+/*
+ * Who may be touching which memory, by what clients were told and said themselves, and by nothing that the
+ * daemon keeps. A block is in the ledger from the LEASE that a client read to the message with which it gives
+ * any of it up (a RELEASE, SPLIT, MERGE or BYE that it sent), or to the end of its process and of that
+ * process's GPU work, whatever becomes of its socket. Two blocks that overlap are the same shared block, and
+ * of one user; two users never see one segment; and what the driver is given back nobody has anything in.
+ *
+ * What it does not know, it does not accuse: leases whose LEASE was never read, what is left of a lease that
+ * was divided, blocks with gaps, fences.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define LEDGER_MAX      512u
+#define LEDGER_SEGMENTS 64u
+
+struct ledger_entry {
+    bool used;
+    unsigned process, connection; /* whose it is, and through which of its connections */
+    uid_t uid;
+    uint64_t lease, generation;
+    uint64_t segment, offset_bytes, capacity_bytes;
+    bool attached; /* somebody shared it: others may have the same block */
+    bool whole;    /* no gaps, in which something else may lie */
+};
+
+struct ledger {
+    struct ledger_entry entries[LEDGER_MAX];
+    unsigned n_entries; /* used ones, and those between them */
+    struct {
+        uint64_t segment;
+        const void *memory; /* the driver's name for it */
+    } segments[LEDGER_SEGMENTS];
+    unsigned n_segments;
+};
+
+/* A client was told that it has a block; aborts when somebody else has it, or another user anything of its
+ * segment. */
+void ledger_enter(struct ledger *ledger, const struct ledger_entry *entry);
+
+/* Which allocation of the driver's a segment is. / The driver is given the allocation back: aborts when
+ * anybody has something in it. */
+void ledger_describe(struct ledger *ledger, uint64_t segment, const void *memory);
+void ledger_free(struct ledger *ledger, const void *memory);
+
+/* The lease of that name that came by that connection; NULL when it is not known (any more). */
+struct ledger_entry *ledger_find(struct ledger *ledger, unsigned connection, uint64_t lease,
+                                 uint64_t generation);
+
+/* A connection gave up all its leases; a process is over, and its GPU work. */
+void ledger_leave_connection(struct ledger *ledger, unsigned connection);
+void ledger_leave_process(struct ledger *ledger, unsigned process);
+
+#endif

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a stage has instead of the machine: see stage.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "daemon/host_pages.h"
+#include "daemon/log.h"
+#include "daemon/numa.h"
+#include "daemon/peer.h"
+#include "daemon/worker.h"
+#include "gpu/gpu.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/stage.h"
+
+#define WORKERS_MAX 8u
+
+extern const struct stage_process *stage_connecting;
+
+static struct stage *stage;
+static struct worker *workers[WORKERS_MAX]; /* NULL: stopped */
+static unsigned n_workers;
+
+void stage_world_reset(struct stage *fresh) {
+    stage = fresh;
+    n_workers = 0;
+}
+
+/* Whether the next call for memory is the one that was told to fail. */
+static bool fails(void) {
+    bool failing = stage->driver_fails;
+    stage->driver_fails = false;
+    return failing;
+}
+
+/* --- daemon/log.h --- */
+
+void log_set_level(enum log_level level) {
+    (void)level;
+}
+
+int log_parse_level(const char *text, enum log_level *ret_level) {
+    (void)text;
+    *ret_level = LOG_LEVEL_INFO;
+    return 0;
+}
+
+/* Made, so that what it is made of is looked at, and shown to those who ask: a daemon under fire has much to
+ * say. */
+void log_message(enum log_level level, const char *format, ...) {
+    char line[2048];
+    va_list arguments;
+
+    va_start(arguments, format);
+    int n = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    MUST(n >= 0);
+    if (getenv("GPUPOOL_FUZZ_LOG") != NULL)
+        fprintf(stderr, "%d: %s\n", (int)level, line);
+}
+
+/* --- daemon/worker.h --- */
+
+int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
+    (void)loop;
+    MUST(n_workers < WORKERS_MAX);
+    memset(worker, 0, sizeof *worker);
+    snprintf(worker->name, sizeof worker->name, "%s", name);
+    list_init(&worker->queued);
+    list_init(&worker->finished);
+    workers[n_workers++] = worker;
+    return 0;
+}
+
+static bool run_job(struct worker *worker) {
+    struct worker_job *job = list_first(&worker->queued, struct worker_job, link);
+    if (job == NULL)
+        return false;
+    list_remove(&job->link);
+    job->run(job);
+    worker->pending--;
+    job->done(job);
+    return true;
+}
+
+void worker_stop(struct worker *worker) {
+    worker->stopping = true;
+    while (run_job(worker)) {
+    }
+    for (unsigned i = 0; i < n_workers; i++)
+        if (workers[i] == worker)
+            workers[i] = NULL;
+}
+
+void worker_submit(struct worker *worker, struct worker_job *job) {
+    worker->pending++;
+    list_append(&worker->queued, &job->link);
+}
+
+void worker_enter_call(struct worker *worker, const char *name) {
+    if (worker != NULL)
+        worker->call = name;
+}
+
+void worker_leave_call(struct worker *worker) {
+    if (worker != NULL)
+        worker->call = NULL;
+}
+
+const char *worker_call(struct worker *worker, uint64_t *ret_since_ns) {
+    *ret_since_ns = stage->now_ns;
+    return worker->call;
+}
+
+bool worker_is_alive(struct worker *worker) {
+    return !worker->stopping;
+}
+
+bool stage_run_job(struct stage *on, unsigned worker) {
+    MUST(on == stage);
+    if (worker >= n_workers || workers[worker] == NULL)
+        return false;
+    return run_job(workers[worker]);
+}
+
+bool stage_run_any_job(struct stage *on) {
+    for (unsigned i = 0; i < n_workers; i++)
+        if (stage_run_job(on, i))
+            return true;
+    return false;
+}
+
+/* --- daemon/peer.h --- */
+
+int peer_identify(int fd, struct peer *ret_peer) {
+    (void)fd;
+    MUST(stage_connecting != NULL);
+    *ret_peer = (struct peer){.pid = stage_connecting->foreign ? 0 : stage_connecting->pid,
+                              .uid = stage_connecting->uid,
+                              .gid = stage_connecting->uid,
+                              .command = "process"};
+    return 0;
+}
+
+/* Every other user is in a group beside his own. */
+int peer_read_groups(int fd, struct peer *peer) {
+    (void)fd;
+    if (peer->uid % 2 == 0)
+        return 0;
+    gid_t *group = malloc(sizeof *group);
+    if (group == NULL)
+        return -ENOMEM;
+    *group = STAGE_GID;
+    peer->groups = group;
+    peer->n_groups = 1;
+    return 0;
+}
+
+void peer_drop_groups(struct peer *peer) {
+    free((void *)peer->groups);
+    peer->groups = NULL;
+    peer->n_groups = 0;
+}
+
+int peer_open_pidfd(int fd, pid_t pid, int *ret_pidfd) {
+    (void)fd, (void)pid;
+    MUST(stage_connecting != NULL);
+    if (stage_connecting->dead)
+        return -ESRCH;
+    *ret_pidfd = fcntl(stage_connecting->death_fd, F_DUPFD_CLOEXEC, 3);
+    return *ret_pidfd < 0 ? -errno : 0;
+}
+
+/* --- daemon/host_pages.h, daemon/numa.h --- */
+
+int host_pages_make(void *memory, uint64_t size_bytes, bool huge, struct worker *worker,
+                    uint64_t *ret_huge_bytes) {
+    (void)memory, (void)size_bytes, (void)huge, (void)worker;
+    *ret_huge_bytes = 0;
+    return fails() ? -ENOMEM : 0;
+}
+
+int host_pages_lock(void *memory, uint64_t size_bytes) {
+    (void)memory, (void)size_bytes;
+    return 0;
+}
+
+void host_pages_unmap(void *memory, uint64_t size_bytes) {
+    munmap(memory, size_bytes);
+}
+
+unsigned numa_nodes(int nodes[NUMA_NODES_MAX]) {
+    nodes[0] = 0;
+    return 1;
+}
+
+int numa_memory(int node, uint64_t *ret_total_bytes, uint64_t *ret_available_bytes) {
+    (void)node;
+    *ret_total_bytes = *ret_available_bytes = 64 * GIB;
+    return 0;
+}
+
+uint64_t numa_free_huge_pages(int node) {
+    (void)node;
+    return 0;
+}
+
+int numa_prefer(void *memory, size_t size_bytes, int node) {
+    (void)memory, (void)size_bytes, (void)node;
+    return 0;
+}
+
+/* --- the driver --- */
+
+static int stage_device_count(unsigned *ret_count) {
+    *ret_count = 1;
+    return 0;
+}
+
+static int stage_device_describe(unsigned device, struct gpu_device *ret_device) {
+    (void)device;
+    *ret_device = (struct gpu_device){.uuid = {{1, 2, 3}}, .name = "a GPU on a stage", .total_bytes = GIB};
+    return 0;
+}
+
+static int stage_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes) {
+    (void)device;
+    if (stage->device_lost)
+        return GPU_ERROR_UNKNOWN;
+    *ret_free_bytes = *ret_total_bytes = GIB;
+    return 0;
+}
+
+static int stage_device_current(unsigned *ret_device) {
+    *ret_device = 0;
+    return 0;
+}
+
+static int stage_device_synchronize(unsigned device) {
+    (void)device;
+    return stage->device_lost ? GPU_ERROR_UNKNOWN : 0;
+}
+
+/* Addresses that nobody reads or writes, each once. */
+static int stage_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory) {
+    (void)device;
+    MUST(size_bytes > 0 && size_bytes % GPU_ALLOCATION_GRANULE == 0);
+    if (stage->device_lost)
+        return GPU_ERROR_UNKNOWN;
+    if (fails())
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    *ret_memory = (void *)(uintptr_t)stage->next_address;
+    stage->next_address += size_bytes;
+    return 0;
+}
+
+static int stage_memory_free(unsigned device, void *memory) {
+    (void)device;
+    if (stage->on_free != NULL)
+        stage->on_free(memory);
+    return 0;
+}
+
+static int stage_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
+    (void)device, (void)memory, (void)byte, (void)size_bytes, (void)stream;
+    return 0;
+}
+
+static int stage_stream_synchronize(unsigned device, void *stream) {
+    (void)device, (void)stream;
+    return 0;
+}
+
+static int stage_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle) {
+    (void)device;
+    memset(ret_handle, 0, sizeof *ret_handle);
+    memcpy(ret_handle->bytes, &memory, sizeof memory);
+    return 0;
+}
+
+static int stage_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count) {
+    size_t count = 0;
+
+    (void)device;
+    if (stage->process_list_fails)
+        return GPU_ERROR_UNKNOWN;
+    for (unsigned i = 0; i < STAGE_PROCESSES; i++) {
+        const struct stage_process *process = &stage->processes[i];
+        if (process->pid == 0 || !process->listed)
+            continue;
+        if (count < capacity)
+            pids[count] = process->pid;
+        count++;
+    }
+    *ret_count = count;
+    return 0;
+}
+
+static const char *stage_error_name(int error) {
+    return error == GPU_ERROR_MEMORY_ALLOCATION ? "cudaErrorMemoryAllocation" : "cudaErrorUnknown";
+}
+
+static const char *stage_error_text(int error) {
+    return error == GPU_ERROR_MEMORY_ALLOCATION ? "out of memory" : "unknown error";
+}
+
+const struct gpu stage_gpu = {
+    .name = "stage",
+    .device_count = stage_device_count,
+    .device_describe = stage_device_describe,
+    .device_memory = stage_device_memory,
+    .device_synchronize = stage_device_synchronize,
+    .device_current = stage_device_current,
+    .memory_allocate = stage_memory_allocate,
+    .memory_free = stage_memory_free,
+    .memory_set = stage_memory_set,
+    .stream_synchronize = stage_stream_synchronize,
+    .ipc_export = stage_ipc_export,
+    .processes = stage_processes,
+    .error_name = stage_error_name,
+    .error_text = stage_error_text,
+};
