@@ -158,7 +158,7 @@ static const struct lease *find_lease(struct world *world, uint64_t generation) 
     while (slot < table->capacity &&
            (table->slots[slot] == NULL || table->slots[slot]->generation != generation))
         slot++;
-    must(slot < table->capacity, "a part has not become a lease");
+    must(slot < table->capacity, "what was released behind a fence is let go before the fence is ready");
     return table->slots[slot];
 }
 

@@ -104,6 +104,9 @@ void step_break(struct world *world) {
     unsigned s = pick_session(world, false);
     if (s == SIM_SESSIONS)
         return;
+    /* its own doing, unless a child has the socket too, or the daemon's: a protocol error */
+    if (!world->kernel.processes[world->sessions[s].process].child_has_socket && one_in(world, 2))
+        world->sessions[s].facts.socket_over = true;
     session_end(world, s);
     world->tally->breaks++;
 }

@@ -35,6 +35,7 @@ static const struct {
     [STEP_CONFIGURE] = {"configure", step_configure, 1},
     [STEP_SHELL] = {"shell", step_shell, 16},
     [STEP_REAPER] = {"reaper", step_reaper, 14},
+    [STEP_FORCE] = {"force", step_force, 0},
     [STEP_STREAMS] = {"streams", step_streams, 5},
     [STEP_TIME] = {"time", step_time, 10},
 };
@@ -60,6 +61,8 @@ static void draw_weights(struct world *world) {
         default:
             break;
         }
+        if (i == STEP_FORCE)
+            world->weights[i] = one_in(world, 16) ? 1 : 0;
         world->weight_sum += world->weights[i];
     }
 }
@@ -101,6 +104,9 @@ static void world_make(struct world *world) {
     world->core->sessions_limit =
         one_in(world, 4) ? 1 + (uint32_t)random_below(world, SIM_SESSIONS) : SIM_SESSIONS;
     world->core->session_leases_limit = 4 + (uint32_t)random_below(world, 29);
+    world->kernel.list = (enum kernel_list)(one_in(world, 2) ? random_below(world, 3) : KERNEL_LIST);
+    world->kernel.proc = (enum kernel_proc)(one_in(world, 2) ? random_below(world, 3) : KERNEL_PROC);
+    world->kernel.foreign_one_in = one_in(world, 4) ? 2 : 0;
     draw_weights(world);
     for (unsigned p = 0; p < world->n_pools; p++)
         add_pool(world, p);

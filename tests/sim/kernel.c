@@ -18,9 +18,15 @@ unsigned kernel_spawn(struct kernel *kernel, unsigned tenant, uint64_t now_ns, u
     /* Some get a pid that was used before, by a process whose end the daemon may still be waiting for. */
     unsigned other = (unsigned)(random % SIM_PROCESSES);
     const struct process *former = &kernel->processes[other];
-    if (former->used && kernel_process_is_over(kernel, other, now_ns))
+    bool foreign = kernel->foreign_one_in > 0 && random / SIM_PROCESSES % kernel->foreign_one_in == 0;
+    if (former->used && !foreign && kernel_process_is_over(kernel, other, now_ns))
         pid = former->pid;
-    kernel->processes[p] = (struct process){.used = true, .pid = pid, .tenant = tenant, .alive = true};
+    kernel->processes[p] = (struct process){.used = true,
+                                            .pid = pid,
+                                            .tenant = tenant,
+                                            .alive = true,
+                                            .foreign = foreign,
+                                            .mps = random / 4096 % 16 == 0};
     return p;
 }
 
@@ -46,7 +52,13 @@ void kernel_kill(struct kernel *kernel, unsigned p, uint64_t now_ns, uint64_t *r
     process->eof_ns = now_ns + draw(random_state, NS_PER_MS);
     if (!process->mapped)
         work_ns = 0;
-    if (process->child) {
+    if (process->mps) { /* its work is the server's, and over before the process's end (F4 of the
+                           measurements) */
+        process->child_ns = now_ns;
+        process->work_ns = process->eof_ns;
+        process->pidfd_ns = now_ns + NS_PER_MS + draw(random_state, 200 * NS_PER_MS);
+        process->unlisted_ns = now_ns + draw(random_state, 200 * NS_PER_MS);
+    } else if (process->child) {
         uint64_t life_ns =
             draw(random_state, random_next(random_state) % 8 == 0 ? 1000 * NS_PER_S : 5 * NS_PER_S);
         process->child_ns = now_ns + life_ns;
@@ -80,7 +92,13 @@ bool kernel_work_is_over(const struct kernel *kernel, unsigned p, uint64_t now_n
 
 bool kernel_lists(const struct kernel *kernel, unsigned p, uint64_t now_ns) {
     const struct process *process = &kernel->processes[p];
-    return process->used && process->mapped && (process->alive || process->unlisted_ns > now_ns);
+    return kernel->list != KERNEL_LIST_NONE && process->used && process->mapped && !process->foreign &&
+           (process->alive || process->unlisted_ns > now_ns);
+}
+
+bool kernel_child_lives(const struct kernel *kernel, unsigned p, uint64_t now_ns) {
+    const struct process *process = &kernel->processes[p];
+    return process->child && (process->alive || process->child_ns > now_ns);
 }
 
 void kernel_clean(struct kernel *kernel, uint64_t now_ns) {

@@ -13,7 +13,8 @@
  * - The driver lists a process from its first mapping until after its last write, whether that is before the
  * pidfd is readable or after.
  *
- * A pid may be used again as soon as its process is over.
+ * A pid may be used again as soon as its process is over, but not by a process of another namespace: what the
+ * list has under such a pid could be anybody.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,10 +30,27 @@ struct process {
     bool alive;
     bool mapped; /* it has opened a segment, and so has a context on the GPU */
     bool child, child_has_socket;
+    bool foreign; /* of another PID namespace: the driver's list never has it */
+    bool mps;     /* the list has it, as a client of MPS */
     uint64_t eof_ns, pidfd_ns, work_ns, unlisted_ns, child_ns; /* dead: when each of them is over */
 };
 
+enum kernel_list {
+    KERNEL_LIST,
+    KERNEL_LIST_FLAKY, /* a question now and then fails */
+    KERNEL_LIST_NONE,  /* no NVML */
+};
+
+enum kernel_proc {
+    KERNEL_PROC,
+    KERNEL_PROC_HIDDEN,  /* processes are there, and may not be looked into */
+    KERNEL_PROC_UNKNOWN, /* it tells nothing */
+};
+
 struct kernel {
+    enum kernel_list list;
+    enum kernel_proc proc;
+    unsigned foreign_one_in; /* so many processes are; 0: none */
     struct process processes[SIM_PROCESSES];
     pid_t last_pid;
 };
@@ -50,6 +68,9 @@ bool kernel_work_is_over(const struct kernel *kernel, unsigned p, uint64_t now_n
 
 /* Whether the driver lists the process now. */
 bool kernel_lists(const struct kernel *kernel, unsigned p, uint64_t now_ns);
+
+/* Whether a forked child of it lives, and has the driver's descriptors. */
+bool kernel_child_lives(const struct kernel *kernel, unsigned p, uint64_t now_ns);
 
 /* Forgets processes that are over in every respect and that the daemon knows nothing of any more. */
 void kernel_clean(struct kernel *kernel, uint64_t now_ns);

@@ -90,6 +90,8 @@ static const struct {
     {"forks", offsetof(struct tally, forks)},
     {"returns from quarantine", offsetof(struct tally, reaped)},
     {"... of a process with a forked child", offsetof(struct tally, behind_child)},
+    {"... because nobody holds descriptors", offsetof(struct tally, by_holders)},
+    {"... forced by an operator", offsetof(struct tally, forced)},
 };
 
 /* Prints how often things happened. Returns whether all of them did. */

@@ -147,7 +147,7 @@ void model_remove_lease(struct world *world, unsigned l) {
         block->fenced--;
     else
         block->live--;
-    if (session->lost)
+    if (session->lost && !session->forced)
         model_mark_hot(world, lease);
     session->fenced -= lease->fenced;
     session->leases--;
@@ -173,7 +173,8 @@ struct proto_lease model_describe(struct world *world, unsigned session, struct 
     must(wire.description.size_bytes == (described ? where->size : 0), "a description has another size");
     if (described) {
         to->seen[segment] = true;
-        to->segments++;
+        if (to->segments++ == 0)
+            reaper_mapped(world, session);
         where->mappers++;
         world->kernel.processes[to->process].mapped = true;
     }
@@ -339,11 +340,16 @@ static void model_refused(struct world *world, const struct model_request *reque
 void model_see_arrivals(struct world *world) {
     for (unsigned l = 0; l < world->leases_end; l++) {
         const struct model_lease *lease = &world->leases[l];
-        if (!lease->used || !lease->fenced)
+        if (!lease->used || !(lease->fenced || world->sessions[lease->session].lost))
             continue;
         const struct lease *there = world->core->leases.slots[lease->id - 1];
         if (there != NULL && there->generation == lease->generation)
             continue;
+        if (world->sessions[lease->session]
+                .lost) { /* whoever gets its memory now will see whether that was right */
+            model_remove_lease(world, l);
+            continue;
+        }
         must(model_is_ready(world, lease->session, lease->word, lease->value),
              "what was released behind a fence is let go before the fence is ready");
         model_remove_lease(world, l);

@@ -7,7 +7,8 @@
  *   client.c   what living clients ask for: take, release, split, merge, share, attach, misuse
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
- *   shell.c    what the daemon's shell does: answers, growth, retirement, time, and when the dead are safe
+ *   shell.c    what the daemon's shell does: answers, growth, retirement, time
+ *   reaper.c   …and how it finds out when the dead are safe, by the daemon's own rule
  *   model.c    the reference model: who has which grain of which segment, who waits, who was told what
  *   check.c    what must hold between steps
  *   history.c  one seed's world from its first step to its last
@@ -24,6 +25,7 @@
 #include <stdint.h>
 
 #include "daemon/pool/core.h"
+#include "daemon/pool/death.h"
 #include "tests/sim/kernel.h"
 #include "tests/sim/random.h"
 
@@ -60,6 +62,7 @@ enum step {
     STEP_CONFIGURE,
     STEP_SHELL,
     STEP_REAPER,
+    STEP_FORCE,
     STEP_STREAMS,
     STEP_TIME,
     STEPS,
@@ -96,13 +99,6 @@ struct model_lease {
     uint64_t order; /* and since when */
 };
 
-/* What the shell knows of the end of a lost session's process. */
-struct reaping {
-    bool process_over; /* the pidfd is readable */
-    bool waiting;      /* for an answer to a question that was asked after that */
-    uint64_t since;    /* the questions asked by then */
-};
-
 struct model_session {
     struct session *session; /* NULL: unused */
     unsigned tenant, process;
@@ -112,7 +108,9 @@ struct model_session {
     unsigned leases, fenced;     /* the latter among the former */
     struct proto_page *page;     /* NULL: none */
     uint64_t written[SIM_WORDS]; /* the highest value that its streams are to write */
-    struct reaping reaping;
+    struct death_facts facts;
+    uint64_t mapped_at, over_at; /* the questions asked by then, of the list and of holders */
+    bool forced;                 /* an operator released it */
 };
 
 struct model_request {
@@ -130,12 +128,20 @@ struct model_pool {
     bool asked_while_no_driver; /* a growth has failed at some time */
 };
 
-/* The question to the driver that is under way. */
-struct question {
-    bool asked, taken; /* under way; the driver has made its list */
+/* The question to the driver that is under way: begun, made from what is true then, answered. */
+struct list_question {
+    bool asked, made, failed;
     uint64_t number;
     pid_t pids[SIM_PROCESSES];
+    bool mps[SIM_PROCESSES];
     unsigned n_pids;
+};
+
+/* The look for holders of the driver's descriptors, in the same way; by session. */
+struct look {
+    bool begun, made;
+    uint64_t number;
+    enum death_holders holders[SIM_SESSIONS];
 };
 
 /* How often things happened, over all histories: what a summary shows and what proves that it was no idle
@@ -143,7 +149,7 @@ struct question {
 struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         fences, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks, kills, forks,
-        reaped, behind_child;
+        reaped, behind_child, by_holders, forced;
 };
 
 struct world {
@@ -168,7 +174,8 @@ struct world {
     uint64_t tokens[SIM_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[SIM_OLD_NAMES];
     uint64_t questions; /* so far */
-    struct question question;
+    struct list_question list;
+    struct look look;
     struct tally *tally;
 };
 
@@ -256,18 +263,23 @@ void step_kill(struct world *world);
 /* The shell finds the connection at its end. */
 void session_end(struct world *world, unsigned s);
 
+/* --- reaper.c */
+void step_reaper(struct world *world);
+void step_force(struct world *world);
+/* The session is told of its first segment. */
+void reaper_mapped(struct world *world, unsigned s);
+/* A round of everything that the shell does for the dead, and what only an operator can. */
+void reaper_round(struct world *world);
+
 /* --- shell.c */
 /* Fetches answers and decisions, as the shell does after each event. */
 void shell_drain(struct world *world);
 void step_shell(struct world *world);
-void step_reaper(struct world *world);
 void step_time(struct world *world);
 void step_look(struct world *world);
 void step_trim(struct world *world);
 void step_configure(struct world *world);
 void finish_retirement(struct world *world, unsigned g);
-/* A round of everything that the shell does for the dead. */
-void reaper_round(struct world *world);
 
 /* --- history.c */
 /* Plays the seed's world. Returns if nothing was wrong. steps: 0 leaves their number to the seed. */

@@ -1,0 +1,7 @@
+# Who cannot be looked into is taken for nobody.
+set(SOURCE daemon/pool/death.c)
+set(FIND [==[    case HOLDERS_HIDDEN:
+        return DEATH_HIDDEN;]==])
+set(REPLACE [==[    case HOLDERS_HIDDEN:
+        return DEATH_SAFE;]==])
+set(EXPECTED "while the GPU work of its last owner's process goes on")
