@@ -259,8 +259,10 @@ static void session_free(struct session *session, uint64_t now_ns) {
     charge_free(&session->replies);
     charge_free(&session->charge);
     session->tenant->sessions--;
-    if (session->core->policy != NULL && session->core->policy->has_group_rules)
+    if (session->core->policy != NULL && session->core->policy->has_group_rules) {
         tenant_apply_policy(session->tenant, NULL);
+        core_serve_tenant(session->tenant, now_ns); /* with its group a limit may have gone */
+    }
     tenant_drop_if_unused(session->tenant);
     free(session->seen);
     free(session);

@@ -70,10 +70,18 @@ static bool somebody_can_be_asked(const struct world *world, unsigned p) {
     return false;
 }
 
+/* Whether the request waits for memory of its own tenant, of which it has as much as it may. */
+static bool is_over_quota(const struct world *world, const struct model_use *use,
+                          const struct model_request *request) {
+    unsigned tenant = world->sessions[request->session].tenant, item = QUOTA_POOLS + request->pool;
+    uint64_t limit = model_limit(world, tenant, item, SIM_GROUPS), used = use->used[tenant][item];
+    return used > limit || round_up(request->size, HEAP_GRANULE) > limit - used;
+}
+
 /* Nobody waits for what could be done now: no free range of the own tenant that surely fits, no segment
  * without a tenant, no growth that would help, no idle segments that are enough for the first in line. And
  * where nothing of that helps the first, those who hold the memory and want to be asked will be. */
-static void check_line(struct world *world, unsigned p) {
+static void check_line(struct world *world, const struct model_use *use, unsigned p) {
     const struct pool *pool = world->pools[p].pool;
     uint64_t room = pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
     uint64_t idle = 0, largest_unassigned = 0, largest[SIM_TENANTS] = {0};
@@ -95,12 +103,19 @@ static void check_line(struct world *world, unsigned p) {
     }
     bool may_grow = pool->state == POOL_READY && pool->growing_bytes == 0 && pool->retiring_bytes == 0 &&
                     pool->grow_retry_ns <= world->now_ns;
+    const struct request *head = list_first(&pool->waiters, struct request, link);
     for (unsigned r = 0; r < SIM_REQUESTS; r++) {
         const struct model_request *request = &world->requests[r];
         if (!request->used || request->answered || request->pool != p)
             continue;
+        must(!pool_is_closed(pool), "a request waits for a device that is lost");
+        must(request->size <= pool->limit_bytes || is_over_quota(world, use, request),
+             "a request waits that can never be served");
+        if (head != NULL && head->id == request->id)
+            first = request;
+        if (is_over_quota(world, use, request))
+            continue;
         must(request->size > largest_unassigned, "a request waits, and a segment without a tenant would do");
-        must(request->size <= pool->limit_bytes, "a request waits that can never be served");
         must(!may_grow || round_up(request->size, SEGMENT_GRANULE) > room,
              "a request waits, and the pool could grow");
         /* A search that finds many ranges nearly fit may give up, but never where one is larger by a class.
@@ -108,9 +123,8 @@ static void check_line(struct world *world, unsigned p) {
         must(pool->returned || largest[world->sessions[request->session].tenant] <
                                    request->size + request->size / 16 + 2 * (uint64_t)HEAP_GRANULE,
              "a request waits, and its tenant has room");
-        if (first == NULL || request->id < first->id)
-            first = request;
     }
+    must((first != NULL) == (head != NULL), "somebody is first in line who does not wait");
     if (first == NULL)
         return;
     uint64_t need = round_up(first->size, SEGMENT_GRANULE);
@@ -125,8 +139,12 @@ static void check_line(struct world *world, unsigned p) {
 }
 
 void check_all(struct world *world) {
+    struct model_use use;
+
     check_sums(world);
+    model_add_up(world, &use);
+    check_quotas(world, &use);
     for (unsigned p = 0; p < world->n_pools; p++)
         if (world->pools[p].pool->n_waiters > 0 && list_is_empty(&world->core->retiring))
-            check_line(world, p);
+            check_line(world, &use, p);
 }

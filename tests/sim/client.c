@@ -8,8 +8,18 @@
  * session of the simulation makes so many of them at most. */
 #define LEASES_ONE_WAY_MAX 36u
 
+/* Whether the session may not have one more lease, by its own limit or by its tenant's quota, when the core
+ * has looked at what lies behind fences. */
 static bool is_full(const struct world *world, unsigned s) {
-    return world->sessions[s].leases - model_arrived(world, s) >= world->core->session_leases_limit;
+    unsigned tenant = world->sessions[s].tenant;
+    uint64_t of_tenant = 0;
+
+    if (world->sessions[s].leases - model_arrived(world, s) >= world->core->session_leases_limit)
+        return true;
+    for (unsigned other = 0; other < SIM_SESSIONS; other++)
+        if (world->sessions[other].session != NULL && world->sessions[other].tenant == tenant)
+            of_tenant += world->sessions[other].leases - model_arrived(world, other);
+    return of_tenant >= model_limit(world, tenant, QUOTA_LEASES, SIM_GROUPS);
 }
 
 /* Puts a release behind a fence. Returns whether it has to wait. */
@@ -361,6 +371,10 @@ void step_attach(struct world *world) {
     if (b == world->blocks_end ||
         world->segments[world->blocks[b].segment].tenant != world->sessions[s].tenant + 1)
         expected = PROTO_E_NO_TOKEN;
+    else if (!model_may_use(world, s, world->segments[world->blocks[b].segment].pool))
+        expected = PROTO_E_NO_TOKEN;
+    else if (pool_is_closed(world->pools[world->segments[world->blocks[b].segment].pool].pool))
+        expected = PROTO_E_DRIVER;
     else if (is_full(world, s))
         expected = PROTO_E_LIMIT;
     int r = core_attach(world->sessions[s].session, &token, &lease);

@@ -53,17 +53,35 @@ void step_open(struct world *world) {
         return;
     }
     struct process *process = &world->kernel.processes[p];
-    struct peer peer = {
-        .pid = process->pid, .uid = SIM_UID + process->tenant, .gid = SIM_UID + process->tenant};
+    unsigned group = (unsigned)random_below(world, SIM_GROUPS);
+    bool further = one_in(world, 2); /* the group is not its first */
+    world->gids[s] = policy_gid(group);
+    struct peer peer = {.pid = process->pid,
+                        .uid = SIM_UID + process->tenant,
+                        .gid = further ? 1 : world->gids[s],
+                        .groups = &world->gids[s],
+                        .n_groups = further ? 1 : 0};
+    unsigned of_tenant = 0;
+    for (unsigned i = 0; i < SIM_SESSIONS; i++)
+        of_tenant += world->sessions[i].session != NULL && world->sessions[i].tenant == process->tenant;
     snprintf(peer.command, sizeof peer.command, "worker-%d", (int)process->pid);
     int r = core_session_open(world->core, &peer, world->now_ns, &opened);
-    must(r == (there < world->core->sessions_limit ? 0 : PROTO_E_LIMIT), "sessions are counted otherwise");
-    if (r != 0)
+    bool fits = there < world->core->sessions_limit &&
+                of_tenant < model_limit(world, process->tenant, QUOTA_SESSIONS, group);
+    must(r == (fits ? 0 : PROTO_E_LIMIT), "sessions are counted otherwise");
+    if (r != 0) {
+        struct proto_failure failure = {0};
+        core_explain_sessions(world->core, &peer, &failure);
+        must(failure.error == PROTO_E_LIMIT && failure.text_length > 0, "a refusal says nothing");
         return;
+    }
     process->sessions++;
     struct model_session *session = &world->sessions[s];
-    *session = (struct model_session){
-        .session = opened, .tenant = process->tenant, .process = p, .wants = one_in(world, 2)};
+    *session = (struct model_session){.session = opened,
+                                      .tenant = process->tenant,
+                                      .group = group,
+                                      .process = p,
+                                      .wants = one_in(world, 2)};
     if (session->wants)
         core_session_want_reclaim(opened);
     if (!one_in(world, 4))

@@ -33,6 +33,9 @@ static const struct {
     [STEP_LOOK] = {"look", step_look, 1},
     [STEP_TRIM] = {"trim", step_trim, 1},
     [STEP_CONFIGURE] = {"configure", step_configure, 1},
+    [STEP_POLICY] = {"policy", step_policy, 0},
+    [STEP_REPLY] = {"reply", step_reply, 1},
+    [STEP_LOSE_DEVICE] = {"lose device", step_lose_device, 0},
     [STEP_SHELL] = {"shell", step_shell, 16},
     [STEP_REAPER] = {"reaper", step_reaper, 14},
     [STEP_FORCE] = {"force", step_force, 0},
@@ -61,8 +64,10 @@ static void draw_weights(struct world *world) {
         default:
             break;
         }
-        if (i == STEP_FORCE)
+        if (i == STEP_FORCE || i == STEP_LOSE_DEVICE)
             world->weights[i] = one_in(world, 16) ? 1 : 0;
+        if (i == STEP_POLICY)
+            world->weights[i] = one_in(world, 2) ? 1 : 0;
         world->weight_sum += world->weights[i];
     }
 }

@@ -291,6 +291,9 @@ static void model_granted(struct world *world, struct model_request *request, st
     must(got->size_bytes == request->size && got->capacity_bytes == round_up(request->size, HEAP_GRANULE),
          "a block has another size than was asked");
     must(got->capacity_bytes % world->grain == 0, "a request was no number of grains");
+    must(!pool_is_closed(world->pools[request->pool].pool), "a pool lends whose device is lost");
+    must(model_may_use(world, request->session, request->pool),
+         "a session gets of a pool that it may not use");
     must(!where->retiring, "a block is cut from a segment that is on its way back to the driver");
     must(where->tenant == 0 || where->tenant == session->tenant + 1,
          "a block is cut from another tenant's segment");
@@ -305,28 +308,54 @@ static void model_granted(struct world *world, struct model_request *request, st
     world->tally->grants++;
 }
 
+/* Whether a refusal for a quota's sake is true. */
+static void model_refused_for_quota(struct world *world, const struct model_request *request, unsigned item) {
+    unsigned tenant = world->sessions[request->session].tenant;
+    uint64_t limit = model_limit(world, tenant, item, SIM_GROUPS);
+    struct model_use use;
+
+    world->tally->quota_refusals++;
+    model_add_up(world, &use);
+    if (item < QUOTA_POOLS)
+        must((item == QUOTA_LEASES || item == QUOTA_WAITING) && use.used[tenant][item] >= limit,
+             "a request is refused for a quota that is not used up");
+    else
+        must(item == QUOTA_POOLS + request->pool && round_up(request->size, HEAP_GRANULE) > limit,
+             "a request is refused for a quota within which it is");
+}
+
 /* Whether the refusal is true. */
-static void model_refused(struct world *world, const struct model_request *request, enum proto_error error) {
+static void model_refused(struct world *world, const struct model_request *request,
+                          const struct request *answered) {
     const struct model_pool *asked = &world->pools[request->pool];
     const struct pool *pool = asked->pool;
 
     world->tally->refusals++;
-    switch (error) {
+    switch (answered->error) {
     case PROTO_E_EXHAUSTED:
         must(request->deadline_ns <= world->now_ns, "a request is given up before its deadline");
         must(!model_overlooked(world, request->session, request->pool),
              "a request is refused although fences of its tenant are ready");
         world->tally->deadlines++;
+        world->tally->held += answered->quota_item >= 0;
         break;
     case PROTO_E_TOO_LARGE:
         must(request->size > pool->limit_bytes, "a request is called too large that is not");
         break;
+    case PROTO_E_NO_POOL:
+        must(!model_may_use(world, request->session, request->pool),
+             "a session is told that there is no such pool");
+        break;
     case PROTO_E_DRIVER:
-        must(pool->state == POOL_FAILED ||
+        must(pool_is_closed(pool) ||
                  (asked->asked_while_no_driver && pool->leased_bytes + pool->fenced_bytes == 0),
              "a request is called hopeless that is not");
         break;
     case PROTO_E_LIMIT:
+        if (answered->quota_item >= 0) {
+            model_refused_for_quota(world, request, (unsigned)answered->quota_item);
+            break;
+        }
         must(world->sessions[request->session].leases >= world->core->session_leases_limit,
              "a session is told that it has too many leases, and has not");
         must(model_arrived(world, request->session) == 0,
@@ -391,7 +420,7 @@ void model_see(struct world *world) {
             request->lease = answered->lease;
             model_granted(world, request, answered->lease);
         } else {
-            model_refused(world, request, answered->error);
+            model_refused(world, request, answered);
         }
     }
 }

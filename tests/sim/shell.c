@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/pool/tenant.h"
 #include "tests/sim/world.h"
 
 /* --- decisions --- */
@@ -59,6 +60,14 @@ static bool model_holds(const struct world *world, unsigned s, unsigned p) {
     return false;
 }
 
+/* Whether the pool had somebody asked just now, of all tenants or of the session's. */
+static bool asked_now(const struct world *world, unsigned s, unsigned p) {
+    struct pool *pool = world->pools[p].pool;
+    const struct tenant_heap *heap = tenant_heap_find(world->sessions[s].session->tenant, pool);
+    uint64_t next_ns = world->now_ns + RECLAIM_INTERVAL_NS;
+    return pool->reclaim_ns == next_ns || (heap != NULL && heap->reclaim_ns == next_ns);
+}
+
 /* The session is asked for what it keeps idle: of a pool that did so just now. */
 static void drain_reclaims(struct world *world) {
     struct session *session;
@@ -71,8 +80,7 @@ static void drain_reclaims(struct world *world) {
              "a session is asked for idle memory that did not want to be");
         unsigned pools = 0;
         for (unsigned p = 0; p < world->n_pools; p++)
-            pools += world->pools[p].pool->reclaim_ns == world->now_ns + RECLAIM_INTERVAL_NS &&
-                     model_holds(world, s, p);
+            pools += asked_now(world, s, p) && model_holds(world, s, p);
         must(pools > 0 || world->drain_late > 0, "a session is asked for idle memory that it does not have");
         world->tally->reclaims++;
     }
@@ -161,7 +169,18 @@ void step_shell(struct world *world) {
 }
 
 void step_look(struct world *world) {
+    struct pool *pool = world->pools[random_below(world, world->n_pools)].pool;
     core_look(world->core);
+    core_pool_stalled(pool, one_in(world, 2) ? "cudaMalloc" : NULL, world->now_ns);
+}
+
+void step_lose_device(struct world *world) {
+    struct model_pool *lost = &world->pools[random_below(world, world->n_pools)];
+    if (lost->pool->state == POOL_STARTING)
+        return;
+    core_pool_lost(lost->pool, "cudaErrorECCUncorrectable", world->now_ns);
+    lost->decided = lost->decided && lost->pool->grow_decided;
+    world->tally->devices_lost++;
 }
 
 void step_trim(struct world *world) {

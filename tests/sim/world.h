@@ -9,6 +9,7 @@
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
  *   shell.c    what the daemon's shell does: answers, growth, retirement, time
  *   reaper.c   …and how it finds out when the dead are safe, by the daemon's own rule
+ *   policy.c   quotas and access, as an operator changes them
  *   model.c    the reference model: who has which grain of which segment, who waits, who was told what
  *   check.c    what must hold between steps
  *   history.c  one seed's world from its first step to its last
@@ -38,6 +39,7 @@
 #define SIM_REQUESTS  64u
 #define SIM_TOKENS    32u
 #define SIM_OLD_NAMES 16u
+#define SIM_GROUPS    3u
 #define SIM_WORDS     4u /* of each page; the last is never written */
 #define SIM_UID       1000u
 
@@ -60,6 +62,9 @@ enum step {
     STEP_LOOK,
     STEP_TRIM,
     STEP_CONFIGURE,
+    STEP_POLICY,
+    STEP_REPLY,
+    STEP_LOSE_DEVICE,
     STEP_SHELL,
     STEP_REAPER,
     STEP_FORCE,
@@ -101,7 +106,8 @@ struct model_lease {
 
 struct model_session {
     struct session *session; /* NULL: unused */
-    unsigned tenant, process;
+    unsigned tenant, group, process;
+    uint64_t replies; /* bytes that it has not read */
     bool lost, wants;
     bool seen[SIM_SEGMENTS];
     unsigned segments;           /* that it has seen */
@@ -128,6 +134,18 @@ struct model_pool {
     bool asked_while_no_driver; /* a growth has failed at some time */
 };
 
+/* Who may have how much of what: users are tenants. QUOTA_… as in the core. */
+struct model_policy {
+    bool set;
+    uint64_t everybody[QUOTA_ITEMS], users[SIM_TENANTS][QUOTA_ITEMS], groups[SIM_GROUPS][QUOTA_ITEMS];
+    bool restricted[SIM_POOLS], user_allowed[SIM_POOLS][SIM_TENANTS], group_allowed[SIM_POOLS][SIM_GROUPS];
+};
+
+/* What each tenant has of what is counted. */
+struct model_use {
+    uint64_t used[SIM_TENANTS][QUOTA_POOLS + SIM_POOLS];
+};
+
 /* The question to the driver that is under way: begun, made from what is true then, answered. */
 struct list_question {
     bool asked, made, failed;
@@ -149,7 +167,7 @@ struct look {
 struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         fences, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks, kills, forks,
-        reaped, behind_child, by_holders, forced;
+        reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost;
 };
 
 struct world {
@@ -171,6 +189,8 @@ struct world {
     struct model_session sessions[SIM_SESSIONS];
     struct model_request requests[SIM_REQUESTS];
     struct model_pool pools[SIM_POOLS];
+    struct model_policy policy;
+    gid_t gids[SIM_SESSIONS];    /* a group of each session's process; the core borrows it */
     uint64_t tokens[SIM_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[SIM_OLD_NAMES];
     uint64_t questions; /* so far */
@@ -239,6 +259,17 @@ bool model_overlooked(const struct world *world, unsigned s, unsigned p);
 void model_see_arrivals(struct world *world);
 void model_see(struct world *world);
 
+/* --- policy.c */
+gid_t policy_gid(unsigned group);
+/* What a tenant may have of an item; a process of the group is about to join (SIM_GROUPS: none). */
+uint64_t model_limit(const struct world *world, unsigned tenant, unsigned item, unsigned joining_group);
+void model_add_up(const struct world *world, struct model_use *ret_use);
+bool model_may_use(const struct world *world, unsigned s, unsigned p);
+/* Each tenant is charged with what it has, and may have what the policy says. */
+void check_quotas(struct world *world, const struct model_use *use);
+void step_policy(struct world *world);
+void step_reply(struct world *world);
+
 /* --- check.c: the core and the model agree, and nobody waits for what could be done now. */
 void check_all(struct world *world);
 
@@ -277,6 +308,7 @@ void shell_drain(struct world *world);
 void step_shell(struct world *world);
 void step_time(struct world *world);
 void step_look(struct world *world);
+void step_lose_device(struct world *world);
 void step_trim(struct world *world);
 void step_configure(struct world *world);
 void finish_retirement(struct world *world, unsigned g);

@@ -92,6 +92,25 @@ static void a_session_whose_group_raises_the_quota_lets_others_of_its_user_go_on
     core_destroy(core);
 }
 
+static void a_session_that_takes_its_groups_lower_quota_along_lets_others_of_its_user_go_on(void **state) {
+    static const gid_t groups[] = {GROUP};
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
+    struct policy *policy = policy_make();
+    (void)state;
+
+    add_rule(policy, true, GROUP, QUOTA_POOLS, 4 * MIB);
+    set_policy(core, policy, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct session *member = open_in_group(core, 2, UID_A, groups, 1);
+    take_growing(session, pool, 4 * MIB, 0);
+    ask(session, pool, 1, 2 * MIB, NS_FOREVER, 0);
+    expect_no_answer(core);
+    close_session(member, 0);
+    expect_granted(core, session, 1);
+    core_destroy(core);
+}
+
 static void a_pool_that_one_may_not_use_is_none(void **state) {
     static const gid_t groups[] = {OTHER, GROUP};
     const struct policy_subject user = {false, UID_A}, group = {true, GROUP};
@@ -299,6 +318,7 @@ int main(void) {
         cmocka_unit_test(another_policy_takes_nothing_away_and_serves_whom_it_lets),
         cmocka_unit_test(the_users_rule_goes_before_the_groups_of_which_the_largest_counts),
         cmocka_unit_test(a_session_whose_group_raises_the_quota_lets_others_of_its_user_go_on),
+        cmocka_unit_test(a_session_that_takes_its_groups_lower_quota_along_lets_others_of_its_user_go_on),
         cmocka_unit_test(a_pool_that_one_may_not_use_is_none),
         cmocka_unit_test(quotas_hold_through_any_history),
     };
