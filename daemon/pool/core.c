@@ -250,22 +250,25 @@ void core_session_set_page(struct session *session, const struct proto_page *pag
 }
 
 static void session_free(struct session *session, uint64_t now_ns) {
-    session_clear(session, now_ns);
+    struct core *core = session->core;
+    struct tenant *tenant = session->tenant;
+
+    session_clear(session);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
            session->fenced_bytes == 0 && session->n_segments == 0);
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
-    session->core->n_sessions--;
+    core->n_sessions--;
     charge_free(&session->replies);
     charge_free(&session->charge);
-    session->tenant->sessions--;
-    if (session->core->policy != NULL && session->core->policy->has_group_rules) {
-        tenant_apply_policy(session->tenant, NULL);
-        core_serve_tenant(session->tenant, now_ns); /* with its group a limit may have gone */
-    }
-    tenant_drop_if_unused(session->tenant);
     free(session->seen);
     free(session);
+    if (core->policy != NULL && core->policy->has_group_rules)
+        tenant_apply_policy(tenant, NULL); /* a limit goes with the last of its group */
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_serve(core->pools[i], now_ns);
+    tenant->sessions--; /* only now: until here it keeps the tenant */
+    tenant_drop_if_unused(tenant);
 }
 
 void core_session_close(struct session *session, uint64_t now_ns) {

@@ -61,7 +61,7 @@ bool session_may_divide(const struct session *session, unsigned ranges, unsigned
     return ranges == 0 || session->n_ranges + ranges <= limit + 2 * (uint64_t)beyond;
 }
 
-void session_clear(struct session *session, uint64_t now_ns) {
+void session_clear(struct session *session) {
     struct core *core = session->core;
 
     while (!list_is_empty(&session->requests))
@@ -76,6 +76,4 @@ void session_clear(struct session *session, uint64_t now_ns) {
             session->seen[word] &= session->seen[word] - 1;
             session->n_segments--;
         }
-    for (unsigned i = 0; i < core->n_pools; i++)
-        pool_serve(core->pools[i], now_ns);
 }

@@ -104,7 +104,8 @@ bool session_may_lease(struct session *session, unsigned beyond);
 /* Whether what it has may be divided into so many ranges more; beyond as above. */
 bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond);
 
-/* Drops what waits, gives all leases back and forgets the segments. The session is then empty. */
-void session_clear(struct session *session, uint64_t now_ns);
+/* Drops what waits, gives all leases back and forgets the segments. The session is then empty, and its pools
+ * have not been asked yet whom that can serve. */
+void session_clear(struct session *session);
 
 #endif
