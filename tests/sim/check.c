@@ -87,6 +87,11 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     uint64_t idle = 0, largest_unassigned = 0, largest[SIM_TENANTS] = {0};
     const struct model_request *first = NULL;
 
+    if (pool->returned) {
+        must(core_next_tick_ns(world->core) <= world->now_ns,
+             "memory came back, and nobody will look at those who wait");
+        return;
+    }
     for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
         const struct model_segment *segment = &world->segments[g];
         if (segment->segment == NULL || segment->pool != p || segment->retiring)
@@ -120,8 +125,8 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
              "a request waits, and the pool could grow");
         /* A search that finds many ranges nearly fit may give up, but never where one is larger by a class.
          */
-        must(pool->returned || largest[world->sessions[request->session].tenant] <
-                                   request->size + request->size / 16 + 2 * (uint64_t)HEAP_GRANULE,
+        must(largest[world->sessions[request->session].tenant] <
+                 request->size + request->size / 16 + 2 * (uint64_t)HEAP_GRANULE,
              "a request waits, and its tenant has room");
     }
     must((first != NULL) == (head != NULL), "somebody is first in line who does not wait");

@@ -109,8 +109,8 @@ static void world_make(struct world *world) {
     world->core->sessions_limit =
         one_in(world, 4) ? 1 + (uint32_t)random_below(world, SIM_SESSIONS) : SIM_SESSIONS;
     world->core->session_leases_limit = 4 + (uint32_t)random_below(world, 29);
-    world->kernel.list = (enum kernel_list)(one_in(world, 2) ? random_below(world, 3) : KERNEL_LIST);
-    world->kernel.proc = (enum kernel_proc)(one_in(world, 2) ? random_below(world, 3) : KERNEL_PROC);
+    world->kernel.list = (enum kernel_list)random_below(world, 3);
+    world->kernel.proc = (enum kernel_proc)random_below(world, 3);
     world->kernel.foreign_one_in = one_in(world, 4) ? 2 : 0;
     draw_weights(world);
     for (unsigned p = 0; p < world->n_pools; p++)

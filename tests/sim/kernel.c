@@ -62,8 +62,9 @@ void kernel_kill(struct kernel *kernel, unsigned p, uint64_t now_ns, uint64_t *r
         uint64_t life_ns =
             draw(random_state, random_next(random_state) % 8 == 0 ? 1000 * NS_PER_S : 5 * NS_PER_S);
         process->child_ns = now_ns + life_ns;
-        /* work that would go on for longer ends with the child's descriptors */
-        process->work_ns = now_ns + (work_ns < life_ns ? work_ns : life_ns);
+        /* work ends with the child's descriptors at the latest, and often only then */
+        bool lasts = process->mapped && random_next(random_state) % 2 == 0;
+        process->work_ns = now_ns + (work_ns < life_ns && !lasts ? work_ns : life_ns);
         process->pidfd_ns = now_ns + draw(random_state, NS_PER_MS);
         if (process->child_has_socket)
             process->eof_ns = process->child_ns;

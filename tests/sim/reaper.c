@@ -172,10 +172,15 @@ void step_reaper(struct world *world) {
     switch (random_below(world, 6)) {
     case 0:
     case 1:
-        poll_list(world);
+        do
+            poll_list(world);
+        while (one_in(world, 2)); /* quick, now and then */
         break;
     case 2:
-        poll_holders(world);
+    case 3:
+        do
+            poll_holders(world);
+        while (one_in(world, 2));
         break;
     default:
         poll_session(world, (unsigned)random_below(world, SIM_SESSIONS));
