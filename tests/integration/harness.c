@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -103,10 +104,11 @@ const char *test_config(char text[TEST_CONFIG_SIZE], unsigned device_mib, unsign
 /* --- processes --- */
 
 /* Between fork and exec. */
-static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log)
-    __attribute__((noreturn));
+static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log,
+                       uid_t uid) __attribute__((noreturn));
 
-static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log) {
+static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log,
+                       uid_t uid) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
     if (log != NULL) {
         int log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -126,18 +128,28 @@ static void child_exec(const char *const *argv, const char *const *environment, 
         else
             unsetenv(name);
     }
+    if (uid != 0) {
+        if (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0)
+            _exit(126);
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* changing the user undid it */
+    }
     execvp(argv[0], (char *const *)argv);
     fprintf(stderr, "%s: %s\n", argv[0], strerror(errno));
     _exit(127);
 }
 
-pid_t test_spawn(const char *const *argv, const char *const *environment, int fd, const char *log) {
+static pid_t spawn_as(const char *const *argv, const char *const *environment, int fd, const char *log,
+                      uid_t uid) {
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0)
-        child_exec(argv, environment, fd, log);
+        child_exec(argv, environment, fd, log, uid);
     assert_true(pid > 0);
     return pid;
+}
+
+pid_t test_spawn(const char *const *argv, const char *const *environment, int fd, const char *log) {
+    return spawn_as(argv, environment, fd, log, 0);
 }
 
 int test_wait(pid_t pid) {
@@ -188,6 +200,8 @@ void daemon_prepare(struct test_daemon *daemon, const struct daemon_options *opt
     assert_non_null(mkdtemp(daemon->directory));
     if (options->for_all_users)
         assert_int_equal(chmod(daemon->directory, 0755), 0);
+    if (options->uid != 0)
+        assert_int_equal(chown(daemon->directory, options->uid, (gid_t)-1), 0);
     snprintf(daemon->socket, sizeof daemon->socket, "%s/gpupool.sock", daemon->directory);
     snprintf(daemon->admin_socket, sizeof daemon->admin_socket, "%s/admin.sock", daemon->directory);
     snprintf(daemon->config, sizeof daemon->config, "%s/gpupoold.conf", daemon->directory);
@@ -245,7 +259,7 @@ void daemon_restart(struct test_daemon *daemon) {
 
     assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     daemons_running++;
-    daemon->pid = test_spawn(argv, environment, ready[1], daemon->log);
+    daemon->pid = spawn_as(argv, environment, ready[1], daemon->log, daemon->options.uid);
     close(ready[1]);
     if (!daemon->options.unready) {
         struct pollfd poll_fd = {.fd = ready[0], .events = POLLIN};
