@@ -135,7 +135,7 @@ static void a_pool_that_one_may_not_use_is_none(void **state) {
     struct lease *lease = take_growing(member, closed, MIB, 0);
     ask(b, closed, 1, MIB, NS_FOREVER, 0);
     const char *text = expect_refused(core, b, 1, PROTO_E_NO_POOL);
-    char none[PROTO_TEXT_MAX];
+    char none[PROTO_TEXT_MAX + 1];
     snprintf(none, sizeof none, "%s", text);
     const struct proto_acquire acquire = {.pool = 60, .size_bytes = MIB};
     assert_int_equal(core_acquire(b, 2, &acquire, 0), 0);
