@@ -83,6 +83,7 @@ static void check_reply(char *reply) {
                                      REPLY_POOLS,
                                      REPLY_SESSIONS,
                                      REPLY_TRIMMED,
+                                     REPLY_QUOTAS,
                                      REPLY_DAEMON,
                                      0};
     size_t length = strlen(reply);

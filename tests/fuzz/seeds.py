@@ -84,7 +84,7 @@ def configurations():
 
 
 def lines():
-    yield '{"command":"ping"}\n{"command":"stats"}\n{"command":"pools"}\n{"command":"sessions"}\n'
+    yield '{"command":"ping"}\n{"command":"stats"}\n{"command":"pools"}\n{"command":"sessions"}\n{"command":"quota"}\n'
     yield '{"command":"trim"}\n{"command":"trim","pool":1}\n{"command":"trim","pool":7}\n'
     yield '{"command":"stats","pool":1}\n{"command":"nothing"}\n{"command":1}\n{"pool":1}\n[]\n{}\n\n'
     yield '{"command":"st\\u0061ts"}\n{"command":"trim","pool":01}\n{"command":"trim","pool":1e400}\n'
@@ -192,6 +192,37 @@ def operations():
     yield begin + bytes([20, 0, 4, 1, 2, 2]) + lease(0, DEVICE, 8192) + bytes([20, 0, 23, 1, 4, 4]) + jobs() + behave(0)
 
 
+# Calls of client.c, each with answers, of which those that nobody asks for become the next calls.
+
+WELL, DISTORTED, REFUSED, WRONG_FDS, BYTES, LATE = 0, 9, 12, 13, 14, 15
+
+
+def take(slot, pool, blocks, stream=0, timeout=0, answers=bytes([WELL] * 2)):
+    return bytes([0, slot, 0, pool - 1, 0]) + struct.pack("<H", blocks * 32) + bytes([timeout, stream]) + answers
+
+
+def give(slot, stream=0, answers=b""):
+    return bytes([4, slot, stream]) + answers
+
+
+def clients():
+    host, device = 1, 2
+    for flags in (0, 1, 5):
+        begin = bytes([flags] + [WELL] * (1 if flags & 1 else 2))
+        for pool in (host, device):
+            yield begin + take(0, pool, 8) + give(0) + take(1, pool, 8) + bytes([11]) + bytes([WELL] * 4)
+            yield begin + take(0, pool, 8, 1) + give(0, 1) + take(1, pool, 8, 0) + give(1, 1) + bytes([11]) + bytes([WELL] * 4)
+            yield begin + take(0, pool, 8) + take(1, pool, 16) + bytes([8, 0, WELL, WELL, 9, 2, 0, WELL, 10, 0, WELL, 7, 1, 0, 1, 1, WELL])
+            yield begin + take(0, pool, 8) + bytes([12, WELL, WELL, 13, WELL, WELL])
+            yield begin + bytes([14, 0, pool - 1, 0, 0, 1, 1, WELL, WELL, WELL, 15, 0, 1, 11, WELL, WELL])
+            yield begin + take(0, pool, 8, answers=bytes([WELL, LATE, 1])) + take(1, pool, 8) + bytes([WELL] * 4)
+            for manner in (DISTORTED, REFUSED, WRONG_FDS, BYTES):
+                yield begin + take(0, pool, 8, answers=bytes([WELL, manner, 1, 1, 1])) + take(1, pool, 8)
+                yield begin + take(0, pool, 8) + give(0, 1) + bytes([11, manner, 0, 1, 2, 3])
+            yield begin + take(0, pool, 8, 1) + take(1, pool, 8, 1) + give(0, 0) + give(1, 0) + 9 * take(2, pool, 1000, 1) + bytes(16)
+    yield bytes([2, WELL, WELL]) + take(0, host, 8) + take(1, device, 8)
+
+
 def write(directory, inputs, prefix=b""):
     directory.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(inputs):
@@ -205,6 +236,7 @@ def main():
     write(root / "configuration", configurations())
     write(root / "admin_json", lines())
     write(root / "operations", operations())
+    write(root / "client", clients())
 
 
 if __name__ == "__main__":
