@@ -564,8 +564,10 @@ void daemon_free(struct daemon *daemon) {
 int daemon_run(const struct daemon_options *options) {
     struct daemon *daemon;
     int r = daemon_new(options, &daemon);
-    if (r < 0)
+    if (r < 0) {
+        log_error("the daemon cannot start: %s", strerror(-r));
         return r;
+    }
     signal(SIGPIPE, SIG_IGN);
 
     r = daemon_open_sockets(daemon);
@@ -584,6 +586,8 @@ int daemon_run(const struct daemon_options *options) {
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         sd_notify(0, "STOPPING=1");
     }
+    if (r == -ENOMEM) /* what failed otherwise has said so */
+        log_error("the daemon cannot start: it has no memory");
     daemon_free(daemon);
     return r;
 }

@@ -120,6 +120,7 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     mode_t mask = umask(0777); /* nobody gets in before the mode is set */
     r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     umask(mask);
+    bool bound = r == 0;
     if (r == 0) {
         if (*group != '\0')
             r = give_to_configured_group(path, group);
@@ -133,8 +134,11 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     }
     if (r == 0)
         r = listen(fd, LISTEN_BACKLOG) < 0 ? -errno : 0;
-    if (r < 0)
+    if (r < 0) {
+        if (bound)
+            unlink(path);
         return fail_at(path, r);
+    }
     *listener =
         (struct listener){.fd = take_fd(&fd), .lock_fd = take_fd(&lock_fd), .spare_fd = -1, .owned = true};
     snprintf(listener->path, sizeof listener->path, "%s", path);

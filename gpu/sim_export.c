@@ -136,7 +136,11 @@ static int answer_send(int fd, const struct sim_answer *answer, int memfd) {
         message.msg_control = &control;
         message.msg_controllen = sizeof(control);
     }
-    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(*answer) ? 0 : -EIO;
+    ssize_t sent;
+    do
+        sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == sizeof(*answer) ? 0 : -EIO;
 }
 
 /* Reads one packet and answers it. Returns 0, or negative when the connection is to end. */

@@ -62,8 +62,9 @@ static int link_connect(const struct sim_handle *handle, struct sim_link **ret_l
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
         return GPU_ERROR_UNKNOWN;
     /* ECONNREFUSED: the exporter is dead. */
-    if (connect(fd, (struct sockaddr *)&address, length) < 0)
-        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    while (connect(fd, (struct sockaddr *)&address, length) < 0)
+        if (errno != EINTR)
+            return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     memcpy(link->nonce, handle->nonce, sizeof(link->nonce));
     link->physical = handle->physical;
     link->key = ++importer.last_key;
@@ -150,8 +151,11 @@ static int link_ask(struct sim_link *link, const struct sim_handle *handle, int 
     struct stat status;
     int seals;
 
-    if (send(link->fd, handle, sizeof(*handle), MSG_NOSIGNAL) != sizeof(*handle) ||
-        answer_receive(link->fd, &answer, &memfd) < 0)
+    ssize_t sent;
+    do
+        sent = send(link->fd, handle, sizeof(*handle), MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent != sizeof(*handle) || answer_receive(link->fd, &answer, &memfd) < 0)
         return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     if (answer.error != 0)
         return answer.error <= GPU_ERROR_UNKNOWN ? (int)answer.error : GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;

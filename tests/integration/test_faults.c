@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPUs that are lost while the daemon runs, and driver calls of it that do not come back. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -284,6 +286,155 @@ static void a_list_of_processes_that_does_not_come_keeps_the_dead_waiting_and_no
     daemon_stop(&daemon);
 }
 
+/* --- each call, and at random --- */
+
+/* More driver calls than the scene below has in the daemon, but for the questions that it repeats. */
+#define DAEMON_CALLS 24u
+
+static bool is_at_rest(struct test_daemon *daemon) {
+    return daemon_number(daemon, "sessions") == 0 && daemon_sum(daemon, "leases") == 0 &&
+           daemon_sum(daemon, "quarantined_bytes") == 0 && daemon_sum(daemon, "waiters") == 0;
+}
+
+/* Takes and gives back; a refusal is a driver's, and says so. Returns whether it was served. */
+static bool take_and_give(struct puppet *puppet, unsigned kind) {
+    int r = puppet_acquire(puppet, 0, kind, 4 * MIB, GPUPOOL_FOREVER, 0);
+    if (r != 0) {
+        PUPPET_MUST_BE(puppet, r, GPUPOOL_E_DRIVER);
+        PUPPET_SAID(puppet, "cudaErrorUnknown");
+        return false;
+    }
+    PUPPET_MUST(puppet, puppet_fill(puppet, 0, 7));
+    PUPPET_MUST(puppet, puppet_check(puppet, 0, 7));
+    PUPPET_MUST(puppet, puppet_release(puppet, 0));
+    return true;
+}
+
+static void any_failing_call_of_the_daemons_driver_is_named_and_leaves_nothing_behind(void **state) {
+    unsigned refused = 0, survived = 0, named = 0;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    for (unsigned n = 1; n <= DAEMON_CALLS; n++) {
+        char fault[64];
+        const char *const environment[] = {fault, NULL};
+        struct puppet worker, victim;
+        struct test_daemon daemon;
+        snprintf(fault, sizeof fault, "GPUPOOL_SIM_FAIL=any:%u:999", n);
+        daemon_start(&daemon,
+                     &(struct daemon_options){
+                         .config = CONFIG, .environment = environment, .sim_gpus = 1, .unready = true});
+        WAIT_UNTIL(test_has_ended(daemon.pid) || daemon_logged(&daemon, "serving "));
+        if (test_has_ended(daemon.pid)) {
+            int status = daemon_wait(&daemon);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_FAILURE);
+            assert_true(daemon_logged(&daemon, "cudaErrorUnknown"));
+            daemon_remove(&daemon);
+            refused++;
+            continue;
+        }
+        puppet_connect(&worker, &daemon);
+        assert_true(take_and_give(&worker, GPUPOOL_POOL_HOST));
+        if (daemon_logged(&daemon, "gets no pool") || device_says(&daemon, 0, "state", "failed")) {
+            assert_true(daemon_logged(&daemon, "cudaErrorUnknown"));
+            refused++;
+        } else {
+            (void)take_and_give(&worker, GPUPOOL_POOL_DEVICE);
+            WAIT_UNTIL(take_and_give(&worker, GPUPOOL_POOL_DEVICE)); /* it failed once */
+            assert_true(device_says(&daemon, 0, "state", "ready"));
+            puppet_connect(&victim, &daemon);
+            PUPPET_MUST(&victim, acquire_on(&victim, 0, 0, MIB));
+            puppet_kill(&victim);
+            WAIT_UNTIL(daemon_number(&daemon, "sessions") == 1);
+            cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}"));
+            WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "growing_bytes") == 0);
+            survived++;
+        }
+        puppet_quit(&worker);
+        WAIT_UNTIL(is_at_rest(&daemon));
+        WAIT_UNTIL(daemon_sum(&daemon, "reserved_bytes") == 0 ||
+                   (cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}")), false));
+        named += daemon_logged(&daemon, "cudaErrorUnknown");
+        daemon_stop(&daemon);
+    }
+    print_message("%u closed the pool or did not start, %u were survived, %u of them in the log\n", refused,
+                  survived, named);
+    assert_true(refused > 1 && survived > 4 && named > 4);
+}
+
+/* Daemon and clients at once, again and again, by several processes. */
+static void calls_that_fail_at_random_under_load_lose_nothing(void **state) {
+    enum {
+        WORKERS = 4,
+        ROUNDS = 60
+    };
+    static const char *const daemon_environment[] = {
+        "GPUPOOL_SIM_FAIL=memory_allocate:~5:2,memory_set:~7:1,stream_synchronize:~7:719,ipc_export:~7:999,"
+        "processes:~3:999",
+        "GPUPOOL_SIM_SEED=20", NULL};
+    struct puppet workers[WORKERS];
+    struct test_daemon daemon;
+    uint64_t random = 5;
+    unsigned served = 0, failed = 0;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start_daemon(&daemon, daemon_environment, 1);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        char seed[64];
+        const char *const environment[] = {"GPUPOOL_SIM_FAIL=ipc_open:~6:205,host_register:~6:2,memory_copy:~"
+                                           "9:999,stream_synchronize:~9:719",
+                                           seed, NULL};
+        snprintf(seed, sizeof seed, "GPUPOOL_SIM_SEED=%u", 30 + i);
+        puppet_connect_as(&workers[i], &daemon, environment, 0);
+    }
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (unsigned i = 0; i < WORKERS; i++)
+            puppet_send_acquire(&workers[i], 0,
+                                test_random(&random) % 2 == 0 ? GPUPOOL_POOL_DEVICE : GPUPOOL_POOL_HOST,
+                                1 + test_random(&random) % (6 * MIB), 2 * NS_PER_S);
+        for (unsigned i = 0; i < WORKERS; i++) {
+            int r = puppet_receive(&workers[i]);
+            if (r != 0) {
+                assert_true(r == GPUPOOL_E_DRIVER || r == GPUPOOL_E_EXHAUSTED);
+                assert_true(workers[i].answer.text[0] != '\0');
+                failed++;
+                continue;
+            }
+            served++;
+            do
+                r = puppet_fill(&workers[i], 0, 1 + round);
+            while (r == GPUPOOL_E_DRIVER);
+            assert_int_equal(r, 0);
+            do
+                r = puppet_check(&workers[i], 0, 1 + round);
+            while (r == GPUPOOL_E_DRIVER);
+            assert_int_equal(r, 0);
+        }
+        if (round % 20 == 19) { /* one dies with what it has */
+            puppet_kill(&workers[round / 20 % WORKERS]);
+            puppet_connect(&workers[round / 20 % WORKERS], &daemon);
+        }
+        for (unsigned i = 0; i < WORKERS; i++) {
+            int r = workers[i].answer.buffer.data != NULL ? GPUPOOL_E_DRIVER : 0;
+            while (r == GPUPOOL_E_DRIVER)
+                r = puppet_release(&workers[i], 0);
+        }
+        if (round % 10 == 9)
+            cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}"));
+    }
+    for (unsigned i = 0; i < WORKERS; i++)
+        puppet_quit(&workers[i]);
+    print_message("%u served, %u failed\n", served, failed);
+    assert_true(served > 20 && failed > 5);
+    WAIT_UNTIL(is_at_rest(&daemon));
+    assert_int_equal(daemon_sum(&daemon, "leased_bytes") + daemon_sum(&daemon, "fenced_bytes"), 0);
+    assert_false(device_says(&daemon, 0, "state", "lost"));
+    daemon_stop(&daemon);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lost_device_closes_its_pool_and_no_other),
@@ -293,6 +444,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_stats_name_the_call_that_hangs),
         cmocka_unit_test(a_call_that_never_returns_is_in_the_refusal_and_holds_nobody_up_at_the_end),
         cmocka_unit_test(a_list_of_processes_that_does_not_come_keeps_the_dead_waiting_and_nobody_else),
+        cmocka_unit_test(any_failing_call_of_the_daemons_driver_is_named_and_leaves_nothing_behind),
+        cmocka_unit_test(calls_that_fail_at_random_under_load_lose_nothing),
     };
     int status = puppet_main(argc, argv, NULL);
     return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, NULL, NULL));
