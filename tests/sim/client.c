@@ -80,6 +80,10 @@ void step_acquire(struct world *world) {
     const struct proto_acquire acquire = {
         .pool = p + 1, .size_bytes = world->requests[r].size, .timeout_ns = timeout_ns};
     int error = core_acquire(world->sessions[s].session, world->requests[r].id, &acquire, world->now_ns);
+    if (out_of_memory(error)) {
+        world->requests[r].used = false;
+        return;
+    }
     must(error == 0, "a request is not taken");
     model_see(world);
     must(timeout_ns != 0 || world->requests[r].answered, "a request that does not wait is left waiting");
@@ -95,6 +99,8 @@ void step_release(struct world *world) {
     bool fenced = one_in(world, 2), waits = fenced && add_fence(world, s, &release);
 
     int r = core_release(session, &release, world->now_ns);
+    if (out_of_memory(r))
+        return;
     if (fenced && world->sessions[s].page == NULL) {
         must(r == PROTO_E_INVALID, "a session without a page has fences");
         return;
@@ -183,6 +189,8 @@ static void release_part_later(struct world *world, unsigned l, const struct pro
     if (!all && is_full(world, s) && !one_way)
         expected = PROTO_E_LIMIT;
     int r = (one_way ? core_release_one_way : core_release)(world->sessions[s].session, part, world->now_ns);
+    if (out_of_memory(r))
+        return;
     must(r == expected, "the release of a part gets another answer than is right");
     if (expected != 0)
         return;
@@ -206,6 +214,8 @@ void step_release_part(struct world *world) {
         return;
     }
     int r = core_release(world->sessions[s].session, &part, world->now_ns);
+    if (out_of_memory(r))
+        return;
     must(r == expected, "the release of a part gets another answer than is right");
     if (expected != 0)
         return;
@@ -225,6 +235,8 @@ void step_split(struct world *world) {
     if (is_full(world, s))
         expected = PROTO_E_LIMIT;
     int r = core_split(world->sessions[s].session, &part, &lease);
+    if (out_of_memory(r))
+        return;
     must(r == expected, "a split gets another answer than is right");
     must((r == 0) == (lease != NULL), "a split that was refused gives a lease");
     if (r != 0)
@@ -335,8 +347,15 @@ void step_share(struct world *world) {
     const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
     const struct proto_token fresh = token_make(++world->next_token);
     struct proto_token token;
-    int r = core_share(world->sessions[world->leases[l].session].session, &name, 0, &fresh, &token);
-    must(r == 0, "a lease cannot be shared");
+    uint64_t size = one_in(world, 2) ? 0 : random_below(world, block->capacity + 2 * world->grain);
+    int r = core_share(world->sessions[world->leases[l].session].session, &name, size, &fresh, &token);
+    if (out_of_memory(r))
+        return;
+    must(r == (size > block->capacity ? PROTO_E_INVALID : 0), "a share gets another answer than is right");
+    if (r != 0)
+        return;
+    if (size > 0)
+        block->size = size;
     if (!block->shared)
         block->token = world->next_token;
     block->shared = true;
@@ -378,6 +397,8 @@ void step_attach(struct world *world) {
     else if (is_full(world, s))
         expected = PROTO_E_LIMIT;
     int r = core_attach(world->sessions[s].session, &token, &lease);
+    if (out_of_memory(r))
+        return;
     must(r != 0 || expected != PROTO_E_NO_TOKEN, "a session attaches to what it may not know");
     must(r == expected, "an attachment gets another answer than is right");
     must((r == 0) == (lease != NULL), "an attachment that was refused gives a lease");

@@ -16,8 +16,7 @@ static unsigned pick_process(struct world *world, bool alive) {
 }
 
 static void give_page(struct world *world, struct model_session *session) {
-    session->page = calloc(1, sizeof *session->page);
-    must(session->page != NULL, "out of memory");
+    session->page = memory_make(1, sizeof *session->page);
     for (unsigned word = 0; word < SIM_WORDS; word++) { /* words go round */
         session->written[word] = one_in(world, 2) ? 0 : UINT64_MAX - random_below(world, 4);
         atomic_store_explicit(&session->page->fences[word], session->written[word], memory_order_relaxed);
@@ -68,6 +67,8 @@ void step_open(struct world *world) {
     int r = core_session_open(world->core, &peer, world->now_ns, &opened);
     bool fits = there < world->core->sessions_limit &&
                 of_tenant < model_limit(world, process->tenant, QUOTA_SESSIONS, group);
+    if (out_of_memory(r))
+        return;
     must(r == (fits ? 0 : PROTO_E_LIMIT), "sessions are counted otherwise");
     if (r != 0) {
         struct proto_failure failure = {0};

@@ -65,7 +65,7 @@ static void draw_weights(struct world *world) {
             break;
         }
         if (i == STEP_FORCE || i == STEP_LOSE_DEVICE)
-            world->weights[i] = one_in(world, 16) ? 1 : 0;
+            world->weights[i] = one_in(world, 8) ? 1 : 0;
         if (i == STEP_POLICY)
             world->weights[i] = one_in(world, 2) ? 1 : 0;
         world->weight_sum += world->weights[i];
@@ -112,6 +112,7 @@ static void world_make(struct world *world) {
     world->kernel.list = (enum kernel_list)random_below(world, 3);
     world->kernel.proc = (enum kernel_proc)random_below(world, 3);
     world->kernel.foreign_one_in = one_in(world, 4) ? 2 : 0;
+    world->memory_fails = one_in(world, 8) ? 1 + (unsigned)random_below(world, 20) : 0;
     draw_weights(world);
     for (unsigned p = 0; p < world->n_pools; p++)
         add_pool(world, p);
@@ -123,6 +124,9 @@ static void step_any(struct world *world) {
     while (choice >= world->weights[i])
         choice -= world->weights[i++];
     world->step_name = steps[i].name;
+    memory_fail_nth(world->memory_fails > 0 && one_in(world, world->memory_fails)
+                        ? 1 + (unsigned)random_below(world, 4)
+                        : 0);
     steps[i].run(world);
 }
 
@@ -136,6 +140,7 @@ static bool is_empty(const struct world *world) {
 /* Everybody ends, the shell does what it has at hand, and time goes on until nothing is left to come. */
 static void world_end(struct world *world) {
     world->step_name = "the end";
+    memory_fail_nth(0);
     for (unsigned p = 0; p < SIM_PROCESSES; p++)
         if (world->kernel.processes[p].alive)
             kernel_kill(&world->kernel, p, world->now_ns, &world->random_state);
@@ -180,9 +185,7 @@ static void world_end(struct world *world) {
 }
 
 void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct tally *tally, uint64_t *step) {
-    struct world *world = calloc(1, sizeof *world);
-    if (world == NULL)
-        abort();
+    struct world *world = memory_make(1, sizeof *world);
     world->seed = seed;
     world->random_state = random_seed(seed);
     world->tally = tally;
@@ -200,6 +203,7 @@ void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct ta
         check_all(world);
         if (world->step % validate_every == 0)
             must(core_is_valid(world->core), "the core is not valid");
+        tally->out_of_memory += memory_failed();
         tally->steps++;
     }
     world_end(world);

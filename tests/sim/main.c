@@ -87,6 +87,7 @@ static const struct {
     {"policies set", offsetof(struct tally, policies)},
     {"refusals for a quota", offsetof(struct tally, quota_refusals)},
     {"deadlines while over a quota", offsetof(struct tally, held)},
+    {"allocations that failed", offsetof(struct tally, out_of_memory)},
     {"sessions asked for idle memory", offsetof(struct tally, reclaims)},
     {"farewells", offsetof(struct tally, byes)},
     {"broken connections", offsetof(struct tally, breaks)},

@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "daemon/pool/tenant.h"
 #include "tests/sim/world.h"
 
 /* --- looking things up --- */
@@ -339,6 +340,9 @@ static void model_refused(struct world *world, const struct model_request *reque
         world->tally->deadlines++;
         world->tally->held += answered->quota_item >= 0;
         break;
+    case PROTO_E_NO_MEMORY:
+        must(memory_failed(), "a request is refused for lack of memory that there was");
+        break;
     case PROTO_E_TOO_LARGE:
         must(request->size > pool->limit_bytes, "a request is called too large that is not");
         break;
@@ -401,7 +405,17 @@ static void model_see_growths(struct world *world) {
     }
 }
 
+/* A tenant that got a segment and then no memory for its lease keeps the segment. */
+static void model_see_adoptions(struct world *world) {
+    for (unsigned g = 0; g < SIM_SEGMENTS && memory_failed(); g++) {
+        struct model_segment *where = &world->segments[g];
+        if (where->segment != NULL && where->tenant == 0 && where->segment->owner != NULL)
+            where->tenant = where->segment->owner->tenant->uid - SIM_UID + 1;
+    }
+}
+
 void model_see(struct world *world) {
+    model_see_adoptions(world);
     model_see_growths(world);
     model_see_arrivals(world);
     list_for_each(position, &world->core->answered) {

@@ -123,6 +123,7 @@ static void restrict_pool(struct world *world, struct policy *policy, unsigned p
 void step_policy(struct world *world) {
     struct policy *policy = NULL;
 
+    memory_fail_nth(0);
     shell_drain(world); /* what was decided under the old policy is seen as such */
     world->policy = (struct model_policy){0};
     if (!one_in(world, 4)) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/pool/tenant.h"
+#include "daemon/pool/use.h"
 #include "tests/sim/world.h"
 
 /* --- decisions --- */
@@ -122,12 +123,20 @@ static void finish_growth(struct world *world, unsigned p) {
     must(g < SIM_SEGMENTS, "the model has no room for a segment");
     struct model_segment *where = &world->segments[g];
     uint64_t grains = size / world->grain;
-    *where = (struct model_segment){
-        .size = size, .pool = p, .owners = calloc(grains, sizeof *where->owners), .hot = calloc(grains, 1)};
-    must(where->owners != NULL && where->hot != NULL, "out of memory");
+    *where = (struct model_segment){.size = size,
+                                    .pool = p,
+                                    .owners = memory_make(grains, sizeof *where->owners),
+                                    .hot = memory_make(grains, 1)};
     uint64_t before = world->core->next_segment_id;
     /* The core may lend of the segment before this returns: but the model looks later. */
     int r = core_segment_made(world->pools[p].pool, size, where, world->now_ns);
+    if (out_of_memory(r)) {
+        free(where->owners);
+        free(where->hot);
+        *where = (struct model_segment){0};
+        world->pools[p].asked_while_no_driver = true;
+        return;
+    }
     must(r == 0, "a segment was made and the core refuses it");
     for (size_t slot = 0; slot < world->core->segment_slots; slot++)
         if (world->core->segments[slot] != NULL && world->core->segments[slot]->id == before + 1)
@@ -168,10 +177,31 @@ void step_shell(struct world *world) {
     }
 }
 
+/* A client counts in its page what it likes. */
+static void count_something(struct world *world) {
+    unsigned s = pick_session(world, false);
+    if (s == SIM_SESSIONS || world->sessions[s].page == NULL)
+        return;
+    struct proto_counters *line = &world->sessions[s].page->counters[random_below(world, 2)];
+    line->pool = (uint32_t)random_below(world, SIM_POOLS + 2);
+    line->taken_bytes = one_in(world, 4) ? random64(world) : random_below(world, 8 * MIB);
+    line->given_bytes = one_in(world, 4) ? random64(world) : random_below(world, 8 * MIB);
+    line->hits = random64(world);
+}
+
+/* Somebody asks for the stats. */
 void step_look(struct world *world) {
-    struct pool *pool = world->pools[random_below(world, world->n_pools)].pool;
+    struct pool *stalled = world->pools[random_below(world, world->n_pools)].pool;
+    struct use uses[SIM_POOLS];
+
     core_look(world->core);
-    core_pool_stalled(pool, one_in(world, 2) ? "cudaMalloc" : NULL, world->now_ns);
+    core_pool_stalled(stalled, one_in(world, 2) ? "cudaMalloc" : NULL, world->now_ns);
+    count_something(world);
+    use_of_pools(world->core, uses);
+    for (unsigned p = 0; p < world->n_pools; p++)
+        must(uses[p].in_use_bytes + uses[p].cached_bytes == world->pools[p].pool->leased_bytes &&
+                 uses[p].cached_bytes <= world->pools[p].pool->leased_bytes,
+             "what is in use and what is cached are not what is leased");
 }
 
 void step_lose_device(struct world *world) {

@@ -7,6 +7,7 @@
  *   client.c   what living clients ask for: take, release, split, merge, share, attach, misuse
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
+ *   memory.c   allocations of the core that fail
  *   shell.c    what the daemon's shell does: answers, growth, retirement, time
  *   reaper.c   …and how it finds out when the dead are safe, by the daemon's own rule
  *   policy.c   quotas and access, as an operator changes them
@@ -22,12 +23,14 @@
  * Memory is counted in grains, of a size that differs from world to world; all offsets and capacities are
  * multiples of it.
  */
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/pool/core.h"
 #include "daemon/pool/death.h"
 #include "tests/sim/kernel.h"
+#include "tests/sim/memory.h"
 #include "tests/sim/random.h"
 
 #define SIM_POOLS     3u
@@ -167,7 +170,7 @@ struct look {
 struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         fences, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks, kills, forks,
-        reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost;
+        reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost, out_of_memory;
 };
 
 struct world {
@@ -179,6 +182,7 @@ struct world {
     uint64_t now_ns;
     uint64_t grain, limit_max;
     unsigned n_pools, n_tenants, n_sessions, weights[STEPS], weight_sum;
+    unsigned memory_fails;               /* one in so many steps; 0: never */
     unsigned validate_every, drain_late; /* one in so many steps; 0: never */
 
     uint64_t next_request, next_token, last_generation, next_order;
@@ -209,6 +213,11 @@ _Noreturn void world_fail(const struct world *world, const char *what, const cha
         if (!(condition))                                                                                    \
             world_fail(world, (what), #condition, __FILE__, __LINE__);                                       \
     } while (0)
+
+/* A call may fail because an allocation of the core failed, and then nothing has changed. */
+static inline bool out_of_memory(int r) {
+    return r == -ENOMEM && memory_failed();
+}
 
 static inline uint64_t random64(struct world *world) {
     return random_next(&world->random_state);
