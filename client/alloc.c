@@ -119,7 +119,7 @@ static int find_pointer(const void *memory, struct piece **ret_piece) {
 
 int gpupool_free(void *memory, void *stream) {
     struct gpupool_buffer buffer;
-    struct piece *piece;
+    struct piece *piece = NULL;
 
     if (memory == NULL)
         return 0;
@@ -132,7 +132,7 @@ int gpupool_free(void *memory, void *stream) {
 
 int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
                    struct gpupool_buffer *ret_buffer) {
-    struct piece *piece;
+    struct piece *piece = NULL;
 
     if (ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_lookup: ret_buffer is NULL");

@@ -257,7 +257,7 @@ static int settle(struct gpupool_client *client, const struct gpupool_buffer *bu
 }
 
 static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
-    struct piece *piece;
+    struct piece *piece = NULL;
     struct fence fence;
     int r = settle(client, buffer, stream, &piece, &fence);
 
@@ -270,7 +270,7 @@ static int release(struct gpupool_client *client, const struct gpupool_buffer *b
 /* Gives the part of a buffer from kept_bytes on back. */
 static int release_tail(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                         uint64_t kept_bytes) {
-    struct piece *piece;
+    struct piece *piece = NULL;
     struct fence fence;
     int r = settle(client, buffer, stream, &piece, &fence);
 
@@ -360,7 +360,7 @@ static int split_off(struct gpupool_client *client, struct piece *piece) {
 
 int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_token *ret_token) {
-    struct piece *piece;
+    struct piece *piece = NULL;
     int r = client_enter(client);
     if (r < 0)
         return r;
@@ -418,7 +418,7 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
 
 int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_buffer_info *ret_info) {
-    struct piece *piece;
+    struct piece *piece = NULL;
     int r = client_enter(client);
     if (r < 0)
         return r;

@@ -35,6 +35,7 @@ void deferred_push_locked(struct lane *lane, struct piece *piece, struct fence f
     assert(piece->lane == lane && piece->generation % 2 == 0 && fence.word != 0);
     if (queue == NULL) {
         queue = list_first(&lane->deferred_spare, struct deferred_queue, link);
+        assert(queue != NULL); /* the caller has seen to that */
         list_remove(&queue->link);
         *queue = (struct deferred_queue){.word = fence.word, .newest = fence.value};
         list_append(&lane->deferred, &queue->link);

@@ -119,7 +119,7 @@ static int compare_streams(FILE *original, FILE *copy, const char *path, uint64_
         size_t common = n_left < n_right ? n_left : n_right;
         for (size_t i = 0; i < common; i++)
             if (left[i] != right[i])
-                return fail("%s: its copy differs at byte %llu", path, (unsigned long long)(offset + i));
+                return fail("%s: its copy differs at byte %llu", path, (unsigned long long)offset + i);
         offset += common;
         if (n_left != n_right)
             return fail("%s: its copy is %s, from byte %llu on", path,

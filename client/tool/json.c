@@ -17,7 +17,7 @@
 struct reader {
     int r;
     char *reason;
-    char where[64]; /* "pools[3]" */
+    char where[96]; /* "pools[3]" */
 };
 
 static void cjson_deletep(cJSON **json) {
@@ -288,7 +288,7 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
 }
 
 static void read_quota(struct reader *reader, const cJSON *object, struct reply_quota *quota) {
-    char where[sizeof reader->where], name[sizeof reader->where + 8];
+    char where[sizeof reader->where], name[64];
     const cJSON *element = NULL;
 
     quota->uid = read_count(reader, object, "uid");
@@ -303,7 +303,7 @@ static void read_quota(struct reader *reader, const cJSON *object, struct reply_
     quota->reply_bytes_limit = read_integer(reader, object, "reply_bytes_limit", true);
     quota->pools = read_array(reader, object, "pools", sizeof *quota->pools, &quota->n_pools, &element);
     memcpy(where, reader->where, sizeof where);
-    snprintf(name, sizeof name, "%s.pools", where);
+    snprintf(name, sizeof name, "%.48s.pools", where);
     for (size_t i = 0; i < quota->n_pools && read_enter(reader, element, name, i);
          i++, element = element->next) {
         quota->pools[i].id = read_count(reader, element, "id");

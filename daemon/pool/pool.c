@@ -390,7 +390,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     if (request->state != REQUEST_WAITING)
         return;
     struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
-    uint64_t reclaim_ns = request->held_by != NULL ? heap->reclaim_ns : pool->reclaim_ns;
+    uint64_t reclaim_ns = request->held_by != NULL && heap != NULL ? heap->reclaim_ns : pool->reclaim_ns;
     if (pool->fence_ns <= now_ns)
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */

@@ -73,9 +73,9 @@ static void check_that_captures_go_on(uint32_t device_pool, uint32_t host_pool, 
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client;
     struct gpupool_buffer on_device, on_host, own;
-    cudaStream_t captured, other;
+    cudaStream_t captured = NULL, other = NULL;
     cudaGraph_t graph = NULL;
-    void *memory;
+    void *memory = NULL;
 
     options.flags = flags;
     need(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking) == cudaSuccess &&
@@ -123,8 +123,8 @@ int main(int argc, char **argv) {
     const char *json_path = argc == 3 && strcmp(argv[1], "--json") == 0 ? argv[2] : NULL;
     struct gpupool_client *client;
     struct gpupool_buffer host, pinned;
-    uint32_t host_pool, device_pool;
-    void *runtime_host, *on_device;
+    uint32_t host_pool = 0, device_pool = 0;
+    void *runtime_host = NULL, *on_device;
     cudaStream_t stream;
 
     need(gpupool_open(NULL, &client) == 0, "open");

@@ -378,7 +378,7 @@ static void measure(uint64_t size_bytes, enum kind kind) {
     } else {
         result(size_bytes, pages, "made by 8 threads", "ms", milliseconds(made_ns));
         if (kind != HUGETLB)
-            result(size_bytes, pages, "of it in 2 MiB pages", "MiB", (double)(huge_mapped(&made) / MIB));
+            result(size_bytes, pages, "of it in 2 MiB pages", "MiB", (double)huge_mapped(&made) / (double)MIB);
         for (; rounds < ROUNDS && (rounds == 0 || clock_now_ns() - started_ns < BUDGET_NS); rounds++)
             for (unsigned i = 0; i < WAYS; i++) {
                 if (kind == HUGETLB && ways[i].unaligned)

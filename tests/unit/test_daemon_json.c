@@ -275,12 +275,10 @@ static void bad_lines_are_answered_with_an_error(void **state) {
         "{\"command\":\"trim\",\"pool\":4294967297}",
         "{\"command\":\"trim\",\"pool\":9007199254740993}",
         "{\"command\":\"trim\",\"pool\":18446744073709551617}",
-        "{\"command\":\"trim\",\"pool\":"
-        "99999999999999999999999999999999999999999999999999999999999999999999}",
+        "{\"command\":\"trim\",\"pool\":99999999999999999999999999999999999999999999999999999999999}",
         "{\"command\":\"trim\",\"pool\":1 1}",
         /* bytes */
-        "{\"command\":\"st\xff"
-        "ats\"}",
+        "{\"command\":\"stats\xff\"}",
         "{\"command\":\"\xc0\xaf\"}",
         "{\"command\":\"\xed\xa0\x80\"}",
         "{\"command\":\"\xf4\x90\x80\x80\"}",
