@@ -15,8 +15,9 @@
 #include "proto/page.h"
 #include "proto/proto.h"
 
-#define REQUESTS_MAX 16u /* without an answer: a client with one thread has one, and those that it gave up   \
-                          */
+#define REQUESTS_MAX                                                                                         \
+    16u /* without an answer: a client with one thread has one, and those that it gave up                    \
+         */
 #define LEASES_MAX 64u
 #define FDS_MAX    20u
 

@@ -117,6 +117,10 @@ static void note(struct client *client, const uint8_t *packet, size_t size) {
         give_up(client, message->merge.lease, message->merge.generation);
         give_up(client, message->merge.other_lease, message->merge.other_generation);
         return;
+    case PROTO_OPENED:
+        if (message->opened.segment == client->unopened)
+            client->unopened = 0;
+        return;
     case PROTO_BYE:
         client->said_bye = true;
         ledger_leave_connection(&scene.ledger, client->number);
@@ -194,7 +198,6 @@ static void hear_lease(struct client *client, const struct proto_lease *lease, u
 
     remember(client, lease);
     if (lease->description.kind == PROTO_SEGMENT_MEMFD) {
-        MUST(client->unopened == 0); /* one at a time */
         client->unopened = lease->description.id;
     } else if (lease->description.kind == PROTO_SEGMENT_LEGACY_IPC) {
         const void *memory; /* what the stage's driver makes a handle of */
@@ -230,6 +233,7 @@ static void hear_page(struct client *client, int fd) {
 static void hear(struct client *client, int fd) {
     const struct proto_message *reply = &scene.reply;
 
+    MUST(client->unopened == 0); /* nothing comes between a segment's descriptor and its OPENED */
     unsigned operation = find_request(client, reply->header.request);
     if (reply->header.operation == PROTO_LEASE)
         hear_lease(client, &reply->lease, operation);
@@ -437,8 +441,6 @@ static void send_request(struct input *input) {
     case PROTO_OPENED:
         message->header.request = 0;
         message->opened.segment = input_below(input, 8) == 7 ? input_edgy(input) : client->unopened;
-        if (message->opened.segment == client->unopened)
-            client->unopened = 0;
         break;
     default:
         break;
@@ -598,7 +600,6 @@ static void behave(struct input *input) {
             return;
         struct proto_message opened = {.header = {.operation = PROTO_OPENED}, .opened = {client->unopened}};
         uint8_t packet[64];
-        client->unopened = 0;
         send_packet(client, packet, proto_encode(&opened, packet), 0);
     }
 }

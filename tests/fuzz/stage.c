@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -154,6 +155,7 @@ struct stage *stage_new(const char *const *settings) {
     struct stage *stage = &the_stage;
 
     MUST(!playing);
+    signal(SIGPIPE, SIG_IGN); /* as daemon_run() has it */
     *stage = (struct stage){.now_ns = START_NS, .next_pid = FIRST_PID, .next_address = UINT64_C(1) << 40};
     memset(timers, 0, sizeof timers);
     stage_world_reset(stage);
