@@ -177,8 +177,11 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
         return reply == PROTO_LEASE;
     case PROTO_RELEASE:
     case PROTO_MERGE:
+    case PROTO_CLOSED:
     case PROTO_BYE:
         return reply == PROTO_OK;
+    case PROTO_IDLE:
+        return reply == PROTO_SEGMENTS;
     case PROTO_SHARE:
         return reply == PROTO_TOKEN;
     case PROTO_QUERY:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/lease.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -40,13 +41,14 @@ int lease_take(struct gpupool_client *client, struct request *request, uint64_t 
     return 0;
 }
 
-int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
-                  struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
+                   uint32_t flags, struct proto_lease *ret_lease, struct pool *ret_pool,
+                   struct segment **ret_segment) {
     struct request *request = connection_request(&client->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.acquire =
-        (struct proto_acquire){.pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
+    request->message.acquire = (struct proto_acquire){
+        .pool = pool_id, .flags = flags, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
     int r =
         lease_take(client, request, client_deadline_ns(client, timeout_ns), ret_lease, ret_pool, ret_segment);
     if (r < 0)
@@ -54,6 +56,44 @@ int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size
     if (ret_lease->pool != pool_id || ret_lease->size_bytes != size_bytes)
         return connection_refuse(&client->connection, "a lease of another pool or size than asked for");
     return 0;
+}
+
+int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
+                  struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    return acquire(client, pool_id, size_bytes, timeout_ns, 0, ret_lease, ret_pool, ret_segment);
+}
+
+int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                         struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    return acquire(client, pool_id, size_bytes, GPUPOOL_NOW, PROTO_ACQUIRE_WITHIN, ret_lease, ret_pool,
+                   ret_segment);
+}
+
+/* Closes a segment and tells the daemon. What the driver would not close stays the session's until its end.
+ */
+static int close_segment(struct gpupool_client *client, uint32_t pool_id, uint64_t segment) {
+    int r = segments_remove(&client->segments, segment, pool_id);
+    if (r == -EBADMSG)
+        return connection_refuse(&client->connection, "it has a segment closed that is not there");
+    if (r < 0)
+        return 0;
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->connection, PROTO_CLOSED);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.closed.segment = segment;
+    return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+}
+
+int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes) {
+    _cleanup_(request_recyclep) struct request *request = connection_request(&client->connection, PROTO_IDLE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.idle = (struct proto_idle){.pool = pool_id, .size_bytes = size_bytes};
+    int r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    for (uint32_t i = 0; r == 0 && i < request->message.segments.count; i++)
+        r = close_segment(client, pool_id, request->message.segments.ids[i]);
+    return r;
 }
 
 int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,

@@ -20,6 +20,14 @@ struct gpupool_client;
 int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
+/* The same from what the pool has: EXHAUSTED at once rather than that it grows, or asks others, for it. */
+int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                         struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
+
+/* Asks the daemon which segments of a pool this process can close before the pool grows for a request of that
+ * size, and closes them: some 100 us each, the driver's part. 0 also when there are none. */
+int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes);
+
 /* Sends a request that is answered by a LEASE (it is taken), and opens the segment. The lease is copied out,
  * because the request goes back at once. */
 int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,

@@ -58,7 +58,7 @@ static bool segment_close(struct segment *segment, uint64_t piece_bytes) {
 }
 
 bool segments_close(struct segments *segments) {
-    bool clean = true;
+    bool clean = !segments->unclean;
 
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
         list_for_each(
@@ -89,6 +89,26 @@ static struct segment *find(struct segments *segments, uint64_t id) {
             return segment;
     }
     return NULL;
+}
+
+int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
+    pthread_mutex_lock(&segments->lock);
+    struct segment *segment = find(segments, id);
+    if (segment == NULL || segment->pool != pool || segment->state == SEGMENT_OPENING) {
+        pthread_mutex_unlock(&segments->lock);
+        return -EBADMSG;
+    }
+    list_remove(&segment->link);
+    pthread_mutex_unlock(&segments->lock);
+
+    bool clean = segment_close(segment, segments->register_piece_bytes);
+    free(segment);
+    if (clean)
+        return 0;
+    pthread_mutex_lock(&segments->lock);
+    segments->unclean = true;
+    pthread_mutex_unlock(&segments->lock);
+    return -EIO;
 }
 
 static bool segment_covers(const struct segment *segment, uint64_t offset_bytes, uint64_t capacity_bytes) {

@@ -3,7 +3,7 @@
 #define CLIENT_SEGMENT_H
 /*
  * The segments that this client has been told of. A client owns one table; a segment stays in it, at the same
- * place, until the client closes.
+ * place, until the client closes, or until the daemon has it closed because nobody has a lease in it.
  *
  * The daemon describes a segment once in a session, with the first lease in it. Whoever reads that lease from
  * the socket enters the description (segments_enter), in order of arrival, so that a later lease without a
@@ -63,6 +63,7 @@ struct segments {
     pthread_cond_t opened; /* a segment has left OPENING */
     struct list buckets[SEGMENT_BUCKETS];
     uint64_t register_piece_bytes;
+    bool unclean; /* the driver would not close one that was removed */
 };
 
 void segments_init(struct segments *segments);
@@ -70,6 +71,10 @@ void segments_init(struct segments *segments);
 /* Closes what is open: unregisters and unmaps, closes handles. Nobody may use the memory any more. Returns
  * true when the driver did all of it, so that the daemon may be told that this process maps nothing. */
 bool segments_close(struct segments *segments);
+
+/* Closes one segment and forgets it: the daemon said that nothing in it is leased. 0; -EBADMSG: there is no such
+ * segment of the pool, or it is being opened; -EIO: the driver would not close it. */
+int segments_remove(struct segments *segments, uint64_t id, uint32_t pool);
 
 /* Closes what is still open and frees the bookkeeping. */
 void segments_deinit(struct segments *segments);

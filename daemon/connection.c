@@ -397,6 +397,23 @@ static int handle_query(struct connection *connection, const struct proto_messag
     return connection_send(connection, &reply, -1);
 }
 
+static int handle_idle(struct connection *connection, const struct proto_message *message) {
+    struct proto_message reply;
+    reply_begin(&reply, PROTO_SEGMENTS, message->header.request);
+    int r = core_idle(connection->session, &message->idle, &reply.segments);
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send(connection, &reply, -1);
+}
+
+static int handle_closed(struct connection *connection, const struct proto_message *message,
+                         uint64_t now_ns) {
+    int r = core_closed(connection->session, &message->closed, now_ns);
+    if (r != 0)
+        return connection_refuse(connection, message->header.request, r);
+    return connection_send_ok(connection, message->header.request);
+}
+
 static int handle_ask_page(struct connection *connection, const struct proto_message *message) {
     struct proto_message reply;
 
@@ -448,6 +465,10 @@ static int connection_handle(struct connection *connection, const struct proto_m
         return handle_query(connection, message);
     case PROTO_ASK_PAGE:
         return handle_ask_page(connection, message);
+    case PROTO_IDLE:
+        return handle_idle(connection, message);
+    case PROTO_CLOSED:
+        return handle_closed(connection, message, now_ns);
     case PROTO_OPENED:
         if (connection->awaited_segment == 0 || message->opened.segment != connection->awaited_segment)
             return -EPROTO;

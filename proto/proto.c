@@ -72,7 +72,7 @@ OFFSET_OF(proto_pools, pools, 8);
 
 SIZE_OF(proto_acquire, 24);
 OFFSET_OF(proto_acquire, pool, 0);
-OFFSET_OF(proto_acquire, reserved, 4);
+OFFSET_OF(proto_acquire, flags, 4);
 OFFSET_OF(proto_acquire, size_bytes, 8);
 OFFSET_OF(proto_acquire, timeout_ns, 16);
 
@@ -101,6 +101,17 @@ OFFSET_OF(proto_share, size_bytes, 16);
 
 SIZE_OF(proto_token, PROTO_TOKEN_BYTES);
 SIZE_OF(proto_opened, 8);
+SIZE_OF(proto_closed, 8);
+
+SIZE_OF(proto_idle, 16);
+OFFSET_OF(proto_idle, pool, 0);
+OFFSET_OF(proto_idle, reserved, 4);
+OFFSET_OF(proto_idle, size_bytes, 8);
+
+SIZE_OF(proto_segments, 8 + 8 * PROTO_CLOSE_MAX);
+OFFSET_OF(proto_segments, count, 0);
+OFFSET_OF(proto_segments, reserved, 4);
+OFFSET_OF(proto_segments, ids, 8);
 
 SIZE_OF(proto_segment, 88);
 OFFSET_OF(proto_segment, id, 0);
@@ -278,8 +289,10 @@ static const char *check_pools(const struct proto_message *message) {
 
 static const char *check_acquire(const struct proto_message *message) {
     const struct proto_acquire *acquire = &message->acquire;
-    if (acquire->reserved != 0)
-        return "ACQUIRE: reserved field not zero";
+    if ((acquire->flags & ~PROTO_ACQUIRE_FLAGS) != 0)
+        return "ACQUIRE: unknown flags";
+    if ((acquire->flags & PROTO_ACQUIRE_WITHIN) != 0 && acquire->timeout_ns != 0)
+        return "ACQUIRE: waits, and wants nothing to grow";
     if (acquire->size_bytes == 0 || acquire->size_bytes > PROTO_SIZE_MAX)
         return "ACQUIRE: size out of range";
     return NULL;
@@ -318,6 +331,31 @@ static const char *check_share(const struct proto_message *message) {
 
 static const char *check_opened(const struct proto_message *message) {
     return message->opened.segment == 0 ? "OPENED: segment id 0" : NULL;
+}
+
+static const char *check_closed(const struct proto_message *message) {
+    return message->closed.segment == 0 ? "CLOSED: segment id 0" : NULL;
+}
+
+static const char *check_idle(const struct proto_message *message) {
+    const struct proto_idle *idle = &message->idle;
+    if (idle->reserved != 0)
+        return "IDLE: reserved field not zero";
+    if (idle->size_bytes == 0 || idle->size_bytes > PROTO_SIZE_MAX)
+        return "IDLE: size out of range";
+    return NULL;
+}
+
+static const char *check_segments(const struct proto_message *message) {
+    const struct proto_segments *segments = &message->segments;
+    if (segments->count > PROTO_CLOSE_MAX)
+        return "SEGMENTS: more than there can be";
+    if (segments->reserved != 0)
+        return "SEGMENTS: reserved field not zero";
+    for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
+        if ((segments->ids[i] != 0) != (i < segments->count))
+            return "SEGMENTS: count and ids differ";
+    return NULL;
 }
 
 /* What LEASE and INFO say of a block. */
@@ -428,6 +466,9 @@ static const struct operation operations[] = {
                      check_split},
     [PROTO_ASK_PAGE] = {"ASK_PAGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0, NULL},
     [PROTO_MERGE] = {"MERGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_merge), NULL},
+    [PROTO_IDLE] = {"IDLE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_idle), check_idle},
+    [PROTO_CLOSED] = {"CLOSED", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_closed),
+                      check_closed},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply), check_hello_reply},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools),
@@ -441,6 +482,8 @@ static const struct operation operations[] = {
                      check_failure},
     [PROTO_PAGE] = {"PAGE", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_page_reply),
                     check_page},
+    [PROTO_SEGMENTS] = {"SEGMENTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_segments),
+                        check_segments},
 };
 
 static const struct operation *operation_find(unsigned number) {

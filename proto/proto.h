@@ -27,6 +27,15 @@
  * growth could make, again and again while one waits, and the client then releases what it has no use for. What it
  * releases, and whether, is its own decision.
  *
+ * Growth: an ACQUIRE with the flag WITHIN is answered from what the pool has, or refused at once (EXHAUSTED): nothing grows
+ * and nobody is asked for it. A client can so make do with less than it would like, and close segments, before it asks
+ * for more without the flag.
+ *
+ * Closing: a segment stays mapped in a client when the client has given all of it back, and so stays reserved, of a size
+ * that may fit nothing any more. IDLE asks for what the session can close before it asks for more, and SEGMENTS names
+ * segments that nobody else has mapped and nothing of which is taken. From then on nothing is lent in them. The client
+ * closes each and says CLOSED; what it does not close stays reserved until its session ends.
+ *
  * Page: a session may ask, once, for a page of memory that it shares with the daemon (proto/page.h). In it lie the words
  * that the client's streams write as fences, and counters that the daemon displays.
  *
@@ -67,6 +76,8 @@ enum proto_operation {
     PROTO_SPLIT = 10,      /* → LEASE: a part of a lease becomes a lease of its own */
     PROTO_ASK_PAGE = 11,   /* → PAGE, once in a session */
     PROTO_MERGE = 12,      /* → OK: a lease takes over what another one holds, which ends */
+    PROTO_IDLE = 13,       /* → SEGMENTS: which segments can the session close, before it asks for more? */
+    PROTO_CLOSED = 14,     /* → OK: it has closed one of those; it has no mapping of it any more */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -76,6 +87,7 @@ enum proto_operation {
     PROTO_INFO = 69,
     PROTO_ERROR = 70,      /* → any request that failed */
     PROTO_PAGE = 71,       /* carries the sealed memfd of the session's page */
+    PROTO_SEGMENTS = 72,
 };
 
 /* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
@@ -157,9 +169,12 @@ struct proto_pools {
     struct proto_pool pools[PROTO_POOLS_MAX];
 };
 
+#define PROTO_ACQUIRE_WITHIN UINT32_C(1) /* rather refused than that the pool grows for it */
+#define PROTO_ACQUIRE_FLAGS  PROTO_ACQUIRE_WITHIN
+
 struct proto_acquire {
     uint32_t pool;
-    uint32_t reserved;
+    uint32_t flags;       /* PROTO_ACQUIRE_…; WITHIN only with timeout 0 */
     uint64_t size_bytes;  /* 1…PROTO_SIZE_MAX */
     uint64_t timeout_ns;  /* 0: only what is free now; UINT64_MAX: for ever */
 };
@@ -199,6 +214,22 @@ struct proto_token {
 };
 
 struct proto_opened {
+    uint64_t segment;
+};
+
+struct proto_idle {
+    uint32_t pool;
+    uint32_t reserved;    /* 0 */
+    uint64_t size_bytes;  /* 1…PROTO_SIZE_MAX: what is about to be asked for */
+};
+
+struct proto_segments {
+    uint32_t count;       /* ≤ PROTO_CLOSE_MAX; the other ids are 0 */
+    uint32_t reserved;    /* 0 */
+    uint64_t ids[PROTO_CLOSE_MAX];
+};
+
+struct proto_closed {
     uint64_t segment;
 };
 
@@ -254,6 +285,9 @@ struct proto_message {
         struct proto_lease_name query;
         struct proto_token attach, token;
         struct proto_opened opened;
+        struct proto_idle idle;
+        struct proto_segments segments;
+        struct proto_closed closed;
         struct proto_lease lease;
         struct proto_info info;
         struct proto_page_reply page;

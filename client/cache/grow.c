@@ -28,6 +28,10 @@
 /* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
  * an answer from the daemon: so long is looked at it first. */
 #define MOMENT_NS (10 * NS_PER_US)
+/* Before a pool grows, for what was released a moment ago: as long as growing takes, a few times over. */
+#define CATCH_UP_NS (2 * NS_PER_MS)
+/* Where the pool has no range of the length that is wanted, a quarter is tried. */
+#define WITHIN_STEP_DOWN 4u
 /* Fences that a stream is made to wait for at a time. */
 #define ORDER_MAX 32u
 /* Who waits for room in a lane with deferred pieces looks at these so often, ever more rarely. */
@@ -256,6 +260,38 @@ static int acquire_waiting(struct gpupool_client *client, struct lane *lane, uin
     return r;
 }
 
+/* Leases an extent without the pool's growing for it: of the size that is wanted, else of a smaller one. A
+ * pool that was used for long has much free memory and few long ranges: it must not grow for an extent's
+ * length. */
+static int acquire_within(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t wanted,
+                          struct proto_lease *ret_lease, struct pool *ret_pool,
+                          struct segment **ret_segment) {
+    if (lane->kind != GPUPOOL_POOL_DEVICE) /* slow to make: better grown while something smaller serves */
+        return GPUPOOL_E_EXHAUSTED;
+    for (uint64_t bytes = wanted;;) {
+        int r = lease_acquire_within(client, lane->pool, bytes, ret_lease, ret_pool, ret_segment);
+        if (r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE)
+            return r;
+        if (bytes <= needed)
+            return GPUPOOL_E_EXHAUSTED;
+        bytes = bytes / WITHIN_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
+        bytes = bytes < needed ? needed : bytes;
+    }
+}
+
+/* Before the pool grows: closes segments that lie idle in this process, so that growth takes their place.
+ * What has just been given back counts too: its fence is waited for, a moment. Not worth a failure. */
+static void close_idle(struct gpupool_client *client, struct lane *lane, uint64_t bytes, bool gave_back) {
+    struct fence fence = FENCE_NONE;
+
+    if (lane->kind != GPUPOOL_POOL_DEVICE)
+        return;
+    if (gave_back && cache_has_order(lane) &&
+        fences_enqueue(client, (unsigned)lane->device, lane->stream, &fence) == 0)
+        (void)fence_wait(client, fence, clock_deadline_ns(clock_now_ns(), CATCH_UP_NS));
+    (void)lease_close_idle(client, lane->pool, bytes);
+}
+
 /* Adds what was leased to the lane: to an extent that it continues, else as one of its own. */
 static int add_extent(struct gpupool_client *client, struct lane *lane, enum lane_heap heap,
                       const struct segment *segment, const struct proto_lease *lease) {
@@ -288,7 +324,11 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
     uint64_t wanted = extent_bytes(&client->cache, lane, needed, &surplus);
     if (surplus > 0)
         give_back_surplus(client, lane, surplus);
-    int r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
+    int r = acquire_within(client, lane, needed, wanted, &lease, &pool, &segment);
+    if (r == GPUPOOL_E_EXHAUSTED) {
+        close_idle(client, lane, needed, surplus > 0);
+        r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
+    }
     if (r == GPUPOOL_E_EXHAUSTED)
         r = acquire_sharing(client, lane, needed, wanted, deadline_ns, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED)

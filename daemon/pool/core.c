@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/pool/closing.h"
 #include "daemon/pool/fence.h"
 #include "daemon/pool/tenant.h"
 
@@ -311,12 +312,31 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
         request_new(session, pool, request_id, acquire->size_bytes, now_ns, acquire->timeout_ns, &request);
     if (r < 0)
         return r;
+    request->within = (acquire->flags & PROTO_ACQUIRE_WITHIN) != 0;
     if (pool == NULL)
         request_refuse(request, PROTO_E_NO_POOL);
     else if (session->n_requests > SESSION_WAITING_MAX)
         request_refuse(request, PROTO_E_LIMIT);
     else
         pool_ask(pool, request, now_ns);
+    return 0;
+}
+
+int core_idle(struct session *session, const struct proto_idle *idle, struct proto_segments *ret_segments) {
+    struct pool *pool = core_find_pool(session->core, idle->pool);
+
+    if (pool == NULL || !session_may_use(session, pool))
+        return PROTO_E_NO_POOL;
+    closing_choose(session, pool, idle->size_bytes, ret_segments);
+    return 0;
+}
+
+int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns) {
+    struct pool *pool = closing_finish(session, closed->segment);
+
+    if (pool == NULL)
+        return PROTO_E_INVALID;
+    pool_serve(pool, now_ns);
     return 0;
 }
 

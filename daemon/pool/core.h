@@ -152,6 +152,12 @@ int core_attach(struct session *session, const struct proto_token *token, struct
 /* Describes a lease. 0 or PROTO_E_STALE. */
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info);
 
+/* Before the session asks for more of a pool: which of its idle segments it can close for that. Nothing is
+ * lent in those any more. 0 or PROTO_E_NO_POOL. / It has closed one of them. 0 or PROTO_E_INVALID (it was not
+ * told to). See closing.h. */
+int core_idle(struct session *session, const struct proto_idle *idle, struct proto_segments *ret_segments);
+int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns);
+
 /* The shell made the growth that core_next_growth gave it. size_bytes: as decided. Takes backing along.
  * Returns 0, or -ENOMEM: the core knows nothing of the segment, and the shell frees it. */
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/units.h"
+#include "daemon/pool/closing.h"
 #include "daemon/pool/core.h"
 #include "daemon/pool/fence.h"
 #include "daemon/pool/lease.h"
@@ -27,7 +28,7 @@ static uint64_t round_up_to_segment(uint64_t bytes) {
 
 uint64_t pool_free_bytes(const struct pool *pool) {
     return pool->reserved_bytes - pool->leased_bytes - pool->fenced_bytes - pool->quarantined_bytes -
-           pool->retiring_bytes;
+           pool->closing_bytes - pool->retiring_bytes;
 }
 
 uint64_t pool_largest_free_bytes(const struct pool *pool) {
@@ -59,6 +60,12 @@ static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_byt
     return best;
 }
 
+bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes) {
+    const struct tenant_heap *heap = tenant_heap_find(tenant, pool);
+    return (heap != NULL && heap_largest_free(&heap->heap) >= size_bytes) ||
+           pool_find_unassigned(pool, size_bytes) != NULL;
+}
+
 /* Takes a range for the tenant, from its own segments or from one that has no tenant yet.
  * Returns 0, -ENOSPC or -ENOMEM. */
 static int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
@@ -78,8 +85,8 @@ static int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_byt
     return heap_take(&segment->owner->heap, size_bytes, HEAP_GRANULE, ret_range);
 }
 
-/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (more than its tenant's quota leaves),
- * -ENOSPC or -ENOMEM. */
+/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (more than its tenant's quota
+ * leaves), -ENOSPC or -ENOMEM. */
 static int pool_grant(struct pool *pool, struct request *request) {
     struct session *session = request->session;
     struct heap_range *range;
@@ -107,6 +114,11 @@ static int pool_grant(struct pool *pool, struct request *request) {
 
 static uint64_t pool_room(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
+}
+
+uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes) {
+    uint64_t need = round_up_to_segment(size_bytes);
+    return pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes;
 }
 
 static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_ns) {
@@ -164,7 +176,8 @@ static void pool_ask_sessions(struct pool *pool, const struct tenant *tenant) {
     }
 }
 
-/* Has the sessions of those tenants asked whose requests their quota holds up, each at most once in a while. */
+/* Has the sessions of those tenants asked whose requests their quota holds up, each at most once in a while.
+ */
 static void pool_reclaim_pressed(struct pool *pool, uint64_t now_ns) {
     list_for_each_safe(position, &pool->pressed) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
@@ -239,8 +252,7 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
         const struct request *request = container_of(position, struct request, link);
         uint64_t need = round_up_to_segment(request->size_bytes);
         if (need <= room && tenant_may_take(request->session->tenant, pool, request->size_bytes)) {
-            pool_decide_growth(pool, pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes,
-                               now_ns);
+            pool_decide_growth(pool, pool_growth_bytes(pool, need), now_ns);
             return;
         }
     }
@@ -264,7 +276,8 @@ static void pool_hold(struct pool *pool, struct request *request) {
         request_hold(request);
 }
 
-/* Whoever is first in line must not be one whom no memory can serve: others would be asked for theirs in vain. */
+/* Whoever is first in line must not be one whom no memory can serve: others would be asked for theirs in
+ * vain. */
 static void pool_hold_first(struct pool *pool) {
     struct request *first;
     while ((first = list_first(&pool->waiters, struct request, link)) != NULL &&
@@ -394,7 +407,14 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     if (pool->fence_ns <= now_ns)
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
-    if (heap != NULL && fences_collect_heap(heap))
+    bool returned = heap != NULL && fences_collect_heap(heap);
+    if (request->within && request->held_by == NULL) {
+        bool is_first = pool->waiters.next == &request->link;
+        if (!returned || !is_first || pool_grant(pool, request) != 0)
+            request_give_up(request);
+        return;
+    }
+    if (returned)
         pool_serve_line(pool, now_ns);
     else
         pool_plan(pool, now_ns);
@@ -473,24 +493,31 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
     return next;
 }
 
+void pool_retire(struct segment *segment) {
+    struct pool *pool = segment->pool;
+
+    assert(segment->state == SEGMENT_UNASSIGNED && segment->mappers == 0);
+    segment->state = SEGMENT_RETIRING;
+    pool->unassigned_bytes -= segment->size_bytes;
+    list_remove(&segment->link);
+    list_append(&pool->core->retiring, &segment->link);
+    pool->n_segments--;
+    pool->n_retires++;
+    pool->retiring_bytes += segment->size_bytes;
+}
+
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
     uint64_t retired = 0;
     list_for_each_safe(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
         if (retired >= bytes)
             break;
-        if (!segment_is_idle(segment) ||
-            pool->reserved_bytes - pool->retiring_bytes < keep_bytes + segment->size_bytes)
+        if (!segment_is_idle(segment) || pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
+                                             keep_bytes + segment->size_bytes)
             continue;
         if (segment->state == SEGMENT_ASSIGNED)
             tenant_disown(segment);
-        segment->state = SEGMENT_RETIRING;
-        pool->unassigned_bytes -= segment->size_bytes;
-        list_remove(&segment->link);
-        list_append(&pool->core->retiring, &segment->link);
-        pool->n_segments--;
-        pool->n_retires++;
-        pool->retiring_bytes += segment->size_bytes;
+        pool_retire(segment);
         retired += segment->size_bytes;
     }
     return retired;
@@ -512,7 +539,7 @@ void pool_explain(const struct pool *pool, char *text, size_t size) {
 
 bool pool_is_valid(const struct pool *pool) {
     uint64_t reserved = pool->retiring_bytes, free_bytes = 0, held = 0, waiters = 0, leases = 0;
-    uint64_t unassigned = 0;
+    uint64_t unassigned = 0, closing = 0;
     unsigned segments = 0;
     bool demand_known = pool->demand == NULL;
 
@@ -526,6 +553,12 @@ bool pool_is_valid(const struct pool *pool) {
         reserved += segment->size_bytes;
         if (segment->state == SEGMENT_UNASSIGNED) {
             unassigned += segment->size_bytes;
+            continue;
+        }
+        if (segment->state == SEGMENT_CLOSING) {
+            closing += segment->size_bytes;
+            if (segment->mappers != 1)
+                return false;
             continue;
         }
         for (const struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
@@ -568,8 +601,9 @@ bool pool_is_valid(const struct pool *pool) {
             return false;
     }
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&
-           unassigned == pool->unassigned_bytes && free_bytes + unassigned == pool_free_bytes(pool) &&
-           demand_known && (!pool->grow_ahead || pool->growing_bytes > 0) &&
+           unassigned == pool->unassigned_bytes && closing == pool->closing_bytes &&
+           free_bytes + unassigned == pool_free_bytes(pool) && demand_known &&
+           (!pool->grow_ahead || pool->growing_bytes > 0) &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
            waiters == pool->n_waiters && leases == pool->n_leases;
 }

@@ -30,8 +30,8 @@
  * What a tenant's quota does not leave waits apart, in its heap's line (tenant.h): nobody waits behind it, no
  * growth is made for it, and only the tenant's own sessions are asked for what they keep idle.
  *
- * Invariant (pool_is_valid): leased + fenced + quarantined + retiring + free = reserved, where free is what
- * heaps and unassigned segments have; leased, fenced and quarantined bytes are those of the blocks.
+ * Invariant (pool_is_valid): leased + fenced + quarantined + closing + retiring + free = reserved, where free
+ * is what heaps and unassigned segments have; leased, fenced and quarantined bytes are those of the blocks.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,6 +45,7 @@
 struct core;
 struct request;
 struct segment;
+struct tenant;
 struct tenant_heap;
 
 /* How large a pool may be and how it grows; for users in gpupoold.conf(5). */
@@ -75,7 +76,7 @@ struct pool {
     struct list waiters;  /* request.link, in order of arrival */
     struct list pressed;  /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
     uint64_t least_bytes; /* none of them asked for less; 0: not known. See pool_serve */
-    uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, retiring_bytes;
+    uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
     bool grow_decided;         /* …and not yet taken by the shell */
@@ -94,7 +95,7 @@ struct pool {
     bool returned;             /* fenced memory came back, and those in line have not been asked yet */
     unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and hold something here */
     unsigned n_segments;
-    uint64_t n_leases, n_waiters; /* the latter with those that are held */
+    uint64_t n_leases, n_waiters;                                    /* the latter with those that are held */
     uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
     struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
     struct histogram waiting; /* the others */
@@ -131,6 +132,15 @@ uint64_t pool_next_tick_ns(const struct pool *pool);
 /* Retires idle segments of at least so many bytes in all (or as many as there are), but never below what must
  * be kept. Returns the bytes. */
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes);
+
+/* What the pool would grow by for a request of that size, as far as the limit leaves room. */
+uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes);
+
+/* Whether the tenant could be given a block of that size at once. Linear in the segments. */
+bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes);
+
+/* Sends a segment that is unassigned, and nobody's, back to the driver. */
+void pool_retire(struct segment *segment);
 
 /* "1 GiB free (largest 512 MiB), 79 GiB reserved of at most 80 GiB, 2 GiB in quarantine". */
 void pool_explain(const struct pool *pool, char *text, size_t size);

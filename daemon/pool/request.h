@@ -32,6 +32,7 @@ struct request {
     uint64_t size_bytes;
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
+    bool within;                 /* rather refused than that the pool grows, or asks, for it */
     bool waited;                 /* it could not be answered at once */
     struct lease *lease;         /* GRANTED */
     enum proto_error error;      /* REFUSED */

@@ -6,6 +6,7 @@
  *
  *   UNASSIGNED --first lease--> ASSIGNED (to one tenant, for good)
  *   either, while idle --limit or trim--> RETIRING --the shell freed it--> gone
+ *   ASSIGNED, nothing taken, one mapper --it was told to close it--> CLOSING --it has, or is gone--> RETIRING
  *
  * It never goes from one tenant to another: a client that once saw a handle can keep it, so the memory has to
  * go back to the driver, and only when no process has it mapped. idle means: nothing of it is taken and
@@ -23,6 +24,7 @@ struct tenant_heap;
 enum segment_state {
     SEGMENT_UNASSIGNED,
     SEGMENT_ASSIGNED,
+    SEGMENT_CLOSING,
     SEGMENT_RETIRING,
 };
 

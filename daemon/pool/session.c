@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/pool/closing.h"
 #include "daemon/pool/core.h"
 #include "daemon/pool/fence.h"
 #include "daemon/pool/lease.h"
@@ -42,6 +43,20 @@ bool session_may_use(const struct session *session, const struct pool *pool) {
     return session->pools_allowed >> (pool->id - 1) & 1;
 }
 
+bool session_has_seen(const struct session *session, const struct segment *segment) {
+    return segment->slot / 64 < session->seen_words &&
+           (session->seen[segment->slot / 64] >> segment->slot % 64 & 1) != 0;
+}
+
+void session_forget_segment(struct session *session, struct segment *segment) {
+    assert(session_has_seen(session, segment) && segment->mappers > 0);
+    session->seen[segment->slot / 64] &= ~(UINT64_C(1) << segment->slot % 64);
+    session->n_segments--;
+    segment->mappers--;
+    if (segment->state == SEGMENT_CLOSING)
+        closing_end(segment);
+}
+
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {
     return session->wants_reclaim && session->state == SESSION_ACTIVE &&
            session->pool_bytes[pool->id - 1] > 0;
@@ -72,8 +87,6 @@ void session_clear(struct session *session) {
     for (size_t word = 0; word < session->seen_words; word++)
         while (session->seen[word] != 0) {
             unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
-            core->segments[word * 64 + bit]->mappers--;
-            session->seen[word] &= session->seen[word] - 1;
-            session->n_segments--;
+            session_forget_segment(session, core->segments[word * 64 + bit]);
         }
 }

@@ -94,6 +94,12 @@ bool session_see_segment(struct session *session, struct segment *segment);
 /* Whether the policy lets it use the pool. Leases that it has there it keeps, whatever the policy becomes. */
 bool session_may_use(const struct session *session, const struct pool *pool);
 
+/* Whether it was, and has not closed it since. */
+bool session_has_seen(const struct session *session, const struct segment *segment);
+
+/* The session does not map the segment any more. */
+void session_forget_segment(struct session *session, struct segment *segment);
+
 /* Whether it can be asked for what it keeps idle of the pool. */
 bool session_can_be_asked(const struct session *session, const struct pool *pool);
 

@@ -164,7 +164,7 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
 }
 
 void tenant_disown(struct segment *segment) {
-    assert(segment->state == SEGMENT_ASSIGNED && segment_is_idle(segment));
+    assert(segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
     struct tenant_heap *owner = segment->owner;
     heap_remove_span(segment->span);
     segment->span = NULL;

@@ -74,7 +74,7 @@ bool tenant_may_lease(struct tenant *tenant);
 /* Writes which quota it is, how much of it is used and what it is, and who can raise it. */
 void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size);
 
-/* Takes an idle segment away from its tenant, which makes it unassigned. */
+/* Takes a segment of which nothing is taken away from its tenant, which makes it unassigned. */
 void tenant_disown(struct segment *segment);
 
 #endif

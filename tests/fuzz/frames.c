@@ -99,7 +99,8 @@ static void check_body(const struct proto_message *message) {
         return;
     case PROTO_ACQUIRE:
         MUST(message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX);
-        MUST(message->acquire.reserved == 0);
+        MUST(message->acquire.flags == 0 ||
+             (message->acquire.flags == PROTO_ACQUIRE_WITHIN && message->acquire.timeout_ns == 0));
         return;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -110,6 +111,18 @@ static void check_body(const struct proto_message *message) {
         return;
     case PROTO_OPENED:
         MUST(message->opened.segment != 0);
+        return;
+    case PROTO_CLOSED:
+        MUST(message->closed.segment != 0);
+        return;
+    case PROTO_IDLE:
+        MUST(message->idle.size_bytes >= 1 && message->idle.size_bytes <= PROTO_SIZE_MAX &&
+             message->idle.reserved == 0);
+        return;
+    case PROTO_SEGMENTS:
+        MUST(message->segments.count <= PROTO_CLOSE_MAX && message->segments.reserved == 0);
+        for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
+            MUST((message->segments.ids[i] != 0) == (i < message->segments.count));
         return;
     case PROTO_LEASE:
         check_lease(&message->lease);
@@ -137,8 +150,8 @@ static void check_message(const struct proto_message *message, enum proto_sender
     unsigned operation = message->header.operation;
     bool one_way = operation == PROTO_OPENED, either = operation == PROTO_RELEASE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_MERGE
-                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_PAGE);
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_CLOSED
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_SEGMENTS);
     MUST(message->header.reserved == 0);
     MUST(either || (message->header.request == 0) == one_way);
     MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);

@@ -16,10 +16,10 @@
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
 
 static const uint16_t operations[] = {
-    PROTO_HELLO,    PROTO_LIST_POOLS, PROTO_ACQUIRE,     PROTO_RELEASE, PROTO_SHARE,
-    PROTO_ATTACH,   PROTO_QUERY,      PROTO_OPENED,      PROTO_BYE,     PROTO_SPLIT,
-    PROTO_ASK_PAGE, PROTO_MERGE,      PROTO_HELLO_REPLY, PROTO_POOLS,   PROTO_LEASE,
-    PROTO_OK,       PROTO_TOKEN,      PROTO_INFO,        PROTO_ERROR,   PROTO_PAGE,
+    PROTO_HELLO,       PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,    PROTO_ATTACH,
+    PROTO_QUERY,       PROTO_OPENED,     PROTO_BYE,     PROTO_SPLIT,   PROTO_ASK_PAGE, PROTO_MERGE,
+    PROTO_HELLO_REPLY, PROTO_POOLS,      PROTO_LEASE,   PROTO_OK,      PROTO_TOKEN,    PROTO_INFO,
+    PROTO_ERROR,       PROTO_PAGE,       PROTO_IDLE,    PROTO_CLOSED,  PROTO_SEGMENTS,
 };
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -143,6 +143,10 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->acquire.pool = (uint32_t)random64();
         message->acquire.size_bytes = random_size(PROTO_SIZE_MAX);
         message->acquire.timeout_ns = random_to(1) ? random64() : UINT64_MAX;
+        if (random_to(3) == 0) {
+            message->acquire.timeout_ns = 0;
+            message->acquire.flags = PROTO_ACQUIRE_WITHIN;
+        }
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -173,6 +177,18 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_OPENED:
         message->opened.segment = random_size(UINT64_MAX);
+        break;
+    case PROTO_CLOSED:
+        message->closed.segment = random_size(UINT64_MAX);
+        break;
+    case PROTO_IDLE:
+        message->idle.pool = (uint32_t)random64();
+        message->idle.size_bytes = random_size(PROTO_SIZE_MAX);
+        break;
+    case PROTO_SEGMENTS:
+        message->segments.count = (uint32_t)random_to(PROTO_CLOSE_MAX);
+        for (uint32_t i = 0; i < message->segments.count; i++)
+            message->segments.ids[i] = random_size(UINT64_MAX);
         break;
     case PROTO_HELLO_REPLY:
         message->hello_reply.magic = PROTO_MAGIC;

@@ -56,7 +56,7 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
             .id = 1, .kind = PROTO_POOL_HOST, .device = -1, .numa_node = 0, .name = "host memory, node 0"};
         break;
     case PROTO_ACQUIRE:
-        message->acquire = (struct proto_acquire){1, 0, 1, 0};
+        message->acquire = (struct proto_acquire){1, 0, 1, 1};
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -64,6 +64,15 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         break;
     case PROTO_OPENED:
         message->opened.segment = 9;
+        break;
+    case PROTO_CLOSED:
+        message->closed.segment = 9;
+        break;
+    case PROTO_IDLE:
+        message->idle = (struct proto_idle){1, 0, 512};
+        break;
+    case PROTO_SEGMENTS:
+        message->segments = (struct proto_segments){2, 0, {9, 10}};
         break;
     case PROTO_LEASE:
         message->lease = (struct proto_lease){
@@ -123,7 +132,8 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_POOLS, IN_POOL(name), BYTE, 0xc3},
         {PROTO_POOLS, IN_POOL(name), BYTE, 0}, /* and a rest that is not zero */
         {PROTO_POOLS, IN_POOL(name) + 63, BYTE, 'x'},
-        {PROTO_ACQUIRE, BODY(proto_acquire, reserved), U32, 1},
+        {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, 1}, /* it waits */
+        {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, 2},
         {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, 0},
         {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, 513},
@@ -187,6 +197,15 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, 0},
         {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, PROTO_PAGE_BYTES * 2},
         {PROTO_PAGE, BODY(proto_page_reply, reserved), U32, 1},
+        {PROTO_CLOSED, BODY(proto_closed, segment), U64, 0},
+        {PROTO_IDLE, BODY(proto_idle, reserved), U32, 1},
+        {PROTO_IDLE, BODY(proto_idle, size_bytes), U64, 0},
+        {PROTO_IDLE, BODY(proto_idle, size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 1},
+        {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 3},
+        {PROTO_SEGMENTS, BODY(proto_segments, count), U32, PROTO_CLOSE_MAX + 1},
+        {PROTO_SEGMENTS, BODY(proto_segments, reserved), U32, 1},
+        {PROTO_SEGMENTS, BODY(proto_segments, ids), U64, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
         {PROTO_ERROR, BODY(proto_failure, text_length), U32, 6},

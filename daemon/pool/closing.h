@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_POOL_CLOSING_H
+#define DAEMON_POOL_CLOSING_H
+/*
+ * Segments that the only process which has them mapped is told to close, so that they can go back to the
+ * driver and others come in their place. A program whose sizes change leaves idle segments behind that its
+ * next request does not fit into: without this a pool's memory is the sum of what its user needed at
+ * different times.
+ *
+ * Only before growth, only for the session that wants more, and only as much as would be grown by. A segment
+ * that is CLOSING is nobody's, and nothing is lent in it again, so nobody can come between the session's
+ * closing it and its saying so. A session that never says so keeps it reserved (closing_bytes) until its end;
+ * growth for others does not wait for it.
+ *
+ * Not of host pools: making host memory takes a hundred times as long as to keep it would cost.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pool;
+struct proto_segments;
+struct segment;
+struct session;
+
+/* Makes idle segments of the session CLOSING, if what it is about to ask for would make the pool grow: those
+ * that leave the least behind, up to what it would grow by, and never below the pool's reserve. */
+void closing_choose(struct session *session, struct pool *pool, uint64_t size_bytes,
+                    struct proto_segments *ret_segments);
+
+/* The session has closed a CLOSING segment of its own, which is retired. Returns its pool, or NULL: there is
+ * no such segment. */
+struct pool *closing_finish(struct session *session, uint64_t segment_id);
+
+/* The last mapper of a CLOSING segment has closed it or is gone. */
+void closing_end(struct segment *segment);
+
+#endif
