@@ -242,7 +242,10 @@ static int compose(const struct proto_message *request) {
         liar.reply.header.operation = PROTO_PAGE;
         liar.reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
         return make_memfd(PROTO_PAGE_BYTES, SEALS);
-    default: /* RELEASE, MERGE, BYE */
+    case PROTO_IDLE: /* none */
+        liar.reply.header.operation = PROTO_SEGMENTS;
+        return -1;
+    default: /* RELEASE, MERGE, CLOSED, BYE */
         liar.reply.header.operation = PROTO_OK;
         return -1;
     }
