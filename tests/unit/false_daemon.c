@@ -337,6 +337,11 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         change(daemon, &daemon->pages, 1);
         false_send_page(session, id, PROTO_PAGE_BYTES, true);
         return;
+    case PROTO_IDLE: /* none */
+        reply.header = (struct proto_header){.operation = PROTO_SEGMENTS, .request = id};
+        memset(&reply.segments, 0, sizeof reply.segments);
+        false_send(session, &reply, NULL, 0);
+        return;
     case PROTO_BYE:
         change(daemon, &daemon->byes, 1);
         false_send_ok(session, id);
