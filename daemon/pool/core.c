@@ -189,6 +189,7 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
     tenant_apply_policy(tenant, peer);
     r = charge_make(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
     if (r != 0) {
+        tenant->quota.n_refusals++;
         tenant_apply_policy(tenant, NULL);
         tenant_drop_if_unused(tenant);
         free(session);
@@ -234,7 +235,9 @@ void core_explain_sessions(struct core *core, const struct peer *peer, struct pr
 }
 
 int core_session_keep_reply(struct session *session, uint64_t bytes) {
-    return charge_make(&session->replies, &session->tenant->quota, QUOTA_REPLIES, bytes);
+    int r = charge_make(&session->replies, &session->tenant->quota, QUOTA_REPLIES, bytes);
+    session->tenant->quota.n_refusals += r != 0;
+    return r;
 }
 
 void core_session_drop_reply(struct session *session, uint64_t bytes) {

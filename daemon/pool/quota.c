@@ -39,10 +39,8 @@ void charge_force(struct charge *charge, struct quota *quota, unsigned item, uin
 }
 
 int charge_make(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount) {
-    if (amount > quota_left(quota, item)) { /* used + amount would be beyond the limit, or beyond 64 bits */
-        quota->n_refusals++;
+    if (amount > quota_left(quota, item)) /* used + amount would be beyond the limit, or beyond 64 bits */
         return PROTO_E_LIMIT;
-    }
     charge_force(charge, quota, item, amount);
     return 0;
 }

@@ -58,7 +58,7 @@ void quota_deinit(struct quota *quota);
 uint64_t quota_left(const struct quota *quota, unsigned item);
 
 /* Charges an amount through a charge that is empty or of the same quota and item. Returns 0, or
- * PROTO_E_LIMIT: nothing has changed but the count of refusals. */
+ * PROTO_E_LIMIT, and nothing has changed. */
 int charge_make(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount);
 
 /* The same for what cannot be refused, or has been checked. */

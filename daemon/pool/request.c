@@ -116,7 +116,7 @@ void request_refuse(struct request *request, enum proto_error error) {
 
 void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item) {
     request->quota_item = (int)item;
-    request->session->tenant->quota.n_refusals++;
+    request->session->tenant->quota.n_refusals += item != QUOTA_LEASES; /* counted when they were asked for */
     request_refuse(request, error);
 }
 

@@ -125,7 +125,10 @@ bool tenant_may_lease(struct tenant *tenant) {
         return true;
     list_for_each(position, &tenant->heaps)
         fences_collect_heap(container_of(position, struct tenant_heap, tenant_link));
-    return quota_left(&tenant->quota, QUOTA_LEASES) > 0;
+    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
+        return true;
+    tenant->quota.n_refusals++;
+    return false;
 }
 
 /* What an item is called in a sentence, and in the configuration. */
