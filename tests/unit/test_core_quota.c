@@ -185,6 +185,33 @@ static void one_in_the_pools_line_whose_quota_was_used_up_meanwhile_lets_others_
     core_destroy(core);
 }
 
+static void others_are_not_asked_for_one_in_line_whose_quota_was_used_up_beside_it(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 12 * MIB, 4 * MIB, 0);
+    struct session *asked;
+    (void)state;
+
+    struct policy *policy = policy_make();
+    add_rule(policy, false, UID_A, QUOTA_POOLS, 8 * MIB);
+    set_policy(core, policy, 0);
+    struct session *a = open_session(core, 1, UID_A), *b = open_session(core, 2, UID_B);
+    core_session_want_reclaim(b);
+    take_growing(a, pool, 2 * MIB, 0);
+    take_growing(b, pool, 8 * MIB, 0);
+    ask(a, pool, 1, 6 * MIB, NS_FOREVER, 0); /* all that its quota leaves: for memory that others have */
+    assert_true(core_next_reclaim(core, &asked));
+    assert_ptr_equal(asked, b);
+    struct lease *small = take(a, pool, MIB, 0); /* from what it has, and now its quota leaves less */
+    tick(core, RECLAIM_INTERVAL_NS);
+    assert_false(core_next_reclaim(core, &asked));
+    configure(pool, 20 * MIB, 4 * MIB, 0, 0, RECLAIM_INTERVAL_NS);
+    expect_no_growth(core); /* nor is memory made that it could not have */
+    assert_int_equal(release(a, name_of(small), RECLAIM_INTERVAL_NS), 0);
+    grow(pool, 6 * MIB, RECLAIM_INTERVAL_NS);
+    expect_granted(core, a, 1);
+    core_destroy(core);
+}
+
 static void only_the_tenants_own_caches_are_asked_for_its_quota(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
@@ -430,6 +457,7 @@ int main(void) {
         cmocka_unit_test(a_deadline_ends_the_wait_with_the_quota_and_its_holders),
         cmocka_unit_test(whoever_waits_for_its_quota_is_in_nobodys_way),
         cmocka_unit_test(one_in_the_pools_line_whose_quota_was_used_up_meanwhile_lets_others_by),
+        cmocka_unit_test(others_are_not_asked_for_one_in_line_whose_quota_was_used_up_beside_it),
         cmocka_unit_test(only_the_tenants_own_caches_are_asked_for_its_quota),
         cmocka_unit_test(what_is_behind_fences_or_in_quarantine_counts_until_it_is_free),
         cmocka_unit_test(a_fence_that_arrives_serves_who_waits_for_the_quota),
