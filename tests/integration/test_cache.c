@@ -358,6 +358,34 @@ static void closing_returns_what_is_cached_and_what_is_held(void **state) {
 
 /* --- the limit --- */
 
+/* Each buffer is larger than the one before, so that none fits where that one was. */
+static void what_is_too_small_goes_back_before_the_pool_grows(void **state) {
+    struct test_daemon daemon = {0};
+    struct gpupool_client *client;
+    struct gpupool_buffer buffer;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    daemon_start(&daemon, &(struct daemon_options){.config = "[device]\nstep = 2MiB\nlow_water = 0\n"});
+    client = open_client(&daemon, 0, GPUPOOL_FOREVER);
+    MUST(gpupool_stream_create(client, 0, &stream));
+    for (uint64_t size = 16 * MIB; size <= 128 * MIB; size += 16 * MIB) {
+        buffer = acquire(client, GPUPOOL_POOL_DEVICE, size, stream);
+        MUST(puppet_write_pattern(client, &buffer, (unsigned)(size / MIB), stream));
+        assert_int_equal(puppet_read_pattern(client, &buffer, (unsigned)(size / MIB), stream), 0);
+        MUST(gpupool_release(client, &buffer, stream));
+        MUST(gpupool_stream_synchronize(client, 0, stream));
+    }
+    /* What was given back is closed, but for what a client may keep. */
+    assert_true(daemon_sum(&daemon, "reserved_bytes") < 2 * 128 * MIB);
+    MUST(gpupool_trim(client, NULL));
+    MUST(gpupool_stream_destroy(client, 0, stream));
+    gpupool_close(client);
+    daemon_stop(&daemon);
+}
+
 static void own_idle_memory_is_given_up_before_exhausted_is_said(void **state) {
     const uint64_t large = 40 * MIB, smaller = 30 * MIB; /* no two of them fit */
     struct gpupool_buffer buffer, held;
@@ -585,6 +613,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(trim_gives_back_all_but_what_is_in_use),
         cmocka_unit_test(idle_memory_goes_back_by_itself),
         cmocka_unit_test(closing_returns_what_is_cached_and_what_is_held),
+        cmocka_unit_test(what_is_too_small_goes_back_before_the_pool_grows),
         cmocka_unit_test(own_idle_memory_is_given_up_before_exhausted_is_said),
         cmocka_unit_test(room_that_is_kept_for_other_sizes_is_used_before_exhausted_is_said),
         cmocka_unit_test(a_waiting_miss_gets_what_another_process_releases),
