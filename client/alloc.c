@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/alloc.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -126,6 +127,7 @@ int gpupool_free(void *memory, void *stream) {
     int r = find_pointer(memory, &piece);
     if (r < 0)
         return error_prefix(r, "gpupool_free");
+    assert(piece != NULL);
     cache_describe(piece, piece->capacity_bytes, &buffer);
     return gpupool_release(piece->lane->owner, &buffer, stream);
 }
@@ -137,8 +139,10 @@ int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
     if (ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_lookup: ret_buffer is NULL");
     int r = find_pointer(memory, &piece);
-    if (r == 0)
-        r = client_enter(piece->lane->owner);
+    if (r < 0)
+        return error_prefix(r, "gpupool_lookup");
+    assert(piece != NULL);
+    r = client_enter(piece->lane->owner);
     if (r < 0)
         return error_prefix(r, "gpupool_lookup");
     cache_describe(piece, piece->capacity_bytes, ret_buffer);

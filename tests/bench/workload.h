@@ -174,7 +174,8 @@ static inline int workload_compare(const void *a, const void *b) {
 }
 
 static inline double workload_median(double *values, unsigned count) {
-    /* There is at least one: who calls this has measured. cppcheck-suppress uninitvar */
+    /* There is at least one: who calls this has measured. */
+    /* cppcheck-suppress uninitvar */
     qsort(values, count, sizeof *values, workload_compare);
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
