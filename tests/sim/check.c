@@ -25,7 +25,8 @@ static void check_sums(struct world *world) {
             continue;
         reserved[segment->pool] += segment->size;
         retiring[segment->pool] += segment->retiring ? segment->size : 0;
-        free_bytes[segment->pool] += segment->retiring ? 0 : segment->size - segment->taken;
+        free_bytes[segment->pool] +=
+            segment->retiring || segment->closing ? 0 : segment->size - segment->taken;
     }
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         if (world->requests[r].used && !world->requests[r].answered)
@@ -94,7 +95,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     }
     for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
         const struct model_segment *segment = &world->segments[g];
-        if (segment->segment == NULL || segment->pool != p || segment->retiring)
+        if (segment->segment == NULL || segment->pool != p || segment->retiring || segment->closing)
             continue;
         if (segment->taken == 0 && segment->mappers == 0)
             idle += segment->size;

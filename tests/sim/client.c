@@ -76,9 +76,12 @@ void step_acquire(struct world *world) {
                                                 .size = random_size(world),
                                                 .asked_ns = world->now_ns,
                                                 .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
+                                                .within = timeout_ns == 0 && one_in(world, 2),
                                                 .used = true};
-    const struct proto_acquire acquire = {
-        .pool = p + 1, .size_bytes = world->requests[r].size, .timeout_ns = timeout_ns};
+    const struct proto_acquire acquire = {.pool = p + 1,
+                                          .flags = world->requests[r].within ? PROTO_ACQUIRE_WITHIN : 0,
+                                          .size_bytes = world->requests[r].size,
+                                          .timeout_ns = timeout_ns};
     int error = core_acquire(world->sessions[s].session, world->requests[r].id, &acquire, world->now_ns);
     if (out_of_memory(error)) {
         world->requests[r].used = false;
@@ -425,5 +428,53 @@ void step_streams(struct world *world) {
             uint64_t now = session->page->fences[word], left = session->written[word] - now;
             session->page->fences[word] = now + (one_in(world, 3) ? left : random_below(world, left + 1));
         }
+    }
+}
+
+/* A session asks what it can close before it asks for more. */
+void step_idle(struct world *world) {
+    unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools);
+    struct proto_segments segments;
+    if (s == SIM_SESSIONS)
+        return;
+    const struct proto_idle idle = {.pool = p + 1, .size_bytes = random_size(world)};
+    int r = core_idle(world->sessions[s].session, &idle, &segments);
+    must(r == (model_may_use(world, s, p) ? 0 : PROTO_E_NO_POOL),
+         "a session asks about a pool that it may not use");
+    model_see(world);
+    for (unsigned i = 0; r == 0 && i < segments.count; i++) {
+        struct model_segment *where = &world->segments[find_segment(world, segments.ids[i])];
+        must(where->pool == p && where->taken == 0,
+             "a session is to close a segment of which something is in use");
+        must(where->mappers == 1 && world->sessions[s].seen[where - world->segments],
+             "a session is to close a segment that it does not have alone");
+        must(!where->closing && !where->retiring, "a segment is to be closed twice");
+        where->closing = true;
+        world->tally->closings++;
+    }
+}
+
+/* It has closed one of those that it was told to, or says so of another. */
+void step_closed(struct world *world) {
+    unsigned s = pick_session(world, false), start = (unsigned)random_below(world, SIM_SEGMENTS);
+    if (s == SIM_SESSIONS)
+        return;
+    struct model_session *session = &world->sessions[s];
+    for (unsigned i = 0; i < SIM_SEGMENTS; i++) {
+        unsigned g = (start + i) % SIM_SEGMENTS;
+        struct model_segment *where = &world->segments[g];
+        if (where->segment == NULL || !(where->closing || one_in(world, 8)))
+            continue;
+        bool told = where->closing && session->seen[g];
+        const struct proto_closed closed = {.segment = where->id};
+        if (told) {
+            where->closing = session->seen[g] = false;
+            where->mappers--;
+            session->segments--;
+            world->tally->closed++;
+        }
+        int r = core_closed(session->session, &closed, world->now_ns);
+        must(r == (told ? 0 : PROTO_E_INVALID), "a session closes what it was not told to");
+        return;
     }
 }

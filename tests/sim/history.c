@@ -26,6 +26,8 @@ static const struct {
     [STEP_ATTACH] = {"attach", step_attach, 5},
     [STEP_QUERY] = {"query", step_query, 1},
     [STEP_MISUSE] = {"misuse", step_misuse, 2},
+    [STEP_IDLE] = {"idle", step_idle, 10},
+    [STEP_CLOSED] = {"closed", step_closed, 4},
     [STEP_BYE] = {"bye", step_bye, 2},
     [STEP_BREAK] = {"break", step_break, 1},
     [STEP_FORK] = {"fork", step_fork, 2},

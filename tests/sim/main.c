@@ -83,6 +83,8 @@ static const struct {
     {"growths ahead of demand", offsetof(struct tally, aheads)},
     {"growths that failed", offsetof(struct tally, failures)},
     {"segments retired", offsetof(struct tally, retirements)},
+    {"segments to be closed", offsetof(struct tally, closings)},
+    {"segments closed", offsetof(struct tally, closed)},
     {"devices lost", offsetof(struct tally, devices_lost)},
     {"policies set", offsetof(struct tally, policies)},
     {"refusals for a quota", offsetof(struct tally, quota_refusals)},

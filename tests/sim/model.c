@@ -214,8 +214,10 @@ void model_remove_session(struct world *world, unsigned s) {
         if (world->requests[r].used && world->requests[r].session == s)
             world->requests[r].used = false;
     for (unsigned g = 0; g < SIM_SEGMENTS && session->segments > 0; g++)
-        if (session->seen[g])
+        if (session->seen[g]) {
             world->segments[g].mappers--;
+            world->segments[g].closing = false; /* it was the only one */
+        }
     must(session->leases == 0 && session->fenced == 0, "the model has lost count of a session's leases");
     world->kernel.processes[session->process].sessions--;
     memset(session, 0, sizeof *session);
@@ -295,6 +297,7 @@ static void model_granted(struct world *world, struct model_request *request, st
     must(!pool_is_closed(world->pools[request->pool].pool), "a pool lends whose device is lost");
     must(model_may_use(world, request->session, request->pool),
          "a session gets of a pool that it may not use");
+    must(!where->closing, "a block is cut from a segment that its mapper was told to close");
     must(!where->retiring, "a block is cut from a segment that is on its way back to the driver");
     must(where->tenant == 0 || where->tenant == session->tenant + 1,
          "a block is cut from another tenant's segment");

@@ -58,6 +58,8 @@ enum step {
     STEP_ATTACH,
     STEP_QUERY,
     STEP_MISUSE,
+    STEP_IDLE,
+    STEP_CLOSED,
     STEP_BYE,
     STEP_BREAK, /* the connection ends, and its process lives on */
     STEP_FORK,
@@ -84,6 +86,7 @@ struct model_segment {
     unsigned tenant; /* plus one; 0: none yet */
     uint64_t taken;  /* bytes */
     unsigned mappers;
+    bool closing; /* its only mapper was told to close it */
     bool retiring;
     uint16_t *owners;
     uint8_t *hot; /* a process, plus one, that the core is done with and the GPU was not; 0: none */
@@ -126,6 +129,7 @@ struct model_request {
     uint64_t id;
     unsigned session, pool;
     uint64_t size, asked_ns, deadline_ns;
+    bool within;         /* rather refused than that the pool grows for it */
     bool used, answered; /* the latter: decided, and still in the core */
     struct lease *lease; /* granted */
 };
@@ -170,7 +174,8 @@ struct look {
 struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         fences, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks, kills, forks,
-        reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost, out_of_memory;
+        reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost, out_of_memory,
+        closings, closed;
 };
 
 struct world {
@@ -293,6 +298,8 @@ void step_attach(struct world *world);
 void step_query(struct world *world);
 void step_misuse(struct world *world);
 void step_streams(struct world *world);
+void step_idle(struct world *world);
+void step_closed(struct world *world);
 
 /* --- ends.c */
 void step_open(struct world *world);
