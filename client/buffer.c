@@ -347,13 +347,19 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
 static int split_off(struct gpupool_client *client, struct piece *piece) {
     struct proto_lease lease;
 
+    pthread_mutex_lock(&piece->lane->lock);
+    lane_begin_split_locked(piece);
+    pthread_mutex_unlock(&piece->lane->lock);
     int r = lease_split(client, piece->lease, piece->lease_generation,
                         (uint64_t)(piece->memory - piece->extent->memory), piece->capacity_bytes, &lease);
+    pthread_mutex_lock(&piece->lane->lock);
+    if (r == 0)
+        lane_split_off_locked(piece, lease.lease, lease.generation);
+    else if (r != GPUPOOL_E_TIMED_OUT)
+        lane_cancel_split_locked(piece);
+    pthread_mutex_unlock(&piece->lane->lock);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&piece->lane->lock);
-    lane_split_off_locked(piece, lease.lease, lease.generation);
-    pthread_mutex_unlock(&piece->lane->lock);
     cache_count_given(client, piece->lane, piece->capacity_bytes);
     return 0;
 }

@@ -386,6 +386,22 @@ static void reader_pass_on(struct connection *connection) {
     }
 }
 
+int connection_tell(struct connection *connection, const struct proto_message *message,
+                    uint64_t deadline_ns) {
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    int r = connection_check(connection);
+    if (r < 0)
+        return r;
+    r = socket_send(connection->fd, packet, proto_encode(message, packet), deadline_ns);
+    if (r == 0)
+        return 0;
+    return error_set(r == -ETIMEDOUT                 ? GPUPOOL_E_TIMED_OUT
+                     : r == -ENOMEM || r == -ENOBUFS ? GPUPOOL_E_NO_MEMORY
+                                                     : GPUPOOL_E_DISCONNECTED,
+                     "sending to the daemon: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
+}
+
 int connection_exchange(struct connection *connection, struct request **request_pointer,
                         uint64_t deadline_ns) {
     struct request *request = take_ptr(request_pointer);

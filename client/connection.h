@@ -87,6 +87,10 @@ struct request *connection_request(struct connection *connection, enum proto_ope
  * Returns 0, the daemon's error, DISCONNECTED, PROTOCOL, TIMED_OUT. */
 int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns);
 
+/* Sends a one-way message. Returns 0, which does not mean that the daemon did what it says; DISCONNECTED,
+ * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. */
+int connection_tell(struct connection *connection, const struct proto_message *message, uint64_t deadline_ns);
+
 /* Gives a request object back. Accepts NULL. */
 void request_recycle(struct request *request);
 

@@ -96,22 +96,34 @@ int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t s
     return r;
 }
 
+static struct proto_release release_of(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+                                       uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
+    bool is_ready = fence_is_ready(client, fence);
+    return (struct proto_release){
+        .lease = lease,
+        .generation = generation,
+        .offset_bytes = offset_bytes,
+        .size_bytes = size_bytes,
+        .fence = is_ready ? 0 : fence.word,
+        .fence_value = is_ready ? 0 : fence.value,
+    };
+}
+
+int lease_release_one_way(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+                          uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
+    struct proto_message message = {
+        .header.operation = PROTO_RELEASE,
+        .release = release_of(client, lease, generation, offset_bytes, size_bytes, fence)};
+    return connection_tell(&client->connection, &message, client_deadline_ns(client, 0));
+}
+
 int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&client->connection, PROTO_RELEASE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.release = (struct proto_release){
-        .lease = lease,
-        .generation = generation,
-        .offset_bytes = offset_bytes,
-        .size_bytes = size_bytes,
-    };
-    if (!fence_is_ready(client, fence)) {
-        request->message.release.fence = fence.word;
-        request->message.release.fence_value = fence.value;
-    }
+    request->message.release = release_of(client, lease, generation, offset_bytes, size_bytes, fence);
     return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
 }
 
@@ -149,17 +161,12 @@ int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generati
     return 0;
 }
 
-int lease_merge(struct gpupool_client *client, uint64_t lease, uint64_t generation,
-                const struct proto_lease *other) {
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_MERGE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.merge = (struct proto_merge){
-        .lease = lease,
-        .generation = generation,
-        .other_lease = other->lease,
-        .other_generation = other->generation,
-    };
-    return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+int lease_merge_one_way(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+                        const struct proto_lease *other) {
+    struct proto_message message = {.header.operation = PROTO_MERGE,
+                                    .merge = {.lease = lease,
+                                              .generation = generation,
+                                              .other_lease = other->lease,
+                                              .other_generation = other->generation}};
+    return connection_tell(&client->connection, &message, client_deadline_ns(client, 0));
 }

@@ -382,6 +382,9 @@ static int handle_split(struct connection *connection, const struct proto_messag
 }
 
 static int handle_merge(struct connection *connection, const struct proto_message *message) {
+    if (message->header.request ==
+        0) /* one-way: what the client goes by is not so any more if it is refused */
+        return core_merge_one_way(connection->session, &message->merge) == 0 ? 0 : -EPROTO;
     int r = core_merge(connection->session, &message->merge);
     if (r != 0)
         return connection_refuse(connection, message->header.request, r);

@@ -432,8 +432,8 @@ static const char *check_failure(const struct proto_message *message) {
 enum request_rule {
     REQUEST_NONZERO,
     REQUEST_ZERO,
-    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE:
-                    one-way */
+    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE and
+                    MERGE: one-way */
 };
 
 /* A body's fixed part. What may follow it (text, pools) is for variable_size(). */
@@ -465,7 +465,7 @@ static const struct operation operations[] = {
     [PROTO_SPLIT] = {"SPLIT", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_release),
                      check_split},
     [PROTO_ASK_PAGE] = {"ASK_PAGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0, NULL},
-    [PROTO_MERGE] = {"MERGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_merge), NULL},
+    [PROTO_MERGE] = {"MERGE", PROTO_FROM_CLIENT, REQUEST_ANY, false, sizeof(struct proto_merge), NULL},
     [PROTO_IDLE] = {"IDLE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_idle), check_idle},
     [PROTO_CLOSED] = {"CLOSED", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_closed),
                       check_closed},

@@ -15,7 +15,9 @@
  * was done, and what was refused stays the session's until its end. So that nothing is refused for a limit, a part that
  * is released one-way has PROTO_ONE_WAY_MAX more room than one whose release is answered: a client loses nothing that has
  * at least every PROTO_ONE_WAY_MAX-th release of a part answered, and after a LIMIT sends no more of them one-way until
- * one is answered with OK. (Behind fences, that is one behind a fence; for a lease's ranges, one of that lease.)
+ * one is answered with OK. (Behind fences, that is one behind a fence; for a lease's ranges, one of that lease.) A MERGE
+ * may be one-way too, with the same room: for leases that the client knows to be as they have to be, since what cannot be
+ * merged ends the session then.
  *
  * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a kind that
  * has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a LEASE the daemon sends the
@@ -75,7 +77,7 @@ enum proto_operation {
     PROTO_BYE = 9,         /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
     PROTO_SPLIT = 10,      /* → LEASE: a part of a lease becomes a lease of its own */
     PROTO_ASK_PAGE = 11,   /* → PAGE, once in a session */
-    PROTO_MERGE = 12,      /* → OK: a lease takes over what another one holds, which ends */
+    PROTO_MERGE = 12,      /* → OK: a lease takes over what another one holds, which ends; one-way with id 0 */
     PROTO_IDLE = 13,       /* → SEGMENTS: which segments can the session close, before it asks for more? */
     PROTO_CLOSED = 14,     /* → OK: it has closed one of those; it has no mapping of it any more */
     /* daemon → client */

@@ -15,8 +15,8 @@
  * a stream.
  *
  * Locks, in this order: that of who gives back; the list of lanes; the registry of thread caches; a thread
- * cache; a lane; a lane's transfer, or the counters'. Only the first is held over an exchange with the daemon,
- * and only the first two while the driver is asked something.
+ * cache; a lane; a lane's transfer, or the counters'. Only the first is held over an exchange with the
+ * daemon, and only the first two while the driver is asked something.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -40,6 +40,8 @@ struct cache {
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct lane_part *pending; /* taken out of lanes and not released yet */
     size_t pending_count, pending_capacity;
+    unsigned one_way; /* parts released since the daemon last had to answer one */
+    bool is_at_limit; /* it said LIMIT: each is to be answered until one is accepted */
     struct keeper keeper;
 };
 

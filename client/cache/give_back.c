@@ -133,8 +133,24 @@ static int leave_fence(struct gpupool_client *client, const struct lane *lane, s
                                  : 0;
 }
 
-/* Releases what is pending, behind one fence for all parts of a lane. give_lock is held. */
-static int release_pending(struct gpupool_client *client, uint64_t *ret_bytes) {
+/* Releases a part: without an answer, unless one is wanted, or has been due for long. */
+static int release_part(struct gpupool_client *client, const struct lane_part *part, bool is_answered) {
+    struct cache *cache = &client->cache;
+
+    cache->one_way = (cache->one_way + 1) % LEASE_ONE_WAY_MAX;
+    if (!is_answered && !part->is_answered && !cache->is_at_limit && cache->one_way != 0)
+        return lease_release_one_way(client, part->lease, part->generation, part->offset_bytes,
+                                     part->size_bytes, part->fence);
+    int r = lease_release(client, part->lease, part->generation, part->offset_bytes, part->size_bytes,
+                          part->fence);
+    if (r == 0 || r == GPUPOOL_E_LIMIT)
+        cache->is_at_limit = r == GPUPOOL_E_LIMIT;
+    return r;
+}
+
+/* Releases what is pending, behind one fence for all parts of a lane. With hears, the daemon has done it when
+ * this returns. give_lock is held. */
+static int release_pending(struct gpupool_client *client, bool hears, uint64_t *ret_bytes) {
     struct cache *cache = &client->cache;
     const struct lane *fenced = NULL;
     struct fence fence = FENCE_NONE;
@@ -154,8 +170,7 @@ static int release_pending(struct gpupool_client *client, uint64_t *ret_bytes) {
             part.fence = fence;
         }
         if (r == 0)
-            r = lease_release(client, part.lease, part.generation, part.offset_bytes, part.size_bytes,
-                              part.fence);
+            r = release_part(client, &part, hears && i + 1 == cache->pending_count);
         if (r == 0) {
             bytes += part.size_bytes;
         } else if (!part_is_refused(r)) { /* it stays pending, for the next time */
@@ -184,7 +199,7 @@ static int give_back(struct gpupool_client *client, const struct choice *choice,
     if (!choice->of_stream)
         cache_collect(cache, NULL, NULL, choice->idle_only);
     int taken = take_out(client, choice);
-    int released = release_pending(client, ret_bytes);
+    int released = release_pending(client, true, ret_bytes);
     pthread_mutex_unlock(&cache->give_lock);
     return released < 0 ? released : taken;
 }
@@ -223,6 +238,6 @@ void give_back_surplus(struct gpupool_client *client, struct lane *lane, uint64_
             taken_bytes += take_surplus(client, other, surplus_bytes - taken_bytes);
     }
     pthread_mutex_unlock(&cache->lanes_lock);
-    (void)release_pending(client, &bytes);
+    (void)release_pending(client, false, &bytes); /* an acquire follows, which comes after these */
     pthread_mutex_unlock(&cache->give_lock);
 }

@@ -300,15 +300,13 @@ static int add_extent(struct gpupool_client *client, struct lane *lane, enum lan
     pthread_mutex_lock(&lane->lock);
     lane_learn_locked(lane, lease->capacity_bytes, true);
     lane->is_short = false;
-    struct extent *extent = lane_begin_merge_locked(lane, heap, segment, memory, lease->capacity_bytes);
-    pthread_mutex_unlock(&lane->lock);
-    bool is_merged = extent != NULL && lease_merge(client, extent->lease, extent->generation, lease) == 0;
-    pthread_mutex_lock(&lane->lock);
-    if (extent != NULL)
-        lane_end_merge_locked(extent, memory, lease->capacity_bytes, is_merged);
-    int r = is_merged ? 0
-                      : lane_add_extent_locked(lane, heap, segment, lease->lease, lease->generation, memory,
-                                               lease->capacity_bytes);
+    struct extent *extent = lane_neighbour_locked(lane, heap, segment, memory, lease->capacity_bytes);
+    int r = 0;
+    if (extent != NULL && lease_merge_one_way(client, extent->lease, extent->generation, lease) == 0)
+        lane_fill_locked(extent, memory, lease->capacity_bytes);
+    else
+        r = lane_add_extent_locked(lane, heap, segment, lease->lease, lease->generation, memory,
+                                   lease->capacity_bytes);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }

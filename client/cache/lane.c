@@ -11,6 +11,7 @@
 #include "client/cache/deferred.h"
 #include "client/cache/pointer_map.h"
 #include "client/cache/size_class.h"
+#include "client/lease.h"
 
 #define PIECES_IN_CHUNK 128u
 
@@ -22,6 +23,9 @@
  * four times as much the next time. */
 #define EXTENT_STEP_DOWN 16u
 #define EXTENT_STEP_UP   4u
+/* What a lease goes through without an answer, of which each thing may leave it in one range more. The daemon
+ * has room for PROTO_ONE_WAY_MAX. */
+#define EXTENT_ONE_WAY_MAX (4 * LEASE_ONE_WAY_MAX)
 
 /* Memory that begins with a cache line of its own. */
 static void *zeroed_lines(size_t size) {
@@ -309,7 +313,7 @@ static void extent_lose(struct extent *extent, struct heap_range *range) {
     range->user = NULL; /* absent: taken by nobody */
     extent->absent_bytes += range->size;
     extent->lane->absent_bytes += range->size;
-    if (extent->absent_bytes == extent->size_bytes && !extent->is_merging)
+    if (extent->absent_bytes == extent->size_bytes)
         extent_end(extent);
 }
 
@@ -340,12 +344,13 @@ static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t 
     return true;
 }
 
-struct extent *lane_begin_merge_locked(struct lane *lane, enum lane_heap heap, const void *segment,
-                                       const char *memory, uint64_t size_bytes) {
+struct extent *lane_neighbour_locked(struct lane *lane, enum lane_heap heap, const void *segment,
+                                     const char *memory, uint64_t size_bytes) {
     list_for_each(position, &lane->extents) {
         struct extent *extent = container_of(position, struct extent, link);
-        if (extent->span->heap != &lane->heaps[heap] || extent->segment != segment || extent->is_merging ||
-            memory < extent->memory || memory > extent->memory + extent->size_bytes)
+        if (extent->span->heap != &lane->heaps[heap] || extent->segment != segment || extent->splitting > 0 ||
+            extent->one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
+            memory > extent->memory + extent->size_bytes)
             continue;
         uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
         if (!extent_lacks(extent, offset, end))
@@ -358,21 +363,17 @@ struct extent *lane_begin_merge_locked(struct lane *lane, enum lane_heap heap, c
             extent->absent_bytes += more->size;
             lane->absent_bytes += more->size;
         }
-        if (!absent_split(extent, offset) || !absent_split(extent, end))
-            return NULL;
-        extent->is_merging = true;
-        return extent;
+        return absent_split(extent, offset) && absent_split(extent, end) ? extent : NULL;
     }
     return NULL;
 }
 
-void lane_end_merge_locked(struct extent *extent, const char *memory, uint64_t size_bytes, bool is_merged) {
+void lane_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes) {
     uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
     struct heap_range *range;
 
-    extent->is_merging = false;
     /* Giving joins ranges, so each is looked for anew: the first that is still absent. */
-    for (range = range_at(extent, offset); is_merged && range != NULL && range->offset < end;) {
+    for (range = range_at(extent, offset); range != NULL && range->offset < end;) {
         if (range->free) {
             range = range->upper;
             continue;
@@ -382,16 +383,24 @@ void lane_end_merge_locked(struct extent *extent, const char *memory, uint64_t s
         heap_give(range);
         range = range_at(extent, offset);
     }
+    extent->one_way++;
     extent->lane->touched = true;
     extent->lane->collects = 0;
-    if (extent->absent_bytes == extent->size_bytes)
-        extent_end(extent);
+}
+
+void lane_begin_split_locked(struct piece *piece) {
+    piece->extent->splitting++;
+}
+
+void lane_cancel_split_locked(struct piece *piece) {
+    piece->extent->splitting--;
 }
 
 void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation) {
     struct heap_range *range = piece->range;
     struct extent *extent = piece->extent;
 
+    extent->splitting--;
     piece->split_off = true;
     piece->lease = lease;
     piece->lease_generation = generation;
@@ -411,6 +420,9 @@ bool lane_extent_is_idle_locked(const struct extent *extent) {
 
 /* Makes a range absent, and says what has to be released. */
 static void lose_part(struct extent *extent, struct heap_range *range, struct lane_part *ret_part) {
+    bool is_answered = ++extent->one_way >= LEASE_ONE_WAY_MAX;
+    if (is_answered)
+        extent->one_way = 0;
     *ret_part = (struct lane_part){
         .lane = extent->lane,
         .lease = extent->lease,
@@ -418,6 +430,7 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct la
         .offset_bytes = range->offset,
         .size_bytes = range->size,
         .whole = extent->absent_bytes + range->size == extent->size_bytes,
+        .is_answered = is_answered,
     };
     extent_lose(extent, range);
 }
@@ -479,7 +492,7 @@ bool lane_is_valid(struct lane *lane) {
                 valid = false;
         }
         all_absent += absent;
-        if (absent != extent->absent_bytes || (absent == extent->size_bytes && !extent->is_merging))
+        if (absent != extent->absent_bytes || absent == extent->size_bytes)
             valid = false;
     }
     valid = valid && all_absent == lane->absent_bytes;

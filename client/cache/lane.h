@@ -61,7 +61,8 @@ struct extent {
     uint64_t size_bytes, absent_bytes, deferred_bytes;
     char *memory;
     const void *segment; /* only compared */
-    bool is_merging;     /* between lane_begin_merge_locked and lane_end_merge_locked: it stays */
+    unsigned one_way;    /* parts released and leases merged since the daemon last had to answer one */
+    unsigned splitting;  /* SPLITs under way, or of which nothing was heard: its lease may have ended */
     struct list link;    /* in lane->extents */
 };
 
@@ -70,6 +71,7 @@ struct lane_part {
     struct lane *lane;
     uint64_t lease, generation, offset_bytes, size_bytes;
     bool whole;         /* the lease ends */
+    bool is_answered;   /* it may not go one-way */
     bool has_fence;     /* else it stands behind one of the lane's stream */
     struct fence fence; /* that it stands behind */
 };
@@ -139,12 +141,12 @@ void lane_flush_transfer_locked(struct lane *lane, bool idle_only);
 int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
                            uint64_t generation, char *memory, uint64_t size_bytes);
 
-/* Finds the extent of a heap that new memory of a segment can be merged with, and prepares for it. NULL when
- * there is none (or no memory). The extent then stays until lane_end_merge_locked, which says whether the
- * leases were merged. */
-struct extent *lane_begin_merge_locked(struct lane *lane, enum lane_heap heap, const void *segment,
-                                       const char *memory, uint64_t size_bytes);
-void lane_end_merge_locked(struct extent *extent, const char *memory, uint64_t size_bytes, bool is_merged);
+/* Finds the extent of a heap that new memory of a segment lies beside, or in a gap of, and makes it ready to
+ * be filled. NULL when there is none whose lease the daemon would certainly merge with that of the memory (or
+ * no memory). The daemon is told, and the extent filled, before the lock is left: else it could end. */
+struct extent *lane_neighbour_locked(struct lane *lane, enum lane_heap heap, const void *segment,
+                                     const char *memory, uint64_t size_bytes);
+void lane_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes);
 
 /* How large an extent should be for a request of a size: grows with what the lane has for such sizes, so that
  * a process that uses much asks seldom; large requests get what they ask for. Not larger than what the pool
@@ -160,6 +162,11 @@ int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes);
 
 /* As lane_shrink_locked, and the tail becomes a piece of its own instead. Its generation is even. */
 int lane_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct piece **ret_tail);
+
+/* The daemon is about to be asked to make a lease of its own of a piece; it refused. What it did not answer
+ * stays begun. */
+void lane_begin_split_locked(struct piece *piece);
+void lane_cancel_split_locked(struct piece *piece);
 
 /* Takes the memory of a piece out of the lane, because it has become a lease of its own. */
 void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation);

@@ -408,10 +408,18 @@ int core_split(struct session *session, const struct proto_release *split, struc
     return lease_split(lease, split->offset_bytes, split->size_bytes, 0, ret_lease);
 }
 
-int core_merge(struct session *session, const struct proto_merge *merge) {
+static int merge_within(struct session *session, const struct proto_merge *merge, unsigned beyond) {
     struct lease *lease = lease_find(session->core, session, merge->lease, merge->generation);
     struct lease *other = lease_find(session->core, session, merge->other_lease, merge->other_generation);
-    return lease == NULL || other == NULL ? PROTO_E_STALE : lease_merge(lease, other);
+    return lease == NULL || other == NULL ? PROTO_E_STALE : lease_merge(lease, other, beyond);
+}
+
+int core_merge(struct session *session, const struct proto_merge *merge) {
+    return merge_within(session, merge, 0);
+}
+
+int core_merge_one_way(struct session *session, const struct proto_merge *merge) {
+    return merge_within(session, merge, PROTO_ONE_WAY_MAX);
 }
 
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,

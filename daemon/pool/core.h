@@ -139,6 +139,8 @@ int core_split(struct session *session, const struct proto_release *split, struc
 /* Merges two leases of the session that lie in one segment into the lower one. 0, PROTO_E_STALE,
  * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT. */
 int core_merge(struct session *session, const struct proto_merge *merge);
+/* The same where nobody hears of a refusal: it may go beyond the limit by PROTO_ONE_WAY_MAX. */
+int core_merge_one_way(struct session *session, const struct proto_merge *merge);
 
 /* Names the lease's block; fresh are random bytes for the case that it has no token yet. size_bytes:
  * what those who attach are told; 0: as before. 0, PROTO_E_STALE, PROTO_E_INVALID, -ENOMEM. */

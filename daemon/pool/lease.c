@@ -401,14 +401,14 @@ static void block_join_ranges(struct session *session, struct block *block) {
     }
 }
 
-int lease_merge(struct lease *lease, struct lease *other) {
+int lease_merge(struct lease *lease, struct lease *other, unsigned beyond) {
     struct block *block = lease->block, *from = other->block;
 
     if (block_has_others(block) || block_has_others(from))
         return PROTO_E_SHARED;
     if (lease == other || from->segment != block->segment || from->offset_bytes < block->offset_bytes)
         return PROTO_E_INVALID;
-    if (block->n_ranges + from->n_ranges > BLOCK_RANGES_MAX)
+    if (block->n_ranges + from->n_ranges > BLOCK_RANGES_MAX + beyond)
         return PROTO_E_LIMIT;
     uint64_t bytes = from->held_bytes;
     block_charge(from, -bytes);

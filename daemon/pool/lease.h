@@ -101,8 +101,9 @@ void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value)
 
 /* Has the lease's block take over all that another lease of the same session holds, in the same segment and
  * above the start of the lease's block; the other lease ends. The sums of the pool and of the session stay
- * what they were. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED or PROTO_E_LIMIT. */
-int lease_merge(struct lease *lease, struct lease *other);
+ * what they were. It may have so many ranges beyond what is allowed. Returns 0, PROTO_E_INVALID,
+ * PROTO_E_SHARED or PROTO_E_LIMIT. */
+int lease_merge(struct lease *lease, struct lease *other, unsigned beyond);
 
 /* Moves the lease's charge from leased or fenced to quarantined, when its session is lost. */
 void lease_quarantine(struct lease *lease);

@@ -226,6 +226,18 @@ static void ask_without_reading(struct peer *peer, int ready) {
     }
 }
 
+/* Whoever is not told goes by what it asked for, so that the session ends when that is not to be had. */
+static void merge_what_cannot_be_merged(struct peer *peer, int ready) {
+    struct proto_lease lease = peer_acquire(peer, 64 * KIB);
+    char byte;
+
+    peer_merge_one_way(peer, &lease, &lease);
+    must(recv(peer->fd, &byte, sizeof byte, 0) <= 0); /* it has ended, and what it had waits for this process */
+    must(write(ready, "", 1) == 1);
+    for (;;)
+        pause();
+}
+
 /* --- beside them --- */
 
 static void live_well(struct peer *peer) {
@@ -303,6 +315,11 @@ static void a_flood_of_one_way_messages_harms_nobody(void **state) {
     survive(flood_one_way);
 }
 
+static void who_merges_one_way_what_cannot_be_merged_is_ended(void **state) {
+    (void)state;
+    survive(merge_what_cannot_be_merged);
+}
+
 static void a_lease_that_crumbles_harms_nobody(void **state) {
     (void)state;
     survive(crumble);
@@ -348,6 +365,7 @@ int main(void) {
         cmocka_unit_test(words_that_come_and_go_harm_nobody),
         cmocka_unit_test(a_page_that_is_mistreated_harms_nobody),
         cmocka_unit_test(a_flood_of_one_way_messages_harms_nobody),
+        cmocka_unit_test(who_merges_one_way_what_cannot_be_merged_is_ended),
         cmocka_unit_test(a_lease_that_crumbles_harms_nobody),
         cmocka_unit_test(shared_blocks_behind_fences_come_back),
         cmocka_unit_test(who_never_reads_and_never_arrives_harms_nobody),

@@ -125,6 +125,23 @@ static void what_is_released_one_way_is_there_for_the_next_request(void **state)
     assert_int_equal(host_pool("leased_bytes"), 0);
 }
 
+static void what_is_merged_one_way_is_one_lease(void **state) {
+    struct peer peer;
+
+    (void)state;
+    peer_open(&daemon_, &peer, 0);
+    struct proto_lease lower = peer_acquire(&peer, 2 * MIB), upper = peer_acquire(&peer, 2 * MIB);
+    if (lower.offset_bytes > upper.offset_bytes) {
+        struct proto_lease other = lower;
+        lower = upper, upper = other;
+    }
+    peer_merge_one_way(&peer, &lower, &upper);
+    assert_int_equal(peer_release(&peer, &upper), PROTO_E_STALE); /* it is the lower one's now */
+    assert_int_equal(host_pool("leased_bytes"), 4 * MIB);
+    peer_close(&peer);
+    assert_int_equal(host_pool("leased_bytes"), 0);
+}
+
 /* The description behind a descriptor is its holders' in common, and one of them is not to be trusted. */
 static void what_a_client_does_to_its_descriptor_harms_nobody(void **state) {
     struct peer holder, second, other;
@@ -234,6 +251,7 @@ int main(void) {
         cmocka_unit_test(a_session_that_wants_it_is_asked_for_idle_memory_when_another_waits),
         cmocka_unit_test(a_request_that_does_not_wait_has_others_asked_too),
         cmocka_unit_test(what_is_released_one_way_is_there_for_the_next_request),
+        cmocka_unit_test(what_is_merged_one_way_is_one_lease),
         cmocka_unit_test(what_a_client_does_to_its_descriptor_harms_nobody),
         cmocka_unit_test(descriptors_for_asking_end_with_the_connection),
         cmocka_unit_test(what_a_client_counts_is_in_the_stats_and_nothing_else_changes),

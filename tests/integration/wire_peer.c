@@ -148,6 +148,15 @@ void peer_release_one_way(struct peer *peer, const struct proto_lease *lease, ui
     assert_int_equal(send(peer->fd, packet, bytes, MSG_NOSIGNAL), bytes);
 }
 
+void peer_merge_one_way(struct peer *peer, const struct proto_lease *lease, const struct proto_lease *other) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message message = {
+        .header.operation = PROTO_MERGE,
+        .merge = {lease->lease, lease->generation, other->lease, other->generation}};
+    size_t bytes = proto_encode(&message, packet);
+    assert_int_equal(send(peer->fd, packet, bytes, MSG_NOSIGNAL), bytes);
+}
+
 unsigned peer_release(struct peer *peer, const struct proto_lease *lease) {
     return peer_dispose(peer, PROTO_RELEASE, lease, 0, 0, NULL);
 }

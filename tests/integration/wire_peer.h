@@ -44,6 +44,7 @@ unsigned peer_release_behind(struct peer *peer, const struct proto_lease *lease,
 
 /* One-way: no answer comes. */
 void peer_release_one_way(struct peer *peer, const struct proto_lease *lease, uint64_t offset, uint64_t size);
+void peer_merge_one_way(struct peer *peer, const struct proto_lease *lease, const struct proto_lease *other);
 
 /* Asks for the page and maps it; the caller's to unmap. */
 struct proto_page *peer_ask_page(struct peer *peer);

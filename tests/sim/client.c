@@ -290,7 +290,7 @@ void step_merge(struct world *world) {
         expected = PROTO_E_INVALID;
     const struct proto_merge merge = {world->leases[l].id, world->leases[l].generation, world->leases[k].id,
                                       world->leases[k].generation};
-    int r = core_merge(session, &merge);
+    int r = (one_in(world, 2) ? core_merge_one_way : core_merge)(session, &merge);
     must(r == expected, "a merge gets another answer than is right");
     if (r != 0)
         return;

@@ -64,7 +64,8 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return false;
     if (header->operation == PROTO_OPENED
             ? header->request != 0
-            : header->request == 0 && header->operation != PROTO_ERROR && header->operation != PROTO_RELEASE)
+            : header->request == 0 && header->operation != PROTO_ERROR &&
+                  header->operation != PROTO_RELEASE && header->operation != PROTO_MERGE)
         return false;
     size -= sizeof *header;
     switch (header->operation) {
