@@ -31,6 +31,8 @@ static void *worker_main(void *argument) {
         list_append(&worker->finished, &job->link);
         uv_async_send(&worker->async);
     }
+    worker->ended = true;
+    pthread_cond_signal(&worker->end);
     pthread_mutex_unlock(&worker->lock);
     return NULL;
 }
@@ -60,15 +62,21 @@ static void worker_end(struct worker *worker) {
     pthread_mutex_lock(&worker->lock);
     worker->stopping = true;
     pthread_cond_signal(&worker->wake);
-    pthread_mutex_unlock(&worker->lock);
     do {
         uint64_t end_ns = clock_now_ns() + WORKER_STOP_NS;
         struct timespec end = {.tv_sec = (time_t)(end_ns / NS_PER_S), .tv_nsec = (long)(end_ns % NS_PER_S)};
+        int error = 0;
 
         heartbeat = atomic_load_explicit(&worker->heartbeat, memory_order_relaxed);
-        if (pthread_clockjoin_np(worker->thread, NULL, CLOCK_MONOTONIC, &end) == 0)
-            return;
-    } while (heartbeat != atomic_load_explicit(&worker->heartbeat, memory_order_relaxed));
+        while (!worker->ended && error == 0)
+            error = pthread_cond_timedwait(&worker->end, &worker->lock, &end);
+    } while (!worker->ended && heartbeat != atomic_load_explicit(&worker->heartbeat, memory_order_relaxed));
+    bool ended = worker->ended;
+    pthread_mutex_unlock(&worker->lock);
+    if (ended) {
+        pthread_join(worker->thread, NULL);
+        return;
+    }
     const char *call = worker_call(worker, &since_ns);
     log_error("%s: %s has not come back for %s: the daemon ends without it", worker->name,
               call != NULL ? call : "a job",
@@ -77,14 +85,19 @@ static void worker_end(struct worker *worker) {
 }
 
 int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
+    pthread_condattr_t monotonic;
     sigset_t all, before;
 
     snprintf(worker->name, sizeof worker->name, "%s", name);
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->wake, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&worker->end, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     list_init(&worker->queued);
     list_init(&worker->finished);
-    worker->stopping = false;
+    worker->stopping = worker->ended = false;
     worker->call = NULL;
     worker->pending = 0;
     worker->heartbeat = 1;
@@ -102,6 +115,7 @@ int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
             worker_end(worker);
     }
     if (r < 0) {
+        pthread_cond_destroy(&worker->end);
         pthread_cond_destroy(&worker->wake);
         pthread_mutex_destroy(&worker->lock);
         return r;
@@ -115,6 +129,7 @@ void worker_stop(struct worker *worker) {
     worker_end(worker);
     worker_finish(worker);
     uv_close((uv_handle_t *)&worker->async, NULL);
+    pthread_cond_destroy(&worker->end);
     pthread_cond_destroy(&worker->wake);
     pthread_mutex_destroy(&worker->lock);
 }

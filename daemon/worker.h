@@ -34,7 +34,8 @@ struct worker {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct list queued, finished; /* under lock */
-    bool stopping;                /* under lock */
+    bool stopping, ended;         /* under lock */
+    pthread_cond_t end;           /* ended is set; on CLOCK_MONOTONIC */
     const char *call;             /* under lock: the call that it is in, a constant string; NULL: none */
     uint64_t call_ns;             /* under lock: since when */
     uv_async_t async;
