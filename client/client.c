@@ -107,7 +107,7 @@ static int client_greet(struct gpupool_client *client, uint64_t deadline_ns, boo
         .magic = PROTO_MAGIC,
         .version_min = PROTO_VERSION_MIN,
         .version_max = PROTO_VERSION_MAX,
-        .flags = has_cache ? PROTO_HELLO_RECLAIM : 0,
+        .flags = (has_cache ? PROTO_HELLO_RECLAIM : 0) | (client->devices.forbidden ? PROTO_HELLO_NO_GPU : 0),
     };
     int r = connection_exchange(&client->connection, &request, deadline_ns);
     if (r < 0)

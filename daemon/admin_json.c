@@ -2,6 +2,7 @@
 #include "daemon/admin_json.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,11 +11,13 @@
 
 #include "base/clock.h"
 #include "daemon/backing.h"
+#include "daemon/connection.h"
 #include "daemon/daemon.h"
 #include "daemon/pool/core.h"
 #include "daemon/pool/histogram.h"
 #include "daemon/pool/tenant.h"
 #include "daemon/pool/use.h"
+#include "daemon/quarantine.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
 
@@ -122,10 +125,12 @@ static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_inte
     return true;
 }
 
+#define COMMANDS "ping, stats, pools, sessions, quota, quarantine, trim, quarantine-release"
+
 struct request_keys {
     const char *command;
-    bool has_pool;
-    uint64_t pool;
+    bool has_pool, has_session;
+    uint64_t pool, session;
 };
 
 /* Takes a parsed request apart. Returns NULL or what is wrong. */
@@ -140,7 +145,7 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
             if (keys.command != NULL)
                 return "'command' is given twice";
             if (!cJSON_IsString(item))
-                return "'command' is a string: ping, stats, pools, sessions, quota or trim";
+                return "'command' is a string: " COMMANDS;
             keys.command = item->valuestring;
         } else if (strcmp(item->string, "pool") == 0) {
             if (keys.has_pool)
@@ -148,12 +153,20 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
             if (!read_integer(item, UINT32_MAX, &keys.pool))
                 return "'pool' is a pool's id, a whole number";
             keys.has_pool = true;
+        } else if (strcmp(item->string, "session") == 0) {
+            if (keys.has_session)
+                return "'session' is given twice";
+            if (!read_integer(item, UINT64_C(1) << 53, &keys.session))
+                return "'session' is a session's id, a whole number";
+            keys.has_session = true;
         } else {
-            return "the request has an unknown key: there are 'command' and, for trim, 'pool'";
+            return "the request has an unknown key: there are 'command', 'pool' (for trim) and 'session' "
+                   "(for "
+                   "quarantine-release)";
         }
     }
     if (keys.command == NULL)
-        return "the request has no 'command': one of ping, stats, pools, sessions, quota, trim";
+        return "the request has no 'command': one of " COMMANDS;
     *ret_keys = keys;
     return NULL;
 }
@@ -292,6 +305,13 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     return object;
 }
 
+/* By which rule it is known to be over, and what bears on that. */
+static void put_end(cJSON *object, const struct connection *connection) {
+    put_string(object, "end_rule",
+               connection != NULL ? death_rule_name(connection_death_rule(connection)) : NULL);
+    cJSON_AddBoolToObject(object, "under_mps", connection != NULL && connection_under_mps(connection));
+}
+
 static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
     bool quarantined = session->state == SESSION_QUARANTINED;
     cJSON *object = cJSON_CreateObject();
@@ -311,6 +331,7 @@ static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
         put_integer(object, "quarantined_ns", now_ns - session->lost_ns);
     else
         cJSON_AddNullToObject(object, "quarantined_ns");
+    put_end(object, session->owner);
     put_integer(object, "leases", session->n_leases);
     put_integer(object, "leased_bytes", session->leased_bytes);
     put_integer(object, "in_use_bytes", use.in_use_bytes);
@@ -332,11 +353,14 @@ static void put_pools(cJSON *reply, const struct core *core) {
         cJSON_AddItemToArray(pools, describe_pool(core->pools[i], &uses[i]));
 }
 
-static void put_sessions(cJSON *reply, const struct core *core) {
+static void put_sessions(cJSON *reply, const struct core *core, bool quarantined_only) {
     cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
     uint64_t now_ns = clock_now_ns();
-    list_for_each(position, &core->sessions) cJSON_AddItemToArray(
-        sessions, describe_session(container_of(position, struct session, link), now_ns));
+    list_for_each(position, &core->sessions) {
+        const struct session *session = container_of(position, struct session, link);
+        if (!quarantined_only || session->state == SESSION_QUARANTINED)
+            cJSON_AddItemToArray(sessions, describe_session(session, now_ns));
+    }
 }
 
 /* A limit, null where there is none. */
@@ -431,29 +455,52 @@ static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_
     return finish(reply);
 }
 
+static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    struct quarantine_released released;
+
+    if (!keys->has_session)
+        return admin_json_error("invalid-request", "quarantine-release needs a 'session'");
+    if (uid != 0)
+        return admin_json_error("permission-denied", "what is in quarantine is for root alone to release");
+    int r = quarantine_release(daemon, keys->session, &released);
+    if (r == -ENOENT)
+        return admin_json_error("no-such-session",
+                                "no session in quarantine has this id; 'quarantine' lists them");
+    cJSON *reply = cJSON_CreateObject();
+    put_integer(reply, "session", keys->session);
+    put_integer(reply, "pid", released.pid > 0 ? (uint64_t)released.pid : 0);
+    put_integer(reply, "released_bytes", released.bytes);
+    put_string(reply, "quarantine_reason", released.reason);
+    return finish(reply);
+}
+
 static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
     const struct core *core = daemon->core;
 
-    if (strcmp(keys->command, "trim") == 0)
+    if (strcmp(keys->command, "trim") == 0 && !keys->has_session)
         return answer_trim(daemon, uid, keys);
     if (keys->has_pool)
         return admin_json_error("invalid-request", "'pool' goes with trim only");
+    if (strcmp(keys->command, "quarantine-release") == 0)
+        return answer_quarantine_release(daemon, uid, keys);
+    if (keys->has_session)
+        return admin_json_error("invalid-request", "'session' goes with quarantine-release only");
     bool stats = strcmp(keys->command, "stats") == 0;
     bool ping = strcmp(keys->command, "ping") == 0;
     bool pools = strcmp(keys->command, "pools") == 0;
     bool sessions = strcmp(keys->command, "sessions") == 0;
     bool quota = strcmp(keys->command, "quota") == 0;
-    if (!stats && !ping && !pools && !sessions && !quota)
-        return admin_json_error("unknown-command",
-                                "the commands are ping, stats, pools, sessions, quota and trim");
+    bool quarantine = strcmp(keys->command, "quarantine") == 0;
+    if (!stats && !ping && !pools && !sessions && !quota && !quarantine)
+        return admin_json_error("unknown-command", "the commands are " COMMANDS);
     core_look(daemon->core);
     cJSON *reply = cJSON_CreateObject();
     if (stats || ping)
         cJSON_AddItemToObject(reply, "daemon", describe_daemon(daemon, ping));
     if (stats || pools)
         put_pools(reply, core);
-    if (stats || sessions)
-        put_sessions(reply, core);
+    if (stats || sessions || quarantine)
+        put_sessions(reply, core, quarantine);
     if (quota)
         put_quotas(reply, core);
     return finish(reply);

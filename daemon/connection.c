@@ -23,9 +23,6 @@
 #define SO_PASSRIGHTS 83 /* Linux 6.16: refuse descriptors at the door */
 #endif
 
-#define REASON_PROCESS "its process has not ended"
-#define REASON_DRIVER  "the driver still lists its process"
-
 /* A packet that could not be sent yet. */
 struct reply {
     struct list link;
@@ -38,6 +35,7 @@ struct reply {
 };
 
 static void connection_on_ready(uv_poll_t *poll, int status, int events);
+static void connection_note_gpu_work(struct connection *connection);
 static void connection_end(struct connection *connection, const char *why);
 
 static void connection_watch(struct connection *connection) {
@@ -171,6 +169,16 @@ static int connection_send_error(struct connection *connection, uint64_t request
     return connection_send(connection, &message, -1);
 }
 
+/* What is told of the process's end is worth something only from when it was given memory on. */
+static void connection_lend_segment(struct connection *connection, bool is_device) {
+    bool first = connection->session->n_segments == 1, was_lent = connection->device_lent;
+
+    connection->device_lent |= is_device;
+    connection_note_gpu_work(connection);
+    if ((first || (is_device && !was_lent)) && !connection->reaping.facts.no_gpu_work)
+        reaper_watch(&connection->daemon->reaper, &connection->reaping);
+}
+
 /* Sends a lease, with its segment's description and descriptor the first time. */
 static int connection_send_lease(struct connection *connection, uint64_t request, struct lease *lease) {
     struct proto_message message;
@@ -181,6 +189,7 @@ static int connection_send_lease(struct connection *connection, uint64_t request
     reply_begin(&message, PROTO_LEASE, request);
     core_describe_lease(lease, &message.lease, &describe);
     if (describe) {
+        connection_lend_segment(connection, backing->kind != PROTO_SEGMENT_MEMFD);
         message.lease.description.kind = backing->kind;
         if (backing->kind == PROTO_SEGMENT_MEMFD)
             fd = backing->fd;
@@ -286,6 +295,8 @@ static int handle_hello(struct connection *connection, const struct proto_messag
     connection->session->owner = connection;
     if (message->hello.flags & PROTO_HELLO_RECLAIM)
         connection_want_reclaim(connection);
+    connection->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
+    connection_note_gpu_work(connection);
     connection->state = CONNECTION_OPEN;
     daemon->n_handshakes--;
     daemon->served = true;
@@ -594,23 +605,57 @@ static void connection_reap(struct connection *connection) {
     daemon_drain(daemon);
 }
 
-static void connection_on_driver_done(struct reaping *reaping) {
-    connection_reap(container_of(reaping, struct connection, reaping));
+static void connection_note_gpu_work(struct connection *connection) {
+    connection->reaping.facts.no_gpu_work =
+        connection->daemon->reaper.no_driver || (connection->no_gpu && !connection->device_lent);
 }
 
-static void connection_on_process_over(struct connection *connection) {
-    struct daemon *daemon = connection->daemon;
+enum death_rule connection_death_rule(const struct connection *connection) {
+    return death_rule(&connection->reaping.facts);
+}
 
-    connection->session->quarantine_reason = REASON_DRIVER;
-    /* Without a GPU there is no GPU work at all. A pid of 0 is of another PID namespace, where the driver's
-     * list tells nothing. */
-    if (daemon->gpu == NULL || connection->peer.pid <= 0) {
+bool connection_under_mps(const struct connection *connection) {
+    return connection->reaping.facts.under_mps;
+}
+
+/* Judges a lost session by what is known of it by now. May end the connection. */
+static void connection_judge(struct connection *connection) {
+    if (death_judge(&connection->reaping.facts) == DEATH_SAFE)
         connection_reap(connection);
-        return;
-    }
-    connection->reaping.pid = connection->peer.pid;
-    connection->reaping.on_gone = connection_on_driver_done;
-    reaper_wait(&daemon->reaper, &connection->reaping);
+    else
+        death_explain(&connection->reaping.facts, connection->peer.pid, connection->daemon->reaper.list_name,
+                      connection->reason);
+}
+
+static void connection_on_facts(struct reaping *reaping) {
+    struct connection *connection = container_of(reaping, struct connection, reaping);
+    if (connection->state == CONNECTION_LOST)
+        connection_judge(connection);
+}
+
+/* A lost session's process has ended. May end the connection. */
+static void connection_on_process_over(struct connection *connection) {
+    connection->reaping.facts.process_over = true;
+    if (death_judge(&connection->reaping.facts) != DEATH_SAFE)
+        reaper_wait(&connection->daemon->reaper, &connection->reaping);
+    connection_judge(connection);
+}
+
+void connection_force(struct connection *connection) {
+    assert(connection->state == CONNECTION_LOST);
+    connection_reap(connection);
+}
+
+/* Closes the socket. One that a child of the ended process still has is kept, to see that child's end: the
+ * last of those who can have inherited anything is often the last who has the socket. */
+static void connection_leave_socket(struct connection *connection) {
+    bool keep = connection->process_over && !reaper_socket_is_over(connection->fd);
+
+    connection->reaping.facts.socket_over = !keep;
+    if (!keep)
+        connection->reaping.socket = -1;
+    if (!uv_is_closing((uv_handle_t *)&connection->poll))
+        uv_close((uv_handle_t *)&connection->poll, keep ? connection_on_closed : connection_on_socket_closed);
 }
 
 /* The socket is of no more use. What the process holds stays until it is safe. */
@@ -632,12 +677,17 @@ static void connection_end(struct connection *connection, const char *why) {
     connection->state = CONNECTION_LOST;
     connection_drop_replies(connection);
     connection->reclaim_fd = close_fd(connection->reclaim_fd);
-    core_session_lose(connection->session, clock_now_ns(), REASON_PROCESS);
-    if (!uv_is_closing((uv_handle_t *)&connection->poll))
-        uv_close((uv_handle_t *)&connection->poll, connection_on_socket_closed);
+    core_session_lose(connection->session, clock_now_ns(), connection->reason);
+    connection_leave_socket(connection);
     daemon_session_left(connection->daemon);
-    if (connection->process_over)
+    if (connection->process_over) {
         connection_on_process_over(connection);
+        return;
+    }
+    /* Its process is ending, most likely: the last chance to see it in the driver's list. */
+    if (!connection->reaping.facts.no_gpu_work)
+        reaper_watch(&connection->daemon->reaper, &connection->reaping);
+    connection_judge(connection);
 }
 
 static void connection_on_process(uv_poll_t *poll, int status, int events) {
@@ -668,7 +718,7 @@ void connection_discard(struct connection *connection) {
     struct session *session = connection->session;
     if (session != NULL) {
         if (session->state == SESSION_ACTIVE)
-            core_session_lose(session, clock_now_ns(), REASON_PROCESS);
+            core_session_lose(session, clock_now_ns(), connection->reason);
         core_session_gone(session, clock_now_ns());
         connection->session = NULL;
     }
@@ -710,7 +760,8 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
     connection->reclaim_fd = -1;
     connection->page = PAGE_NONE;
     list_init(&connection->replies);
-    list_init(&connection->reaping.link);
+    reaping_init(&connection->reaping, connection->peer.pid, connection->peer.uid, pidfd, fd);
+    connection->reaping.on_facts = connection_on_facts;
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {
         peer_drop_groups(&connection->peer);
         free(connection);

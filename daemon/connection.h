@@ -8,8 +8,10 @@
  *   GREETING --HELLO--> OPEN --BYE--> CLOSING (the last reply is on its way) --> gone
  *   GREETING --anything else--> gone
  *   OPEN --end of file, error, exit, and it was never given a segment--> gone
- *   OPEN --end of file, error, exit--> LOST (socket closed, session in quarantine) --process and driver
- * done--> gone
+ *   OPEN --end of file, error, exit--> LOST (session in quarantine) --safe, or forced--> gone
+ *
+ * What is safe is for the rule of daemon/pool/death.h to say; the reaper finds out the facts. A lost
+ * connection keeps its socket where its process ended and a child still has the other end.
  *
  * It reads a bounded number of packets a turn and writes at once where it can. Replies that the client does
  * not read are kept, up to CONNECTION_QUEUE_MAX; while some are kept nothing more is read, and beyond the
@@ -71,8 +73,11 @@ struct connection {
     unsigned single_turns;    /* turns of one packet before it is tried again whether there are more */
     uint64_t awaited_segment; /* its descriptor was sent, OPENED has not come; 0: none */
     uint64_t accepted_ns;
+    bool no_gpu;      /* the client said that its process uses no GPU */
+    bool device_lent; /* it was given device memory all the same */
     struct reaping reaping;
-    struct list link; /* in daemon->connections */
+    char reason[DEATH_TEXT_SIZE]; /* LOST: why the session's memory is held; the session refers to it */
+    struct list link;             /* in daemon->connections */
 };
 
 /* Takes an accepted socket. Closes it when it cannot be served. */
@@ -89,6 +94,14 @@ void connection_retry(struct connection *connection);
 
 /* Ends a connection that has not said HELLO. */
 void connection_drop_unready(struct connection *connection);
+
+/* By which rule the session's memory is judged once it is lost, or is now; and whether the driver lists its
+ * process as a client of MPS. */
+enum death_rule connection_death_rule(const struct connection *connection);
+bool connection_under_mps(const struct connection *connection);
+
+/* Gives a lost session's memory back although it is not known to be safe: what an operator decided. */
+void connection_force(struct connection *connection);
 
 /* Frees everything at once, whatever is still leased: for the daemon's own end. */
 void connection_discard(struct connection *connection);

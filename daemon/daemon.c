@@ -276,7 +276,7 @@ static int daemon_add_pools(struct daemon *daemon) {
 }
 
 static int daemon_start_workers(struct daemon *daemon) {
-    int r = daemon->gpu != NULL ? reaper_start(&daemon->reaper, daemon) : 0;
+    int r = reaper_start(&daemon->reaper, daemon);
 
     for (unsigned i = 0; r == 0 && i < daemon->core->n_pools; i++)
         r = supplier_start(daemon->suppliers[i]);

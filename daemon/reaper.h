@@ -2,13 +2,18 @@
 #ifndef DAEMON_REAPER_H
 #define DAEMON_REAPER_H
 /*
- * The reaper decides when a lost session's memory is safe. Two things have to be over: the process (its pidfd
- * says so; the connection watches that) and its work on the GPUs. For the second the reaper asks the driver
- * which processes it still holds resources for, again and again while anybody waits, on a worker thread: a
- * pid that is listed no more has no work left (measured on H200: the list kept a dead pid until after its
- * last write in every case tried, also where a forked child kept the driver's descriptors open and the pidfd
- * came seconds too early). Where nobody can tell (no NVML, a process in another PID namespace), the process's
- * end alone decides.
+ * The reaper finds out the facts by which a lost session's memory is judged (daemon/pool/death.h): from the
+ * driver's list of processes, asked on a worker thread, and where that cannot tell from /proc
+ * (daemon/holders.h).
+ *
+ *   idle --reaper_watch--> WATCHED --seen in the list--> idle
+ *   any --reaper_wait (its process has ended)--> DYING --safe--> idle
+ *
+ * WATCHED are those that live and were given memory: the list is asked whether it has them, for its word
+ * counts for those only that it was seen to have. How often: at once, then at intervals that grow with the
+ * time since, so that a process which the list never has costs little. DYING are asked about in the same way,
+ * from every 20 ms to once a second; a look into /proc follows the one before it after ten times as long as
+ * that took, at least. One round is under way at a time, for all of them together.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +21,9 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/pool/death.h"
 #include "daemon/worker.h"
+#include "gpu/gpu.h"
 
 struct daemon;
 struct reaper_job;
@@ -25,28 +32,53 @@ struct reaper {
     struct daemon *daemon;
     struct worker worker;
     bool started;
+    bool no_driver; /* no process of this machine can have work on a GPU */
     uv_timer_t timer;
-    struct list waiting;    /* struct reaping.link */
-    struct reaper_job *job; /* the question under way, or NULL */
-    uint64_t asked;         /* questions so far */
+    struct list subjects;   /* struct reaping.link */
+    struct reaper_job *job; /* the round under way, or NULL */
+    uint64_t rounds;        /* begun so far */
+    uint64_t last_token;
+    uint64_t next_look_ns; /* before then /proc is left alone */
+    const char *list_name; /* for messages: "NVML" */
     bool complained;
 };
 
-/* One that waits. Embedded in a connection. */
+enum reaping_state {
+    REAPING_IDLE,
+    REAPING_WATCHED,
+    REAPING_DYING,
+};
+
+/* One process of a session. Embedded in a connection. */
 struct reaping {
-    pid_t pid;
-    uint64_t since;                        /* only answers to later questions count */
-    void (*on_gone)(struct reaping *self); /* the driver does not list the pid any more */
+    enum reaping_state state;
+    pid_t pid; /* 0: of another PID namespace */
+    uid_t uid;
+    int pidfd, socket; /* borrowed */
+    struct death_facts facts;
+    uint64_t start_ticks; /* see holders.h */
+    bool has_start;
+    uint64_t token;
+    uint64_t since_round;               /* DYING: only later rounds count */
+    uint64_t since_ns, next_ns;         /* when it came into its state, and is asked about again */
+    void (*on_facts)(struct reaping *); /* the facts are new; runs on the loop, and may end the reaping */
     struct list link;
 };
 
 int reaper_start(struct reaper *reaper, struct daemon *daemon);
 void reaper_stop(struct reaper *reaper);
 
-/* Waits for the driver to be done with the pid. on_gone runs later on the loop, never from inside this call.
- */
+/* Begins with nothing known. pidfd and socket are borrowed until reaper_forget(). */
+void reaping_init(struct reaping *reaping, pid_t pid, uid_t uid, int pidfd, int socket);
+
+/* The process was given memory, or may end soon: is it in the list? Does nothing for one that was seen. */
+void reaper_watch(struct reaper *reaper, struct reaping *reaping);
+/* The process has ended: from now on on_facts() is called with each fact, never from inside this call. */
 void reaper_wait(struct reaper *reaper, struct reaping *reaping);
-/* Gives up waiting; harmless when it does not wait. */
+/* Gives up; harmless when it is idle. */
 void reaper_forget(struct reaping *reaping);
+
+/* Whether the other end of a Unix socket has been closed by all who had it. */
+bool reaper_socket_is_over(int socket);
 
 #endif

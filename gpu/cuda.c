@@ -369,6 +369,11 @@ static int cuda_processes(unsigned device, pid_t *pids, size_t capacity, size_t 
     return nvml_compute_processes(&cuda.devices[device].description.uuid, pids, capacity, ret_count);
 }
 
+static void cuda_device_files(char prefix[GPU_DEVICE_FILES_SIZE]) {
+    /* nvidia0…, nvidiactl, nvidia-uvm, nvidia-caps */
+    snprintf(prefix, GPU_DEVICE_FILES_SIZE, "/dev/nvidia");
+}
+
 static const char *cuda_error_name(int error) {
     return cudaGetErrorName((cudaError_t)error);
 }
@@ -401,6 +406,8 @@ static const struct gpu table = {
     .memory_set = cuda_memory_set,
     .memory_copy = cuda_memory_copy,
     .processes = cuda_processes,
+    .all_processes = nvml_all_processes,
+    .device_files = cuda_device_files,
     .error_name = cuda_error_name,
     .error_text = cuda_error_text,
 };

@@ -62,6 +62,13 @@ struct gpu_device {
     int numa_node; /* -1 when the system does not say */
 };
 
+/* One that the driver holds resources for. */
+struct gpu_process {
+    pid_t pid;
+    bool under_mps; /* listed as a client of MPS, whose work another process does */
+};
+#define GPU_DEVICE_FILES_SIZE 80u
+
 struct gpu {
     const char *name; /* "cuda" or "sim" */
 
@@ -106,6 +113,15 @@ struct gpu {
      * caller's PID namespace. Writes at most capacity of them, *ret_count gets how many there are. NOT_SUPPORTED
      * where nobody can tell (no NVML). Tens to hundreds of µs. */
     int (*processes)(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count);
+
+    /* The same of all GPUs of the machine, whether this process uses them or not, clients of MPS among them; each may
+     * be there several times. NOT_SUPPORTED where nobody can tell of all GPUs; a GPU that is lost counts as one without
+     * processes, for it does no work any more. */
+    int (*all_processes)(struct gpu_process *processes, size_t capacity, size_t *ret_count);
+
+    /* How the names of the files begin through which a process has its GPU work done, as links in /proc/PID/fd show
+     * them. Work goes on at most as long as somebody has such a file open (measured on H200, for a forked child). */
+    void (*device_files)(char prefix[GPU_DEVICE_FILES_SIZE]);
 
     const char *(*error_name)(int error); /* "cudaErrorMemoryAllocation"; never NULL */
     const char *(*error_text)(int error); /* "out of memory"; never NULL */

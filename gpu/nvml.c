@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NVML's list of compute processes. States: not tried, ready, absent; the last two are for good. Devices'
- * handles are kept by UUID once they were found, since the look-up asks every GPU of the machine.
+ * NVML's lists of compute processes. States: not tried, ready, absent; the last two are for good. Devices'
+ * handles are kept by UUID once they were found, since the look-up asks every GPU of the machine. The lists
+ * of clients of MPS are NVML's own, beside those of all others.
  */
 #include "gpu/nvml.h"
 
@@ -14,6 +15,7 @@
 /* From nvml.h, whose ABI is stable: these functions carry their version in their names. */
 #define NVML_SUCCESS                 0
 #define NVML_ERROR_INSUFFICIENT_SIZE 7
+#define NVML_ERROR_GPU_IS_LOST       15
 
 struct nvml_process_info { /* nvmlProcessInfo_t as nvmlDeviceGetComputeRunningProcesses_v3 fills it */
     unsigned pid;
@@ -27,6 +29,8 @@ _Static_assert(sizeof(struct nvml_process_info) == 24, "nvmlProcessInfo_t of ver
 #define GROWTH      16u /* for those that come between asking for the count and for the list */
 #define COUNT_MAX   (UINT32_C(1) << 20) /* beyond any pid_max that systems run with: the answer is nonsense */
 
+typedef int nvml_list_function(void *device, unsigned *count, struct nvml_process_info *processes);
+
 static struct {
     pthread_mutex_t lock;
     enum {
@@ -36,7 +40,10 @@ static struct {
     } state;
     int (*init)(void);
     int (*device_by_uuid)(const char *uuid, void **device);
-    int (*compute_processes)(void *device, unsigned *count, struct nvml_process_info *processes);
+    nvml_list_function *compute_processes;
+    nvml_list_function *mps_processes; /* NULL: a library that has no such list */
+    int (*device_count_get)(unsigned *count);
+    int (*device_by_index)(unsigned index, void **device);
     struct {
         struct gpu_uuid uuid;
         void *device;
@@ -58,8 +65,11 @@ static bool nvml_load(void) {
     *(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
     *(void **)&nvml.device_by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
     *(void **)&nvml.compute_processes = dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    *(void **)&nvml.mps_processes = dlsym(library, "nvmlDeviceGetMPSComputeRunningProcesses_v3");
+    *(void **)&nvml.device_count_get = dlsym(library, "nvmlDeviceGetCount_v2");
+    *(void **)&nvml.device_by_index = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
     if (nvml.init == NULL || nvml.device_by_uuid == NULL || nvml.compute_processes == NULL ||
-        nvml.init() != NVML_SUCCESS) {
+        nvml.device_count_get == NULL || nvml.device_by_index == NULL || nvml.init() != NVML_SUCCESS) {
         dlclose(library);
         return false;
     }
@@ -88,26 +98,26 @@ static bool device_find(const struct gpu_uuid *uuid, void **ret_device) {
     return true;
 }
 
-int nvml_compute_processes(const struct gpu_uuid *uuid, pid_t *pids, size_t capacity, size_t *ret_count) {
+/* Fetches a whole list. Returns 0, NOT_SUPPORTED or MEMORY_ALLOCATION. *ret_processes is the caller's to
+ * free. */
+static int list_fetch(nvml_list_function *list, void *device, struct nvml_process_info **ret_processes,
+                      unsigned *ret_count) {
     _cleanup_(freep) struct nvml_process_info *processes = NULL;
     unsigned room = 0;
-    void *device;
-    bool found;
 
-    pthread_mutex_lock(&nvml.lock);
-    found = nvml_load() && device_find(uuid, &device);
-    pthread_mutex_unlock(&nvml.lock);
-    if (!found)
-        return GPU_ERROR_NOT_SUPPORTED;
     for (unsigned round = 0; round < ROUNDS_MAX; round++) {
         struct nvml_process_info *larger;
         unsigned count = room;
-        int r = nvml.compute_processes(device, &count, processes);
+        int r = list(device, &count, processes);
 
         if (r == NVML_SUCCESS && count <= room) {
-            for (unsigned i = 0; i < count && i < capacity; i++)
-                pids[i] = (pid_t)processes[i].pid;
+            *ret_processes = take_ptr(&processes);
             *ret_count = count;
+            return 0;
+        }
+        if (r == NVML_ERROR_GPU_IS_LOST) { /* it does no work for anybody any more */
+            *ret_processes = NULL;
+            *ret_count = 0;
             return 0;
         }
         if (r != NVML_ERROR_INSUFFICIENT_SIZE || count > COUNT_MAX)
@@ -120,4 +130,71 @@ int nvml_compute_processes(const struct gpu_uuid *uuid, pid_t *pids, size_t capa
         processes = larger;
     }
     return GPU_ERROR_NOT_SUPPORTED;
+}
+
+int nvml_compute_processes(const struct gpu_uuid *uuid, pid_t *pids, size_t capacity, size_t *ret_count) {
+    _cleanup_(freep) struct nvml_process_info *processes = NULL;
+    unsigned count;
+    void *device;
+    bool found;
+    int r;
+
+    pthread_mutex_lock(&nvml.lock);
+    found = nvml_load() && device_find(uuid, &device);
+    pthread_mutex_unlock(&nvml.lock);
+    if (!found)
+        return GPU_ERROR_NOT_SUPPORTED;
+    r = list_fetch(nvml.compute_processes, device, &processes, &count);
+    if (r != 0)
+        return r;
+    for (unsigned i = 0; i < count && i < capacity; i++)
+        pids[i] = (pid_t)processes[i].pid;
+    *ret_count = count;
+    return 0;
+}
+
+/* Adds one list of one device to what there is. */
+static int list_add(nvml_list_function *list, bool under_mps, void *device, struct gpu_process *processes,
+                    size_t capacity, size_t *count) {
+    _cleanup_(freep) struct nvml_process_info *listed = NULL;
+    unsigned listed_count;
+    int r = list_fetch(list, device, &listed, &listed_count);
+
+    if (r != 0)
+        return r;
+    for (unsigned i = 0; i < listed_count; i++, (*count)++)
+        if (*count < capacity)
+            processes[*count] = (struct gpu_process){.pid = (pid_t)listed[i].pid, .under_mps = under_mps};
+    return 0;
+}
+
+int nvml_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
+    unsigned devices;
+    size_t count = 0;
+    bool loaded;
+
+    pthread_mutex_lock(&nvml.lock);
+    loaded = nvml_load();
+    pthread_mutex_unlock(&nvml.lock);
+    if (!loaded || nvml.device_count_get(&devices) != NVML_SUCCESS)
+        return GPU_ERROR_NOT_SUPPORTED;
+    for (unsigned index = 0; index < devices; index++) {
+        void *device;
+        int r = nvml.device_by_index(index, &device);
+
+        if (r == NVML_ERROR_GPU_IS_LOST)
+            continue;
+        if (r != NVML_SUCCESS)
+            return GPU_ERROR_NOT_SUPPORTED;
+        r = list_add(nvml.compute_processes, false, device, processes, capacity, &count);
+        if (r != 0)
+            return r;
+        /* Not all GPUs have a list of MPS's clients; who is on none was never seen, and the stricter rule
+         * holds. */
+        if (nvml.mps_processes != NULL && list_add(nvml.mps_processes, true, device, processes, capacity,
+                                                   &count) == GPU_ERROR_MEMORY_ALLOCATION)
+            return GPU_ERROR_MEMORY_ALLOCATION;
+    }
+    *ret_count = count;
+    return 0;
 }

@@ -2,7 +2,7 @@
 #ifndef GPU_NVML_H
 #define GPU_NVML_H
 /*
- * The one thing asked of NVML: which processes a GPU's driver still holds resources for. The library is
+ * The one thing asked of NVML: which processes the driver still holds resources for. The library is
  * opened at run time, once, and kept; nothing of NVML is needed to build. Thread-safe.
  */
 #include <stddef.h>
@@ -14,5 +14,9 @@
  * capacity of them; *ret_count gets how many there are. Returns 0, or NOT_SUPPORTED where NVML is absent,
  * does not know the device (a MIG slice) or fails. */
 int nvml_compute_processes(const struct gpu_uuid *uuid, pid_t *pids, size_t capacity, size_t *ret_count);
+
+/* The same of all GPUs that NVML knows, with the clients of MPS. A process may be there several times.
+ * Returns 0, or NOT_SUPPORTED where NVML is absent or does not answer for one of the GPUs. */
+int nvml_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count);
 
 #endif

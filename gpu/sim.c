@@ -218,6 +218,8 @@ static const struct gpu table = {
     .memory_set = sim_memory_set,
     .memory_copy = sim_memory_copy,
     .processes = sim_processes,
+    .all_processes = sim_all_processes,
+    .device_files = sim_device_files,
     .error_name = sim_error_name,
     .error_text = sim_error_text,
 };

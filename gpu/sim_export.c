@@ -398,3 +398,46 @@ int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_cou
     *ret_count = count;
     return 0;
 }
+
+int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
+    _cleanup_(freep) pid_t *pids = NULL;
+    unsigned devices = 0;
+    size_t count = 0;
+    int r = 0;
+
+    while (sim_device(devices, &(unsigned){0}) == 0)
+        devices++;
+    if (capacity > 0 && (pids = malloc(capacity * sizeof(*pids))) == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    for (unsigned device = 0; r == 0 && device < devices; device++) {
+        size_t listed = 0;
+        unsigned physical;
+
+        r = sim_processes(device, pids, capacity, &listed);
+        if (r != 0 && sim_device(device, &physical) == 0 && sim_is_lost(physical))
+            r = 0;
+        for (size_t i = 0; r == 0 && i < listed; i++, count++)
+            if (i < capacity && count < capacity)
+                processes[count] = (struct gpu_process){.pid = pids[i]};
+    }
+    if (r == 0)
+        *ret_count = count;
+    return r;
+}
+
+void sim_device_file_name(const uint8_t nonce[SIM_NONCE_BYTES], char name[SIM_DEVICE_FILE_SIZE]) {
+    int length = snprintf(name, SIM_DEVICE_FILE_SIZE, "gpupool-sim-gpu-");
+
+    for (unsigned i = 0; i < SIM_NONCE_BYTES; i++)
+        length += snprintf(name + length, SIM_DEVICE_FILE_SIZE - (size_t)length, "%02x", (unsigned)nonce[i]);
+}
+
+void sim_device_files(char prefix[GPU_DEVICE_FILES_SIZE]) {
+    char name[SIM_DEVICE_FILE_SIZE];
+
+    pthread_mutex_lock(&exporter.lock);
+    /* Before the first export nobody can have a link; the name that nothing has. */
+    sim_device_file_name(exporter.nonce, name);
+    pthread_mutex_unlock(&exporter.lock);
+    snprintf(prefix, GPU_DEVICE_FILES_SIZE, "/memfd:%s", name);
+}

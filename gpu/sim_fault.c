@@ -236,6 +236,13 @@ static int enter(enum sim_call call, unsigned physical) {
     return error;
 }
 
+bool sim_is_lost(unsigned physical) {
+    pthread_mutex_lock(&faults.lock);
+    bool lost = faults.lost[physical] != 0;
+    pthread_mutex_unlock(&faults.lock);
+    return lost;
+}
+
 int sim_enter(enum sim_call call) {
     return enter(call, NO_DEVICE);
 }

@@ -33,6 +33,7 @@ struct sim_link {
     uint8_t nonce[SIM_NONCE_BYTES]; /* which exporter */
     uint32_t physical;              /* which of its devices */
     int fd;
+    int device_file;   /* see sim_device_file_name() */
     unsigned mappings; /* 0 only while the first handle is being opened */
     uint64_t key;      /* its name towards the ghost */
     struct list link;
@@ -50,7 +51,8 @@ static struct {
 
 static int link_connect(const struct sim_handle *handle, struct sim_link **ret_link) {
     _cleanup_(freep) struct sim_link *link = calloc(1, sizeof(*link));
-    _cleanup_(close_fdp) int fd = -1;
+    _cleanup_(close_fdp) int fd = -1, device_file = -1;
+    char name[SIM_DEVICE_FILE_SIZE];
     struct timeval timeout = {.tv_sec = ANSWER_S};
     struct sockaddr_un address;
     socklen_t length = sim_handle_address(handle, &address);
@@ -65,10 +67,15 @@ static int link_connect(const struct sim_handle *handle, struct sim_link **ret_l
     while (connect(fd, (struct sockaddr *)&address, length) < 0)
         if (errno != EINTR)
             return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    sim_device_file_name(handle->nonce, name);
+    device_file = memfd_create(name, MFD_CLOEXEC);
+    if (device_file < 0)
+        return GPU_ERROR_UNKNOWN;
     memcpy(link->nonce, handle->nonce, sizeof(link->nonce));
     link->physical = handle->physical;
     link->key = ++importer.last_key;
     link->fd = take_fd(&fd);
+    link->device_file = take_fd(&device_file);
     list_append(&importer.links, &link->link);
     sim_ghost_link(link->key, link->fd);
     *ret_link = take_ptr(&link);
@@ -94,6 +101,7 @@ static void link_end_if_unused(struct sim_link *link) {
     sim_ghost_unlink(link->key);
     list_remove(&link->link);
     close_fd(link->fd);
+    close_fd(link->device_file);
     free(link);
 }
 

@@ -64,6 +64,9 @@ int sim_enter(enum sim_call call);
  */
 int sim_enter_on(enum sim_call call, unsigned device);
 
+/* Whether a plan has made this device lost. */
+bool sim_is_lost(unsigned physical);
+
 /* --- sim.c --- */
 
 /* Checks an ordinal. Returns 0 or INVALID_DEVICE. */
@@ -170,6 +173,13 @@ int sim_random(void *bytes, size_t size);
 
 int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle);
 int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count);
+/* Counts as one call of processes() for each device, so that what is planned for those happens here. */
+int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count);
+/* What stands in for /dev/nvidia*: a memfd that each importer keeps open while it has a link to this exporter. Its
+ * name is the exporter's, so that several simulations on one machine do not see each other's. */
+#define SIM_DEVICE_FILE_SIZE 64u
+void sim_device_file_name(const uint8_t nonce[SIM_NONCE_BYTES], char name[SIM_DEVICE_FILE_SIZE]);
+void sim_device_files(char prefix[GPU_DEVICE_FILES_SIZE]);
 
 /* --- sim_import.c --- */
 

@@ -142,7 +142,8 @@ struct proto_hello {
 };
 
 #define PROTO_HELLO_RECLAIM         UINT32_C(1) /* tell this session when others need what it keeps idle */
-#define PROTO_HELLO_FLAGS           PROTO_HELLO_RECLAIM
+#define PROTO_HELLO_NO_GPU          UINT32_C(2) /* this process does no GPU work on what it is given: its end is its end */
+#define PROTO_HELLO_FLAGS           (PROTO_HELLO_RECLAIM | PROTO_HELLO_NO_GPU)
 #define PROTO_HELLO_REPLY_EVENTFD   UINT32_C(1) /* the packet carries the descriptor that tells it */
 #define PROTO_HELLO_REPLY_FLAGS     PROTO_HELLO_REPLY_EVENTFD
 

@@ -112,6 +112,13 @@ static uint64_t read_count(struct reader *reader, const cJSON *object, const cha
     return read_integer(reader, object, key, false);
 }
 
+static bool read_boolean(struct reader *reader, const cJSON *object, const char *key) {
+    const cJSON *member = read_member(reader, object, key);
+    if (member != NULL && !cJSON_IsBool(member))
+        reader_fail(reader, "%s.%s is neither true nor false", reader->where, key);
+    return member != NULL && cJSON_IsTrue(member);
+}
+
 static double read_ratio(struct reader *reader, const cJSON *object, const char *key) {
     const cJSON *member = read_member(reader, object, key);
     if (member == NULL || cJSON_IsNull(member))
@@ -276,6 +283,8 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
     session->state = read_text(reader, object, "state");
     session->quarantine_reason = read_string(reader, object, "quarantine_reason", true);
     session->quarantined_ns = read_integer(reader, object, "quarantined_ns", true);
+    session->end_rule = read_string(reader, object, "end_rule", true);
+    session->under_mps = read_boolean(reader, object, "under_mps");
     session->leases = read_count(reader, object, "leases");
     session->leased_bytes = read_count(reader, object, "leased_bytes");
     session->fenced_bytes = read_count(reader, object, "fenced_bytes");
@@ -347,6 +356,11 @@ static void read_parts(struct reader *reader, const cJSON *root, unsigned parts,
              i++, element = element->next)
             read_quota(reader, element, &reply->quotas[i]);
     }
+    if (parts & REPLY_RELEASED && read_enter(reader, root, "reply", SIZE_MAX)) {
+        reply->released_session = read_count(reader, root, "session");
+        reply->released_pid = read_count(reader, root, "pid");
+        reply->released_bytes = read_count(reader, root, "released_bytes");
+    }
     if (parts & REPLY_TRIMMED && read_enter(reader, root, "reply", SIZE_MAX)) {
         reply->trimmed_bytes = read_count(reader, root, "trimmed_bytes");
         reply->trimmed =
@@ -411,6 +425,7 @@ struct reply *reply_free(struct reply *reply) {
         free(reply->sessions[i].command);
         free(reply->sessions[i].state);
         free(reply->sessions[i].quarantine_reason);
+        free(reply->sessions[i].end_rule);
     }
     free(reply->sessions);
     for (size_t i = 0; i < reply->n_quotas; i++) {

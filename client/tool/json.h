@@ -54,6 +54,8 @@ struct reply_session {
     uint64_t id, pid, uid, gid;
     char *command, *state;
     char *quarantine_reason; /* may be NULL */
+    char *end_rule;          /* may be NULL */
+    bool under_mps;
     uint64_t quarantined_ns; /* may be REPLY_NULL */
     uint64_t leases, leased_bytes, fenced_bytes, in_use_bytes, cached_bytes, waiting, segments, connected_ns;
     double hit_ratio; /* may be REPLY_NULL_RATIO */
@@ -87,6 +89,7 @@ enum reply_part {
     REPLY_SESSIONS = 8,
     REPLY_TRIMMED = 16,
     REPLY_QUOTAS = 64, /* "quotas" */
+    REPLY_RELEASED = 32, /* what quarantine-release tells */
 };
 
 /* One reply. Owns everything it points to. error_code is set when the daemon refused: then nothing else is.
@@ -103,6 +106,7 @@ struct reply {
     size_t n_trimmed;
     struct reply_quota *quotas;
     size_t n_quotas;
+    uint64_t released_session, released_pid, released_bytes;
 };
 
 /* Reads a line of length bytes, which is NUL-terminated, as a reply with the given parts (enum reply_part) or

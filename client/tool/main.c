@@ -19,6 +19,7 @@
 #include "base/units.h"
 #include "client/tool/admin_client.h"
 #include "client/tool/json.h"
+#include "client/tool/release.h"
 #include "client/tool/text.h"
 #include "client/tool/view.h"
 
@@ -26,6 +27,9 @@
 
 /* The daemon answers at once, or as soon as the driver has freed what trim gives back. */
 #define TIMEOUT_DEFAULT_NS (10 * NS_PER_S)
+
+/* What numbers in JSON have exactly. */
+#define SESSION_ID_MAX (UINT64_C(1) << 53)
 
 enum exit_code {
     EXIT_REFUSED = 1, /* the daemon refused, or the answer could not be written */
@@ -44,6 +48,7 @@ static const struct command commands[] = {
     {"pools", REPLY_POOLS, view_pools},
     {"sessions", REPLY_SESSIONS, view_sessions},
     {"quota", REPLY_QUOTAS, view_quota},
+    {"quarantine", REPLY_SESSIONS, view_quarantine},
     {"trim", REPLY_TRIMMED, view_trim},
     {"ping", REPLY_DAEMON, view_ping},
 };
@@ -58,7 +63,9 @@ struct options {
     const struct command *command;
     const char *admin_socket;
     uint64_t timeout_ns;
-    uint64_t pool; /* 0: all */
+    uint64_t pool;    /* 0: all */
+    uint64_t release; /* a session in quarantine; 0: none */
+    bool yes;
     bool json;
     enum color_when color;
 };
@@ -72,12 +79,16 @@ static const char help[] =
     "  pools      the pools, in full\n"
     "  sessions   the sessions\n"
     "  quota      what each user has and may have\n"
+    "  quarantine what dead processes still hold, and why; with --release: have it back by force\n"
     "  trim       give memory that nobody uses back to the driver and the kernel\n"
     "  ping       ask whether the daemon answers\n"
     "\n"
     "Options:\n"
     "      --json                 print the daemon's reply: one line of JSON\n"
     "      --pool=ID              trim this pool only\n"
+    "      --release=ID           quarantine: release this session's memory although it may be written to; "
+    "for root\n"
+    "      --yes                  do not ask before that\n"
     "      --admin-socket=PATH    where the daemon listens, by default $GPUPOOL_ADMIN_SOCKET,\n"
     "                             else " ADMIN_SOCKET_DEFAULT "\n"
     "      --timeout=TIME         how long to wait for the answer, by default 10s\n"
@@ -115,16 +126,16 @@ static int finish_output(int code) {
     return EXIT_REFUSED;
 }
 
-static int parse_pool(const char *text, uint64_t *ret_pool) {
+static int parse_id(const char *text, uint64_t most, uint64_t *ret_id) {
     char *end;
 
     if (text[0] < '0' || text[0] > '9')
         return -EINVAL;
     errno = 0;
-    unsigned long long pool = strtoull(text, &end, 10);
-    if (*end != '\0' || errno != 0 || pool == 0 || pool > UINT32_MAX)
+    unsigned long long id = strtoull(text, &end, 10);
+    if (*end != '\0' || errno != 0 || id == 0 || id > most)
         return -EINVAL;
-    *ret_pool = pool;
+    *ret_id = id;
     return 0;
 }
 
@@ -145,6 +156,8 @@ static int parse_options(int argc, char **argv, struct options *options) {
     enum {
         OPTION_JSON = 256,
         OPTION_POOL,
+        OPTION_RELEASE,
+        OPTION_YES,
         OPTION_ADMIN_SOCKET,
         OPTION_TIMEOUT,
         OPTION_COLOR,
@@ -153,6 +166,8 @@ static int parse_options(int argc, char **argv, struct options *options) {
     static const struct option long_options[] = {
         {"json", no_argument, NULL, OPTION_JSON},
         {"pool", required_argument, NULL, OPTION_POOL},
+        {"release", required_argument, NULL, OPTION_RELEASE},
+        {"yes", no_argument, NULL, OPTION_YES},
         {"admin-socket", required_argument, NULL, OPTION_ADMIN_SOCKET},
         {"timeout", required_argument, NULL, OPTION_TIMEOUT},
         {"color", required_argument, NULL, OPTION_COLOR},
@@ -168,10 +183,20 @@ static int parse_options(int argc, char **argv, struct options *options) {
             options->json = true;
             break;
         case OPTION_POOL:
-            if (parse_pool(optarg, &options->pool) < 0) {
+            if (parse_id(optarg, UINT32_MAX, &options->pool) < 0) {
                 complain("--pool: '%s' is not a pool's number; 'gpupoolctl pools' lists them", optarg);
                 return EXIT_USAGE;
             }
+            break;
+        case OPTION_RELEASE:
+            if (parse_id(optarg, SESSION_ID_MAX, &options->release) < 0) {
+                complain("--release: '%s' is not a session's number; 'gpupoolctl quarantine' lists them",
+                         optarg);
+                return EXIT_USAGE;
+            }
+            break;
+        case OPTION_YES:
+            options->yes = true;
             break;
         case OPTION_ADMIN_SOCKET:
             options->admin_socket = optarg;
@@ -217,6 +242,10 @@ static int parse_options(int argc, char **argv, struct options *options) {
     }
     if (options->pool != 0 && strcmp(options->command->name, "trim") != 0) {
         complain("--pool is for trim only");
+        return usage_error();
+    }
+    if ((options->release != 0 || options->yes) && strcmp(options->command->name, "quarantine") != 0) {
+        complain("--release and --yes are for quarantine only");
         return usage_error();
     }
     return -1;
@@ -271,18 +300,25 @@ static int unreachable(const struct options *options, int error) {
     return EXIT_UNREACHABLE;
 }
 
-static int run(const struct options *options) {
+/* An answer of the daemon's, read and as it came. */
+struct answer {
+    struct reply *reply;
+    char *line;
+    size_t length;
+};
+
+static void answer_deinit(struct answer *answer) {
+    answer->reply = reply_free(answer->reply);
+    free(answer->line);
+    answer->line = NULL;
+}
+
+/* Asks the daemon one thing. Returns EXIT_SUCCESS and the answer, or the code to exit with. */
+static int ask(const struct options *options, const char *request, unsigned parts,
+               struct answer *ret_answer) {
     struct admin_client client;
     _cleanup_(freep) char *line = NULL, *reason = NULL;
-    _cleanup_(reply_freep) struct reply *reply = NULL;
-    char request[64];
     size_t length = 0;
-
-    if (options->pool != 0)
-        snprintf(request, sizeof request, "{\"command\":\"%s\",\"pool\":%" PRIu64 "}", options->command->name,
-                 options->pool);
-    else
-        snprintf(request, sizeof request, "{\"command\":\"%s\"}", options->command->name);
 
     int r = admin_client_open(&client, options->admin_socket,
                               clock_deadline_ns(clock_now_ns(), options->timeout_ns));
@@ -293,7 +329,7 @@ static int run(const struct options *options) {
     if (r < 0)
         return unreachable(options, r);
 
-    r = reply_read(line, length, options->command->parts, &reply, &reason);
+    r = reply_read(line, length, parts, &ret_answer->reply, &reason);
     if (r == -EBADMSG) {
         complain(
             "gpupoold at %s sent a reply that does not check out (%s): are daemon and gpupoolctl of the same "
@@ -301,19 +337,72 @@ static int run(const struct options *options) {
             options->admin_socket, reason);
         return EXIT_UNREACHABLE;
     }
-    if (r == 0 && options->json)
-        text_write_json(stdout, line, length);
-    if (r == 0 && reply->error_code != NULL) {
-        complain("gpupoold refused: %s (%s)", reply->error_message, reply->error_code);
-        return finish_output(EXIT_REFUSED);
+    if (r < 0) {
+        complain("%s", strerror(-r));
+        return EXIT_REFUSED;
     }
-    if (r == 0 && !options->json)
-        r = options->command->view(reply, stdout, wants_color(options->color));
+    ret_answer->line = take_ptr(&line);
+    ret_answer->length = length;
+    return EXIT_SUCCESS;
+}
+
+static int refused(const struct reply *reply) {
+    complain("gpupoold refused: %s (%s)", reply->error_message, reply->error_code);
+    return finish_output(EXIT_REFUSED);
+}
+
+static int show(const struct options *options, const struct answer *answer,
+                int (*view)(const struct reply *reply, FILE *file, bool color)) {
+    if (options->json)
+        text_write_json(stdout, answer->line, answer->length);
+    if (answer->reply->error_code != NULL)
+        return refused(answer->reply);
+    int r = options->json ? 0 : view(answer->reply, stdout, wants_color(options->color));
     if (r < 0) {
         complain("%s", strerror(-r));
         return finish_output(EXIT_REFUSED);
     }
     return finish_output(EXIT_SUCCESS);
+}
+
+/* Releases a session's memory from quarantine, after a warning and, without --yes, a question. */
+static int run_release(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer list = {0}, done = {0};
+    char request[96];
+
+    int code = ask(options, "{\"command\":\"quarantine\"}", REPLY_SESSIONS, &list);
+    if (code != EXIT_SUCCESS)
+        return code;
+    if (list.reply->error_code != NULL)
+        return refused(list.reply);
+    const struct reply_session *session = release_find(list.reply, options->release);
+    if (session == NULL) {
+        complain("session %" PRIu64 " is not in quarantine; 'gpupoolctl quarantine' lists those that are",
+                 options->release);
+        return EXIT_REFUSED;
+    }
+    release_warn(session);
+    if (!options->yes && !release_confirm())
+        return EXIT_REFUSED;
+    snprintf(request, sizeof request, "{\"command\":\"quarantine-release\",\"session\":%" PRIu64 "}",
+             options->release);
+    code = ask(options, request, REPLY_RELEASED, &done);
+    return code != EXIT_SUCCESS ? code : show(options, &done, view_released);
+}
+
+static int run(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer answer = {0};
+    char request[64];
+
+    if (options->release != 0)
+        return run_release(options);
+    if (options->pool != 0)
+        snprintf(request, sizeof request, "{\"command\":\"%s\",\"pool\":%" PRIu64 "}", options->command->name,
+                 options->pool);
+    else
+        snprintf(request, sizeof request, "{\"command\":\"%s\"}", options->command->name);
+    int code = ask(options, request, options->command->parts, &answer);
+    return code != EXIT_SUCCESS ? code : show(options, &answer, options->command->view);
 }
 
 int main(int argc, char **argv) {

@@ -360,6 +360,41 @@ int view_sessions(const struct reply *reply, FILE *file, bool color) {
     return r < 0 ? r : print_sessions(reply, file, color);
 }
 
+int view_quarantine(const struct reply *reply, FILE *file, bool color) {
+    static const struct column columns[] = {
+        {"SESSION", true}, {"PID", true},   {"UID", true},      {"HELD", true},
+        {"FOR", true},     {"RULE", false}, {"COMMAND", false}, {"WHY", false},
+    };
+    struct table table;
+
+    if (reply->n_sessions == 0)
+        return print_line(file, color, STYLE_QUIET, "Nothing is in quarantine.");
+    table_init(&table, columns, ARRAY_LENGTH(columns));
+    for (size_t i = 0; i < reply->n_sessions; i++) {
+        const struct reply_session *session = &reply->sessions[i];
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->id);
+        add_count(&table, session->pid, STYLE_PLAIN);
+        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->uid);
+        add_bytes(&table, session->leased_bytes + session->fenced_bytes, STYLE_WARNING);
+        table_add(&table, STYLE_PLAIN, "%s",
+                  NS_TEXT(session->quarantined_ns == REPLY_NULL ? 0 : session->quarantined_ns));
+        table_add(&table, session->end_rule == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s%s",
+                  session->end_rule == NULL ? "-" : session->end_rule, session->under_mps ? ", MPS" : "");
+        table_add(&table, STYLE_PLAIN, "%s", session->command);
+        table_add(&table, STYLE_WARNING, "%s",
+                  session->quarantine_reason == NULL ? "" : session->quarantine_reason);
+    }
+    int r = table_print(&table, file, color);
+    table_deinit(&table);
+    return r;
+}
+
+int view_released(const struct reply *reply, FILE *file, bool color) {
+    return print_line(file, color, STYLE_WARNING,
+                      "%s of session %" PRIu64 " (pid %" PRIu64 ") released from quarantine",
+                      BYTES_TEXT(reply->released_bytes), reply->released_session, reply->released_pid);
+}
+
 int view_trim(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {{"POOL", true}, {"GIVEN BACK", true}};
     struct table table;

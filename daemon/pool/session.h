@@ -58,7 +58,7 @@ struct session {
     bool wants_reclaim;     /* fixed before its first lease */
     uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
     uint64_t connected_ns, lost_ns;
-    const char *quarantine_reason; /* what the shell waits for; a constant string, NULL while ACTIVE */
+    const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
     struct list leases;            /* lease.session_link */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;

@@ -36,11 +36,12 @@ HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 
              "numa_node": 0, "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
              "hit_ratio": None, "failures": 0, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
-           "quarantine_reason": None, "quarantined_ns": None, "leases": 3, "leased_bytes": 3 * GIB // 2,
+           "quarantine_reason": None, "quarantined_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,
            "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "fenced_bytes": 4 << 20, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000}
 DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
-                "quarantine_reason": "the driver still lists process 816", "quarantined_ns": 3_000_000_000}
+                "quarantine_reason": "pid 816 is still listed by NVML", "quarantined_ns": 3_000_000_000,
+                "under_mps": True}
 
 QUOTA = {"uid": 1000, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "waiting": 0, "waiting_limit": 4,
          "reply_bytes": 1 << 20, "reply_bytes_limit": 64 << 20, "refusals": 5,
@@ -56,6 +57,7 @@ REPLIES = {
     "stats": {"daemon": DAEMON_STATS, "pools": [DEVICE_POOL, HOST_POOL], "sessions": [SESSION, DEAD_SESSION]},
     "pools": {"pools": [DEVICE_POOL, HOST_POOL]},
     "sessions": {"sessions": [SESSION, DEAD_SESSION]},
+    "quarantine": {"sessions": [DEAD_SESSION]},
     "trim": {"trimmed_bytes": 64 << 20, "pools": [{"id": 1, "trimmed_bytes": 64 << 20}, {"id": 2, "trimmed_bytes": 0}]},
 }
 
@@ -114,6 +116,40 @@ class Commands(unittest.TestCase):
             self.assertEqual(ctl("trim", "--pool", "4294967295", socket_path=fake.path).returncode, 0)
             self.assertEqual(json.loads(fake.requests[0]), {"command": "trim", "pool": 4294967295})
 
+    def release(self, *options, reply=None, terminal=None):
+        """Asks for session 8 to be released. Returns what the tool says and what it asked the daemon."""
+        reply = reply or {"session": 8, "pid": 816, "released_bytes": 2 * GIB, "quarantine_reason": "a reason"}
+
+        def answer(connection, request):
+            release = json.loads(request)["command"] == "quarantine-release"
+            connection.sendall(line(reply if release else REPLIES["quarantine"]))
+
+        with FakeAdmin(answer) as fake:
+            done = ctl("quarantine", *options, socket_path=fake.path)
+            requests = [json.loads(request) for request in fake.requests]
+        for request in requests:
+            check_schema(request, "request")
+        return done, requests
+
+    def test_a_release_warns_and_asks_first(self):
+        ask = {"command": "quarantine"}
+        done, requests = self.release("--release", "8", "--yes")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(requests, [ask, {"command": "quarantine-release", "session": 8}])
+        self.assertIn("may overwrite", done.stderr)
+        self.assertIn("pid 816 is still listed by NVML", done.stderr)
+        self.assertIn("2 GiB", done.stdout)
+        done, requests = self.release("--release", "8")  # and there is nobody to ask
+        self.assertEqual((done.returncode, requests), (1, [ask]))
+        self.assertIn("--yes", done.stderr)
+        done, requests = self.release("--release", "7", "--yes")
+        self.assertEqual((done.returncode, requests), (1, [ask]))
+        self.assertIn("not in quarantine", done.stderr)
+        done, _ = self.release("--release", "8", "--yes", reply={"error": {"code": "permission-denied", "message": "no"}})
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        done, _ = self.release("--release", "8", "--yes", "--json")
+        check_schema(json.loads(done.stdout), "quarantine-release")
+
     def test_json_is_one_line_with_every_integer_exact(self):
         for command, reply in REPLIES.items():
             with self.subTest(command), FakeAdmin(line(reply)) as fake:
@@ -145,7 +181,8 @@ class Commands(unittest.TestCase):
     def test_help_and_version_need_no_daemon(self):
         done = ctl("--help", socket_path="/nonexistent")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for word in ("stats", "pools", "sessions", "quota", "trim", "ping", "--json", "--admin-socket", "--timeout", "--color"):
+        for word in ("stats", "pools", "sessions", "quota", "trim", "quarantine", "--release", "ping",
+                     "--json", "--admin-socket", "--timeout", "--color"):
             self.assertIn(word, done.stdout)
         self.assertRegex(ctl("--version").stdout, r"^gpupoolctl \d+\.\d+\.\d+\n$")
 
@@ -307,7 +344,9 @@ class Failures(unittest.TestCase):
         wrong = ([], ["dance"], ["stats", "pools"], ["stats", "--pool", "1"], ["trim", "--pool", "0"],
                  ["trim", "--pool", "-1"], ["trim", "--pool", "1x"], ["trim", "--pool", "4294967296"],
                  ["trim", "--pool", ""], ["ping", "--timeout", "10"], ["ping", "--timeout", "0s"],
-                 ["ping", "--timeout", "soon"], ["ping", "--color=blue"], ["ping", "--nonsense"], ["ping", "--pool"])
+                 ["ping", "--timeout", "soon"], ["ping", "--color=blue"], ["ping", "--nonsense"], ["ping", "--pool"],
+                 ["quarantine", "--release", "0"], ["quarantine", "--release", "x"], ["stats", "--release", "1"],
+                 ["ping", "--yes"])
         with FakeAdmin(line(REPLIES["ping"])) as fake:
             for arguments in wrong:
                 with self.subTest(arguments):
@@ -397,7 +436,9 @@ class Failures(unittest.TestCase):
                 members = members[step]
             for member in members:
                 for wrong in (None, "missing", -1, 1.5, 2**53 + 2, True, {}):
-                    if wrong is None and member in ("uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
+                    if member == "under_mps" and wrong is True:
+                        continue
+                    if wrong is None and member in ("end_rule","uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
                                                     "quarantine_reason", "quarantined_ns", "cuda_toolkit", "hit_ratio"):
                         continue
                     reply = copy.deepcopy(REPLIES[command])

@@ -97,6 +97,9 @@ class AdminSocket(unittest.TestCase):
             (b'{"command":"trim","pool":null}', "invalid-request"), (b'{"command":"trim","pool":true}', "invalid-request"),
             (b'{"command":"trim","pool":1,"pool":2}', "invalid-request"),
             (b'{"command":"trim","pool":999999}', "no-such-pool"),
+            (b'{"command":"trim","session":1}', "invalid-request"), (b'{"command":"quarantine-release"}', "invalid-request"),
+            (b'{"command":"quarantine-release","session":1,"session":1}', "invalid-request"),
+            (b'{"command":"quarantine-release","session":999999}', "no-such-session"),
             (b'{"command":"pi\xffng"}', "invalid-request"), (b'{"command":"pi\x01ng"}', "invalid-request"),
             (b'{"command":"ping\x00"}', "invalid-request"), (b"[" * 10_000, "invalid-request"),
             (b'{"command":' * 1000 + b"1" + b"}" * 1000, "invalid-request"),
@@ -206,17 +209,19 @@ class AdminSocket(unittest.TestCase):
 import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 s.connect(sys.argv[1])
-for command in (b"stats", b"trim"):
-    s.sendall(b'{"command":"' + command + b'"}\\n')
+for command in (b'"stats"', b'"trim"', b'"quarantine-release","session":1'):
+    s.sendall(b'{"command":' + command + b'}\\n')
     print(s.makefile("r").readline(), end="")
 """
         done = subprocess.run(["/usr/bin/python3", "-c", asked, str(self.daemon.admin_socket)], check=True,
                               capture_output=True, text=True, timeout=WAIT_S, user=65534, group=65534, extra_groups=[],
                               cwd="/")
-        stats, trim = [json.loads(line) for line in done.stdout.splitlines()]
+        stats, trim, release = [json.loads(line) for line in done.stdout.splitlines()]
         check_schema(stats, "stats")
         check_schema(trim, "error")
         self.assertEqual(trim["error"]["code"], "permission-denied")
+        check_schema(release, "error")
+        self.assertEqual(release["error"]["code"], "permission-denied")
 
 
 class Tool(unittest.TestCase):
@@ -229,7 +234,7 @@ class Tool(unittest.TestCase):
         cls.daemon.close()
 
     def test_each_command_works_for_people_and_for_programs(self):
-        for command in ("ping", "stats", "pools", "sessions", "quota", "trim"):
+        for command in ("ping", "stats", "pools", "sessions", "quota", "quarantine", "trim"):
             with self.subTest(command):
                 done = ctl(command, "--json", socket_path=self.daemon.admin_socket)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -477,7 +482,7 @@ class Life(unittest.TestCase):
         unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
         with Daemon(prefix=[*unprivileged, "prlimit", "--nofile=64:64"]) as daemon:
             host = next(pool["id"] for pool in daemon.ask("pools")["pools"] if pool["kind"] == "host")
-            hello = struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 0, 0)
+            hello = struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0)  # no GPU: its end is its end
             acquire = struct.pack("<HHIQIIQQ", 3, 0, 40, 2, host, 0, 4096, WAIT_S * 10**9)
 
             def is_stalled():

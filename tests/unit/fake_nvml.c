@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library with NVML's name and the three functions that are used of it, for test_nvml.c: one GPU, with as
- * many processes as FAKE_NVML_PROCESSES says, numbered from 1000.
+ * A library with NVML's name and the functions that are used of it, for test_nvml.c: one GPU, with as many
+ * processes as FAKE_NVML_PROCESSES says, numbered from 1000, and clients of MPS, numbered from 5000, as
+ * FAKE_NVML_MPS says (unset: a GPU that cannot tell of them).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,11 @@ VISIBLE int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
 VISIBLE int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
                                                     struct process_info *processes);
 
+VISIBLE int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count,
+                                                       struct process_info *processes);
+VISIBLE int nvmlDeviceGetCount_v2(unsigned *count);
+VISIBLE int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device);
+
 static int the_device;
 
 int nvmlInit_v2(void) {
@@ -32,8 +38,21 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     return 0;
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process_info *processes) {
-    const char *text = getenv("FAKE_NVML_PROCESSES");
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = 1;
+    return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    if (index != 0)
+        return 2; /* NVML_ERROR_INVALID_ARGUMENT */
+    *device = &the_device;
+    return 0;
+}
+
+static int list(const char *variable, unsigned first_pid, const void *device, unsigned *count,
+                struct process_info *processes) {
+    const char *text = getenv(variable);
     unsigned there = text != NULL ? (unsigned)strtoul(text, NULL, 10) : 0;
 
     if (device != &the_device || text == NULL)
@@ -43,7 +62,16 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
         return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */
     }
     for (unsigned i = 0; i < there; i++)
-        processes[i] = (struct process_info){.pid = 1000 + i, .used_gpu_memory_bytes = i};
+        processes[i] = (struct process_info){.pid = first_pid + i, .used_gpu_memory_bytes = i};
     *count = there;
     return 0;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process_info *processes) {
+    return list("FAKE_NVML_PROCESSES", 1000, device, count, processes);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count,
+                                               struct process_info *processes) {
+    return list("FAKE_NVML_MPS", 5000, device, count, processes);
 }

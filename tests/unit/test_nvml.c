@@ -55,10 +55,37 @@ static void what_nvml_cannot_tell_is_not_supported(void **state) {
     assert_int_equal(pid, -1);
 }
 
+static void clients_of_mps_are_told_apart(void **state) {
+    struct gpu_process processes[40];
+    size_t count;
+
+    (void)state;
+    setenv("FAKE_NVML_PROCESSES", "2", 1);
+    setenv("FAKE_NVML_MPS", "30", 1);
+    assert_int_equal(nvml_all_processes(processes, 40, &count), 0);
+    assert_int_equal(count, 32);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(processes[i].pid, i < 2 ? 1000 + i : 5000 + i - 2);
+        assert_int_equal(processes[i].under_mps, i >= 2);
+    }
+    processes[3].pid = -1;
+    assert_int_equal(nvml_all_processes(processes, 3, &count), 0);
+    assert_int_equal(count, 32);
+    assert_int_equal(processes[3].pid, -1);
+    unsetenv("FAKE_NVML_MPS"); /* who cannot tell of MPS tells of the rest */
+    assert_int_equal(nvml_all_processes(processes, 40, &count), 0);
+    assert_int_equal(count, 2);
+    unsetenv("FAKE_NVML_PROCESSES");
+    count = 9999;
+    assert_int_equal(nvml_all_processes(processes, 40, &count), GPU_ERROR_NOT_SUPPORTED);
+    assert_int_equal(count, 9999);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_processes_are_counted_and_as_many_as_fit_are_told),
         cmocka_unit_test(what_nvml_cannot_tell_is_not_supported),
+        cmocka_unit_test(clients_of_mps_are_told_apart),
     };
 
     return cmocka_run_group_tests_name("nvml", tests, NULL, NULL);

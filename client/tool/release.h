@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_TOOL_RELEASE_H
+#define CLIENT_TOOL_RELEASE_H
+/*
+ * What stands before memory is released from quarantine by force: a warning that says what may happen, and a
+ * question where nobody has answered it yet.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/tool/json.h"
+
+/* Finds the session in a reply to "quarantine"; NULL: it is not there. */
+const struct reply_session *release_find(const struct reply *reply, uint64_t id);
+
+/* Warns on standard error. */
+void release_warn(const struct reply_session *session);
+
+/* Asks on the terminal. False: the answer was no, or there is no terminal to ask on; then that is said. */
+bool release_confirm(void);
+
+#endif
