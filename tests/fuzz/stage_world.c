@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "daemon/holders.h"
 #include "daemon/host_pages.h"
 #include "daemon/log.h"
 #include "daemon/numa.h"
@@ -302,6 +303,23 @@ static int stage_processes(unsigned device, pid_t *pids, size_t capacity, size_t
     return 0;
 }
 
+static int stage_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
+    pid_t pids[STAGE_PROCESSES];
+    size_t count;
+
+    int r = stage_processes(0, pids, STAGE_PROCESSES, &count);
+    if (r != 0)
+        return r;
+    for (size_t i = 0; i < count && i < capacity; i++)
+        processes[i] = (struct gpu_process){.pid = pids[i]};
+    *ret_count = count;
+    return 0;
+}
+
+static void stage_device_files(char prefix[GPU_DEVICE_FILES_SIZE]) {
+    snprintf(prefix, GPU_DEVICE_FILES_SIZE, "/nothing");
+}
+
 static const char *stage_error_name(int error) {
     return error == GPU_ERROR_MEMORY_ALLOCATION ? "cudaErrorMemoryAllocation" : "cudaErrorUnknown";
 }
@@ -323,6 +341,27 @@ const struct gpu stage_gpu = {
     .stream_synchronize = stage_stream_synchronize,
     .ipc_export = stage_ipc_export,
     .processes = stage_processes,
+    .all_processes = stage_all_processes,
+    .device_files = stage_device_files,
     .error_name = stage_error_name,
     .error_text = stage_error_text,
 };
+
+/* --- /proc: no process of the stage has children that hold anything --- */
+
+void holders_look(const char *proc, const char *device_files, const pid_t *exempt, size_t n_exempt,
+                  struct holders_subject *subjects, size_t n_subjects) {
+    (void)proc, (void)device_files, (void)exempt, (void)n_exempt;
+    for (size_t i = 0; i < n_subjects; i++)
+        subjects[i].holders = HOLDERS_NONE;
+}
+
+uint64_t holders_start_ticks(const char *proc, pid_t pid) {
+    (void)proc, (void)pid;
+    return 1;
+}
+
+bool holders_driver_is_loaded(const char *proc) {
+    (void)proc;
+    return true;
+}

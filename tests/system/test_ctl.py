@@ -200,7 +200,7 @@ class ForPeople(unittest.TestCase):
                       "2 of at most 1024", "built without CUDA", "The GPUs are simulated.", "No huge pages are free.",
                       "Simulated GPU 0", "host memory, node 0", "1.25 GiB", "768 MiB", "25.0%", "[##+-      ]", "93.8%", "512 MiB", "8 GiB",
                       "cudaErrorMemoryAllocation: out of memory", "loader", "1 GiB", "75.0%", "trainer",
-                      "in quarantine for 3 s: the driver still lists process 816"):
+                      "in quarantine for 3 s: pid 816 is still listed by NVML"):
             self.assertIn(words, text)
         self.assertNotIn(str(2 * GIB), text)
 
