@@ -170,6 +170,15 @@ def growth(bench):
     bench.add("growth_time", GPUPOOL, {"grown_bytes": grown}, {"ns": found["growth_ns"]})
 
 
+def hostile(bench):
+    output = bench.work / "hostile.json"
+    with bench.daemon("[host]\nlow_water = 0\n") as daemon:
+        bench.run([bench.program("hostile"), "--json", output, "--milliseconds", 50 if bench.quick else 2000],
+                  daemon.environment(bench.inside))
+    for name, time in json.loads(output.read_text())["times"].items():
+        bench.add("hostile", name, {}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"]})
+
+
 # --- traces of real programs ------------------------------------------------------------------------------------------
 
 def traces(bench):
@@ -233,6 +242,7 @@ CASES = [
     Case("traces", TORCH, torch_replay, repeated=False, needs_gpu=True, peer=TORCH_REPLAY),
     Case("scale", GPUPOOL, scale, repeated=False),
     Case("growth", GPUPOOL, growth, repeated=False),
+    Case("hostile", GPUPOOL, hostile, repeated=False),
     Case("restart", GPUPOOL, restart, repeated=False),
     Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),
 ]
