@@ -23,6 +23,9 @@
 #define SO_PASSRIGHTS 83 /* Linux 6.16: refuse descriptors at the door */
 #endif
 
+/* Broken packets that are told of between two rounds of housekeeping. */
+#define COMPLAINTS_MAX 20u
+
 /* A packet that could not be sent yet. */
 struct reply {
     struct list link;
@@ -511,12 +514,26 @@ static int connection_read(struct connection *connection) {
     int r = (size_t)n > sizeof packet ? -EMSGSIZE
                                       : proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason);
     if (r < 0) {
-        log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends",
-                 (int)connection->peer.pid, connection->peer.command,
-                 (size_t)n > sizeof packet ? "too long" : reason);
+        /* whoever floods us is not to flood the log too */
+        if (connection->daemon->n_complaints++ < COMPLAINTS_MAX)
+            log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends",
+                     (int)connection->peer.pid, connection->peer.command,
+                     (size_t)n > sizeof packet ? "too long" : reason);
         return -EPROTO;
     }
     return connection_handle(connection, &message);
+}
+
+/* Packets that a connection may have dealt with in this turn: as many as it has shown to send at once, but
+ * together with the others that are ready no more than one alone may have, so that many who flood us hold
+ * nobody up for longer than one does. */
+static unsigned connection_share(const struct connection *connection) {
+    const struct daemon *daemon = connection->daemon;
+    unsigned ready = daemon->ready_before > daemon->ready_now ? daemon->ready_before : daemon->ready_now;
+    unsigned share = ready > 1 ? CONNECTION_PACKETS_PER_TURN / ready : CONNECTION_PACKETS_PER_TURN;
+    if (share == 0)
+        share = 1;
+    return share < connection->packets_a_turn ? share : connection->packets_a_turn;
 }
 
 static void connection_on_ready(uv_poll_t *poll, int status, int events) {
@@ -527,7 +544,9 @@ static void connection_on_ready(uv_poll_t *poll, int status, int events) {
     if (r == 0 && (events & UV_WRITABLE))
         r = connection_flush(connection);
     unsigned n_read = 0;
-    while (r == 0 && (events & UV_READABLE) && n_read < connection->packets_a_turn) {
+    daemon->ready_now++;
+    unsigned share = connection_share(connection);
+    while (r == 0 && (events & UV_READABLE) && n_read < share) {
         r = connection_read(connection);
         n_read++;
         if (connection->n_replies > 0 && connection->awaited_segment == 0)

@@ -367,6 +367,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
             "that ended",
             n_stalled);
     daemon->stall_reported = n_stalled > 0;
+    daemon->n_complaints = 0;
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
     daemon_drain(daemon);
@@ -395,7 +396,8 @@ static void daemon_on_reload(uv_signal_t *signal, int number) {
         struct config *config = daemon->config;
         if (strcmp(fresh.socket, config->socket) != 0 ||
             strcmp(fresh.admin_socket, config->admin_socket) != 0 || fresh.gpu != config->gpu ||
-            strcmp(fresh.group, config->group) != 0 || fresh.sim_gpus != config->sim_gpus || fresh.sim_memory_bytes != config->sim_memory_bytes)
+            strcmp(fresh.group, config->group) != 0 || fresh.sim_gpus != config->sim_gpus ||
+            fresh.sim_memory_bytes != config->sim_memory_bytes)
             log_warning("sockets and gpu settings changed: they need a restart");
         for (unsigned i = 0; i < daemon->core->n_pools; i++) {
             struct pool *pool = daemon->core->pools[i];
@@ -459,7 +461,17 @@ static void daemon_start_signal(struct daemon *daemon, uv_signal_t *handle, uv_s
     uv_signal_start(handle, callback, number);
 }
 
+static void daemon_on_turn(uv_prepare_t *prepare) {
+    struct daemon *daemon = prepare->data;
+    daemon->ready_before = daemon->ready_now;
+    daemon->ready_now = 0;
+}
+
 static void daemon_start_timers(struct daemon *daemon) {
+    uv_prepare_init(&daemon->loop, &daemon->on_turn);
+    daemon->on_turn.data = daemon;
+    uv_prepare_start(&daemon->on_turn, daemon_on_turn);
+    uv_unref((uv_handle_t *)&daemon->on_turn);
     uv_timer_init(&daemon->loop, &daemon->tick_timer);
     daemon->tick_timer.data = daemon;
     daemon->tick_ns = NS_FOREVER;

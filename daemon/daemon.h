@@ -55,7 +55,10 @@ struct daemon {
     struct health health;
     uv_timer_t tick_timer, housekeeping_timer, private_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
-    uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
+    uint64_t tick_ns;                 /* when tick_timer fires; NS_FOREVER: not armed */
+    uv_prepare_t on_turn;             /* counts the loop's turns */
+    unsigned ready_now, ready_before; /* connections with something to read, in this turn and in the last */
+    unsigned n_complaints;            /* of broken packets, in the log since the last housekeeping */
     bool draining, served, stopping;
     bool ready_announced;
     bool stall_reported;                     /* that the kernel takes no replies, until it does */
@@ -69,9 +72,9 @@ int daemon_run(const struct daemon_options *options);
 
 /*
  * What daemon_run() is made of, for those who bring GPU and clients themselves: a daemon without sockets,
- * signals and GPU. daemon->gpu may then be set; daemon_start() adds the pools and starts their workers and the
- * timers; connection_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or a
- * negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().
+ * signals and GPU. daemon->gpu may then be set; daemon_start() adds the pools and starts their workers and
+ * the timers; connection_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or
+ * a negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().
  */
 int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon);
 int daemon_start(struct daemon *daemon);

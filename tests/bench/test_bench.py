@@ -73,6 +73,8 @@ class Run(unittest.TestCase):
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("scale", cases.GPUPOOL, {"p50_ns", "p99_ns"}),
+                ("hostile", "quiet", {"p50_ns", "p99_ns"}),
+                ("hostile", "questions", {"p50_ns", "p99_ns"}),
                 ("round_trip", "raw_round_trip", {"p50_ns", "p99_ns"}),
                 ("round_trip", "device_acquire", {"p50_ns", "p99_ns"})):
             with self.subTest(case=case, subject=subject):

@@ -254,6 +254,39 @@ static void come_often(int ready) {
     pause();
 }
 
+static void send_garbage(int ready) {
+    uint8_t garbage[64];
+
+    be_heard_out();
+    memset(garbage, 0x5a, sizeof garbage);
+    for (unsigned i = 0; i < 300; i++) {
+        char byte[PROTO_PACKET_MAX];
+        int fd = raw_connect();
+        MUST(fd >= 0 && greet(fd));
+        MUST(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL) == sizeof garbage);
+        MUST(recv(fd, byte, sizeof byte, 0) <= 0);
+        close(fd);
+        if (i == 10)
+            tell(ready);
+    }
+}
+
+static unsigned count_complaints(void) {
+    _cleanup_(freep) char *log = daemon_log(&daemon_);
+    unsigned count = 0;
+    for (const char *at = log; (at = strstr(at, "does not check out")) != NULL; at++)
+        count++;
+    return count;
+}
+
+static void broken_packets_do_not_flood_the_log(void **state) {
+    unsigned before = count_complaints();
+    (void)state;
+    survive(send_garbage);
+    unsigned complaints = count_complaints() - before;
+    assert_true(complaints > 0 && complaints < 300);
+}
+
 static void floods_of_requests_hold_nobody_up(void **state) {
     (void)state;
     survive(flood);
@@ -830,6 +863,7 @@ static void lines_that_are_not_quite_json_are_refused_one_by_one(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floods_of_requests_hold_nobody_up),
+        cmocka_unit_test(broken_packets_do_not_flood_the_log),
         cmocka_unit_test(who_connects_and_says_nothing_makes_room),
         cmocka_unit_test(half_a_greeting_ends_its_connection),
         cmocka_unit_test(one_users_connections_leave_room_for_others),

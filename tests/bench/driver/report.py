@@ -166,6 +166,7 @@ def markdown(document):
     grown, = sizes(results, "growth", "grown_bytes")
     section(f"Others' round trips while {grown} of host memory are made",
             plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"], ["", "p50", "p99", "p99.9", "longest"]))
+    section("Acquire beside hostile clients", plain(results, "hostile", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section(f"Making the {grown} meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
     host, device = sizes(results, "restart", "host_bytes", "device_bytes")
     section(f"A worker starts anew and has {host} pinned and {device} of device memory", restart(results))
