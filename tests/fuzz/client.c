@@ -7,7 +7,6 @@
  *
  * Input: how the client is opened, then calls and the answers to them, interleaved as they come to be read.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/stage.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -257,14 +256,4 @@ void stage_check(const struct stage *stage) {
     }
     MUST(connections == daemon->n_connections && greeting == daemon->n_handshakes);
     MUST(sessions == daemon->core->n_sessions);
-}
-
-unsigned stage_open_descriptors(void) {
-    unsigned count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    MUST(directory != NULL);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
 }

@@ -83,9 +83,6 @@ void stage_pass(struct stage *stage, uint64_t ns);
 /* All that is checked after each step. */
 void stage_check(const struct stage *stage);
 
-/* Descriptors of this process. */
-unsigned stage_open_descriptors(void);
-
 /* stage_world.c's, for stage.c: forgets the workers of the stage before. */
 void stage_world_reset(struct stage *stage);
 extern const struct gpu stage_gpu;
