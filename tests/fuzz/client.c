@@ -234,6 +234,9 @@ static void call(void) {
     }
     if (scene.stream != NULL)
         MUST(gpupool_stream_synchronize(scene.client, 0, scene.stream) == 0);
+    for (unsigned i = 0; i < BUFFERS; i++)
+        if (scene.buffers[i].data != NULL)
+            check_buffer(&scene.buffers[i]);
 }
 
 /* The lowest descriptor that is free: one that stays open makes it higher. */

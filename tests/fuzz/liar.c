@@ -242,8 +242,11 @@ static int compose(const struct proto_message *request) {
         liar.reply.header.operation = PROTO_PAGE;
         liar.reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
         return make_memfd(PROTO_PAGE_BYTES, SEALS);
-    case PROTO_IDLE: /* none */
+    case PROTO_IDLE: /* perhaps what the client has memory in, or never heard of */
         liar.reply.header.operation = PROTO_SEGMENTS;
+        liar.reply.segments.count = input_below(liar.input, 4) % 3;
+        for (uint32_t i = 0; i < liar.reply.segments.count; i++)
+            liar.reply.segments.ids[i] = 1 + input_below(liar.input, 3);
         return -1;
     default: /* RELEASE, MERGE, CLOSED, BYE */
         liar.reply.header.operation = PROTO_OK;

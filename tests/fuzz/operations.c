@@ -45,6 +45,7 @@ struct client {
     uint64_t offsets[NAMES], capacities[NAMES];
     unsigned n_names;
     uint64_t unopened; /* the segment whose descriptor came */
+    uint64_t closable; /* a segment that it was told to close */
     struct proto_page *page;
     bool said_bye;
     /* Requests that were sent and not answered; beyond the array nobody counts any more. */
@@ -230,6 +231,15 @@ static void hear_page(struct client *client, int fd) {
     client->page = memory;
 }
 
+/* Nobody is told to close what somebody has something in. */
+static void hear_segments(struct client *client, const struct proto_segments *segments) {
+    for (uint32_t i = 0; i < segments->count; i++) {
+        for (unsigned j = 0; j < scene.ledger.n_entries; j++)
+            MUST(!scene.ledger.entries[j].used || scene.ledger.entries[j].segment != segments->ids[i]);
+        client->closable = segments->ids[i];
+    }
+}
+
 static void hear(struct client *client, int fd) {
     const struct proto_message *reply = &scene.reply;
 
@@ -240,6 +250,8 @@ static void hear(struct client *client, int fd) {
     else if (reply->header.operation == PROTO_TOKEN)
         scene.tokens[scene.n_tokens < TOKENS ? scene.n_tokens++ : reply->token.bytes[0] % TOKENS] =
             reply->token;
+    else if (reply->header.operation == PROTO_SEGMENTS)
+        hear_segments(client, &reply->segments);
     else if (reply->header.operation == PROTO_PAGE)
         hear_page(client, fd);
 }
@@ -390,10 +402,10 @@ static void choose_share(struct input *input, struct client *client, struct prot
 
 /* A request that is right in form, mostly. */
 static void send_request(struct input *input) {
-    static const uint8_t operations[] = {PROTO_ACQUIRE,    PROTO_RELEASE, PROTO_ACQUIRE,  PROTO_RELEASE,
-                                         PROTO_SHARE,      PROTO_ATTACH,  PROTO_QUERY,    PROTO_OPENED,
-                                         PROTO_SPLIT,      PROTO_MERGE,   PROTO_ASK_PAGE, PROTO_BYE,
-                                         PROTO_LIST_POOLS, PROTO_HELLO,   PROTO_OPENED};
+    static const uint8_t operations[] = {
+        PROTO_ACQUIRE,    PROTO_RELEASE, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,    PROTO_ATTACH,
+        PROTO_QUERY,      PROTO_OPENED,  PROTO_SPLIT,   PROTO_MERGE,   PROTO_ASK_PAGE, PROTO_BYE,
+        PROTO_LIST_POOLS, PROTO_HELLO,   PROTO_OPENED,  PROTO_IDLE,    PROTO_CLOSED};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct client *client = choose_client(input);
     struct proto_message *message = &scene.message;
@@ -413,7 +425,14 @@ static void send_request(struct input *input) {
         message->acquire.pool =
             input_below(input, 8) == 7 ? (uint32_t)input_edgy(input) : 1 + input_below(input, 2);
         message->acquire.size_bytes = input_edgy(input);
-        message->acquire.timeout_ns = timeouts[input_below(input, 4)];
+        message->acquire.timeout_ns = timeouts[input_below(input, 8) % 4];
+        break;
+    case PROTO_IDLE:
+        message->idle.pool = 1 + input_below(input, 3);
+        message->idle.size_bytes = input_edgy(input);
+        break;
+    case PROTO_CLOSED:
+        message->closed.segment = input_below(input, 4) == 3 ? input_edgy(input) : client->closable;
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -451,7 +470,8 @@ static void send_request(struct input *input) {
         [PROTO_RELEASE] = sizeof(struct proto_release), [PROTO_SPLIT] = sizeof(struct proto_release),
         [PROTO_MERGE] = sizeof(struct proto_merge),     [PROTO_SHARE] = sizeof(struct proto_share),
         [PROTO_ATTACH] = sizeof(struct proto_token),    [PROTO_QUERY] = sizeof(struct proto_lease_name),
-        [PROTO_OPENED] = sizeof(struct proto_opened),   [PROTO_MERGE + 1] = 0};
+        [PROTO_OPENED] = sizeof(struct proto_opened),   [PROTO_IDLE] = sizeof(struct proto_idle),
+        [PROTO_CLOSED] = sizeof(struct proto_closed)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + UINT8_MAX];

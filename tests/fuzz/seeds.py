@@ -48,6 +48,10 @@ def frames():
     yield packet(8, 0, struct.pack("<Q", 9))
     yield packet(9, 9)
     yield packet(11, 11)
+    yield packet(13, 13, struct.pack("<IIQ", 1, 0, MIB))
+    yield packet(14, 14, struct.pack("<Q", 9))
+    yield packet(72, 13, struct.pack("<II16Q", 2, 0, 9, 10, *([0] * 14)))
+    yield packet(3, 3, struct.pack("<IIQQ", 1, 1, MIB, 0))
     yield packet(12, 12, struct.pack("<4Q", 1, 2, 3, 4))
     yield packet(64, 1, struct.pack("<IHHQII", MAGIC, 1, 2, 3, 4, 1))
     yield packet(65, 2, struct.pack("<II", 0, 0))
@@ -130,7 +134,7 @@ def plain(client, index, *more):
     return bytes([2, client, index, *more])
 
 
-ASK_PAGE, LIST, BYE, ATTACH, QUERY, OPENED = 10, 12, 11, 5, 6, 7
+ASK_PAGE, LIST, BYE, ATTACH, QUERY, OPENED, IDLE, CLOSED = 10, 12, 11, 5, 6, 7, 15, 16
 DEVICE, HOST = 1, 2
 
 
@@ -185,6 +189,9 @@ def operations():
             yield full + bytes([14, 0]) + passes(3) + jobs() + behave(1)
         yield begin + bytes([19, 0]) + lease(0, pool, 8) + passes(3) + jobs() + behave(0)
         yield begin + lease(0, pool, 8) + give_back(0, 0) + admin(1) + jobs() + admin(0) + lease(0, pool, 8)
+    idle = begin + lease(0, DEVICE, 64) + give_back(0, 0) + behave(0) + plain(0, IDLE, 0, 1, 0, 0x60) + behave(0)
+    yield idle + plain(0, CLOSED, 0) + jobs() + lease(0, DEVICE, 0x6000)
+    yield idle + lease(0, DEVICE, 0x2000) + plain(0, CLOSED, 0) + plain(0, CLOSED, 0) + behave(0)
     hasty = begin + acquire(0, HOST, 4096) + jobs() + acquire(0, HOST, 4096) + jobs() + plain(0, LIST)
     yield hasty + bytes([9, 0, 15]) + passes(0)
     yield hasty + bytes([9, 0, 15]) + plain(0, OPENED, 0) + bytes([9, 0, 15]) + plain(0, OPENED, 0) + bytes([9, 0, 15])
