@@ -625,8 +625,9 @@ static void connection_reap(struct connection *connection) {
 }
 
 static void connection_note_gpu_work(struct connection *connection) {
-    connection->reaping.facts.no_gpu_work =
-        connection->daemon->reaper.no_driver || (connection->no_gpu && !connection->device_lent);
+    connection->reaping.facts.no_gpu_work = connection->daemon->reaper.no_driver ||
+                                            connection->reaping.too_late ||
+                                            (connection->no_gpu && !connection->device_lent);
 }
 
 enum death_rule connection_death_rule(const struct connection *connection) {

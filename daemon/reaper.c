@@ -354,10 +354,14 @@ static void reaping_enter(struct reaper *reaper, struct reaping *reaping, enum r
 
 void reaper_watch(struct reaper *reaper, struct reaping *reaping) {
     if (!reaping->has_start) { /* while it lives its pid is its own */
-        uint64_t ticks = holders_start_ticks("/proc", reaping->pid);
-        reaping->start_ticks = is_alive(reaping) ? ticks : 0;
+        reaping->start_ticks = holders_start_ticks("/proc", reaping->pid);
         reaping->has_start = true;
+        /* Who had ended before it was given anything cannot have mapped any of it. */
+        reaping->too_late = !is_alive(reaping);
+        reaping->facts.no_gpu_work |= reaping->too_late;
     }
+    if (reaping->too_late)
+        return;
     if (reaping->facts.seen || reaping->pid <= 0 || reaper->daemon->gpu == NULL)
         return;
     reaping_enter(reaper, reaping, REAPING_WATCHED);

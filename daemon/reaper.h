@@ -58,6 +58,7 @@ struct reaping {
     struct death_facts facts;
     uint64_t start_ticks; /* see holders.h */
     bool has_start;
+    bool too_late; /* it had ended when it was first given memory, and can have mapped none */
     uint64_t token;
     uint64_t since_round;               /* DYING: only later rounds count */
     uint64_t since_ns, next_ns;         /* when it came into its state, and is asked about again */

@@ -10,16 +10,20 @@
  * kept the driver's descriptors, for seconds after the pidfd had become readable). Three rules, and which of
  * them applies depends on what could be observed while the process lived:
  *
- *   DEATH_BY_END      no work on a GPU is possible: the machine has no driver, or the client said that it
- * uses no GPU and was given no device memory. The process's end is enough. DEATH_BY_LISTING  the driver's
- * list of processes (NVML's) had the process while it lived and had memory mapped. Then its absence after the
- * process's end proves that nothing is left: the list kept the dead pid until after the last write in every
- * case tried. Absence proves something only where presence was seen: a list that is asked in another PID
- * namespace is empty and means nothing. DEATH_BY_HOLDERS  everywhere else, and for clients of MPS, whose work
- * another process does. Work goes on only while somebody holds descriptors of the driver that came from the
- * process. So: end of file, the process's end, no process left that may hold such descriptors, and the list,
- * where there is one, does not have the process either. Where nobody can tell who holds what, the memory
- * stays until an operator releases it.
+ * - DEATH_BY_END: no work on a GPU is possible. The machine has no driver, or the client said that it uses no
+ *   GPU and was given no device memory, or it had ended before it was given any memory. The process's end is
+ *   enough.
+ *
+ * - DEATH_BY_LISTING: the driver's list of processes (NVML's) had the process while it lived and had memory
+ *   mapped. Then its absence after the process's end proves that nothing is left: the list kept the dead pid
+ *   until after the last write in every case tried. Absence proves something only where presence was seen: a
+ *   list that is asked in another PID namespace is empty and means nothing.
+ *
+ * - DEATH_BY_HOLDERS: everywhere else, and for clients of MPS, whose work another process does. Work goes on
+ *   only while somebody holds descriptors of the driver that came from the process. So: end of file, the
+ *   process's end, no process left that may hold such descriptors, and the list, where there is one, does not
+ *   have the process either. Where nobody can tell who holds what, the memory stays until an operator
+ * releases it.
  *
  * Never a timeout. Host memory follows the same rules: copies into it can be in flight.
  */
