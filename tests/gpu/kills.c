@@ -13,8 +13,8 @@
  *     kills [--gpu cuda|sim] [--kills N] [--children N] [--mps N] [--random N] [--at-a-time N] [--seed N]
  *
  * --children, --mps and --random: so many of the kills; --mps wants CUDA_MPS_PIPE_DIRECTORY to name a running
- * MPS in GPUPOOL_KILLS_MPS. Exit status 0: no foreign write, nothing lost; 3: foreign writes; 1: it failed, or
- * memory was lost. The daemon is $GPUPOOL_DAEMON.
+ * MPS in GPUPOOL_KILLS_MPS. Exit status 0: no foreign write, nothing lost; 3: foreign writes; 1: it failed,
+ * or memory was lost. The daemon is $GPUPOOL_DAEMON.
  */
 #include "tests/gpu/kills.h"
 
@@ -32,19 +32,21 @@
 
 #include <gpupool/gpupool.h>
 
-#define MIB            (UINT64_C(1) << 20)
-#define NS_PER_MS      UINT64_C(1000000)
-#define NS_PER_S       UINT64_C(1000000000)
-#define BUFFER_BYTES   (2 * MIB) /* the least that a segment is */
-#define VICTIM_BUFFERS 4u
-#define CHECKERS       3u
-#define LANES_MAX      32u
-#define KERNEL_MS      2000u /* longer than any victim and its child live */
-#define LINGER_MS      "40"  /* the same on the simulation, from the victim's death on */
-#define CHILD_MS       400u
-#define WATCH_ROUNDS   8u /* how often a checker looks before it gives a buffer back */
-#define PATIENCE_NS    (60 * NS_PER_S)
-#define FOREIGN        3
+#define MIB              (UINT64_C(1) << 20)
+#define NS_PER_MS        UINT64_C(1000000)
+#define NS_PER_S         UINT64_C(1000000000)
+#define BUFFER_BYTES     (2 * MIB) /* the least that a segment is */
+#define VICTIM_BUFFERS   4u
+#define CHECKERS         3u
+#define LANES_MAX        32u
+#define KERNEL_MS        2000u /* longer than any victim and its child live */
+#define LINGER_MS        "40"  /* the same on the simulation, from the victim's death on */
+#define CHILD_MS         400u
+#define WATCH_ROUNDS     8u /* how often a checker looks before it gives a buffer back */
+#define PATIENCE_NS      (60 * NS_PER_S)
+#define FOREIGN          3
+#define MPS_FAILURES_MAX 100u
+#define MPS_RECOVERY_MS  200u
 
 struct plan {
     const char *gpu;
@@ -122,7 +124,8 @@ static int victim(const char *how, uint64_t seed) {
     if (strchr(how, 'r') != NULL)
         victim_at_random(client, pools, seed);
     for (unsigned i = 0; i < VICTIM_BUFFERS; i++) {
-        need(gpupool_acquire(client, pools[0], BUFFER_BYTES, NULL, PATIENCE_NS, 0, &buffers[i]), "a victim's buffer");
+        need(gpupool_acquire(client, pools[0], BUFFER_BYTES, NULL, PATIENCE_NS, 0, &buffers[i]),
+             "a victim's buffer");
         memory[i] = buffers[i].data;
     }
     need(gpupool_acquire(client, pools[1], BUFFER_BYTES, NULL, PATIENCE_NS, 0, &buffers[VICTIM_BUFFERS]),
@@ -243,7 +246,8 @@ static const char *choose(const struct plan *plan, unsigned n) {
         if (before * plan->children / plan->kills != after * plan->children / plan->kills)
             how[length++] = 'c';
         /* half a step away, or the same ones would have both */
-        if ((2 * before + 1) * plan->mps / (2 * plan->kills) != (2 * after + 1) * plan->mps / (2 * plan->kills))
+        if ((2 * before + 1) * plan->mps / (2 * plan->kills) !=
+            (2 * after + 1) * plan->mps / (2 * plan->kills))
             how[length++] = 'm';
     }
     how[length] = '\0';
@@ -252,17 +256,22 @@ static const char *choose(const struct plan *plan, unsigned n) {
 
 struct lane {
     struct process victim;
+    bool under_mps;
     uint64_t kill_ns; /* 0: when it is ready */
 };
 
 static void lane_start(struct lane *lane, const struct plan *plan, unsigned number, uint64_t *random) {
     const char *how = choose(plan, number);
+    lane->under_mps = strchr(how, 'm') != NULL;
     lane->victim = start("victim", how, next_random(random), plan);
     lane->kill_ns = how[0] == 'r' ? now_ns() + next_random(random) % (60 * NS_PER_MS) + 1 : 0;
 }
 
-/* Kills a victim that is due. Returns whether it did. Fails where one ended by itself. */
-static bool lane_kill(struct lane *lane, uint64_t *random) {
+/* Kills a victim that is due. Returns whether it did. Fails where one ended by itself, unless it was under
+ * MPS: when a client of that is killed with work in flight, those that come next fail until its server has
+ * started anew (cudaErrorLaunchFailure at their first call). Then another is started. */
+static bool lane_kill(struct lane *lane, const struct plan *plan, uint64_t *random) {
+    static unsigned failed_under_mps;
     struct pollfd event = {.fd = lane->victim.output, .events = POLLIN};
     char ready = 0;
     int status;
@@ -276,8 +285,14 @@ static bool lane_kill(struct lane *lane, uint64_t *random) {
     }
     kill(lane->victim.pid, SIGKILL);
     if (waitpid(lane->victim.pid, &status, 0) != lane->victim.pid || !WIFSIGNALED(status)) {
-        fputs("kills: a victim ended by itself\n", stderr);
-        exit(1);
+        if (!lane->under_mps || ++failed_under_mps > MPS_FAILURES_MAX) {
+            fputs("kills: a victim ended by itself\n", stderr);
+            exit(1);
+        }
+        close(lane->victim.output);
+        rest_ns(MPS_RECOVERY_MS * NS_PER_MS);
+        lane->victim = start("victim", "m", next_random(random), plan);
+        return false;
     }
     close(lane->victim.output);
     lane->victim.pid = 0;
@@ -293,7 +308,7 @@ static void run_kills(const struct plan *plan) {
         for (unsigned i = 0; i < plan->at_a_time; i++) {
             if (lanes[i].victim.pid == 0 && started < plan->kills)
                 lane_start(&lanes[i], plan, started++, &random);
-            if (lanes[i].victim.pid != 0 && lane_kill(&lanes[i], &random)) {
+            if (lanes[i].victim.pid != 0 && lane_kill(&lanes[i], plan, &random)) {
                 killed++;
                 last_ns = now_ns();
             }
@@ -363,10 +378,11 @@ static int drive(const struct plan *plan) {
         foreign += its_foreign;
     }
     uint64_t lost = wait_for_rest(client);
-    printf("%u kills in %.1f s (%u with a child, %u under MPS, %u at random moments): %llu buffers checked, %llu with "
+    printf("%u kills in %.1f s (%u with a child, %u under MPS, %u at random moments): %llu buffers checked, "
+           "%llu with "
            "foreign writes, %llu bytes lost\n",
-           plan->kills, (double)(now_ns() - start_ns) / 1e9, plan->children, plan->mps, plan->random, rounds, foreign,
-           (unsigned long long)lost);
+           plan->kills, (double)(now_ns() - start_ns) / 1e9, plan->children, plan->mps, plan->random, rounds,
+           foreign, (unsigned long long)lost);
     gpupool_close(client);
     return foreign > 0 ? FOREIGN : lost > 0 || rounds == 0;
 }

@@ -410,6 +410,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(any_failing_call_of_a_client_is_said_and_leaves_nothing_behind),
         cmocka_unit_test(interrupted_calls_of_a_client_are_repeated),
     };
+    if (access(GPUPOOL_CALL_FAULTS, R_OK) != 0) {
+        fprintf(stderr, "the library that fails calls is not where it was built: %s\n", GPUPOOL_CALL_FAULTS);
+        return 77;
+    }
     int status = puppet_main(argc, argv, NULL);
     return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, make_faults, drop_faults));
 }
