@@ -257,14 +257,24 @@ static void trim(unsigned kind) {
     client = open_cached();
     MUST(gpupool_trim(client, &bytes));
     assert_int_equal(bytes, 0);
-    struct gpupool_buffer whole = acquire(client, kind, 16 * MIB, NULL);
-    MUST(gpupool_release(client, &whole, stream_of(kind)));
-    uint64_t acquires = daemon_sum(&daemon_, "acquires");
-    for (unsigned i = 0; i < 3; i++) { /* cut from it */
-        parts[i] = acquire(client, kind, 4 * MIB, NULL);
-        MUST(puppet_write_pattern(client, &parts[i], i + 1, NULL));
+    uint64_t acquires = 0;
+    bool is_cut = false;
+    /* The daemon may ask for what is idle whenever a pool was short of room lately: then another time. */
+    for (unsigned attempt = 0; attempt < 5 && !is_cut; attempt++) {
+        struct gpupool_buffer whole = acquire(client, kind, 16 * MIB, NULL);
+        MUST(gpupool_release(client, &whole, stream_of(kind)));
+        acquires = daemon_sum(&daemon_, "acquires");
+        for (unsigned i = 0; i < 3; i++) { /* cut from it */
+            parts[i] = acquire(client, kind, 4 * MIB, NULL);
+            MUST(puppet_write_pattern(client, &parts[i], i + 1, NULL));
+        }
+        is_cut = daemon_sum(&daemon_, "acquires") == acquires;
+        for (unsigned i = 0; i < 3 && !is_cut; i++)
+            MUST(gpupool_release(client, &parts[i], stream_of(kind)));
+        if (!is_cut)
+            MUST(gpupool_trim(client, NULL));
     }
-    assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
+    assert_true(is_cut);
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 16 * MIB);
     MUST(gpupool_release(client, &parts[0], stream_of(kind)));
     MUST(gpupool_release(client, &parts[2], stream_of(kind)));
