@@ -203,8 +203,10 @@ static int acquire_patiently(struct gpupool_client *client, struct lane *lane, u
                               ret_lease, ret_pool, ret_segment);
         if (r != GPUPOOL_E_EXHAUSTED || !looks)
             return r;
+        /* The keeper may have been quicker: then what it found ready is in the heap. */
         pthread_mutex_lock(&lane->lock);
-        bool ready = deferred_settle_locked(lane, UINT_MAX);
+        bool ready = deferred_settle_locked(lane, UINT_MAX) ||
+                     heap_may_have(&lane->heaps[lane_heap_of(size_bytes)], size_bytes);
         pthread_mutex_unlock(&lane->lock);
         if (ready)
             return -EAGAIN;
