@@ -28,6 +28,7 @@
 #include "base/units.h"
 #include "proto/proto.h"
 #include "tests/bench/statistics.h"
+#include "tests/send_fds.h"
 
 #define BUFFER_BYTES (64 * KIB)
 #define SAMPLES_MAX  1000000u
@@ -154,26 +155,16 @@ static void send_garbage(void) {
 }
 
 static void attach_descriptors(void) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(RIGHTS * sizeof(int))];
-    } control = {0};
     uint8_t packet[PROTO_PACKET_MAX];
     struct proto_message message = {0};
-    int fd = greeted();
+    int fd = greeted(), fds[RIGHTS];
 
     for (uint64_t n = 2;; n++) {
-        struct iovec piece = {packet, make(&message, PROTO_LIST_POOLS, n, packet)};
-        struct msghdr header = {
-            .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(RIGHTS * sizeof(int));
+        size_t size = make(&message, PROTO_LIST_POOLS, n, packet);
         for (unsigned i = 0; i < RIGHTS; i++)
-            memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof fd);
-        if (fd < 0 || sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-            push(&fd, packet, piece.iov_len);
+            fds[i] = fd;
+        if (fd < 0 || send_with_fds(fd, packet, size, fds, RIGHTS, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+            push(&fd, packet, size);
         drain(fd);
     }
 }

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "proto/page.h"
 #include "proto/proto.h"
+#include "tests/send_fds.h"
 
 #define REQUESTS_MAX                                                                                         \
     16u /* without an answer: a client with one thread has one, and those that it gave up                    \
@@ -257,23 +258,7 @@ static int compose(const struct proto_message *request) {
 /* --- what it says --- */
 
 static void say(const void *packet, size_t size, const int *fds, unsigned n_fds) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
-    } control = {0};
-    struct iovec piece = {(void *)packet, size};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-
-    if (n_fds > 0) {
-        message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-        memcpy(CMSG_DATA(header), fds, n_fds * sizeof(int));
-    }
-    if (sendmsg(liar.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    if (send_with_fds(liar.fd, packet, size, fds, n_fds, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         hang_up();
 }
 

@@ -23,6 +23,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/ledger.h"
 #include "tests/fuzz/stage.h"
+#include "tests/send_fds.h"
 
 #define CLIENTS     6u
 #define PROCESSES   6u
@@ -132,32 +133,14 @@ static void note(struct client *client, const uint8_t *packet, size_t size) {
 }
 
 static void send_packet(struct client *client, const uint8_t *packet, size_t size, unsigned n_fds) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(3 * sizeof(int))];
-    } control = {0};
-    struct iovec piece = {(void *)packet, size};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-    int fds[3] = {client->fd, client->fd, client->fd};
+    const int fds[3] = {client->fd, client->fd, client->fd};
 
     if (client->fd < 0)
         return;
-    if (n_fds > 0) {
-        message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-        memcpy(CMSG_DATA(header), fds, n_fds * sizeof(int));
-    }
     note(client, packet, size);
-    ssize_t n = sendmsg(client->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && errno == EPERM && n_fds > 0) { /* a kernel that lets the daemon refuse them at the door */
-        message.msg_control = NULL;
-        message.msg_controllen = 0;
-        (void)sendmsg(client->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    }
+    ssize_t n = send_with_fds(client->fd, packet, size, fds, n_fds, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EPERM && n_fds > 0) /* a kernel that lets the daemon refuse them at the door */
+        (void)send(client->fd, packet, size, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* --- what a client hears --- */

@@ -194,31 +194,26 @@ struct stage_process *stage_begin_process(struct stage *stage, unsigned number, 
     return process;
 }
 
-/* Both ends of a connection; peer.c's functions are asked about the daemon's. */
-static void make_pair(int type, int ends[2]) {
-    MUST(socketpair(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-}
-
 const struct stage_process *stage_connecting; /* whose connection is being accepted */
 
-int stage_connect(struct stage *stage, const struct stage_process *process) {
+/* One end goes to the daemon, about which peer.c's functions are asked; returns the other. */
+static int connect_by(struct stage *stage, const struct stage_process *process, int type,
+                      void (*accept_one)(struct daemon *daemon, int fd)) {
     int ends[2];
 
-    make_pair(SOCK_SEQPACKET, ends);
+    MUST(socketpair(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
     stage_connecting = process;
-    connection_accept(stage->daemon, ends[1]);
+    accept_one(stage->daemon, ends[1]);
     stage_connecting = NULL;
     return ends[0];
+}
+
+int stage_connect(struct stage *stage, const struct stage_process *process) {
+    return connect_by(stage, process, SOCK_SEQPACKET, connection_accept);
 }
 
 int stage_connect_admin(struct stage *stage, const struct stage_process *process) {
-    int ends[2];
-
-    make_pair(SOCK_STREAM, ends);
-    stage_connecting = process;
-    admin_accept(stage->daemon, ends[1]);
-    stage_connecting = NULL;
-    return ends[0];
+    return connect_by(stage, process, SOCK_STREAM, admin_accept);
 }
 
 void stage_kill(struct stage_process *process) {

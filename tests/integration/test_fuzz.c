@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "proto/proto.h"
 #include "tests/integration/puppet.h"
+#include "tests/send_fds.h"
 
 #define PACKETS           10000u
 #define PACKETS_A_PROCESS 250u /* what a nonsense process holds comes back when it ends */
@@ -142,24 +143,9 @@ static size_t mutate(uint64_t *random, uint8_t *packet, size_t size) {
 
 /* Sends a packet, some with descriptors. Returns false when the daemon has closed the connection. */
 static bool send_packet(int fd, const uint8_t *packet, size_t size, unsigned n_fds) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(3 * sizeof(int))];
-    } control = {0};
-    struct iovec piece = {(void *)packet, size};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-    int fds[3] = {0, 1, 2};
+    const int fds[3] = {0, 1, 2};
 
-    if (n_fds > 0) {
-        message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-        memcpy(CMSG_DATA(header), fds, n_fds * sizeof(int));
-    }
-    ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = send_with_fds(fd, packet, size, fds, n_fds, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && n_fds > 0 &&
         errno == EPERM) /* a kernel that refuses descriptors at the door (SO_PASSRIGHTS) */
         return send_packet(fd, packet, size, 0);

@@ -26,13 +26,14 @@
 #include "base/cleanup.h"
 #include "tests/integration/puppet.h"
 #include "tests/integration/wire_peer.h"
+#include "tests/send_fds.h"
 
 #define POOL_MIB    32u
 #define ATTACKER    12345u /* a uid that nobody has */
 #define CONNECTIONS 1024u
 #define SILENT      400u /* more than the daemon lets be about to greet */
 #define GUESSES     3000u
-#define RIGHTS      253u /* what the kernel takes in one message */
+#define RIGHTS      SEND_FDS_MAX
 
 static char config[TEST_CONFIG_SIZE];
 static struct test_daemon daemon_;
@@ -313,29 +314,20 @@ static void one_users_connections_leave_room_for_others(void **state) {
 /* --- descriptors --- */
 
 static void attach_descriptors(int ready) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(RIGHTS * sizeof(int))];
-    } control = {0};
     uint8_t ask[PROTO_PACKET_MAX], packet[PROTO_PACKET_MAX];
     struct proto_message message = {0};
-    int fd = raw_connect();
+    int fd = raw_connect(), fds[RIGHTS];
 
     be_heard_out();
     MUST(fd >= 0 && greet(fd));
+    for (unsigned i = 0; i < RIGHTS; i++)
+        fds[i] = fd;
     for (unsigned i = 0; i < 500; i++) {
-        struct iovec piece = {ask, make(&message, PROTO_LIST_POOLS, 2 + i, ask)};
-        struct msghdr header = {
-            .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(RIGHTS * sizeof(int));
-        for (unsigned n = 0; n < RIGHTS; n++)
-            memcpy(CMSG_DATA(rights) + n * sizeof(int), &fd, sizeof fd);
-        if (sendmsg(fd, &header, MSG_NOSIGNAL) < 0) { /* refused at the door, or more than may be under way */
+        size_t size = make(&message, PROTO_LIST_POOLS, 2 + i, ask);
+        /* refused at the door, or more than may be under way */
+        if (send_with_fds(fd, ask, size, fds, RIGHTS, MSG_NOSIGNAL) < 0) {
             MUST(errno == EPERM || errno == ETOOMANYREFS);
-            MUST(send(fd, ask, piece.iov_len, MSG_NOSIGNAL) == (ssize_t)piece.iov_len);
+            MUST(send(fd, ask, size, MSG_NOSIGNAL) == (ssize_t)size);
         }
         MUST(recv(fd, packet, sizeof packet, 0) > 0);
         if (i == 10)

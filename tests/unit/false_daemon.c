@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "tests/send_fds.h"
 
 /* For what a test cannot go on without, also on the daemon's thread, where cmocka's assertions may not be
  * used. */
@@ -108,21 +109,8 @@ void exporter_stop(struct exporter *exporter) {
 
 void false_send_bytes(struct false_session *session, const void *bytes, size_t size, const int *fds,
                       unsigned count) {
-    char control[CMSG_SPACE(64 * sizeof(int))] = {0};
-    struct iovec piece = {.iov_base = (void *)bytes, .iov_len = size};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-
     must(count <= 64);
-    if (count > 0) {
-        message.msg_control = control;
-        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
-        part->cmsg_level = SOL_SOCKET;
-        part->cmsg_type = SCM_RIGHTS;
-        part->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(part), fds, count * sizeof(int));
-    }
-    ssize_t n = sendmsg(session->fd, &message, MSG_NOSIGNAL);
+    ssize_t n = send_with_fds(session->fd, bytes, size, fds, count, MSG_NOSIGNAL);
     must(n == (ssize_t)size || errno == EPIPE || errno == ECONNRESET); /* a client may have had enough */
 }
 
