@@ -288,7 +288,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
         lease_quarantine(container_of(position, struct lease, session_link));
     for (unsigned i = 0; i < session->core->n_pools; i++)
         if (session_can_be_asked(session, session->core->pools[i]))
-            session->core->pools[i]->n_reclaimers--;
+            pool_lose_reclaimer(session->core->pools[i]);
     list_remove(&session->reclaim_link);
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;

@@ -104,11 +104,8 @@ static void session_let_go(struct session *session, const struct block *block, u
     session->leased_bytes -= bytes;
     session->shared_bytes[pool->id - 1] -= block->shared ? bytes : 0;
     session->pool_bytes[pool->id - 1] -= bytes;
-    if (held_something && !session_can_be_asked(session, pool)) {
-        pool->n_reclaimers--;
-        if (pool->n_reclaimers == 0) /* nobody is owed what those who come later keep */
-            pool->reclaim_owed = false;
-    }
+    if (held_something && !session_can_be_asked(session, pool))
+        pool_lose_reclaimer(pool);
 }
 
 /* Makes a block that nobody is on yet and that has no range. NULL: no memory. */

@@ -209,6 +209,13 @@ static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
     pool_ask_sessions(pool, NULL);
 }
 
+void pool_lose_reclaimer(struct pool *pool) {
+    assert(pool->n_reclaimers > 0);
+    pool->n_reclaimers--;
+    if (pool->n_reclaimers == 0)
+        pool->reclaim_owed = false;
+}
+
 /* When pool_reclaim has something to do again. */
 static uint64_t pool_next_reclaim_ns(const struct pool *pool) {
     bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->waiters));

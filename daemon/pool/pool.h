@@ -136,6 +136,10 @@ uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes
 /* What the pool would grow by for a request of that size, as far as the limit leaves room. */
 uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes);
 
+/* One of those that can be asked for the pool's memory cannot any more. After the last, nobody is owed what
+ * those who come later keep. */
+void pool_lose_reclaimer(struct pool *pool);
+
 /* Whether the tenant could be given a block of that size at once. Linear in the segments. */
 bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes);
 
