@@ -43,6 +43,7 @@
 #include "proto/proto.h"
 
 struct core;
+struct heap_range;
 struct request;
 struct segment;
 struct tenant;
@@ -114,20 +115,24 @@ uint64_t pool_largest_free_bytes(const struct pool *pool);
 /* Whether the pool may lend, now or ever. */
 bool pool_is_closed(const struct pool *pool);
 
-/* Refuses everybody who waits, because the driver gives nothing. */
-void pool_refuse_all(struct pool *pool);
+/* Takes a range for the tenant, from its own segments or from one that has no tenant yet. Returns 0, -ENOSPC
+ * or -ENOMEM. */
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range);
 
-/* Tries to answer a new request now; otherwise it waits, or is refused when it must not. */
-void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns);
+/* What has to be done for those who wait, as far as it can be done at all: growth, retirement, asking. */
+void pool_plan(struct pool *pool, uint64_t now_ns);
+/* Grows ahead of demand, see above. Nobody waits. */
+void pool_plan_ahead(struct pool *pool, uint64_t now_ns);
+/* When pool_plan has sessions to ask again; NS_FOREVER: never. */
+uint64_t pool_next_reclaim_ns(const struct pool *pool);
 
-/* After memory came back or was made: answers those who wait, in order, and decides on growth. */
-void pool_serve(struct pool *pool, uint64_t now_ns);
+/* Whether those who wait may find room behind fences soon. / Looks there for them; what comes back is marked
+ * in pool->returned. */
+bool pool_waits_for_fences(const struct pool *pool);
+void pool_collect(struct pool *pool, uint64_t now_ns);
 
-/* Refuses those whose deadline has passed, retries a growth that was put off, asks sessions again. */
-void pool_tick(struct pool *pool, uint64_t now_ns);
-
-/* When pool_tick wants to be called next; NS_FOREVER: never. */
-uint64_t pool_next_tick_ns(const struct pool *pool);
+/* Whether waiting has no end: the driver gives nothing, and nobody has anything that could come back. */
+bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns);
 
 /* Retires idle segments of at least so many bytes in all (or as many as there are), but never below what must
  * be kept. Returns the bytes. */
