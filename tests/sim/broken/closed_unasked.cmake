@@ -1,0 +1,5 @@
+# A session is believed to have closed what it was not told to close.
+set(SOURCE daemon/pool/closing.c)
+set(FIND [==[segment->id != segment_id || segment->state != SEGMENT_CLOSING ||]==])
+set(REPLACE [==[segment->id != segment_id ||]==])
+set(EXPECTED "a session closes what it was not told to")
