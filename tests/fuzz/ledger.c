@@ -63,6 +63,18 @@ void ledger_leave_connection(struct ledger *ledger, unsigned connection) {
             ledger->entries[i].used = false;
 }
 
+void ledger_note_gpu_work(struct ledger *ledger, unsigned connection) {
+    for (unsigned i = 0; i < ledger->n_entries; i++)
+        if (ledger->entries[i].connection == connection)
+            ledger->entries[i].no_gpu = false;
+}
+
+void ledger_end_process(struct ledger *ledger, unsigned process) {
+    for (unsigned i = 0; i < ledger->n_entries; i++)
+        if (ledger->entries[i].process == process && ledger->entries[i].no_gpu)
+            ledger->entries[i].used = false;
+}
+
 void ledger_leave_process(struct ledger *ledger, unsigned process) {
     for (unsigned i = 0; i < ledger->n_entries; i++)
         if (ledger->entries[i].process == process)

@@ -26,6 +26,7 @@ struct ledger_entry {
     uint64_t segment, offset_bytes, capacity_bytes;
     bool attached; /* somebody shared it: others may have the same block */
     bool whole;    /* no gaps, in which something else may lie */
+    bool no_gpu;   /* its session does no GPU work: the process's end is its end */
 };
 
 struct ledger {
@@ -51,8 +52,11 @@ void ledger_free(struct ledger *ledger, const void *memory);
 struct ledger_entry *ledger_find(struct ledger *ledger, unsigned connection, uint64_t lease,
                                  uint64_t generation);
 
-/* A connection gave up all its leases; a process is over, and its GPU work. */
+/* A connection gave up all its leases; one that did no GPU work was given memory for it after all; a process
+ * has ended, which is the end of those that do none; a process is over, and its GPU work. */
 void ledger_leave_connection(struct ledger *ledger, unsigned connection);
+void ledger_note_gpu_work(struct ledger *ledger, unsigned connection);
+void ledger_end_process(struct ledger *ledger, unsigned process);
 void ledger_leave_process(struct ledger *ledger, unsigned process);
 
 #endif

@@ -49,6 +49,7 @@ struct client {
     uint64_t closable; /* a segment that it was told to close */
     struct proto_page *page;
     bool said_bye;
+    bool no_gpu; /* it said that it does no GPU work, and was given no memory of a GPU */
     /* Requests that were sent and not answered; beyond the array nobody counts any more. */
     struct {
         uint64_t request;
@@ -106,6 +107,9 @@ static void note(struct client *client, const uint8_t *packet, size_t size) {
     }
     struct ledger_entry *entry;
     switch (message->header.operation) {
+    case PROTO_HELLO:
+        client->no_gpu = client->no_gpu || (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
+        return;
     case PROTO_SHARE:
         entry = ledger_find(&scene.ledger, client->number, message->share.lease, message->share.generation);
         if (entry != NULL)
@@ -187,9 +191,11 @@ static void hear_lease(struct client *client, const struct proto_lease *lease, u
         const void *memory; /* what the stage's driver makes a handle of */
         memcpy(&memory, lease->description.handle, sizeof memory);
         ledger_describe(&scene.ledger, lease->description.id, memory);
+        client->no_gpu = false;
+        ledger_note_gpu_work(&scene.ledger, client->number);
     }
     if (has_given_up(client, lease->lease, lease->generation) ||
-        (process->dead && (!process->listed || process->foreign)))
+        (process->dead && (!process->listed || process->foreign || client->no_gpu)))
         return;
     struct ledger_entry entry = {.process = client->process,
                                  .connection = client->number,
@@ -200,7 +206,8 @@ static void hear_lease(struct client *client, const struct proto_lease *lease, u
                                  .offset_bytes = lease->offset_bytes,
                                  .capacity_bytes = lease->capacity_bytes,
                                  .attached = operation != PROTO_ACQUIRE && operation != PROTO_SPLIT,
-                                 .whole = true};
+                                 .whole = true,
+                                 .no_gpu = client->no_gpu};
     if (entry.attached)
         entry.whole = is_known_whole(&entry);
     ledger_enter(&scene.ledger, &entry);
@@ -306,7 +313,8 @@ static void send_hello(struct client *client, uint32_t flags) {
 #define CONNECT_RECLAIM 2u
 #define CONNECT_NARROW  4u /* the kernel takes few replies */
 #define CONNECT_FOREIGN 8u
-#define CONNECT_AGAIN   16u /* a second connection of a process that has one */
+#define CONNECT_AGAIN   16u  /* a second connection of a process that has one */
+#define CONNECT_NO_GPU  192u /* all of these, which are a user's number too */
 
 static void connect_client(struct input *input) {
     struct client *client = choose_client(input);
@@ -329,7 +337,8 @@ static void connect_client(struct input *input) {
         setsockopt(connection->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     }
     if ((flags & CONNECT_SILENT) == 0) {
-        send_hello(client, (flags & CONNECT_RECLAIM) != 0 ? PROTO_HELLO_RECLAIM : 0);
+        send_hello(client, ((flags & CONNECT_RECLAIM) != 0 ? PROTO_HELLO_RECLAIM : 0) |
+                               ((flags & CONNECT_NO_GPU) == CONNECT_NO_GPU ? PROTO_HELLO_NO_GPU : 0));
         stage_turn(scene.stage);
         (void)read_reply(client);
     }
@@ -392,7 +401,7 @@ static void send_request(struct input *input) {
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct client *client = choose_client(input);
     struct proto_message *message = &scene.message;
-    unsigned index;
+    unsigned index, choice;
 
     /* Initialisers read the input in no certain order, so that nothing is read in them. */
     memset(message, 0, offsetof(struct proto_message, hello) + sizeof(struct proto_release));
@@ -402,13 +411,15 @@ static void send_request(struct input *input) {
     case PROTO_HELLO:
         message->hello = (struct proto_hello){.magic = PROTO_MAGIC, .version_max = 3};
         message->hello.version_min = 1 + (uint16_t)input_below(input, 3);
-        message->hello.flags = input_below(input, 2);
+        message->hello.flags = input_below(input, 5);
         break;
     case PROTO_ACQUIRE:
         message->acquire.pool =
             input_below(input, 8) == 7 ? (uint32_t)input_edgy(input) : 1 + input_below(input, 2);
         message->acquire.size_bytes = input_edgy(input);
-        message->acquire.timeout_ns = timeouts[input_below(input, 8) % 4];
+        choice = input_below(input, 8);
+        message->acquire.timeout_ns = timeouts[choice % 4];
+        message->acquire.flags = choice == 4 ? PROTO_ACQUIRE_WITHIN : 0;
         break;
     case PROTO_IDLE:
         message->idle.pool = 1 + input_below(input, 3);
@@ -425,6 +436,8 @@ static void send_request(struct input *input) {
         struct proto_lease_name one = choose_name(input, client, &index),
                                 two = choose_name(input, client, &index);
         message->merge = (struct proto_merge){one.lease, one.generation, two.lease, two.generation};
+        if (message->header.request % 2 == 0)
+            message->header.request = 0; /* nobody hears of it; the session ends where it is not right */
         break;
     }
     case PROTO_SHARE:
@@ -498,6 +511,7 @@ static void kill_process(struct input *input) {
         if (scene.clients[i].process == number)
             disconnect(&scene.clients[i]);
     stage_kill(&scene.stage->processes[number]);
+    ledger_end_process(&scene.ledger, number);
     note_end(number);
 }
 
