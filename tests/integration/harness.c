@@ -429,6 +429,17 @@ cJSON *daemon_ask(struct test_daemon *daemon, const char *request) {
     return reply;
 }
 
+unsigned daemon_descriptors_at_rest(struct test_daemon *daemon) {
+    unsigned before = 0, now;
+
+    cJSON_Delete(daemon_ask(daemon, "{\"command\":\"ping\"}")); /* the connection for it counts, too */
+    while ((now = daemon_descriptors(daemon)) != before) {
+        before = now;
+        cJSON_Delete(daemon_ask(daemon, "{\"command\":\"ping\"}"));
+    }
+    return now;
+}
+
 /* Adds up a member of the pools of a kind (NULL: of all), or takes the nth alone (-1: all). */
 static uint64_t add_up(struct test_daemon *daemon, const char *kind, int nth, const char *member) {
     uint64_t sum = 0;

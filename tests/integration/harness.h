@@ -107,6 +107,8 @@ char *daemon_log(const struct test_daemon *daemon);
 
 /* What the kernel tells of it. */
 unsigned daemon_descriptors(const struct test_daemon *daemon);
+/* To count from: after the daemon has closed what ended before, which takes it a turn of its loop. */
+unsigned daemon_descriptors_at_rest(struct test_daemon *daemon);
 unsigned daemon_threads(const struct test_daemon *daemon);
 uint64_t
 daemon_private_bytes(const struct test_daemon *daemon); /* resident and not shared: no pool's memory */

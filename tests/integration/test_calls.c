@@ -209,8 +209,9 @@ static void any_failing_call_of_a_daemon_that_serves_hurts_one_client_at_most(vo
             struct puppet puppet;
             assert_true(n < CALLS_MAX);
             WAIT_UNTIL(is_at_rest(&daemon) && is_trimmed(&daemon));
-            WAIT_UNTIL(descriptors == 0 || daemon_descriptors(&daemon) == descriptors);
-            descriptors = daemon_descriptors(&daemon);
+            if (descriptors == 0)
+                descriptors = daemon_descriptors_at_rest(&daemon);
+            WAIT_UNTIL(daemon_descriptors(&daemon) == descriptors);
             start_puppet(&puppet, &daemon, NULL);
             arm(fault->kind, fault->error, n, 0);
             scene_play(&scene, &puppet, n % 2 == 0 ? GPUPOOL_OPEN_NO_CACHE : 0);

@@ -63,10 +63,10 @@ static size_t encode_hello(uint8_t *packet) {
 
 /* A packet that the daemon would take, about leases and pools that may or may not be there. */
 static size_t make_valid(uint64_t *random, uint8_t *packet) {
-    static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_ACQUIRE, PROTO_ACQUIRE,
-                                         PROTO_RELEASE,    PROTO_RELEASE, PROTO_SHARE,   PROTO_ATTACH,
-                                         PROTO_QUERY,      PROTO_OPENED,  PROTO_BYE,     PROTO_HELLO,
-                                         PROTO_SPLIT,      PROTO_ASK_PAGE};
+    static const uint8_t operations[] = {
+        PROTO_LIST_POOLS, PROTO_ACQUIRE,  PROTO_ACQUIRE, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_RELEASE,
+        PROTO_SHARE,      PROTO_ATTACH,   PROTO_QUERY,   PROTO_OPENED,  PROTO_BYE,     PROTO_HELLO,
+        PROTO_SPLIT,      PROTO_ASK_PAGE, PROTO_MERGE,   PROTO_IDLE,    PROTO_CLOSED};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -78,6 +78,21 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         message.acquire = (struct proto_acquire){.pool = (uint32_t)(1 + test_random(random) % 3),
                                                  .size_bytes = 1 + test_random(random) % MIB,
                                                  .timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0};
+        if (message.acquire.timeout_ns == 0 && test_random(random) % 2 == 0)
+            message.acquire.flags = PROTO_ACQUIRE_WITHIN;
+        break;
+    case PROTO_MERGE:
+        message.merge = (struct proto_merge){lease, 1 + test_random(random) % 1000,
+                                             1 + test_random(random) % 32, 1 + test_random(random) % 1000};
+        if (test_random(random) % 2 == 0)
+            request = 0;
+        break;
+    case PROTO_IDLE:
+        message.idle = (struct proto_idle){.pool = (uint32_t)(1 + test_random(random) % 3),
+                                           .size_bytes = 1 + test_random(random) % (POOL_MIB * MIB)};
+        break;
+    case PROTO_CLOSED:
+        message.closed.segment = 1 + test_random(random) % 8;
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -338,8 +353,7 @@ static void scene_begin(struct scene *scene) {
         puppet_connect(&scene->good[i], &scene->daemon);
         PUPPET_MUST(&scene->good[i], puppet_call(&scene->good[i], &rounds));
     }
-    (void)daemon_sum(&scene->daemon, "leases");
-    scene->descriptors = daemon_descriptors(&scene->daemon);
+    scene->descriptors = daemon_descriptors_at_rest(&scene->daemon);
     scene->threads = daemon_threads(&scene->daemon);
     for (unsigned i = 0; i < scene->n_good; i++)
         puppet_send(&scene->good[i],
