@@ -12,6 +12,7 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/turns.h"
 
 struct daemon;
 
@@ -26,13 +27,10 @@ struct admin_client {
     char *reply; /* being written */
     bool ending; /* close after the reply */
     char line[ADMIN_LINE_MAX + 1];
-    size_t line_size;         /* read and not answered */
-    struct list link;         /* in daemon->admin_clients, the one heard last at the end */
-    struct list pending_link; /* in daemon->admin_pending, while a whole line waits for its turn */
+    size_t line_size; /* read and not answered */
+    struct list link; /* in daemon->admin_clients, the one heard last at the end */
+    struct turn turn; /* waits with a whole line */
 };
-
-/* To be called once, before the first client. */
-void admin_start(struct daemon *daemon);
 
 /* Takes an accepted socket. */
 void admin_accept(struct daemon *daemon, int fd);

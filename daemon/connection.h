@@ -13,10 +13,13 @@
  * What is safe is for the rule of daemon/pool/death.h to say; the reaper finds out the facts. A lost
  * connection keeps its socket where its process ended and a child still has the other end.
  *
- * It reads a bounded number of packets a turn and writes at once where it can. Replies that the client does
- * not read are kept, up to CONNECTION_QUEUE_MAX; while some are kept nothing more is read, and beyond the
- * maximum the connection ends. After a message with a segment's descriptor nothing is sent until the client
- * says OPENED.
+ * What its socket and its process have to say is noted, and dealt with when it is its turn (daemon/turns.h):
+ * one question, or a few messages that nobody waits for an answer to. Replies that the client does not read
+ * are kept (daemon/outbox.h); while some are kept nothing more is read, and beyond the maximum the connection
+ * ends.
+ *
+ * A connection costs little before it says HELLO: only then are its process's pidfd, name and groups asked
+ * for, which the kernel keeps for us since connect() (where it does not, the pidfd is taken at once).
  *
  * A client that wants to be asked for idle memory gets a timerfd, which the daemon sets off. To the client it
  * reads as an eventfd would. It is none because all holders of a descriptor share its flags: a client could
@@ -28,20 +31,25 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/outbox.h"
 #include "daemon/page.h"
 #include "daemon/pool/core.h"
 #include "daemon/reaper.h"
+#include "daemon/turns.h"
 
 struct daemon;
 
-/* One turn's packets of one client: a few round trips' worth, so that a flood of one delays others by little.
- */
-#define CONNECTION_PACKETS_PER_TURN 16u
-/* How long a client in which a second packet was looked for in vain is read packet by packet: the look costs
- * it a system call before its answer, and one that has begun to send many loses little. */
-#define CONNECTION_SINGLE_TURNS 64u
-/* Kept replies: what all threads of a large process may be waiting for at once. */
-#define CONNECTION_QUEUE_MAX 4352u
+/* Messages without an answer that are dealt with in one turn: a client that gives back what it has in parts
+ * sends many at once, and each costs a fraction of a question. */
+#define CONNECTION_ONE_WAY_PER_TURN 8u
+/* How often the loop may be told of a connection that waits for its turn before it stops asking: to be told
+ * costs each time, not to be told costs once. */
+#define CONNECTION_REPORTS_MAX 4u
+/* Connections that may be about to say HELLO at once. */
+#define CONNECTION_GREETING_MAX 256u
+/* Packets of a process that has ended which are still dealt with. Its farewell is among them if it said one;
+ * a child that has the socket may go on writing. */
+#define CONNECTION_LAST_PACKETS_MAX 4352u
 
 enum connection_state {
     CONNECTION_GREETING,
@@ -59,28 +67,27 @@ struct connection {
     int reclaim_fd;   /* OPEN: asks the client for idle memory; -1: it did not want that */
     struct page page; /* until the session is gone */
     uv_poll_t poll, process_poll;
-    unsigned handles;  /* uv handles that are not closed yet */
-    int watching;      /* the poll's mask */
+    unsigned handles; /* uv handles that are not closed yet */
+    int watching;     /* the poll's mask */
+    struct turn turn;
+    bool parked;       /* the loop does not look at the socket: it waits for its turn until it is empty */
+    bool hung_up;      /* the socket said so */
     bool process_over; /* the pidfd said so */
     bool freeing;
-    bool stalled; /* the kernel takes no reply for now, for a reason that the socket does not tell of */
-    struct list replies; /* struct reply.link, kept for a client that does not read */
-    unsigned n_replies;
-    /* How many packets are looked for a turn. A client that waits for each answer has just one, and looking
-     * for a second in vain would cost it a system call a request; one that has many under way is read faster
-     * and faster. */
-    unsigned packets_a_turn;
-    unsigned single_turns;    /* turns of one packet before it is tried again whether there are more */
-    uint64_t awaited_segment; /* its descriptor was sent, OPENED has not come; 0: none */
+    unsigned n_reports; /* of the socket, since it began to wait for its turn */
+    unsigned n_last;    /* packets that were read since its process ended */
+    struct outbox outbox;
     uint64_t accepted_ns;
     bool no_gpu;      /* the client said that its process uses no GPU */
     bool device_lent; /* it was given device memory all the same */
     struct reaping reaping;
     char reason[DEATH_TEXT_SIZE]; /* LOST: why the session's memory is held; the session refers to it */
     struct list link;             /* in daemon->connections */
+    struct list greeting_link;    /* GREETING: in daemon->greeting */
 };
 
-/* Takes an accepted socket. Closes it when it cannot be served. */
+/* Takes an accepted socket. Closes it when it cannot be served, and another that has said nothing for long
+ * where too many have. */
 void connection_accept(struct daemon *daemon, int fd);
 
 /* Sends the core's answer to an acquire. */
@@ -94,6 +101,18 @@ void connection_retry(struct connection *connection);
 
 /* Ends a connection that has not said HELLO. */
 void connection_drop_unready(struct connection *connection);
+
+/* Sends a message, or keeps it. fd goes along, -1: none; borrowed until it has gone. Returns 0, or a negative
+ * errno that ends the connection. */
+int connection_send(struct connection *connection, const struct proto_message *message, int fd);
+
+/* For daemon/requests.c. Asks the kernel who the process is: returns 0, or a negative errno with which it
+ * cannot be served (logged where an operator can do something about it). */
+int connection_identify(struct connection *connection);
+/* It has said HELLO and has a session. */
+void connection_greeted(struct connection *connection);
+/* It is being told of a segment for the first time. */
+void connection_lend_segment(struct connection *connection, bool is_device);
 
 /* By which rule the session's memory is judged once it is lost, or is now; and whether the driver lists its
  * process as a client of MPS. */

@@ -21,9 +21,8 @@
 #include "daemon/numa.h"
 #include "daemon/pool/core.h"
 
-/* How long a connection may take to say HELLO, and how many may be about to. */
-#define HANDSHAKE_NS   (10 * NS_PER_S)
-#define HANDSHAKES_MAX 256u
+/* How long a connection may take to say HELLO. */
+#define HANDSHAKE_NS (10 * NS_PER_S)
 /* How often they are looked through, and what the kernel refused for a while is tried again. */
 #define HOUSEKEEPING_MS 5000
 /* A private daemon that nobody comes to ends by itself. */
@@ -327,18 +326,7 @@ static int daemon_open_sockets(struct daemon *daemon) {
 }
 
 static void daemon_on_data(struct listener *listener, int fd) {
-    struct daemon *daemon = listener->user;
-
-    if (daemon->n_handshakes >= HANDSHAKES_MAX) { /* who connected and said nothing for longest makes room */
-        list_for_each(position, &daemon->connections) {
-            struct connection *connection = container_of(position, struct connection, link);
-            if (connection->state == CONNECTION_GREETING) {
-                connection_drop_unready(connection);
-                break;
-            }
-        }
-    }
-    connection_accept(daemon, fd);
+    connection_accept(listener->user, fd);
 }
 
 static void daemon_on_admin(struct listener *listener, int fd) {
@@ -351,11 +339,15 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
 
     unsigned n_stalled = 0;
 
+    while (!list_is_empty(&daemon->greeting)) {
+        struct connection *oldest = container_of(daemon->greeting.next, struct connection, greeting_link);
+        if (now_ns - oldest->accepted_ns <= HANDSHAKE_NS)
+            break;
+        connection_drop_unready(oldest);
+    }
     list_for_each_safe(position, &daemon->connections) {
         struct connection *connection = container_of(position, struct connection, link);
-        if (connection->state == CONNECTION_GREETING && now_ns - connection->accepted_ns > HANDSHAKE_NS) {
-            connection_drop_unready(connection);
-        } else if (connection->stalled) {
+        if (connection->outbox.stalled) {
             n_stalled++;
             connection_retry(connection);
         }
@@ -461,17 +453,40 @@ static void daemon_start_signal(struct daemon *daemon, uv_signal_t *handle, uv_s
     uv_signal_start(handle, callback, number);
 }
 
-static void daemon_on_turn(uv_prepare_t *prepare) {
+/* --- turns --- */
+
+static void daemon_on_hurry(uv_idle_t *idle) {
+    (void)idle;
+}
+
+/* While somebody waits the loop only looks who else has come, and does not sleep. */
+static void daemon_before_poll(uv_prepare_t *prepare) {
     struct daemon *daemon = prepare->data;
-    daemon->ready_before = daemon->ready_now;
-    daemon->ready_now = 0;
+    if (turns_are_over(&daemon->turns))
+        uv_idle_stop(&daemon->in_a_hurry);
+    else
+        uv_idle_start(&daemon->in_a_hurry, daemon_on_hurry);
+}
+
+static void daemon_after_poll(uv_check_t *check) {
+    struct daemon *daemon = check->data;
+    struct turn *turn = turns_next(&daemon->turns);
+    if (turn == NULL)
+        return;
+    turn->serve(turn);
+    daemon_drain(daemon);
+}
+
+static void daemon_start_turns(struct daemon *daemon) {
+    uv_prepare_init(&daemon->loop, &daemon->before_poll);
+    uv_check_init(&daemon->loop, &daemon->after_poll);
+    uv_idle_init(&daemon->loop, &daemon->in_a_hurry);
+    daemon->before_poll.data = daemon->after_poll.data = daemon->in_a_hurry.data = daemon;
+    uv_prepare_start(&daemon->before_poll, daemon_before_poll);
+    uv_check_start(&daemon->after_poll, daemon_after_poll);
 }
 
 static void daemon_start_timers(struct daemon *daemon) {
-    uv_prepare_init(&daemon->loop, &daemon->on_turn);
-    daemon->on_turn.data = daemon;
-    uv_prepare_start(&daemon->on_turn, daemon_on_turn);
-    uv_unref((uv_handle_t *)&daemon->on_turn);
     uv_timer_init(&daemon->loop, &daemon->tick_timer);
     daemon->tick_timer.data = daemon;
     daemon->tick_ns = NS_FOREVER;
@@ -506,9 +521,10 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     daemon->started_ns = clock_now_ns();
     daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
     daemon->admin_listener = daemon->data_listener;
+    turns_init(&daemon->turns);
     list_init(&daemon->connections);
+    list_init(&daemon->greeting);
     list_init(&daemon->admin_clients);
-    list_init(&daemon->admin_pending);
     int r = core_new(&daemon->core);
     if (r < 0) {
         free(daemon);
@@ -534,8 +550,8 @@ int daemon_start(struct daemon *daemon) {
     if (r == 0)
         r = daemon_start_workers(daemon);
     if (r == 0) {
+        daemon_start_turns(daemon);
         daemon_start_timers(daemon);
-        admin_start(daemon);
     }
     return r;
 }
@@ -589,10 +605,10 @@ int daemon_run(const struct daemon_options *options) {
         r = daemon_start(daemon);
     if (r == 0) {
         daemon_start_signals(daemon);
-        r = listener_start(&daemon->data_listener, &daemon->loop, daemon_on_data, daemon);
+        r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->turns, daemon_on_data, daemon);
     }
     if (r == 0)
-        r = listener_start(&daemon->admin_listener, &daemon->loop, daemon_on_admin, daemon);
+        r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->turns, daemon_on_admin, daemon);
     if (r == 0) {
         daemon_drain(daemon);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);

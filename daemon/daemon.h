@@ -16,6 +16,7 @@
 #include "daemon/listener.h"
 #include "daemon/reaper.h"
 #include "daemon/supplier.h"
+#include "daemon/turns.h"
 #include "gpu/gpu.h"
 #include "proto/limits.h"
 #include "proto/proto.h"
@@ -45,20 +46,22 @@ struct daemon {
     struct core *core;
     struct supplier *suppliers[PROTO_POOLS_MAX]; /* as core->pools */
     struct listener data_listener, admin_listener;
+    struct turns turns;        /* who is to be served next */
     struct list connections;   /* struct connection.link */
+    struct list greeting;      /* struct connection.greeting_link: who has not said HELLO, by arrival */
     struct list admin_clients; /* struct admin_client.link */
-    struct list admin_pending; /* struct admin_client.pending_link */
-    uv_idle_t admin_idle;      /* active from an answer to the end of the turn in which nobody is pending */
     unsigned n_admin_clients, n_connections;
-    unsigned n_handshakes; /* connections that have not said HELLO */
+    unsigned n_handshakes;     /* as greeting */
+    unsigned n_users_greeting; /* whose they are */
     struct reaper reaper;
     struct health health;
     uv_timer_t tick_timer, housekeeping_timer, private_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
-    uint64_t tick_ns;                 /* when tick_timer fires; NS_FOREVER: not armed */
-    uv_prepare_t on_turn;             /* counts the loop's turns */
-    unsigned ready_now, ready_before; /* connections with something to read, in this turn and in the last */
-    unsigned n_complaints;            /* of broken packets, in the log since the last housekeeping */
+    uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
+    uv_prepare_t before_poll;
+    uv_check_t after_poll;
+    uv_idle_t in_a_hurry;  /* active while somebody waits for a turn: the loop looks who else has come */
+    unsigned n_complaints; /* of broken packets, in the log since the last housekeeping */
     bool draining, served, stopping;
     bool ready_announced;
     bool stall_reported;                     /* that the kernel takes no replies, until it does */

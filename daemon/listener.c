@@ -18,8 +18,7 @@
 
 #define LISTEN_BACKLOG                                                                                       \
     512 /* what a burst of starting workers may leave in line; the kernel caps it at somaxconn */
-#define ACCEPTS_PER_TURN 32u /* then others have their turn */
-#define SERVICE_GROUP    "gpupool"
+#define SERVICE_GROUP "gpupool"
 
 static int unix_socket(int type, const char *path, struct sockaddr_un *ret_address) {
     *ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -175,38 +174,39 @@ void listener_complain(struct listener *listener) {
         listener->path);
 }
 
-static void listener_on_ready(uv_poll_t *poll, int status, int events) {
-    struct listener *listener = poll->data;
-    (void)events;
+/* Lets one in: each costs about as much as a question that is answered. */
+static void listener_serve(struct turn *turn) {
+    struct listener *listener = container_of(turn, struct listener, turn);
 
     if (listener->spare_fd < 0) /* there was none at the start, or a thread was quicker when it came back */
         listener->spare_fd = open_spare();
-    for (unsigned i = 0; status >= 0 && i < ACCEPTS_PER_TURN; i++) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0) {
-            listener->on_accept(listener, fd);
-            continue;
-        }
-        if (errno == EINTR || errno == ECONNABORTED)
-            continue;
-        if (errno == EAGAIN)
-            return;
-        bool full = errno == EMFILE || errno == ENFILE;
-        if (full)
-            listener_complain(listener);
-        if (full && listener->spare_fd >= 0) {
-            /* Level triggered: who cannot be let in has to be sent away, or the loop would turn on this
-             * forever. */
-            listener->spare_fd = close_fd(listener->spare_fd);
-            close_fd(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
-            listener->spare_fd = open_spare();
-            continue;
-        }
-        /* Not even that, or the kernel has no memory: listener_retry() goes on. */
-        uv_poll_stop(&listener->poll);
-        listener->resting = true;
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+        listener->on_accept(listener, fd);
         return;
     }
+    if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)
+        return; /* level triggered: who still waits is told of again */
+    bool full = errno == EMFILE || errno == ENFILE;
+    if (full)
+        listener_complain(listener);
+    if (full && listener->spare_fd >= 0) {
+        /* Who cannot be let in has to be sent away, or the loop would turn on this forever. */
+        listener->spare_fd = close_fd(listener->spare_fd);
+        close_fd(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
+        listener->spare_fd = open_spare();
+        return;
+    }
+    /* Not even that, or the kernel has no memory: listener_retry() goes on. */
+    uv_poll_stop(&listener->poll);
+    listener->resting = true;
+}
+
+static void listener_on_ready(uv_poll_t *poll, int status, int events) {
+    struct listener *listener = poll->data;
+    (void)events;
+    if (status >= 0)
+        turn_wait(&listener->turn);
 }
 
 void listener_retry(struct listener *listener) {
@@ -217,12 +217,15 @@ void listener_retry(struct listener *listener) {
     uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
 }
 
-int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)(struct listener *, int),
-                   void *user) {
+int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns,
+                   void (*on_accept)(struct listener *, int), void *user) {
     listener->on_accept = on_accept;
     listener->user = user;
     listener->spare_fd = open_spare();
-    int r = uv_poll_init(loop, &listener->poll, listener->fd);
+    int r = turn_join(&listener->turn, turns, TURNS_NOBODY, listener->fd, listener_serve);
+    if (r < 0)
+        return r;
+    r = uv_poll_init(loop, &listener->poll, listener->fd);
     if (r < 0)
         return fail_at(listener->path, r);
     listener->poll.data = listener;
@@ -238,6 +241,7 @@ void listener_close(struct listener *listener) {
         uv_close((uv_handle_t *)&listener->poll, NULL);
         listener->polling = false;
     }
+    turn_leave(&listener->turn);
     if (listener->owned) {
         unlink(listener->path);
         snprintf(lock, sizeof lock, "%s.lock", listener->path);

@@ -3,12 +3,15 @@
 #define DAEMON_LISTENER_H
 /*
  * A listening Unix socket: made by the daemon itself, under a lock that keeps a second daemon off the same
- * path, or taken over from systemd. Accepted sockets are handed on non-blocking and close-on-exec; when
+ * path, or taken over from systemd. One is accepted a turn (daemon/turns.h), so that many who come hold up
+ * nobody who is there. Accepted sockets are handed on non-blocking and close-on-exec; when
  * descriptors run out, the connection at the head of the line is closed instead of turning the loop forever.
  */
 #include <stdbool.h>
 #include <sys/types.h>
 #include <uv.h>
+
+#include "daemon/turns.h"
 
 struct listener {
     char path[108];
@@ -17,6 +20,7 @@ struct listener {
     int spare_fd; /* to be given up for an accept when there is no other descriptor */
     bool owned;   /* made here: the path is removed at the end */
     uv_poll_t poll;
+    struct turn turn;
     bool polling;    /* the handle is there */
     bool resting;    /* nobody can be accepted or sent away for now */
     bool complained; /* that no descriptors are left, since listener_retry() */
@@ -34,8 +38,8 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
 int listener_adopt(struct listener *listener, int fd, int type);
 
 /* Begins to accept. Returns 0 or a negative errno. */
-int listener_start(struct listener *listener, uv_loop_t *loop, void (*on_accept)(struct listener *, int),
-                   void *user);
+int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns,
+                   void (*on_accept)(struct listener *, int), void *user);
 
 /* Logs that no descriptors are left, once between two calls of listener_retry(). */
 void listener_complain(struct listener *listener);

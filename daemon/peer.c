@@ -19,16 +19,15 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* The process's name, as ps shows it. Not its command line, which would tell more: the kernel reads that from
+/* Not the process's command line, which would tell more: the kernel reads that from
  * the process's memory, under a lock that the process can hold for as long as it likes. What is no plain text
  * is replaced. */
-static void read_command(pid_t pid, char command[COMMAND_SIZE]) {
-    char path[64];
+void peer_read_command(struct peer *peer) {
+    char path[64], *command = peer->command;
 
-    snprintf(command, COMMAND_SIZE, "?");
-    if (pid <= 0)
+    if (peer->pid <= 0)
         return;
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)peer->pid);
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, command, COMMAND_SIZE - 1);
     if (n <= 1) { /* a newline at least */
@@ -47,8 +46,8 @@ int peer_identify(int fd, struct peer *ret_peer) {
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) < 0)
         return -errno;
-    *ret_peer = (struct peer){.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid};
-    read_command(credentials.pid, ret_peer->command);
+    *ret_peer =
+        (struct peer){.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid, .command = "?"};
     return 0;
 }
 
@@ -75,6 +74,21 @@ void peer_drop_groups(struct peer *peer) {
     free((void *)peer->groups);
     peer->groups = NULL;
     peer->n_groups = 0;
+}
+
+bool peer_is_remembered(int fd) {
+    static int known = -1; /* the kernel stays the same; the loop's alone */
+    socklen_t size = sizeof(int);
+    int pidfd = -1;
+
+    if (known >= 0)
+        return known;
+    bool has = getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0;
+    if (has)
+        close_fd(pidfd);
+    if (has || errno == ENOPROTOOPT)
+        known = has;
+    return has || errno != ENOPROTOOPT;
 }
 
 int peer_open_pidfd(int fd, pid_t pid, int *ret_pidfd) {

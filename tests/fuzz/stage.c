@@ -15,6 +15,7 @@
 #include "daemon/pool/core.h"
 #include "tests/fuzz/fuzz.h"
 
+#define TURNS_MAX  64u
 #define TIMERS_MAX 16u
 #define START_NS   (1000 * NS_PER_S)
 #define FIRST_PID  5000
@@ -229,8 +230,9 @@ void stage_unlist(struct stage_process *process) {
 }
 
 void stage_turn(struct stage *stage) {
-    /* Libuv closes, polls and runs what is idle once a turn. */
-    for (unsigned i = 0; i < 3; i++)
+    /* Libuv closes, polls and runs what is idle once a turn, and whoever has sent something has a turn of his
+     * own. */
+    for (unsigned i = 0; i < 3 || (i < TURNS_MAX && !turns_are_over(&stage->daemon->turns)); i++)
         uv_run(&stage->daemon->loop, UV_RUN_NOWAIT);
 }
 
@@ -244,7 +246,7 @@ void stage_check(const struct stage *stage) {
         connections++;
         greeting += connection->state == CONNECTION_GREETING;
         sessions += connection->session != NULL;
-        MUST(connection->n_replies <= CONNECTION_QUEUE_MAX);
+        MUST(connection->outbox.n_replies <= OUTBOX_MAX);
         MUST((connection->session != NULL) ==
              (connection->state == CONNECTION_OPEN || connection->state == CONNECTION_LOST));
         MUST(connection->session == NULL || connection->session->owner == connection);

@@ -21,6 +21,7 @@
 #include "tests/fuzz/stage.h"
 
 #define WORKERS_MAX 8u
+#define PEERS_MAX   1024u
 
 extern const struct stage_process *stage_connecting;
 
@@ -139,14 +140,25 @@ bool stage_run_any_job(struct stage *on) {
 
 /* --- daemon/peer.h --- */
 
+/* Whose the daemon's sockets are, by descriptor. */
+static struct {
+    const struct stage_process *process;
+    pid_t pid; /* the process that connected: by now there may be another in its place */
+} connected[PEERS_MAX];
+
 int peer_identify(int fd, struct peer *ret_peer) {
-    (void)fd;
-    MUST(stage_connecting != NULL);
+    MUST(stage_connecting != NULL && fd < (int)PEERS_MAX);
+    connected[fd].process = stage_connecting;
+    connected[fd].pid = stage_connecting->pid;
     *ret_peer = (struct peer){.pid = stage_connecting->foreign ? 0 : stage_connecting->pid,
                               .uid = stage_connecting->uid,
                               .gid = stage_connecting->uid,
                               .command = "process"};
     return 0;
+}
+
+void peer_read_command(struct peer *peer) {
+    (void)peer;
 }
 
 /* Every other user is in a group beside his own. */
@@ -170,12 +182,16 @@ void peer_drop_groups(struct peer *peer) {
 }
 
 int peer_open_pidfd(int fd, pid_t pid, int *ret_pidfd) {
-    (void)fd, (void)pid;
-    MUST(stage_connecting != NULL);
-    if (stage_connecting->dead)
+    (void)pid;
+    if (connected[fd].pid != connected[fd].process->pid || connected[fd].process->dead)
         return -ESRCH;
-    *ret_pidfd = fcntl(stage_connecting->death_fd, F_DUPFD_CLOEXEC, 3);
+    *ret_pidfd = fcntl(connected[fd].process->death_fd, F_DUPFD_CLOEXEC, 3);
     return *ret_pidfd < 0 ? -errno : 0;
+}
+
+bool peer_is_remembered(int fd) {
+    (void)fd;
+    return true;
 }
 
 /* --- daemon/host_pages.h, daemon/numa.h --- */

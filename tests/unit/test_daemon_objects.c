@@ -26,6 +26,7 @@
 #include "base/units.h"
 #include "daemon/listener.h"
 #include "daemon/peer.h"
+#include "daemon/turns.h"
 #include "daemon/worker.h"
 #include "gpu/gpu.h"
 #include "directory_fixture.h"
@@ -175,18 +176,29 @@ static void on_accept(struct listener *listener, int fd) {
     *(int *)listener->user = fd;
 }
 
+/* What the daemon's loop does. */
+static void serve_one(uv_loop_t *loop, struct turns *turns) {
+    uv_run(loop, UV_RUN_ONCE);
+    struct turn *turn = turns_next(turns);
+    assert_non_null(turn);
+    turn->serve(turn);
+    assert_true(turns_are_over(turns));
+}
+
 static void accepted_sockets_are_close_on_exec_and_do_not_block(void **state) {
     struct listener listener;
+    struct turns turns;
     uv_loop_t loop;
     int accepted = -1;
     (void)state;
 
+    turns_init(&turns);
     assert_int_equal(uv_loop_init(&loop), 0);
     assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
-    assert_int_equal(listener_start(&listener, &loop, on_accept, &accepted), 0);
+    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, &accepted), 0);
     _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
     assert_true(client >= 0);
-    uv_run(&loop, UV_RUN_ONCE);
+    serve_one(&loop, &turns);
     assert_true(accepted >= 0);
     assert_true(fcntl(accepted, F_GETFD) & FD_CLOEXEC);
     assert_true(fcntl(accepted, F_GETFL) & O_NONBLOCK);
@@ -209,10 +221,12 @@ static unsigned use_up(int *fds, unsigned size) {
 static void without_descriptors_clients_are_sent_away(void **state) {
     struct listener listener;
     struct rlimit before, few;
+    struct turns turns;
     uv_loop_t loop;
     int accepted = -1, fds[256];
     (void)state;
 
+    turns_init(&turns);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = (struct rlimit){.rlim_cur = 64, .rlim_max = before.rlim_max};
     assert_int_equal(uv_loop_init(&loop), 0);
@@ -225,18 +239,18 @@ static void without_descriptors_clients_are_sent_away(void **state) {
 
     /* It begins when there is not even a spare one, */
     unsigned count = use_up(fds, 256);
-    assert_int_equal(listener_start(&listener, &loop, on_accept, &accepted), 0);
+    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, &accepted), 0);
     assert_true(listener.spare_fd < 0);
     while (count > 0)
         close(fds[--count]);
     assert_int_equal(connect(early, (struct sockaddr *)&address, sizeof address), 0);
-    uv_run(&loop, UV_RUN_ONCE);
+    serve_one(&loop, &turns);
     assert_true(accepted >= 0);
     /* and is without any again: who comes now hears so instead of waiting, and the loop does not turn on it.
      */
     count = use_up(fds, 256);
     assert_int_equal(connect(late, (struct sockaddr *)&address, sizeof address), 0);
-    uv_run(&loop, UV_RUN_ONCE);
+    serve_one(&loop, &turns);
     while (count > 0)
         close(fds[--count]);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -399,6 +413,8 @@ static void a_peer_is_who_the_kernel_says(void **state) {
     assert_int_equal(peer.pid, getpid());
     assert_int_equal(peer.uid, geteuid());
     assert_int_equal(peer.gid, getegid());
+    assert_string_equal(peer.command, "?");
+    peer_read_command(&peer);
     assert_int_equal(strncmp(peer.command, "test_daemon", 11), 0);
     assert_int_equal(peer_open_pidfd(pair[0], peer.pid, &pidfd), 0);
     assert_true(fcntl(pidfd, F_GETFD) & FD_CLOEXEC);
@@ -428,6 +444,7 @@ static void a_dead_peers_pidfd_says_so(void **state) {
     assert_true(fd >= 0);
     assert_int_equal(peer_identify(fd, &peer), 0);
     assert_int_equal(peer.pid, child);
+    peer_read_command(&peer);
     assert_string_equal(peer.command, "?");
     int r = peer_open_pidfd(fd, peer.pid, &pidfd);
     if (r == 0) {

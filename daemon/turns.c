@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/turns.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static void rank_init(struct turn_rank *rank, uint64_t served) {
+    list_init(&rank->link);
+    rank->served = served;
+}
+
+static bool rank_waits(const struct turn_rank *rank) {
+    return !list_is_empty(&rank->link);
+}
+
+/* Enters a line, behind those whose last turn is longer ago. Who was served just now goes to the end, and who
+ * comes seldom to the front: both are found at once, and those in between by a walk. */
+static void rank_enter(struct list *line, struct turn_rank *rank) {
+    struct list *position = line;
+
+    if (!list_is_empty(line) && container_of(line->previous, struct turn_rank, link)->served > rank->served) {
+        position = line->next;
+        while (container_of(position, struct turn_rank, link)->served <= rank->served)
+            position = position->next;
+    }
+    list_insert_before(position, &rank->link);
+}
+
+void turns_init(struct turns *turns) {
+    *turns = (struct turns){0};
+    list_init(&turns->waiting);
+    for (unsigned i = 0; i < TURNS_USER_CHAINS; i++)
+        list_init(&turns->users[i]);
+    for (unsigned i = 0; i < TURNS_PROCESS_CHAINS; i++)
+        list_init(&turns->processes[i]);
+}
+
+static struct turn_user *find_user(struct turns *turns, uid_t uid) {
+    struct list *chain = &turns->users[uid % TURNS_USER_CHAINS];
+
+    list_for_each(position, chain) {
+        struct turn_user *user = container_of(position, struct turn_user, chain);
+        if (user->uid == uid)
+            return user;
+    }
+    struct turn_user *user = calloc(1, sizeof *user);
+    if (user == NULL)
+        return NULL;
+    rank_init(&user->rank, turns->last);
+    user->uid = uid;
+    list_init(&user->waiting);
+    list_append(chain, &user->chain);
+    return user;
+}
+
+static void user_drop(struct turn_user *user) {
+    if (user->n_processes > 0)
+        return;
+    list_remove(&user->rank.link);
+    list_remove(&user->chain);
+    free(user);
+}
+
+static struct turn_process *find_process(struct turns *turns, uid_t uid, pid_t pid) {
+    struct list *chain = &turns->processes[(uid + (unsigned)pid) % TURNS_PROCESS_CHAINS];
+
+    list_for_each(position, chain) {
+        struct turn_process *process = container_of(position, struct turn_process, chain);
+        if (process->pid == pid && process->user->uid == uid)
+            return process;
+    }
+    struct turn_user *user = find_user(turns, uid);
+    struct turn_process *process = user == NULL ? NULL : calloc(1, sizeof *process);
+    if (process == NULL) {
+        if (user != NULL)
+            user_drop(user);
+        return NULL;
+    }
+    rank_init(&process->rank, turns->last);
+    process->user = user;
+    user->n_processes++;
+    process->pid = pid;
+    list_init(&process->waiting);
+    list_append(chain, &process->chain);
+    return process;
+}
+
+int turn_join(struct turn *turn, struct turns *turns, uid_t uid, pid_t pid,
+              void (*serve)(struct turn *turn)) {
+    struct turn_process *process = find_process(turns, uid, pid);
+    if (process == NULL)
+        return -ENOMEM;
+    process->n_turns++;
+    *turn = (struct turn){.turns = turns, .process = process, .serve = serve};
+    rank_init(&turn->rank, turns->last);
+    return 0;
+}
+
+/* Takes a turn out of the lines. Process and user stay in theirs while others of them wait. */
+static void turn_stop_waiting(struct turn *turn) {
+    struct turn_process *process = turn->process;
+
+    list_remove(&turn->rank.link);
+    if (list_is_empty(&process->waiting))
+        list_remove(&process->rank.link);
+    if (list_is_empty(&process->user->waiting))
+        list_remove(&process->user->rank.link);
+}
+
+void turn_leave(struct turn *turn) {
+    struct turn_process *process = turn->process;
+
+    if (process == NULL)
+        return;
+    turn_stop_waiting(turn);
+    turn->process = NULL;
+    if (--process->n_turns > 0)
+        return;
+    process->user->n_processes--;
+    user_drop(process->user);
+    list_remove(&process->chain);
+    free(process);
+}
+
+void turn_wait(struct turn *turn) {
+    struct turn_process *process = turn->process;
+
+    if (rank_waits(&turn->rank))
+        return;
+    rank_enter(&process->waiting, &turn->rank);
+    if (!rank_waits(&process->rank))
+        rank_enter(&process->user->waiting, &process->rank);
+    if (!rank_waits(&process->user->rank))
+        rank_enter(&turn->turns->waiting, &process->user->rank);
+}
+
+bool turn_is_waiting(const struct turn *turn) {
+    return turn->process != NULL && rank_waits(&turn->rank);
+}
+
+/* Has had a turn: behind all others, if it is still in the line. */
+static void rank_serve(struct list *line, struct turn_rank *rank, uint64_t now) {
+    rank->served = now;
+    if (rank_waits(rank)) {
+        list_remove(&rank->link);
+        list_append(line, &rank->link);
+    }
+}
+
+struct turn *turns_next(struct turns *turns) {
+    if (list_is_empty(&turns->waiting))
+        return NULL;
+    struct turn_user *user = list_first(&turns->waiting, struct turn_user, rank.link);
+    struct turn_process *process = list_first(&user->waiting, struct turn_process, rank.link);
+    struct turn *turn = list_first(&process->waiting, struct turn, rank.link);
+
+    turn_stop_waiting(turn);
+    turn->rank.served = ++turns->last;
+    rank_serve(&user->waiting, &process->rank, turns->last);
+    rank_serve(&turns->waiting, &user->rank, turns->last);
+    return turn;
+}
+
+bool turns_are_over(const struct turns *turns) {
+    return list_is_empty(&turns->waiting);
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one client's questions wait for while others do their worst: counted in turns of the others, on a
+ * daemon's real code (tests/fuzz/stage.h), so that nothing depends on the machine.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/cleanup.h"
+#include "daemon/connection.h"
+#include "daemon/pool/core.h"
+#include "tests/fuzz/stage.h"
+
+#define SOCKETS  16u
+#define QUEUED   20u
+#define VICTIM   0u
+#define ATTACKER 1u
+#define ANNA     STAGE_UID
+#define BEN      (STAGE_UID + 2)
+
+static struct stage *stage;
+static int sockets[SOCKETS];
+
+static int set_up(void **state) {
+    static const char *const settings[] = {"daemon.sessions_limit=600", "quota.replies=1MiB", NULL};
+    (void)state;
+    stage = stage_new(settings);
+    while (stage_run_any_job(stage)) {
+    }
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    stage_check(stage);
+    stage_free(stage);
+    return 0;
+}
+
+static void say(int fd, unsigned operation, uint64_t request, struct proto_message *message) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    message->header = (struct proto_header){.operation = (uint16_t)operation, .request = request};
+    size_t size = proto_encode(message, packet);
+    assert_int_equal(send(fd, packet, size, MSG_NOSIGNAL), size);
+}
+
+static void ask(int fd, uint64_t request) {
+    struct proto_message message = {0};
+    say(fd, PROTO_LIST_POOLS, request, &message);
+}
+
+/* Takes one reply that is there. Returns its operation, or 0. */
+static unsigned hear(int fd) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message message;
+    ssize_t n = recv(fd, packet, sizeof packet, MSG_DONTWAIT);
+    if (n <= 0)
+        return 0;
+    assert_int_equal(proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &message, NULL), 0);
+    return message.header.operation;
+}
+
+static unsigned hear_all(const int *fds, unsigned count) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < count; i++)
+        while (hear(fds[i]) != 0)
+            n++;
+    return n;
+}
+
+static void greet(int fd) {
+    struct proto_message hello = {
+        .hello = {.magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX}};
+    say(fd, PROTO_HELLO, 1, &hello);
+}
+
+static int come(unsigned number, uid_t uid) {
+    if (stage->processes[number].pid == 0)
+        stage_begin_process(stage, number, uid);
+    int fd = stage_connect(stage, &stage->processes[number]);
+    greet(fd);
+    stage_turn(stage);
+    assert_int_equal(hear(fd), PROTO_HELLO_REPLY);
+    return fd;
+}
+
+static void turn_once(void) {
+    uv_run(&stage->daemon->loop, UV_RUN_NOWAIT);
+}
+
+/* One question of the victim's, and the others' replies until it is answered. */
+static unsigned replies_before_mine(int fd, uint64_t request) {
+    unsigned n = 0, turns = 0;
+
+    (void)hear_all(sockets, SOCKETS);
+    ask(fd, request);
+    for (;;) {
+        turn_once();
+        unsigned operation = hear(fd);
+        n += hear_all(sockets, SOCKETS);
+        if (operation == PROTO_POOLS)
+            return n;
+        assert_int_equal(operation, 0);
+        assert_true(++turns < 1000);
+    }
+}
+
+/* Attackers are connected; they ask on all their sockets without end, and the victim now and then. */
+static void flood_beside(int victim) {
+    uint64_t request = 10;
+
+    for (unsigned round = 0; round < 60; round++) {
+        for (unsigned i = 0; i < SOCKETS; i++)
+            for (unsigned n = 0; n < (round == 0 ? QUEUED : 2); n++)
+                ask(sockets[i], request++);
+        for (unsigned n = 0; n < round % 7; n++)
+            turn_once();
+        assert_true(replies_before_mine(victim, request++) <= 1);
+    }
+    assert_false(turns_are_over(&stage->daemon->turns)); /* it was a flood to the end */
+    while (!turns_are_over(&stage->daemon->turns)) {
+        stage_turn(stage);
+        (void)hear_all(sockets, SOCKETS);
+    }
+    for (unsigned i = 0; i < SOCKETS; i++)
+        close(sockets[i]);
+    close(victim);
+    stage_turn(stage);
+}
+
+static void one_question_waits_for_one_turn_of_a_flood(void **state) {
+    (void)state;
+    int victim = come(VICTIM, ANNA);
+    for (unsigned i = 0; i < SOCKETS; i++)
+        sockets[i] = come(ATTACKER, ANNA);
+    flood_beside(victim);
+}
+
+static void one_question_waits_for_one_turn_of_another_users_processes(void **state) {
+    (void)state;
+    int victim = come(VICTIM, ANNA);
+    for (unsigned i = 0; i < SOCKETS; i++)
+        sockets[i] = come(ATTACKER + i % (STAGE_PROCESSES - 1), BEN);
+    flood_beside(victim);
+}
+
+static void who_begins_to_read_holds_nobody_up(void **state) {
+    (void)state;
+    int victim = come(VICTIM, ANNA), narrow = 1;
+    for (unsigned i = 0; i < SOCKETS; i++) {
+        sockets[i] = come(ATTACKER, ANNA);
+        const struct connection *connection =
+            container_of(stage->daemon->connections.previous, struct connection, link);
+        assert_int_equal(setsockopt(connection->fd, SOL_SOCKET, SO_SNDBUF, &narrow, sizeof narrow), 0);
+        struct proto_message message = {0};
+        message.acquire = (struct proto_acquire){.pool = 77, .size_bytes = 1};
+        for (unsigned n = 0; n < 3 * QUEUED; n++)
+            say(sockets[i], PROTO_ACQUIRE, 2 + n, &message);
+    }
+    for (unsigned n = 0; n < 100 * SOCKETS; n++)
+        turn_once();
+    list_for_each(position, &stage->daemon->connections) {
+        const struct connection *connection = container_of(position, struct connection, link);
+        assert_true(connection->turn.process->pid == stage->processes[VICTIM].pid ||
+                    connection->outbox.n_replies > 0);
+    }
+    for (unsigned round = 0; round < 20; round++)
+        assert_true(replies_before_mine(victim, 2 + round) <= 2 * OUTBOX_WRITES_PER_TURN + SOCKETS);
+    for (unsigned i = 0; i < SOCKETS; i++)
+        close(sockets[i]);
+    close(victim);
+    stage_turn(stage);
+}
+
+/* The farewell is behind more than is dealt with in a turn, and the process is gone when its turn comes. */
+static void a_dead_processs_farewell_counts(void **state) {
+    struct proto_message message = {0};
+    (void)state;
+    int fd = come(VICTIM, ANNA);
+    message.acquire = (struct proto_acquire){.pool = 1, .size_bytes = 4096, .timeout_ns = UINT64_MAX};
+    say(fd, PROTO_ACQUIRE, 2, &message);
+    stage_turn(stage);
+    while (stage_run_any_job(stage)) {
+    }
+    stage_turn(stage);
+    assert_int_equal(hear(fd), PROTO_LEASE);
+    for (unsigned n = 0; n < QUEUED; n++)
+        ask(fd, 3 + n);
+    say(fd, PROTO_BYE, 99, &message);
+    stage_kill(&stage->processes[VICTIM]);
+    stage_turn(stage);
+    assert_int_equal(stage->daemon->core->n_sessions,
+                     0); /* else it were in quarantine: NVML lists it still */
+    unsigned last = 0;
+    for (unsigned operation = hear(fd); operation != 0; operation = hear(fd))
+        last = operation;
+    assert_int_equal(last, PROTO_OK);
+    close(fd);
+}
+
+static unsigned count_descriptors(void) {
+    DIR *directory = opendir("/proc/self/fd");
+    unsigned count = 0;
+    assert_non_null(directory);
+    while (readdir(directory) != NULL)
+        count++;
+    closedir(directory);
+    return count;
+}
+
+static void who_says_nothing_costs_one_descriptor(void **state) {
+    int fds[10];
+    (void)state;
+    close(come(VICTIM, ANNA)); /* what is opened once */
+    stage_turn(stage);
+    unsigned before = count_descriptors();
+    for (unsigned i = 0; i < 10; i++)
+        fds[i] = stage_connect(stage, &stage->processes[VICTIM]);
+    stage_turn(stage);
+    assert_int_equal(count_descriptors(), before + 10 + 10); /* its end, and the daemon's */
+    for (unsigned i = 0; i < 10; i++)
+        close(fds[i]);
+    stage_turn(stage);
+    assert_int_equal(count_descriptors(), before);
+}
+
+static bool is_open(int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+static void who_only_connects_shuts_out_himself(void **state) {
+    static int many[700];
+    int few[5];
+    (void)state;
+    stage_begin_process(stage, ATTACKER, BEN);
+    stage_begin_process(stage, VICTIM, ANNA);
+    for (unsigned i = 0; i < 700; i++) {
+        if (i >= 200 && i % 100 == 0) /* while the attacker comes */
+            few[i / 100 - 2] = stage_connect(stage, &stage->processes[VICTIM]);
+        many[i] = stage_connect(stage, &stage->processes[ATTACKER]);
+        if (stage->daemon->n_handshakes > CONNECTION_GREETING_MAX)
+            fail_msg("%u connections are about to greet", stage->daemon->n_handshakes);
+        if (!is_open(many[i]))
+            fail_msg("who came last was sent away");
+        turn_once();    /* libuv closes */
+        if (i >= 400) { /* long since sent away */
+            assert_false(is_open(many[i - 400]));
+            close(many[i - 400]);
+        }
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        greet(few[i]);
+        stage_turn(stage);
+        assert_int_equal(hear(few[i]), PROTO_HELLO_REPLY);
+        close(few[i]);
+    }
+    for (unsigned i = 300; i < 700; i++)
+        close(many[i]);
+    for (unsigned i = 0; i < 5; i++)
+        stage_turn(stage);
+    assert_int_equal(stage->daemon->n_connections, 0);
+    assert_int_equal(stage->daemon->n_users_greeting, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(one_question_waits_for_one_turn_of_a_flood),
+        TEST(one_question_waits_for_one_turn_of_another_users_processes),
+        TEST(who_begins_to_read_holds_nobody_up),
+        TEST(a_dead_processs_farewell_counts),
+        TEST(who_says_nothing_costs_one_descriptor),
+        TEST(who_only_connects_shuts_out_himself),
+    };
+    return cmocka_run_group_tests_name("daemon_turns", tests, NULL, NULL);
+}

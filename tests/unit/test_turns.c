@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whose turn it is, by itself: turns are given to things that are nobody's sockets.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "daemon/turns.h"
+
+#define ANNA 1000u
+#define BEN  1001u
+
+static struct turns turns;
+
+static void serve(struct turn *turn) {
+    (void)turn;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    turns_init(&turns);
+    return 0;
+}
+
+static void join(struct turn *turn, uid_t uid, pid_t pid) {
+    assert_int_equal(turn_join(turn, &turns, uid, pid, serve), 0);
+}
+
+/* Who is served, and asks again at once. */
+static struct turn *serve_next(void) {
+    struct turn *turn = turns_next(&turns);
+    assert_non_null(turn);
+    turn_wait(turn);
+    return turn;
+}
+
+static void who_asks_seldom_is_next(void **state) {
+    struct turn busy[16], seldom;
+    (void)state;
+
+    join(&seldom, ANNA, 1);
+    for (unsigned i = 0; i < 16; i++) {
+        join(&busy[i], ANNA, 2);
+        turn_wait(&busy[i]);
+    }
+    for (unsigned round = 0; round < 100; round++) {
+        for (unsigned i = 0; i < round % 5; i++)
+            assert_ptr_not_equal(serve_next(), &seldom);
+        turn_wait(&seldom);
+        if (round % 5 == 0) /* it was the last to be served, or nobody was: one of the others is before it */
+            assert_ptr_equal(serve_next()->process, busy[0].process);
+        assert_ptr_equal(turns_next(&turns), &seldom);
+    }
+    for (unsigned i = 0; i < 16; i++)
+        turn_leave(&busy[i]);
+    assert_true(turns_are_over(&turns));
+    turn_leave(&seldom);
+}
+
+static void connections_of_a_process_and_processes_of_a_user_share_its_turns(void **state) {
+    struct turn annas[6], bens[2];
+    unsigned n_annas = 0, each[6] = {0}, n_bens[2] = {0};
+    (void)state;
+
+    for (unsigned i = 0; i < 6; i++)
+        join(&annas[i], ANNA, i < 3 ? 1 : (pid_t)i); /* three of one process, and three processes */
+    for (unsigned i = 0; i < 2; i++)
+        join(&bens[i], BEN, 10 + (pid_t)i);
+    for (unsigned i = 0; i < 6; i++)
+        turn_wait(&annas[i]);
+    for (unsigned i = 0; i < 2; i++)
+        turn_wait(&bens[i]);
+    for (unsigned n = 0; n < 240; n++) {
+        struct turn *turn = serve_next();
+        for (unsigned i = 0; i < 6; i++)
+            each[i] += turn == &annas[i];
+        for (unsigned i = 0; i < 2; i++)
+            n_bens[i] += turn == &bens[i];
+        n_annas += turn->process->user->uid == ANNA;
+    }
+    assert_int_equal(n_annas, 120);
+    assert_int_equal(n_bens[0], 60);
+    assert_int_equal(n_bens[1], 60);
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(each[i], i < 3 ? 10 : 30);
+    for (unsigned i = 0; i < 6; i++)
+        turn_leave(&annas[i]);
+    assert_false(turns_are_over(&turns)); /* Ben's still wait */
+    for (unsigned i = 0; i < 2; i++)
+        turn_leave(&bens[i]);
+    assert_true(turns_are_over(&turns));
+}
+
+static void processes_made_anew_for_each_question_gain_nothing(void **state) {
+    struct turn steady, fresh[8];
+    unsigned n_steady = 0;
+    (void)state;
+
+    join(&steady, ANNA, 1);
+    turn_wait(&steady);
+    for (unsigned i = 0; i < 8; i++)
+        fresh[i] = (struct turn){0};
+    for (unsigned n = 0; n < 80; n++) {
+        unsigned slot = n % 8;
+        turn_leave(&fresh[slot]);
+        join(&fresh[slot], ANNA, 100 + (pid_t)n);
+        turn_wait(&fresh[slot]);
+        n_steady += serve_next() == &steady;
+    }
+    assert_true(n_steady >= 8); /* with eight others in the line, one turn in nine */
+    for (unsigned i = 0; i < 8; i++)
+        turn_leave(&fresh[i]);
+    turn_leave(&steady);
+}
+
+static void who_waits_twice_waits_once_and_who_leaves_is_not_served(void **state) {
+    struct turn first, second, stranger = {0};
+    (void)state;
+
+    join(&first, ANNA, 1);
+    join(&second, ANNA, 1);
+    turn_wait(&first);
+    turn_wait(&first);
+    turn_wait(&second);
+    assert_true(turn_is_waiting(&first));
+    turn_leave(&first);
+    turn_leave(&first);
+    turn_leave(&stranger);
+    assert_false(turn_is_waiting(&first));
+    assert_ptr_equal(turns_next(&turns), &second);
+    assert_null(turns_next(&turns));
+    turn_leave(&second);
+    for (unsigned i = 0; i < TURNS_USER_CHAINS; i++)
+        assert_true(list_is_empty(&turns.users[i]));
+    for (unsigned i = 0; i < TURNS_PROCESS_CHAINS; i++)
+        assert_true(list_is_empty(&turns.processes[i]));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(who_asks_seldom_is_next, set_up),
+        cmocka_unit_test_setup(connections_of_a_process_and_processes_of_a_user_share_its_turns, set_up),
+        cmocka_unit_test_setup(processes_made_anew_for_each_question_gain_nothing, set_up),
+        cmocka_unit_test_setup(who_waits_twice_waits_once_and_who_leaves_is_not_served, set_up),
+    };
+    return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
+}
