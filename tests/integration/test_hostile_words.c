@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients that mean harm by what they say, beside a well-behaved one (tests/integration/hostile.h): every
+ * field of every request at its ends, names of what is others', and memory that they were given.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "tests/integration/hostile.h"
+#include "tests/wire_fields.h"
+
+#define GUESSES 3000u
+
+/* --- every field at its ends --- */
+
+/* Receives what comes until the answer to this request or the end; takes note of the first lease. Whatever
+ * the daemon says has to check out. Returns false at the end. */
+static bool hear(int fd, uint64_t request, struct proto_lease *ret_lease) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    static struct proto_message message;
+
+    for (;;) {
+        ssize_t n = recv(fd, packet, sizeof packet, 0); /* without room for descriptors */
+        if (n == 0 || (n < 0 && (errno == ECONNRESET || errno == EPIPE)))
+            return false;
+        MUST(n > 0);
+        MUST(proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &message, NULL) == 0);
+        uint64_t answered = message.header.request;
+        if (message.header.operation == PROTO_LEASE) {
+            if (ret_lease != NULL)
+                *ret_lease = message.lease;
+            if (message.lease.description.kind == PROTO_SEGMENT_MEMFD) {
+                struct proto_message opened = {.opened.segment = message.lease.segment};
+                uint8_t reply[PROTO_PACKET_MAX];
+                size_t size = make(&opened, PROTO_OPENED, 0, reply);
+                (void)send(fd, reply, size, MSG_NOSIGNAL);
+            }
+        }
+        if (answered == request)
+            return true;
+    }
+}
+
+static uint32_t host_pool_id; /* of the daemon under attack */
+
+/* A message that the daemon would carry out, in a session that has these two leases and a page. */
+static size_t make_good(unsigned operation, const struct proto_lease leases[2], uint8_t *packet) {
+    struct proto_message message = {0};
+
+    switch (operation) {
+    case PROTO_HELLO:
+        message.hello = (struct proto_hello){.magic = PROTO_MAGIC, .version_min = 1, .version_max = 1};
+        break;
+    case PROTO_ACQUIRE:
+        message.acquire = (struct proto_acquire){.pool = host_pool_id, .size_bytes = 4096};
+        break;
+    case PROTO_RELEASE:
+    case PROTO_SPLIT:
+        message.release = (struct proto_release){.lease = leases[0].lease,
+                                                 .generation = leases[0].generation,
+                                                 .offset_bytes = 512,
+                                                 .size_bytes = 512};
+        break;
+    case PROTO_MERGE:
+        message.merge = (struct proto_merge){leases[0].lease, leases[0].generation, leases[1].lease,
+                                             leases[1].generation};
+        break;
+    case PROTO_SHARE:
+        message.share = (struct proto_share){leases[0].lease, leases[0].generation, 0};
+        break;
+    case PROTO_QUERY:
+        message.query = (struct proto_lease_name){leases[0].lease, leases[0].generation};
+        break;
+    case PROTO_IDLE:
+        message.idle = (struct proto_idle){.pool = host_pool_id, .size_bytes = MIB};
+        break;
+    case PROTO_CLOSED:
+        message.closed.segment = leases[0].segment;
+        break;
+    case PROTO_OPENED:
+        message.opened.segment = leases[0].segment;
+        break;
+    default:
+        break;
+    }
+    return make(&message, operation, operation == PROTO_OPENED ? 0 : 77, packet);
+}
+
+/* One value in one field of an otherwise good message: an answer, or the end; and a session that is still
+ * there serves. */
+static void try_field(const struct wire_field *field, uint64_t value) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message message = {0};
+    struct proto_lease leases[2] = {0};
+    int fd = raw_connect();
+
+    MUST(fd >= 0);
+    if (field->operation != PROTO_HELLO) {
+        MUST(greet(fd));
+        for (unsigned i = 0; i < 2; i++) {
+            message.acquire = (struct proto_acquire){
+                .pool = host_pool_id, .size_bytes = 64 * KIB, .timeout_ns = UINT64_MAX};
+            size_t size = make(&message, PROTO_ACQUIRE, 10 + i, packet);
+            MUST(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size && hear(fd, 10 + i, &leases[i]));
+        }
+    }
+    size_t size = make_good(field->operation, leases, packet);
+    wire_set(field, value, packet);
+    MUST(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size || errno == EPIPE);
+    size = make(&message, PROTO_LIST_POOLS, 99, packet);
+    if (send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size)
+        (void)hear(fd, 99, NULL);
+    size = make(&message, PROTO_BYE, 100, packet);
+    if (send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size)
+        (void)hear(fd, 100, NULL);
+    close(fd);
+}
+
+/* A process for each field: what sessions that were ended hold comes back with their process. */
+static void try_each(const struct wire_field *field) {
+    int status;
+    pid_t pid = fork();
+
+    MUST(pid >= 0);
+    if (pid == 0) {
+        for (size_t v = 0; v < WIRE_EXTREMES; v++)
+            try_field(field, wire_extremes[v]);
+        try_field(field, POOL_MIB * MIB);
+        try_field(field, POOL_MIB * MIB + 1);
+        _exit(0);
+    }
+    MUST(waitpid(pid, &status, 0) == pid);
+    MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void try_fields(int ready) {
+    be_heard_out();
+    tell(ready);
+    for (size_t f = 0; f < WIRE_HEADER_FIELDS; f++) {
+        struct wire_field field = wire_header_fields[f];
+        field.operation = PROTO_ACQUIRE;
+        try_each(&field);
+    }
+    for (size_t f = 0; f < WIRE_REQUEST_FIELDS; f++)
+        try_each(&wire_request_fields[f]);
+}
+
+static void every_field_at_its_ends_harms_nobody(void **state) {
+    struct peer peer;
+    (void)state;
+    peer_open(&daemon_, &peer, 0);
+    host_pool_id = peer.pool;
+    peer_close(&peer);
+    survive(try_fields);
+}
+
+/* --- what belongs to others --- */
+
+static struct proto_lease others_lease;
+static struct proto_token others_token;
+
+static unsigned ask_error(struct peer *peer, unsigned operation, struct proto_message *message) {
+    int fd;
+    peer_send(peer, operation, message);
+    peer_receive(peer, message, &fd);
+    close_fd(fd);
+    return message->header.operation == PROTO_ERROR ? message->failure.error : 0;
+}
+
+static void take_from_others(int ready) {
+    struct proto_message message = {0};
+    struct peer peer;
+
+    be_heard_out();
+    peer_open(&daemon_, &peer, 0);
+    struct proto_lease own = peer_acquire(&peer, MIB), twice = peer_acquire(&peer, MIB);
+    tell(ready);
+    /* what it was told, and what it might guess */
+    for (uint64_t id = 1; id < 40; id++)
+        for (uint64_t generation = 0; generation < 40; generation++) {
+            const struct proto_lease guess = {.lease = id == 39 ? others_lease.lease : id,
+                                              .generation = id == 39 ? others_lease.generation + generation
+                                                                     : generation};
+            if ((guess.lease == own.lease && guess.generation == own.generation) ||
+                (guess.lease == twice.lease && guess.generation == twice.generation))
+                continue;
+            MUST(peer_dispose(&peer, PROTO_RELEASE, &guess, 0, 0, NULL) == PROTO_E_STALE);
+            MUST(peer_dispose(&peer, PROTO_RELEASE, &guess, 0, 512, NULL) == PROTO_E_STALE);
+            MUST(peer_dispose(&peer, PROTO_SPLIT, &guess, 0, 512, NULL) == PROTO_E_STALE);
+            message.share = (struct proto_share){guess.lease, guess.generation, 0};
+            MUST(ask_error(&peer, PROTO_SHARE, &message) == PROTO_E_STALE);
+            message.query = (struct proto_lease_name){guess.lease, guess.generation};
+            MUST(ask_error(&peer, PROTO_QUERY, &message) == PROTO_E_STALE);
+            message.merge = (struct proto_merge){own.lease, own.generation, guess.lease, guess.generation};
+            MUST(ask_error(&peer, PROTO_MERGE, &message) == PROTO_E_STALE);
+            message.merge = (struct proto_merge){guess.lease, guess.generation, own.lease, own.generation};
+            MUST(ask_error(&peer, PROTO_MERGE, &message) == PROTO_E_STALE);
+            peer_release_one_way(&peer, &guess, 0, 0);
+        }
+    /* its own, again and with a generation that has passed */
+    MUST(peer_release(&peer, &twice) == 0);
+    MUST(peer_release(&peer, &twice) == PROTO_E_STALE);
+    struct proto_lease anew = peer_acquire(&peer, MIB);
+    MUST(peer_release(&peer, &twice) == PROTO_E_STALE);
+    MUST(peer_release(&peer, &anew) == 0);
+    MUST(peer_release(&peer, &own) == 0);
+    peer_close(&peer);
+}
+
+static void guess_tokens(int ready) {
+    struct proto_message message = {0};
+    struct peer peer;
+
+    be_heard_out();
+    peer_open(&daemon_, &peer, 0);
+    tell(ready);
+    for (unsigned i = 0; i < GUESSES; i++) {
+        MUST(getrandom(message.attach.bytes, sizeof message.attach.bytes, 0) == sizeof message.attach.bytes);
+        if (i % 4 == 1)
+            memset(message.attach.bytes, (int)i / 4, sizeof message.attach.bytes);
+        if (i % 4 == 2) { /* another user's, as it is and nearly */
+            message.attach = others_token;
+            message.attach.bytes[i / 4 % sizeof message.attach.bytes] ^= (uint8_t)(i % 3);
+        }
+        MUST(ask_error(&peer, PROTO_ATTACH, &message) == PROTO_E_NO_TOKEN);
+    }
+    peer_close(&peer);
+}
+
+static void what_belongs_to_others_cannot_be_named(void **state) {
+    struct proto_message message = {0};
+    struct peer owner;
+
+    (void)state;
+    peer_open(&daemon_, &owner, 0);
+    others_lease = peer_acquire(&owner, MIB);
+    message.share = (struct proto_share){others_lease.lease, others_lease.generation, 0};
+    peer_ask(&owner, PROTO_SHARE, &message, PROTO_TOKEN);
+    others_token = message.token;
+    for (unsigned round = 0; round < 2; round++) {
+        struct puppet good;
+        int ready[2], status;
+        if (round == 1 && geteuid() != 0)
+            break;
+        puppet_connect(&good, &daemon_);
+        assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+        fflush(NULL);
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            if (round == 1 && (setgroups(0, NULL) < 0 || setgid(ATTACKER) < 0 || setuid(ATTACKER) < 0))
+                _exit(98);
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (round == 0)
+                take_from_others(ready[1]);
+            else
+                guess_tokens(ready[1]);
+            _exit(0);
+        }
+        close(ready[1]);
+        close(ready[0]);
+        while (waitpid(pid, &status, WNOHANG) == 0)
+            live_well(&good, 5);
+        (void)ready;
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+        puppet_quit(&good);
+        message.query = (struct proto_lease_name){others_lease.lease, others_lease.generation};
+        peer_ask(&owner, PROTO_QUERY, &message, PROTO_INFO);
+        assert_int_equal(message.info.holders, 1);
+    }
+    /* a token ends with what it names */
+    assert_int_equal(peer_release(&owner, &others_lease), 0);
+    message.attach = others_token;
+    assert_int_equal(ask_error(&owner, PROTO_ATTACH, &message), PROTO_E_NO_TOKEN);
+    struct proto_lease again = peer_acquire(&owner, MIB); /* the same memory, most likely */
+    message.attach = others_token;
+    assert_int_equal(ask_error(&owner, PROTO_ATTACH, &message), PROTO_E_NO_TOKEN);
+    assert_int_equal(peer_release(&owner, &again), 0);
+    peer_close(&owner);
+    come_to_rest("what belongs to others");
+}
+
+/* --- memory that it was given --- */
+
+static void mistreat_memfds(int ready) {
+    struct proto_message message;
+    struct peer peer;
+    int fd;
+
+    be_heard_out();
+    peer_open(&daemon_, &peer, 0);
+    peer_send_acquire(&peer, MIB, NS_FOREVER);
+    peer_receive(&peer, &message, &fd);
+    MUST(message.header.operation == PROTO_LEASE && fd >= 0);
+    uint64_t size = message.lease.description.size_bytes;
+    const struct proto_lease lease = message.lease;
+    MUST(ftruncate(fd, 0) < 0 && errno == EPERM);
+    MUST(ftruncate(fd, (off_t)size + 4096) < 0 && errno == EPERM);
+    MUST(fallocate(fd, 0, (off_t)size, 4096) < 0);
+    const int seals[] = {F_SEAL_WRITE, F_SEAL_FUTURE_WRITE, F_SEAL_SHRINK, F_SEAL_SEAL};
+    for (unsigned i = 0; i < sizeof seals / sizeof *seals; i++)
+        MUST(fcntl(fd, F_ADD_SEALS, seals[i]) < 0 && errno == EPERM);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int again = open(path, O_RDWR | O_TRUNC | O_CLOEXEC);
+    MUST(again < 0 || lseek(again, 0, SEEK_END) == (off_t)size);
+    close_fd(again);
+    tell(ready);
+    for (unsigned i = 0; i < 300; i++) { /* holes may be punched: in its own user's memory */
+        MUST(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)size) == 0);
+        MUST(write(fd, "x", 1) == 1 && lseek(fd, 0, SEEK_SET) == 0);
+    }
+    message.opened.segment = lease.segment;
+    peer_send(&peer, PROTO_OPENED, &message);
+    MUST(peer_release(&peer, &lease) == 0);
+    close(fd);
+    peer_close(&peer);
+}
+
+static void holes_in_ones_own_memory_are_no_others(void **state) {
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    survive_as(ATTACKER, "mistreat_memfds", mistreat_memfds, true);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_field_at_its_ends_harms_nobody),
+        cmocka_unit_test(what_belongs_to_others_cannot_be_named),
+        cmocka_unit_test(holes_in_ones_own_memory_are_no_others),
+    };
+    int status = puppet_main(argc, argv, NULL);
+    return status >= 0
+               ? status
+               : test_finish(cmocka_run_group_tests(tests, hostile_start_daemon, hostile_stop_daemon));
+}
