@@ -107,18 +107,26 @@ void exporter_stop(struct exporter *exporter) {
 
 /* --- what it says --- */
 
+void (*false_alter)(const struct proto_message *message, struct false_packet *packet);
+
 void false_send_bytes(struct false_session *session, const void *bytes, size_t size, const int *fds,
                       unsigned count) {
-    must(count <= 64);
+    must(count <= SEND_FDS_MAX);
     ssize_t n = send_with_fds(session->fd, bytes, size, fds, count, MSG_NOSIGNAL);
     must(n == (ssize_t)size || errno == EPIPE || errno == ECONNRESET); /* a client may have had enough */
 }
 
 void false_send(struct false_session *session, const struct proto_message *message, const int *fds,
                 unsigned count) {
-    uint8_t packet[PROTO_PACKET_MAX];
-    size_t size = proto_encode(message, packet);
-    false_send_bytes(session, packet, size, fds, count);
+    struct false_packet packet = {.n_fds = count};
+
+    must(count <= FALSE_FDS_MAX);
+    packet.size = proto_encode(message, packet.bytes);
+    if (count > 0)
+        memcpy(packet.fds, fds, count * sizeof *fds);
+    if (false_alter != NULL)
+        false_alter(message, &packet);
+    false_send_bytes(session, packet.bytes, packet.size, packet.fds, packet.n_fds);
 }
 
 void false_send_ok(struct false_session *session, uint64_t request) {

@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "gpu/gpu.h"
 #include "proto/proto.h"
+#include "tests/send_fds.h"
 
 #define FALSE_POOL_HOST    1u
 #define FALSE_POOL_DEVICE  2u
@@ -103,6 +104,17 @@ void false_send_bytes(struct false_session *session, const void *bytes, size_t s
 void false_send_ok(struct false_session *session, uint64_t request);
 void false_send_error(struct false_session *session, uint64_t request, enum proto_error error,
                       const char *text);
+
+/* For a test that lies: called with each message that false_send() sends, and may change what goes out. Set
+ * while no daemon runs; NULL: as it is. */
+#define FALSE_FDS_MAX SEND_FDS_MAX
+struct false_packet {
+    uint8_t bytes[PROTO_PACKET_MAX];
+    size_t size;
+    int fds[FALSE_FDS_MAX]; /* borrowed */
+    unsigned n_fds;
+};
+extern void (*false_alter)(const struct proto_message *message, struct false_packet *packet);
 
 /* A PAGE, with a memfd of some size, sealed or not. */
 void false_send_page(struct false_session *session, uint64_t request, uint64_t size, bool sealed);
