@@ -227,6 +227,19 @@ static bool shows_everybody(const char *proc) {
     return !ferror(file);
 }
 
+/* Whether it is of this process's PID namespace: in another's the numbers mean other processes, and some are
+ * missing. */
+static bool is_own(const char *proc) {
+    char path[PROC_PATH_SIZE], target[32];
+
+    snprintf(path, sizeof path, "%s/self", proc);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 0)
+        return false;
+    target[length] = '\0';
+    return strtol(target, NULL, 10) == getpid();
+}
+
 static int compare_pids(const void *a, const void *b) {
     pid_t left = *(const pid_t *)a, right = *(const pid_t *)b;
     return (left > right) - (left < right);
@@ -261,7 +274,7 @@ void holders_look(const char *proc, const char *device_files, const pid_t *exemp
     for (size_t i = 0; i < n_subjects; i++)
         if (subjects[i].start_ticks < oldest_ticks)
             oldest_ticks = subjects[i].start_ticks;
-    _cleanup_(closedirp) DIR *directory = shows_everybody(proc) ? opendir(proc) : NULL;
+    _cleanup_(closedirp) DIR *directory = is_own(proc) && shows_everybody(proc) ? opendir(proc) : NULL;
     if (directory == NULL) {
         set_all(subjects, n_subjects, HOLDERS_UNKNOWN);
         return;

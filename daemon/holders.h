@@ -36,8 +36,8 @@ struct holders_subject {
 
 /* Looks through all processes. device_files: how the names of the driver's files begin. exempt: pids with a
  * better reason, ascending. proc: "/proc", or what stands in for it. Fills in the subjects. Takes
- * milliseconds and more: not for the loop. One look can miss a process that forks and ends while it goes on:
- * NONE is to be confirmed by a second. */
+ * milliseconds and more: not for the loop. UNKNOWN where proc is not that of this process's PID namespace.
+ * One look can miss a process that forks and ends while it goes on: NONE is to be confirmed by a second. */
 void holders_look(const char *proc, const char *device_files, const pid_t *exempt, size_t n_exempt,
                   struct holders_subject *subjects, size_t n_subjects);
 

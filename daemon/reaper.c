@@ -20,8 +20,8 @@
 #define INTERVAL_DIVISOR 8
 /* Who lives and is not in the list may have made its context by then; a context takes a third of a second. */
 #define WATCH_MAX_NS (5 * NS_PER_S)
-/* The reaper's looks into /proc take a tenth of a processor at most. What others take away from them on a busy machine
- * does not count: who waits would wait ten times as long for it. */
+/* The reaper's looks into /proc take a tenth of a processor at most. What others take away from them on a
+ * busy machine does not count: who waits would wait ten times as long for it. */
 #define LOOK_DIVISOR   10
 #define PROCESSES_ROOM 1024u /* to begin with */
 
@@ -184,7 +184,9 @@ static void take_death(const struct reaper_job *job, struct reaping *reaping) {
         reaping->facts.listing = job->result != 0 || reaping->pid <= 0     ? LISTING_UNKNOWN
                                  : find_process(job, reaping->pid) != NULL ? LISTING_PRESENT
                                                                            : LISTING_ABSENT;
-    if (look != NULL) {
+    if (reaping->pid <= 0) { /* nor would its children be in this /proc */
+        reaping->facts.holders = HOLDERS_UNKNOWN;
+    } else if (look != NULL) {
         reaping->facts.holders = look->holders;
         reaping->facts.holder = look->holder;
         memcpy(reaping->facts.holder_path, look->holder_path, sizeof reaping->facts.holder_path);
@@ -234,7 +236,7 @@ static void round_done(struct worker_job *worker_job) {
 
 /* Who cannot be told of without a look into /proc. */
 static bool needs_look(const struct reaping *reaping) {
-    if (reaping->state != REAPING_DYING)
+    if (reaping->state != REAPING_DYING || reaping->pid <= 0)
         return false;
     switch (death_judge(&reaping->facts)) {
     case DEATH_AWAITS_HOLDERS:

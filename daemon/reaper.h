@@ -52,7 +52,7 @@ enum reaping_state {
 /* One process of a session. Embedded in a connection. */
 struct reaping {
     enum reaping_state state;
-    pid_t pid; /* 0: of another PID namespace */
+    pid_t pid; /* 0: of a PID namespace that is not this one, nor below it */
     uid_t uid;
     int pidfd, socket; /* borrowed */
     struct death_facts facts;
