@@ -291,7 +291,8 @@ void holders_look(const char *proc, const char *device_files, const pid_t *exemp
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
         if (pid == getpid())
             seen_self = true;
-        if (pid == getpid() || bsearch(&pid, exempt, n_exempt, sizeof *exempt, compare_pids) != NULL)
+        if (pid == getpid() ||
+            (n_exempt > 0 && bsearch(&pid, exempt, n_exempt, sizeof *exempt, compare_pids) != NULL))
             continue;
         int r = read_process(proc, pid, &process);
         if (r == -ENOENT || r == -ESRCH)
