@@ -4,12 +4,17 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "daemon/admin_json.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
+
+/* Who rests is looked at again after this time at the latest. */
+#define ADMIN_REST_MAX_NS (100 * NS_PER_MS)
 
 static void admin_pump(struct admin_client *client);
 
@@ -23,6 +28,7 @@ void admin_drop(struct admin_client *client) {
     if (uv_is_closing((uv_handle_t *)&client->pipe))
         return;
     list_remove(&client->link);
+    list_remove(&client->resting_link);
     turn_leave(&client->turn);
     client->daemon->n_admin_clients--;
     uv_close((uv_handle_t *)&client->pipe, admin_on_closed);
@@ -84,11 +90,51 @@ static void admin_answer_line(struct admin_client *client, const char *newline) 
     admin_write(client, reply);
 }
 
+/* Who may do what he likes has no budget: an operator who looks for the reason of a flood is not to wait. */
+static bool admin_has_budget(const struct admin_client *client) {
+    return client->uid != 0 && client->uid != geteuid();
+}
+
+static void admin_on_timer(uv_timer_t *timer) {
+    struct daemon *daemon = timer->data;
+    list_for_each_safe(position, &daemon->admin_resting) { /* whose time has not come rests again */
+        struct admin_client *client = container_of(position, struct admin_client, resting_link);
+        list_remove(&client->resting_link);
+        turn_wait(&client->turn);
+    }
+}
+
+/* Has it wait for its user's budget. */
+static void admin_rest(struct admin_client *client, uint64_t wait_ns) {
+    struct daemon *daemon = client->daemon;
+
+    list_append(&daemon->admin_resting, &client->resting_link);
+    if (uv_is_active((uv_handle_t *)&daemon->admin_timer))
+        return; /* it goes off in between, and is set again then */
+    uv_update_time(&daemon->loop);
+    uv_timer_start(&daemon->admin_timer, admin_on_timer,
+                   (wait_ns < ADMIN_REST_MAX_NS ? wait_ns : ADMIN_REST_MAX_NS) / NS_PER_MS + 1, 0);
+}
+
 /* One answer a turn: the stats of a thousand sessions take some 7 ms to write (measured with 900 sessions,
  * release build), and workers are not to wait for those of every connection that asks. */
 static void admin_serve(struct turn *turn) {
     struct admin_client *client = container_of(turn, struct admin_client, turn);
+    struct daemon *daemon = client->daemon;
+    uid_t uid = client->uid;
+
+    if (!admin_has_budget(client)) {
+        admin_answer_line(client, memchr(client->line, '\n', client->line_size));
+        return;
+    }
+    uint64_t begin_ns = clock_now_ns(), next_ns = admin_budget_next_ns(&daemon->admin_budget, uid, begin_ns);
+    if (next_ns > begin_ns) {
+        admin_rest(client, next_ns - begin_ns);
+        return;
+    }
     admin_answer_line(client, memchr(client->line, '\n', client->line_size));
+    uint64_t now_ns = clock_now_ns();
+    admin_budget_use(&daemon->admin_budget, uid, now_ns - begin_ns, now_ns);
 }
 
 /* Waits for a turn with the first whole line, or reads on. */
@@ -114,6 +160,11 @@ static void admin_pump(struct admin_client *client) {
     turn_wait(&client->turn);
 }
 
+void admin_start(struct daemon *daemon) {
+    uv_timer_init(&daemon->loop, &daemon->admin_timer);
+    daemon->admin_timer.data = daemon;
+}
+
 void admin_accept(struct daemon *daemon, int accepted_fd) {
     _cleanup_(close_fdp) int fd = accepted_fd;
     struct peer peer;
@@ -129,6 +180,7 @@ void admin_accept(struct daemon *daemon, int accepted_fd) {
         free(client);
         return;
     }
+    list_init(&client->resting_link);
     client->daemon = daemon;
     client->uid = peer.uid;
     list_append(&daemon->admin_clients, &client->link);

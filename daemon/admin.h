@@ -4,7 +4,8 @@
 /*
  * The administrative socket: one JSON object a line in, one a line out, in order. An admin client is one
  * connection of it. Lines are bounded, replies are not read ahead of: while one is being written, nothing
- * more is read. Bad input is answered with an error; a line that is too long also ends the connection.
+ * more is read. A user who asks without end is answered at the pace of daemon/admin_budget.h. Bad input is
+ * answered with an error; a line that is too long also ends the connection.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,10 +28,14 @@ struct admin_client {
     char *reply; /* being written */
     bool ending; /* close after the reply */
     char line[ADMIN_LINE_MAX + 1];
-    size_t line_size; /* read and not answered */
-    struct list link; /* in daemon->admin_clients, the one heard last at the end */
-    struct turn turn; /* waits with a whole line */
+    size_t line_size;         /* read and not answered */
+    struct list link;         /* in daemon->admin_clients, the one heard last at the end */
+    struct turn turn;         /* waits with a whole line */
+    struct list resting_link; /* in daemon->admin_resting, while its user's budget is used up */
 };
+
+/* To be called once, before the first client. */
+void admin_start(struct daemon *daemon);
 
 /* Takes an accepted socket. */
 void admin_accept(struct daemon *daemon, int fd);

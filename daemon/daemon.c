@@ -525,6 +525,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     list_init(&daemon->connections);
     list_init(&daemon->greeting);
     list_init(&daemon->admin_clients);
+    list_init(&daemon->admin_resting);
     int r = core_new(&daemon->core);
     if (r < 0) {
         free(daemon);
@@ -552,6 +553,7 @@ int daemon_start(struct daemon *daemon) {
     if (r == 0) {
         daemon_start_turns(daemon);
         daemon_start_timers(daemon);
+        admin_start(daemon);
     }
     return r;
 }

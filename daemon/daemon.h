@@ -11,6 +11,7 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/admin_budget.h"
 #include "daemon/config.h"
 #include "daemon/health.h"
 #include "daemon/listener.h"
@@ -50,6 +51,9 @@ struct daemon {
     struct list connections;   /* struct connection.link */
     struct list greeting;      /* struct connection.greeting_link: who has not said HELLO, by arrival */
     struct list admin_clients; /* struct admin_client.link */
+    struct list admin_resting; /* struct admin_client.resting_link */
+    struct admin_budget admin_budget;
+    uv_timer_t admin_timer; /* active while somebody rests */
     unsigned n_admin_clients, n_connections;
     unsigned n_handshakes;     /* as greeting */
     unsigned n_users_greeting; /* whose they are */

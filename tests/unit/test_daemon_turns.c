@@ -294,6 +294,70 @@ static void who_only_connects_shuts_out_himself(void **state) {
     assert_int_equal(stage->daemon->n_users_greeting, 0);
 }
 
+/* --- admin clients --- */
+
+static void ask_stats(int fd) {
+    static const char line[] = "{\"command\":\"ping\"}\n";
+    assert_int_equal(write(fd, line, sizeof line - 1), sizeof line - 1);
+}
+
+static bool is_answered(int fd) {
+    char answer[4096];
+    return read(fd, answer, sizeof answer) > 0;
+}
+
+static void a_budget_is_a_fiftieth_after_a_first_piece(void **state) {
+    struct admin_budget budget = {0};
+    uint64_t now_ns = NS_PER_S, used_ns = 0;
+    (void)state;
+
+    while (admin_budget_next_ns(&budget, ANNA, now_ns) == now_ns) {
+        admin_budget_use(&budget, ANNA, NS_PER_MS, now_ns);
+        used_ns += NS_PER_MS;
+    }
+    assert_int_equal(used_ns, ADMIN_BUDGET_FIRST_NS + NS_PER_MS);
+    assert_int_equal(admin_budget_next_ns(&budget, BEN, now_ns), now_ns);
+    for (unsigned i = 0; i < 1000; i++) { /* from then on */
+        now_ns = admin_budget_next_ns(&budget, ANNA, now_ns);
+        admin_budget_use(&budget, ANNA, NS_PER_MS, now_ns);
+    }
+    assert_int_equal(now_ns, NS_PER_S + 1000 * ADMIN_BUDGET_SHARE * NS_PER_MS);
+    /* who owes most is not forgotten for others */
+    for (unsigned i = 0; i < 2 * ADMIN_BUDGET_USERS; i++)
+        admin_budget_use(&budget, BEN + i, NS_PER_MS, now_ns);
+    assert_true(admin_budget_next_ns(&budget, ANNA, now_ns) > now_ns);
+}
+
+static void who_asks_for_stats_without_end_is_made_to_wait(void **state) {
+    (void)state;
+    stage_begin_process(stage, ATTACKER, ANNA);
+    stage_begin_process(stage, VICTIM, BEN);
+    int greedy = stage_connect_admin(stage, &stage->processes[ATTACKER]);
+    int other = stage_connect_admin(stage, &stage->processes[VICTIM]);
+    ask_stats(greedy);
+    stage_turn(stage);
+    assert_true(is_answered(greedy));
+    admin_budget_use(&stage->daemon->admin_budget, ANNA, 2 * ADMIN_BUDGET_FIRST_NS, stage->now_ns);
+    ask_stats(greedy);
+    ask_stats(other);
+    stage_turn(stage);
+    assert_false(is_answered(greedy));
+    assert_true(is_answered(other));
+    stage_pass(stage, ADMIN_BUDGET_SHARE * ADMIN_BUDGET_FIRST_NS - NS_PER_S / 2);
+    assert_false(is_answered(greedy));
+    stage_pass(stage, NS_PER_S);
+    assert_true(is_answered(greedy));
+    /* and its connection may end meanwhile */
+    admin_budget_use(&stage->daemon->admin_budget, ANNA, NS_PER_S, stage->now_ns);
+    ask_stats(greedy);
+    stage_turn(stage);
+    close(greedy);
+    close(other);
+    stage_turn(stage);
+    stage_pass(stage, 100 * NS_PER_S);
+    assert_int_equal(stage->daemon->n_admin_clients, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -304,6 +368,8 @@ int main(void) {
         TEST(a_dead_processs_farewell_counts),
         TEST(who_says_nothing_costs_one_descriptor),
         TEST(who_only_connects_shuts_out_himself),
+        TEST(a_budget_is_a_fiftieth_after_a_first_piece),
+        TEST(who_asks_for_stats_without_end_is_made_to_wait),
     };
     return cmocka_run_group_tests_name("daemon_turns", tests, NULL, NULL);
 }
