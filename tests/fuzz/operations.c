@@ -707,6 +707,16 @@ static void step(struct input *input) {
     stage_check(scene.stage);
 }
 
+/* Nobody can tell of the end of a process whose PID namespace the daemon does not see: an operator says so.
+ */
+static void force_foreign(const struct daemon *daemon) {
+    list_for_each_safe(position, &daemon->connections) {
+        struct connection *connection = container_of(position, struct connection, link);
+        if (connection->state == CONNECTION_LOST && connection->peer.pid == 0)
+            connection_force(connection);
+    }
+}
+
 /* Everybody leaves. What then is left of anybody would be lost for good. */
 static void end_scene(void) {
     struct stage *stage = scene.stage;
@@ -727,6 +737,7 @@ static void end_scene(void) {
         while (stage_run_any_job(stage)) {
         }
         stage_pass(stage, 50 * NS_PER_MS);
+        force_foreign(daemon);
         if (daemon->n_connections == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0 &&
             n > 4)
             break;
