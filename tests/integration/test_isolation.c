@@ -6,6 +6,9 @@
  * to find zeros in memory of another make (another memfd, another IPC handle), in which the first one's
  * further writes do not appear, nor the second one's in the first one's.
  *
+ * With GPUPOOL_TEST_MPS, the pipe directory of a running MPS, the daemon's environment leads there; the
+ * clients stay out.
+ *
  * Exit status 3 says that one user saw another's memory: with a daemon that is built to hand memory on
  * without making it anew, or without zeroing it, that is what has to be found. 77: this cannot be tested here
  * (it takes root to be three users, and a place from where another user may run the daemon).
@@ -280,10 +283,17 @@ static void the_daemon_runs_under_its_own_user(void **state) {
 }
 
 static int start_daemon(void **state) {
+    static char mps[TEST_PATH_SIZE + 32];
+    static const char *const environment[] = {mps, NULL};
+    const char *pipes = getenv("GPUPOOL_TEST_MPS");
     (void)state;
+
+    if (pipes != NULL)
+        snprintf(mps, sizeof mps, "CUDA_MPS_PIPE_DIRECTORY=%s", pipes);
     daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
                                                     .for_all_users = true,
-                                                    .uid = SERVICE});
+                                                    .uid = SERVICE,
+                                                    .environment = pipes != NULL ? environment : NULL});
     return 0;
 }
 
