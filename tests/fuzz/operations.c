@@ -496,10 +496,11 @@ static void send_bytes(struct input *input) {
     }
 }
 
-/* The process is over, and so is what it did on the GPU: what it had may be anybody's. */
+/* The process is over, and so is what it did on the GPU: what it had may be anybody's. Of one that the daemon
+ * does not see it cannot know: that is never anybody's. */
 static void note_end(unsigned number) {
     const struct stage_process *process = &scene.stage->processes[number];
-    if (process->pid != 0 && process->dead && (!process->listed || process->foreign))
+    if (process->pid != 0 && process->dead && !process->listed && !process->foreign)
         ledger_leave_process(&scene.ledger, number);
 }
 
@@ -730,7 +731,7 @@ static void end_scene(void) {
     for (unsigned i = 0; i < STAGE_PROCESSES; i++) {
         stage_kill(&stage->processes[i]);
         stage_unlist(&stage->processes[i]);
-        note_end(i);
+        ledger_leave_process(&scene.ledger, i);
     }
     for (unsigned n = 0; n < TURNS_QUIET; n++) {
         stage_turn(stage);
