@@ -175,7 +175,10 @@ static void connection_on_ready(uv_poll_t *poll, int status, int events) {
         connection->hung_up = true;
     }
     turn_wait(&connection->turn);
-    if (++connection->n_reports >= CONNECTION_REPORTS_MAX && !connection->hung_up)
+    connection->n_reports++;
+    bool enough = connection->n_reports >= CONNECTION_REPORTS_MAX ||
+                  connection->daemon->turns.n_waiting > CONNECTION_CROWD;
+    if (enough && !connection->hung_up)
         connection_park(connection);
 }
 

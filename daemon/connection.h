@@ -43,8 +43,10 @@ struct daemon;
  * sends many at once, and each costs a fraction of a question. */
 #define CONNECTION_ONE_WAY_PER_TURN 8u
 /* How often the loop may be told of a connection that waits for its turn before it stops asking: to be told
- * costs each time, not to be told costs once. */
+ * costs each time, not to be told costs once. Where many wait it is not to be told twice: all of them would
+ * be reported with each turn. */
 #define CONNECTION_REPORTS_MAX 4u
+#define CONNECTION_CROWD       8u
 /* Connections that may be about to say HELLO at once. */
 #define CONNECTION_GREETING_MAX 256u
 /* Packets of a process that has ended which are still dealt with. Its farewell is among them if it said one;

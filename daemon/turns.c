@@ -13,17 +13,27 @@ static bool rank_waits(const struct turn_rank *rank) {
     return !list_is_empty(&rank->link);
 }
 
-/* Enters a line, behind those whose last turn is longer ago. Who was served just now goes to the end, and who
- * comes seldom to the front: both are found at once, and those in between by a walk. */
-static void rank_enter(struct list *line, struct turn_rank *rank) {
-    struct list *position = line;
+static uint64_t served_at(const struct list *link) {
+    return container_of(link, struct turn_rank, link)->served;
+}
 
-    if (!list_is_empty(line) && container_of(line->previous, struct turn_rank, link)->served > rank->served) {
-        position = line->next;
-        while (container_of(position, struct turn_rank, link)->served <= rank->served)
-            position = position->next;
+/* Enters a line, behind those whose last turn is longer ago. Who was served just now belongs at the end, and
+ * who comes seldom at the front: looked for from both sides, a step at a time. */
+static void rank_enter(struct list *line, struct turn_rank *rank) {
+    struct list *front = line->next, *back = line->previous;
+
+    for (;;) {
+        if (back == line || served_at(back) <= rank->served) {
+            list_insert_before(back->next, &rank->link);
+            return;
+        }
+        if (served_at(front) > rank->served) {
+            list_insert_before(front, &rank->link);
+            return;
+        }
+        back = back->previous;
+        front = front->next;
     }
-    list_insert_before(position, &rank->link);
 }
 
 void turns_init(struct turns *turns) {
@@ -92,7 +102,7 @@ int turn_join(struct turn *turn, struct turns *turns, uid_t uid, pid_t pid,
         return -ENOMEM;
     process->n_turns++;
     *turn = (struct turn){.turns = turns, .process = process, .serve = serve};
-    rank_init(&turn->rank, turns->last);
+    list_init(&turn->link);
     return 0;
 }
 
@@ -100,7 +110,8 @@ int turn_join(struct turn *turn, struct turns *turns, uid_t uid, pid_t pid,
 static void turn_stop_waiting(struct turn *turn) {
     struct turn_process *process = turn->process;
 
-    list_remove(&turn->rank.link);
+    turn->turns->n_waiting -= turn_is_waiting(turn);
+    list_remove(&turn->link);
     if (list_is_empty(&process->waiting))
         list_remove(&process->rank.link);
     if (list_is_empty(&process->user->waiting))
@@ -125,9 +136,10 @@ void turn_leave(struct turn *turn) {
 void turn_wait(struct turn *turn) {
     struct turn_process *process = turn->process;
 
-    if (rank_waits(&turn->rank))
+    if (turn_is_waiting(turn))
         return;
-    rank_enter(&process->waiting, &turn->rank);
+    list_append(&process->waiting, &turn->link);
+    turn->turns->n_waiting++;
     if (!rank_waits(&process->rank))
         rank_enter(&process->user->waiting, &process->rank);
     if (!rank_waits(&process->user->rank))
@@ -135,7 +147,7 @@ void turn_wait(struct turn *turn) {
 }
 
 bool turn_is_waiting(const struct turn *turn) {
-    return turn->process != NULL && rank_waits(&turn->rank);
+    return turn->process != NULL && !list_is_empty(&turn->link);
 }
 
 /* Has had a turn: behind all others, if it is still in the line. */
@@ -152,10 +164,10 @@ struct turn *turns_next(struct turns *turns) {
         return NULL;
     struct turn_user *user = list_first(&turns->waiting, struct turn_user, rank.link);
     struct turn_process *process = list_first(&user->waiting, struct turn_process, rank.link);
-    struct turn *turn = list_first(&process->waiting, struct turn, rank.link);
+    struct turn *turn = list_first(&process->waiting, struct turn, link);
 
     turn_stop_waiting(turn);
-    turn->rank.served = ++turns->last;
+    turns->last++;
     rank_serve(&user->waiting, &process->rank, turns->last);
     rank_serve(&turns->waiting, &user->rank, turns->last);
     return turn;

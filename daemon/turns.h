@@ -5,12 +5,12 @@
  * Turns: in which order those are served who have sent something. One turn is one question and its answer;
  * after each the loop looks who else has come.
  *
- * Whose last turn is longest ago is next: first among users, then among that user's processes, then among
- * that process's connections. So whoever has one question now and then waits for no more than the turn that
- * is going on, beside a process that asks without end on any number of connections; and nobody is left out,
- * for having had a turn puts one behind all the others. A user is not slowed down by how many processes
- * another has, nor a process by how many connections. Who is new counts as just served: a process that is
- * made anew for each question gains nothing by that.
+ * Whose last turn is longest ago is next: first among users, then among that user's processes; a process's
+ * connections follow in the order in which they came. So whoever has one question now and then waits for no
+ * more than the turn that is going on, beside a process that asks without end on any number of connections;
+ * and nobody is left out, for having had a turn puts one behind all the others. A user is not slowed down by
+ * how many processes another has, nor a process by how many connections. Who is new counts as just served: a
+ * process that is made anew for each question gains nothing by that.
  *
  * Pure: knows neither sockets nor clock. Owned by the daemon; the loop's alone.
  */
@@ -31,6 +31,7 @@
 struct turns {
     uint64_t last;       /* turns given so far */
     struct list waiting; /* struct turn_user.rank.link, by rank */
+    unsigned n_waiting;  /* struct turn, of all processes */
     struct list users[TURNS_USER_CHAINS];
     struct list processes[TURNS_PROCESS_CHAINS];
 };
@@ -55,13 +56,13 @@ struct turn_process {
     struct turn_user *user;
     pid_t pid;
     unsigned n_turns;
-    struct list waiting; /* struct turn.rank.link */
+    struct list waiting; /* struct turn.link */
     struct list chain;
 };
 
 /* Embedded in what is served. Zeroed: it has not joined. */
 struct turn {
-    struct turn_rank rank;
+    struct list link; /* in process->waiting */
     struct turns *turns;
     struct turn_process *process;     /* NULL: has not joined */
     void (*serve)(struct turn *turn); /* serves one question; may leave, and may wait again */

@@ -33,6 +33,7 @@
 #define BUFFER_BYTES (64 * KIB)
 #define SAMPLES_MAX  1000000u
 #define SOCKETS      16u
+#define SOCKETS_MANY 1000u /* below the daemon's limit of sessions */
 #define RIGHTS       64u
 /* Daemon, client and attacker are busy all the time, and the machine has something of its own to do. */
 #define PROCESSORS_MIN 4
@@ -94,17 +95,19 @@ static void drain(int fd) {
     }
 }
 
-static void flood_of(bool reads, unsigned operation) {
+static void flood_of(bool reads, unsigned operation, unsigned sockets) {
+    static int fds[SOCKETS_MANY];
     uint8_t packet[PROTO_PACKET_MAX];
     struct proto_message message = {0};
-    int fds[SOCKETS];
+    struct rlimit many = {4096, 4096};
 
-    for (unsigned i = 0; i < SOCKETS; i++)
+    setrlimit(RLIMIT_NOFILE, &many);
+    for (unsigned i = 0; i < sockets; i++)
         fds[i] = greeted();
     for (uint64_t n = 2;; n++) {
         message.acquire = (struct proto_acquire){.pool = 1, .size_bytes = PROTO_SIZE_MAX};
         size_t size = make(&message, operation, n, packet);
-        for (unsigned i = 0; i < SOCKETS; i++) {
+        for (unsigned i = 0; i < sockets; i++) {
             push(&fds[i], packet, size);
             if (reads)
                 drain(fds[i]);
@@ -113,15 +116,19 @@ static void flood_of(bool reads, unsigned operation) {
 }
 
 static void flood_questions(void) {
-    flood_of(true, PROTO_LIST_POOLS);
+    flood_of(true, PROTO_LIST_POOLS, SOCKETS);
+}
+
+static void flood_from_many(void) {
+    flood_of(true, PROTO_LIST_POOLS, SOCKETS_MANY);
 }
 
 static void flood_refusals(void) {
-    flood_of(true, PROTO_ACQUIRE);
+    flood_of(true, PROTO_ACQUIRE, SOCKETS);
 }
 
 static void never_read(void) {
-    flood_of(false, PROTO_LIST_POOLS);
+    flood_of(false, PROTO_LIST_POOLS, SOCKETS);
 }
 
 static void connect_and_leave(void) {
@@ -176,6 +183,7 @@ static const struct attack {
     void (*run)(void);
 } attacks[] = {
     {"questions", flood_questions},
+    {"questions_of_1000_sessions", flood_from_many},
     {"refused_acquires", flood_refusals},
     {"replies_never_read", never_read},
     {"connect_and_leave", connect_and_leave},

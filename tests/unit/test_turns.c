@@ -116,6 +116,60 @@ static void processes_made_anew_for_each_question_gain_nothing(void **state) {
     turn_leave(&steady);
 }
 
+/* Any order of waiting and being served: nobody who waits was served longer ago than who is next, among users
+ * and among the processes of that user. */
+static void who_is_next_was_served_longest_ago(void **state) {
+    static struct turn all[6][5][3];
+    uint64_t seed = 7, last = 0;
+    unsigned served = 0;
+    (void)state;
+
+    for (unsigned u = 0; u < 6; u++)
+        for (unsigned p = 0; p < 5; p++)
+            for (unsigned t = 0; t < 3; t++)
+                join(&all[u][p][t], ANNA + u, 1 + (pid_t)p);
+    for (unsigned n = 0; n < 20000; n++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        unsigned random = (unsigned)(seed >> 33);
+        turn_wait(&all[random % 6][random / 6 % 5][random / 30 % 3]);
+        if (random / 90 % 4 == 0)
+            continue;
+        struct turn *next =
+            list_is_empty(&turns.waiting)
+                ? NULL
+                : list_first(&list_first(&list_first(&turns.waiting, struct turn_user, rank.link)->waiting,
+                                         struct turn_process, rank.link)
+                                  ->waiting,
+                             struct turn, link);
+        unsigned n_waiting = 0;
+        for (unsigned u = 0; u < 6; u++)
+            for (unsigned p = 0; p < 5; p++)
+                for (unsigned t = 0; t < 3; t++) {
+                    const struct turn *other = &all[u][p][t];
+                    if (!turn_is_waiting(other))
+                        continue;
+                    n_waiting++;
+                    assert_non_null(next);
+                    assert_true(next->process->user->rank.served <= other->process->user->rank.served);
+                    if (next->process->user == other->process->user)
+                        assert_true(next->process->rank.served <= other->process->rank.served);
+                }
+        assert_int_equal(n_waiting, turns.n_waiting);
+        assert_ptr_equal(turns_next(&turns), next);
+        if (next != NULL) {
+            served++;
+            assert_true(next->process->rank.served > last);
+            last = next->process->rank.served;
+        }
+    }
+    assert_true(served > 10000);
+    for (unsigned u = 0; u < 6; u++)
+        for (unsigned p = 0; p < 5; p++)
+            for (unsigned t = 0; t < 3; t++)
+                turn_leave(&all[u][p][t]);
+    assert_int_equal(turns.n_waiting, 0);
+}
+
 static void who_waits_twice_waits_once_and_who_leaves_is_not_served(void **state) {
     struct turn first, second, stranger = {0};
     (void)state;
@@ -144,6 +198,7 @@ int main(void) {
         cmocka_unit_test_setup(who_asks_seldom_is_next, set_up),
         cmocka_unit_test_setup(connections_of_a_process_and_processes_of_a_user_share_its_turns, set_up),
         cmocka_unit_test_setup(processes_made_anew_for_each_question_gain_nothing, set_up),
+        cmocka_unit_test_setup(who_is_next_was_served_longest_ago, set_up),
         cmocka_unit_test_setup(who_waits_twice_waits_once_and_who_leaves_is_not_served, set_up),
     };
     return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
