@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -359,11 +360,14 @@ void connection_discard(struct connection *connection) {
 
 /* --- beginning --- */
 
-/* Takes a pidfd and has the loop watch it. */
+/* Takes a pidfd and has the loop watch it. -ESRCH when the process has ended: who has its socket since then
+ * is another one, whose end would not be seen. */
 static int connection_watch_process(struct connection *connection) {
     _cleanup_(close_fdp) int pidfd = -1;
 
     int r = peer_open_pidfd(connection->fd, connection->peer.pid, &pidfd);
+    if (r == 0 && poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, 0) > 0)
+        r = -ESRCH;
     if (r == 0)
         r = uv_poll_init(&connection->daemon->loop, &connection->process_poll, pidfd);
     if (r < 0)

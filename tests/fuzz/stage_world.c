@@ -183,8 +183,8 @@ void peer_drop_groups(struct peer *peer) {
 
 int peer_open_pidfd(int fd, pid_t pid, int *ret_pidfd) {
     (void)pid;
-    if (connected[fd].pid != connected[fd].process->pid || connected[fd].process->dead)
-        return -ESRCH;
+    if (connected[fd].pid != connected[fd].process->pid)
+        return -ESRCH; /* else a dead one's pidfd, as kernels since 6.18 have it */
     *ret_pidfd = fcntl(connected[fd].process->death_fd, F_DUPFD_CLOEXEC, 3);
     return *ret_pidfd < 0 ? -errno : 0;
 }

@@ -229,6 +229,20 @@ static void a_dead_processs_farewell_counts(void **state) {
     close(fd);
 }
 
+/* Whoever has the socket then is not who connected. */
+static void nobody_greets_for_a_dead_process(void **state) {
+    (void)state;
+    stage_begin_process(stage, VICTIM, ANNA);
+    int fd = stage_connect(stage, &stage->processes[VICTIM]);
+    stage_turn(stage);
+    stage_kill(&stage->processes[VICTIM]);
+    greet(fd);
+    stage_turn(stage);
+    assert_int_equal(hear(fd), 0);
+    assert_int_equal(stage->daemon->n_connections, 0);
+    close(fd);
+}
+
 static unsigned count_descriptors(void) {
     DIR *directory = opendir("/proc/self/fd");
     unsigned count = 0;
@@ -366,6 +380,7 @@ int main(void) {
         TEST(one_question_waits_for_one_turn_of_another_users_processes),
         TEST(kept_replies_that_may_go_hold_nobody_up),
         TEST(a_dead_processs_farewell_counts),
+        TEST(nobody_greets_for_a_dead_process),
         TEST(who_says_nothing_costs_one_descriptor),
         TEST(who_only_connects_shuts_out_himself),
         TEST(a_budget_is_a_fiftieth_after_a_first_piece),
