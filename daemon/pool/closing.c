@@ -35,9 +35,11 @@ static struct segment *choose(const struct session *session, const struct pool *
     return best;
 }
 
-static void begin(struct segment *segment) {
+static void begin(struct session *session, struct segment *segment) {
     struct pool *pool = segment->pool;
     tenant_disown(segment);
+    charge_force(&segment->charge, &session->tenant->quota, quota_item_of_pool(pool), segment->size_bytes);
+    session->closing_bytes[pool->id - 1] += segment->size_bytes;
     segment->state = SEGMENT_CLOSING;
     pool->unassigned_bytes -= segment->size_bytes;
     pool->closing_bytes += segment->size_bytes;
@@ -57,7 +59,7 @@ void closing_choose(struct session *session, struct pool *pool, uint64_t size_by
         return;
     while (ret_segments->count < PROTO_CLOSE_MAX && chosen_bytes < wanted_bytes &&
            (segment = choose(session, pool, wanted_bytes - chosen_bytes)) != NULL) {
-        begin(segment);
+        begin(session, segment);
         chosen_bytes += segment->size_bytes;
         ret_segments->ids[ret_segments->count++] = segment->id;
     }
@@ -81,6 +83,7 @@ void closing_end(struct segment *segment) {
     assert(segment->state == SEGMENT_CLOSING && segment->mappers == 0);
     segment->state = SEGMENT_UNASSIGNED;
     pool->closing_bytes -= segment->size_bytes;
+    charge_free(&segment->charge);
     pool->unassigned_bytes += segment->size_bytes;
     pool_retire(segment);
 }

@@ -96,7 +96,8 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     pool_set_sizes(pool, &config->sizes);
     list_init(&pool->segments);
     list_init(&pool->heaps);
-    list_init(&pool->waiters);
+    list_init(&pool->lines);
+    list_init(&pool->overdue);
     list_init(&pool->pressed);
     core->pools[core->n_pools++] = pool;
     *ret_pool = pool;
@@ -142,7 +143,7 @@ void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {
 
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns) {
     pool_set_sizes(pool, sizes);
-    pool->least_bytes = 0; /* a lower limit can be too low for any of those who wait */
+    pool_refuse_too_large(pool); /* the limit may have been lowered */
     pool_serve(pool, now_ns);
 }
 
@@ -150,7 +151,7 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
 static void core_serve_tenant(struct tenant *tenant, uint64_t now_ns) {
     list_for_each(position, &tenant->heaps) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
-        if (!list_is_empty(&heap->held))
+        if (line_first(&heap->held) != NULL)
             pool_serve(heap->pool, now_ns);
     }
 }
@@ -531,7 +532,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     uint64_t tried = pool->growing_bytes;
     bool ahead = pool->grow_ahead;
-    const struct request *first = list_first(&pool->waiters, struct request, link);
+    const struct request *first = line_oldest(pool);
 
     pool_growth_over(pool);
     if (pool_is_closed(pool))
@@ -556,6 +557,7 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
     assert(segment->state == SEGMENT_RETIRING);
     pool->retiring_bytes -= segment->size_bytes;
     segment_forget(segment);
+    pool->grow_retry_ns = 0; /* the driver has something to give again */
     pool_serve(pool, now_ns);
 }
 

@@ -38,7 +38,7 @@ struct core {
     struct list answered;   /* request.link: for core_next_answer */
     struct list retiring;   /* segment.link: for core_next_retirement */
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
-    uint64_t next_session_id, next_segment_id;
+    uint64_t next_session_id, next_segment_id, next_request_number;
     uint32_t sessions_limit, session_leases_limit;
     struct policy *policy; /* NULL: nothing is limited or forbidden */
 };

@@ -96,6 +96,13 @@ static bool quotas_are_valid(const struct core *core) {
                         charge_add_up(&request->charge, &tenant->quota, sums);
             }
         }
+        for (size_t slot = 0; slot < core->segment_slots; slot++) {
+            const struct segment *segment = core->segments[slot];
+            if (segment != NULL && segment->charge.quota == &tenant->quota)
+                valid = valid && segment->charge.amount == segment->size_bytes &&
+                        segment->state == SEGMENT_CLOSING &&
+                        charge_add_up(&segment->charge, &tenant->quota, sums);
+        }
         if (!valid || memcmp(sums, tenant->quota.used, sizeof sums) != 0)
             return false;
     }

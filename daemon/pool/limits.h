@@ -45,6 +45,12 @@
 #define FENCES_PER_RELEASE                                                                                   \
     2u /* leases that a release behind the same word closes: more than it adds, so that a queue gets no      \
         * longer than what its stream has not reached */
+#define LINE_WINDOW                                                                                          \
+    16u /* requests of each line that are looked at when room appears: enough that small ones find what is   \
+         * left beside a large one, and so few that nobody pays for the length of another's line */
+#define PASSES_MAX                                                                                           \
+    16u /* later requests that may be given what one who waits could use: about what clients take while      \
+         * a busy pool goes once around, and nothing against the time for which large memory is had */
 #define HOLDERS_NAMED 3u /* holders that a refusal names: what fits a line */
 
 #endif

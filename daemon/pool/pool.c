@@ -113,7 +113,7 @@ static uint64_t pool_idle_bytes(const struct pool *pool) {
 /* Whether the first in line can be served by nothing but what sessions hold: the driver refused lately, or
  * neither the limit nor idle segments (those on their way back to the driver included) leave enough room. */
 static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
-    const struct request *first = list_first(&pool->waiters, struct request, link);
+    const struct request *first = line_oldest(pool);
     if (first == NULL || pool->state != POOL_READY)
         return false;
     if (now_ns < pool->grow_retry_ns)
@@ -155,7 +155,7 @@ static void pool_reclaim_pressed(struct pool *pool, uint64_t now_ns) {
         heap->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
         heap->reclaim_owed = false;
         pool_ask_sessions(pool, heap->tenant);
-        if (list_is_empty(&heap->held))
+        if (line_first(&heap->held) == NULL)
             list_remove(&heap->pressed_link);
     }
 }
@@ -163,7 +163,7 @@ static void pool_reclaim_pressed(struct pool *pool, uint64_t now_ns) {
 /* Has every session asked that wants to be and holds something of the pool, at most once in a while. The
  * first in line's own session too: what one of its threads waits for may lie in the cache of another. */
 static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
-    const struct request *first = list_first(&pool->waiters, struct request, link);
+    const struct request *first = line_oldest(pool);
 
     if (!(pool->stuck || pool->reclaim_owed) || pool->n_reclaimers == 0 || now_ns < pool->reclaim_ns)
         return;
@@ -186,7 +186,7 @@ void pool_lose_reclaimer(struct pool *pool) {
 }
 
 uint64_t pool_next_reclaim_ns(const struct pool *pool) {
-    bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->waiters));
+    bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->lines));
     uint64_t next_ns = wanted ? pool->reclaim_ns : NS_FOREVER;
     list_for_each(position, &pool->pressed) {
         const struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
@@ -221,19 +221,13 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
         now_ns < pool->grow_retry_ns)
         return;
     uint64_t room = pool_room(pool);
-    for (const struct list *position = pool->waiters.next;
-         position != &pool->waiters && room >= SEGMENT_GRANULE; position = position->next) {
-        const struct request *request = container_of(position, struct request, link);
-        uint64_t need = round_up_to_segment(request->size_bytes);
-        if (need <= room && tenant_may_take(request->session->tenant, pool, request->size_bytes)) {
-            pool_decide_growth(pool, pool_growth_bytes(pool, need), now_ns);
-            return;
-        }
-    }
-    const struct request *first = list_first(&pool->waiters, struct request, link);
-    if (first != NULL) {
-        if (!pool->stuck)
-            pool_retire_idle(pool, round_up_to_segment(first->size_bytes) - room, 0);
+    if (!list_is_empty(&pool->lines)) {
+        const struct request *request = room >= SEGMENT_GRANULE ? line_find(pool, room) : NULL;
+        if (request != NULL)
+            pool_decide_growth(pool, pool_growth_bytes(pool, round_up_to_segment(request->size_bytes)),
+                               now_ns);
+        else if ((request = line_find(pool, room + pool_idle_bytes(pool))) != NULL)
+            pool_retire_idle(pool, round_up_to_segment(request->size_bytes) - room, 0);
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
         pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes, now_ns);
@@ -258,7 +252,8 @@ bool pool_is_closed(const struct pool *pool) {
 bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
     return pool_is_closed(pool) ||
            (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
-            pool->quarantined_bytes == 0 && pool->retiring_bytes == 0 && pool_idle_bytes(pool) == 0);
+            pool->quarantined_bytes == 0 && pool->closing_bytes == 0 && pool->retiring_bytes == 0 &&
+            pool_idle_bytes(pool) == 0);
 }
 
 void pool_retire(struct segment *segment) {
@@ -300,6 +295,9 @@ void pool_explain(const struct pool *pool, char *text, size_t size) {
                       BYTES_TEXT(pool->fenced_bytes));
     if (n > 0 && (size_t)n < size && pool->quarantined_bytes > 0)
         n += snprintf(text + n, size - (size_t)n, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
+    if (n > 0 && (size_t)n < size && pool->closing_bytes > 0)
+        n += snprintf(text + n, size - (size_t)n, ", %s that processes were told to close",
+                      BYTES_TEXT(pool->closing_bytes));
     if (n > 0 && (size_t)n < size && pool->stalled_call != NULL)
         snprintf(text + n, size - (size_t)n, ", %s has not come back for %s", pool->stalled_call,
                  NS_TEXT(pool->stalled_for_ns));
@@ -349,29 +347,15 @@ bool pool_is_valid(const struct pool *pool) {
             if (queue->heap != heap || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
                 return false;
         }
-        if (list_is_empty(&heap->pressed_link) != (list_is_empty(&heap->held) && !heap->reclaim_owed))
+        if (!line_is_valid(heap, &waiters))
             return false;
-        list_for_each(link, &heap->held) {
-            const struct request *request = container_of(link, struct request, link);
-            waiters++;
-            if (request->held_by != heap || request->state != REQUEST_WAITING ||
-                request->size_bytes < heap->held_bytes_min || request->deadline_ns < pool->next_deadline_ns ||
-                (!pool->returned && tenant_may_take(heap->tenant, pool, request->size_bytes)))
-                return false;
-        }
         free_bytes += heap->heap.free_bytes;
         demand_known = demand_known || heap == pool->demand;
-    }
-    list_for_each(position, &pool->waiters) {
-        const struct request *request = container_of(position, struct request, link);
-        waiters++;
-        if (request->size_bytes < pool->least_bytes || request->held_by != NULL)
-            return false;
     }
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&
            unassigned == pool->unassigned_bytes && closing == pool->closing_bytes &&
            free_bytes + unassigned == pool_free_bytes(pool) && demand_known &&
            (!pool->grow_ahead || pool->growing_bytes > 0) &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
-           waiters == pool->n_waiters && leases == pool->n_leases;
+           waiters == pool->n_waiters && leases == pool->n_leases && line_overdue_is_valid(pool);
 }

@@ -74,9 +74,10 @@ struct pool {
 
     struct list segments; /* all but RETIRING ones */
     struct list heaps;    /* tenant_heap.pool_link */
-    struct list waiters;  /* request.link, in order of arrival */
+    struct list lines;    /* tenant_heap.waiting_link: whose requests wait for room */
+    struct list overdue;  /* request.overdue_link: whom no later request may pass, in order of arrival */
     struct list pressed;  /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
-    uint64_t least_bytes; /* none of them asked for less; 0: not known. See pool_serve */
+    uint64_t rounds;      /* through the lines, see waiting.c */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */

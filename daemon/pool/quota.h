@@ -26,7 +26,8 @@ enum quota_item {
     QUOTA_LEASES,   /* those behind fences and in quarantine included */
     QUOTA_WAITING,  /* requests that wait in line */
     QUOTA_REPLIES,  /* bytes of replies that clients have not read */
-    QUOTA_POOLS,    /* bytes in the first pool: leased, fenced or in quarantine; then those in the others */
+    QUOTA_POOLS, /* bytes in the first pool: leased, fenced, in quarantine or to be closed; then those in the
+                    others */
 };
 #define QUOTA_ITEMS     (QUOTA_POOLS + PROTO_POOLS_MAX)
 #define QUOTA_UNLIMITED UINT64_MAX

@@ -27,72 +27,29 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_
     request->asked_ns = now_ns;
     request->deadline_ns = clock_deadline_ns(now_ns, timeout_ns);
     request->quota_item = -1;
+    request->number = ++session->core->next_request_number;
     list_init(&request->link);
+    list_init(&request->overdue_link);
     list_append(&session->requests, &request->session_link);
     session->n_requests++;
     *ret_request = request;
     return 0;
 }
 
-/* Takes the request out of the line it stands in. */
-static void request_unlink(struct request *request) {
-    struct tenant_heap *heap = request->held_by;
-
-    if (request->state == REQUEST_WAITING && !list_is_empty(&request->link))
-        request->pool->n_waiters--;
-    list_remove(&request->link);
-    request->held_by = NULL;
-    if (heap != NULL && list_is_empty(&heap->held) && !heap->reclaim_owed)
-        list_remove(&heap->pressed_link);
-}
-
 /* It waits no more. */
 static void request_end_wait(struct request *request) {
-    request_unlink(request);
+    line_leave(request);
     charge_free(&request->charge);
 }
 
 void request_free(struct request *request) {
     request_end_wait(request);
+    list_remove(&request->link);
     if (request->state == REQUEST_GRANTED)
         request->lease->unanswered = false;
     list_remove(&request->session_link);
     request->session->n_requests--;
     free(request);
-}
-
-void request_wait(struct request *request) {
-    struct pool *pool = request->pool;
-    assert(request->state == REQUEST_WAITING && (list_is_empty(&request->link) || request->held_by != NULL));
-    request_unlink(request);
-    if (list_is_empty(&pool->waiters) || request->size_bytes < pool->least_bytes)
-        pool->least_bytes = request->size_bytes;
-    list_append(&pool->waiters, &request->link);
-    pool->n_waiters++;
-    if (request->deadline_ns < pool->next_deadline_ns)
-        pool->next_deadline_ns = request->deadline_ns;
-}
-
-void request_hold(struct request *request) {
-    struct pool *pool = request->pool;
-    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
-
-    assert(request->state == REQUEST_WAITING && request->held_by == NULL && heap != NULL);
-    request_unlink(request);
-    if (list_is_empty(&heap->held) || request->size_bytes < heap->held_bytes_min)
-        heap->held_bytes_min = request->size_bytes;
-    /* Mostly the last; one that the pool had no room for has seen later ones come here. */
-    struct list *position = &heap->held;
-    while (position->previous != &heap->held &&
-           container_of(position->previous, struct request, link)->asked_ns > request->asked_ns)
-        position = position->previous;
-    list_insert_before(position, &request->link);
-    request->held_by = heap;
-    if (list_is_empty(&heap->pressed_link))
-        list_append(&pool->pressed, &heap->pressed_link);
-    pool->n_waiters++;
-    if (request->deadline_ns < pool->next_deadline_ns)
-        pool->next_deadline_ns = request->deadline_ns;
 }
 
 void request_grant(struct request *request, struct lease *lease) {
@@ -121,7 +78,7 @@ void request_refuse_for_quota(struct request *request, enum proto_error error, u
 }
 
 void request_give_up(struct request *request) {
-    if (request->held_by != NULL)
+    if (request->line == LINE_QUOTA)
         request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool));
     else
         request_refuse(request, PROTO_E_EXHAUSTED);
@@ -143,7 +100,8 @@ static void explain_holders(const struct request *request, bool with_others, cha
     text[0] = '\0';
     list_for_each(position, &core->sessions) {
         const struct session *session = container_of(position, struct session, link);
-        struct holder holder = {session, session->pool_bytes[request->pool->id - 1]};
+        unsigned p = request->pool->id - 1;
+        struct holder holder = {session, session->pool_bytes[p] + session->closing_bytes[p]};
         if (session->tenant != request->session->tenant) {
             others += holder.bytes;
             continue;
@@ -156,9 +114,12 @@ static void explain_holders(const struct request *request, bool with_others, cha
             }
     }
     for (unsigned i = 0; i < HOLDERS_NAMED && largest[i].bytes > 0 && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s pid %d (%s) %s%s", i == 0 ? "; held by" : ",",
-                                 (int)largest[i].session->peer.pid, largest[i].session->peer.command,
-                                 BYTES_TEXT(largest[i].bytes),
+        used += (size_t)snprintf(text + used, size - used, "%s pid %d (%s) %s%s%s",
+                                 i == 0 ? "; held by" : ",", (int)largest[i].session->peer.pid,
+                                 largest[i].session->peer.command, BYTES_TEXT(largest[i].bytes),
+                                 largest[i].session->closing_bytes[request->pool->id - 1] > 0
+                                     ? ", some of which it was told to close and has not"
+                                     : "",
                                  largest[i].session->state == SESSION_QUARANTINED ? " in quarantine" : "");
     if (with_others && others > 0 && used < size)
         snprintf(text + used, size - used, "%s other users %s", used == 0 ? "; held by" : ",",

@@ -4,13 +4,14 @@
 /*
  * A request for a block, from its arrival until its answer is taken by the shell. Its session owns it.
  *
- *   WAITING (in its pool's line, or held) --a block was found--> GRANTED (in core->answered, has the lease)
+ *   WAITING (in a line: line.h) --a block was found--> GRANTED (in core->answered, has the lease)
  *                                --cannot be, deadline--> REFUSED (in core->answered, has the error)
  */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/pool/line.h"
 #include "daemon/pool/quota.h"
 #include "proto/proto.h"
 
@@ -29,17 +30,21 @@ struct request {
     struct session *session;
     struct pool *pool; /* NULL: the client named none that exists */
     uint64_t id;
+    uint64_t number; /* in order of arrival, over all that the core ever had */
     uint64_t size_bytes;
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
-    bool within;                 /* rather refused than that the pool grows, or asks, for it */
-    bool waited;                 /* it could not be answered at once */
-    struct lease *lease;         /* GRANTED */
-    enum proto_error error;      /* REFUSED */
-    struct charge charge;        /* one that waits, to the tenant; until it is answered */
-    struct tenant_heap *held_by; /* WAITING for its tenant's quota: whose line it stands in */
-    int quota_item;              /* REFUSED for the tenant's quota: which; -1: not for that */
-    struct list link;            /* pool->waiters or held_by->held, then core->answered */
+    bool within;              /* rather refused than that the pool grows, or asks, for it */
+    bool waited;              /* it could not be answered at once */
+    struct lease *lease;      /* GRANTED */
+    enum proto_error error;   /* REFUSED */
+    struct charge charge;     /* one that waits, to the tenant; until it is answered */
+    enum line_kind line;      /* WAITING: for what */
+    struct tenant_heap *heap; /* …and whose line it stands in */
+    unsigned passes;          /* later requests that were given what it could have used, see line.h */
+    struct list overdue_link; /* in pool->overdue: those were too many */
+    int quota_item;           /* REFUSED for the tenant's quota: which; -1: not for that */
+    struct list link;         /* in its line, then in core->answered */
     struct list session_link;
 };
 
@@ -49,13 +54,6 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_
 
 /* Removes the request from wherever it stands. A granted lease stays with the session. */
 void request_free(struct request *request);
-
-/* Puts the request at the end of its pool's line; a held one leaves its tenant's for it. */
-void request_wait(struct request *request);
-
-/* Puts a request into the line of those that wait for their tenant's quota, in order of arrival; one that
- * stood in its pool's line leaves it. The tenant has a heap in the pool. */
-void request_hold(struct request *request);
 
 /* The two ends of waiting: both put it in line for the shell. */
 void request_grant(struct request *request, struct lease *lease);

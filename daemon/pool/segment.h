@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/pool/quota.h"
 #include "heap/heap.h"
 
 struct pool;
@@ -37,6 +38,7 @@ struct segment {
     struct tenant_heap *owner; /* NULL unless ASSIGNED */
     struct heap_span *span;    /* in the owner's heap; NULL unless ASSIGNED */
     unsigned mappers;          /* sessions that were given its handle and have not ended */
+    struct charge charge;      /* while CLOSING: its bytes, to the tenant of the session that has it mapped */
     void *backing;             /* the shell's: what it frees and exports. Borrowed */
     struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
 };

@@ -53,8 +53,10 @@ void session_forget_segment(struct session *session, struct segment *segment) {
     session->seen[segment->slot / 64] &= ~(UINT64_C(1) << segment->slot % 64);
     session->n_segments--;
     segment->mappers--;
-    if (segment->state == SEGMENT_CLOSING)
+    if (segment->state == SEGMENT_CLOSING) {
+        session->closing_bytes[segment->pool->id - 1] -= segment->size_bytes;
         closing_end(segment);
+    }
 }
 
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {

@@ -69,7 +69,8 @@ struct session {
      * refusal with each packet, so they must not walk all leases. A lease holds at least a granule: 0 means
      * that there is none. */
     uint64_t pool_bytes[PROTO_POOLS_MAX];
-    uint64_t shared_bytes[PROTO_POOLS_MAX]; /* those of them that are in shared blocks */
+    uint64_t shared_bytes[PROTO_POOLS_MAX];  /* those of them that are in shared blocks */
+    uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */
     uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
     size_t seen_words;
     unsigned n_segments;               /* bits that are set */

@@ -12,6 +12,7 @@
 #include "daemon/pool/fence.h"
 #include "daemon/pool/policy.h"
 #include "daemon/pool/pool.h"
+#include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
 
 int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
@@ -64,23 +65,47 @@ struct tenant_heap *tenant_heap_find(struct tenant *tenant, struct pool *pool) {
     return NULL;
 }
 
-int tenant_adopt(struct tenant *tenant, struct segment *segment) {
-    assert(segment->state == SEGMENT_UNASSIGNED);
-    struct tenant_heap *heap = tenant_heap_find(tenant, segment->pool);
+int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap **ret_heap) {
+    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
     if (heap == NULL) {
         heap = calloc(1, sizeof *heap);
         if (heap == NULL)
             return -ENOMEM;
         heap->tenant = tenant;
-        heap->pool = segment->pool;
+        heap->pool = pool;
         heap_init(&heap->heap);
         list_init(&heap->fenced);
-        list_init(&heap->held);
+        line_init(&heap->waiting);
+        line_init(&heap->held);
+        list_init(&heap->waiting_link);
         list_init(&heap->pressed_link);
         list_append(&tenant->heaps, &heap->tenant_link);
-        list_append(&segment->pool->heaps, &heap->pool_link);
+        list_append(&pool->heaps, &heap->pool_link);
     }
-    int r = heap_add_span(&heap->heap, segment->size_bytes, segment, &segment->span);
+    *ret_heap = heap;
+    return 0;
+}
+
+uint64_t tenant_bytes(const struct tenant *tenant, const struct pool *pool) {
+    return tenant->quota.used[quota_item_of_pool(pool)];
+}
+
+bool tenant_comes_before(const struct tenant_heap *heap, const struct tenant_heap *other) {
+    uint64_t bytes = tenant_bytes(heap->tenant, heap->pool),
+             other_bytes = tenant_bytes(other->tenant, other->pool);
+    if (bytes != other_bytes)
+        return bytes < other_bytes;
+    return line_first(&heap->waiting)->number < line_first(&other->waiting)->number;
+}
+
+int tenant_adopt(struct tenant *tenant, struct segment *segment) {
+    struct tenant_heap *heap;
+
+    assert(segment->state == SEGMENT_UNASSIGNED);
+    int r = tenant_heap_get(tenant, segment->pool, &heap);
+    if (r < 0)
+        return r;
+    r = heap_add_span(&heap->heap, segment->size_bytes, segment, &segment->span);
     if (r < 0)
         return r;
     heap->segments++;
@@ -105,7 +130,7 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
         policy_limits_add_peer(policy, joining, limits);
     policy_limits_end(policy, tenant->uid, limits);
     list_for_each(position, &tenant->heaps) container_of(position, struct tenant_heap, tenant_link)
-        ->held_bytes_min = 0;
+        ->held.least_bytes = 0;
 }
 
 static uint64_t round_up_to_granule(uint64_t bytes) {

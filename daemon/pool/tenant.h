@@ -5,8 +5,8 @@
  * A tenant: one uid. It exists while it has sessions or segments. In each pool that it uses it has a heap:
  * the range allocator over the segments that belong to it. What it uses and may use is in its quota.
  *
- * A request for more than its quota leaves is held: it waits in its heap's line, where nobody else waits
- * behind it, until memory of the tenant comes back or the quota is raised.
+ * A request for more than its quota leaves is held: it waits in a line of its own (line.h), where nobody else
+ * waits behind it, until memory of the tenant comes back or the quota is raised.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include "base/list.h"
+#include "daemon/pool/line.h"
 #include "daemon/pool/quota.h"
 #include "heap/heap.h"
 
@@ -37,12 +38,14 @@ struct tenant_heap {
     struct pool *pool;
     unsigned segments;
     struct heap heap;
-    struct list fenced;      /* fence_queue.heap_link: those that have something in them, in turns */
-    struct list held;        /* request.link: those that wait for the quota, in order of arrival */
-    uint64_t held_bytes_min; /* none of them asked for less; 0: not known */
-    uint64_t reclaim_ns;     /* the tenant's sessions are not asked for its quota's sake before */
-    bool reclaim_owed;       /* …but then, for one who did not wait */
+    struct list fenced;  /* fence_queue.heap_link: those that have something in them, in turns */
+    struct line waiting; /* those that wait for room in the pool */
+    struct line held;    /* those that wait for the tenant's quota */
+    uint64_t served;     /* the round (pool->rounds) in which nobody more of waiting could be served */
+    uint64_t reclaim_ns; /* the tenant's sessions are not asked for its quota's sake before */
+    bool reclaim_owed;   /* …but then, for one who did not wait */
     struct list tenant_link, pool_link;
+    struct list waiting_link; /* in pool->lines while anybody waits for room */
     struct list pressed_link; /* in pool->pressed while something is held or owed */
 };
 
@@ -52,8 +55,17 @@ int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant);
 /* Drops the tenant if it has neither sessions nor segments. */
 void tenant_drop_if_unused(struct tenant *tenant);
 
-/* NULL when the tenant has nothing in the pool. */
+/* NULL when the tenant has nothing in the pool, and never waited there. / Makes it then. Returns 0 or
+ * -ENOMEM; the heap is the tenant's, to its end. */
 struct tenant_heap *tenant_heap_find(struct tenant *tenant, struct pool *pool);
+int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap **ret_heap);
+
+/* What the tenant has of the pool: leased, fenced, in quarantine, or to be closed by its processes. */
+uint64_t tenant_bytes(const struct tenant *tenant, const struct pool *pool);
+
+/* Whether of two whose requests wait for room in one pool the former's come first: it has fewer bytes there,
+ * or as many and came first. */
+bool tenant_comes_before(const struct tenant_heap *heap, const struct tenant_heap *other);
 
 /* Gives an unassigned segment to the tenant. Returns 0 or -ENOMEM. */
 int tenant_adopt(struct tenant *tenant, struct segment *segment);

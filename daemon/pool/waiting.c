@@ -7,14 +7,34 @@
 #include "daemon/pool/core.h"
 #include "daemon/pool/fence.h"
 #include "daemon/pool/lease.h"
+#include "daemon/pool/limits.h"
+#include "daemon/pool/line.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
 #include "daemon/pool/tenant.h"
 
-/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (more than its tenant's quota
- * leaves), -ENOSPC or -ENOMEM. */
+/* Takes a range for a request that came after one that is overdue: of what that one could use, nothing. */
+static int take_beside(const struct request *request, struct heap_range **ret_range) {
+    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
+    struct heap_range *range;
+
+    if (heap == NULL)
+        return -ENOSPC;
+    int r = heap_take(&heap->heap, request->size_bytes, HEAP_GRANULE, &range);
+    if (r < 0)
+        return r;
+    if (line_is_reserved(request, range->span->user)) {
+        heap_give(range);
+        return -ENOSPC;
+    }
+    *ret_range = range;
+    return 0;
+}
+
+/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its tenant's
+ * quota), -ENOSPC (or for room) or -ENOMEM. */
 static int pool_grant(struct pool *pool, struct request *request) {
     struct session *session = request->session;
     struct heap_range *range;
@@ -23,9 +43,10 @@ static int pool_grant(struct pool *pool, struct request *request) {
     /* Also those who waited: the session may have reached its limit meanwhile. */
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
-    if (!tenant_may_take(session->tenant, pool, request->size_bytes))
+    if (line_awaits_quota(request))
         return -EDQUOT;
-    int r = pool_take(pool, session->tenant, request->size_bytes, &range);
+    int r = line_is_behind(request) ? take_beside(request, &range)
+                                    : pool_take(pool, session->tenant, request->size_bytes, &range);
     if (r < 0)
         return r;
     r = session_reserve_segment(session, range->span->user);
@@ -36,47 +57,32 @@ static int pool_grant(struct pool *pool, struct request *request) {
         return r;
     }
     request_grant(request, lease);
+    line_count_passes(request, lease->block->segment);
     pool->demand = lease->block->segment->owner;
     return 0;
 }
 
-/* Has a request wait for its tenant's quota, if that can ever be of use. */
+/* Has a request wait for room. */
+static void pool_wait(struct pool *pool, struct request *request) {
+    struct tenant_heap *heap;
+
+    if (request->line == LINE_ROOM)
+        return;
+    if (tenant_heap_get(request->session->tenant, pool, &heap) < 0)
+        request_refuse(request, PROTO_E_NO_MEMORY);
+    else
+        line_enter(request, heap, LINE_ROOM);
+}
+
+/* Has a request wait for its tenant's quota, if that can ever be of use. The tenant has something in the pool
+ * then, or somebody who waits for its quota. */
 static void pool_hold(struct pool *pool, struct request *request) {
-    if (!tenant_may_ever_take(request->session->tenant, pool, request->size_bytes))
+    struct tenant *tenant = request->session->tenant;
+
+    if (!tenant_may_ever_take(tenant, pool, request->size_bytes))
         request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool));
-    else if (request->held_by == NULL)
-        request_hold(request);
-}
-
-/* Whoever is first in line must not be one whom no memory can serve: others would be asked for theirs in
- * vain. */
-void waiting_hold_first(struct pool *pool) {
-    struct request *first;
-    while ((first = list_first(&pool->waiters, struct request, link)) != NULL &&
-           !tenant_may_take(first->session->tenant, pool, first->size_bytes))
-        pool_hold(pool, first);
-}
-
-void pool_refuse_all(struct pool *pool) {
-    while (!list_is_empty(&pool->waiters))
-        request_refuse(container_of(pool->waiters.next, struct request, link), PROTO_E_DRIVER);
-    list_for_each_safe(position, &pool->pressed) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
-        while (!list_is_empty(&heap->held))
-            request_refuse(container_of(heap->held.next, struct request, link), PROTO_E_DRIVER);
-    }
-}
-
-/* Whether the line is worth going through: what is free may be enough for the least that anybody in it asked
- * for. Each release comes here, and the line of a pool that is at its end can be long. */
-static bool pool_may_serve(const struct pool *pool) {
-    if (pool->unassigned_bytes >= pool->least_bytes)
-        return true;
-    list_for_each(
-        position,
-        &pool->heaps) if (heap_may_have(&container_of(position, struct tenant_heap, pool_link)->heap,
-                                        pool->least_bytes)) return true;
-    return false;
+    else if (request->line != LINE_QUOTA)
+        line_enter(request, tenant_heap_find(tenant, pool), LINE_QUOTA);
 }
 
 /* What follows from a request that pool_grant did not grant: the answer, or the line that it waits in. */
@@ -87,49 +93,117 @@ static void pool_settle(struct pool *pool, struct request *request, int r) {
         request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_LEASES);
     else if (r == -ENOMEM || r > 0)
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
-    else if (r == -ENOSPC && request->size_bytes > pool->limit_bytes)
-        request_refuse(request, PROTO_E_TOO_LARGE); /* the limit was lowered */
     else if (r == -EDQUOT)
         pool_hold(pool, request);
-    else if (r == -ENOSPC && (request->held_by != NULL || list_is_empty(&request->link)))
-        request_wait(request);
+    else if (r == -ENOSPC)
+        pool_wait(pool, request);
+}
+
+/* Whoever is first in line must not be one whom no memory can serve: others would be asked for theirs in
+ * vain. */
+void waiting_hold_first(struct pool *pool) {
+    struct request *oldest;
+    while ((oldest = line_oldest(pool)) != NULL && line_awaits_quota(oldest))
+        pool_hold(pool, oldest);
+}
+
+static void refuse_line(struct line *line, uint64_t least_bytes, enum proto_error error) {
+    list_for_each_safe(position, &line->requests) {
+        struct request *request = container_of(position, struct request, link);
+        if (request->size_bytes >= least_bytes)
+            request_refuse(request, error);
+    }
+}
+
+/* Refuses those who wait, for whatever, for so much at least. */
+static void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error) {
+    list_for_each(position, &pool->heaps) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+        refuse_line(&heap->waiting, least_bytes, error);
+        refuse_line(&heap->held, least_bytes, error);
+    }
+}
+
+void pool_refuse_all(struct pool *pool) {
+    pool_refuse(pool, 0, PROTO_E_DRIVER);
+}
+
+void pool_refuse_too_large(struct pool *pool) {
+    pool_refuse(pool, pool->limit_bytes + 1, PROTO_E_TOO_LARGE);
+}
+
+/* Tries to answer the first of a line, until one is granted what it asked for, or all the same: goes on then
+ * too. Returns whether one was. */
+static bool serve_line(struct pool *pool, struct line *line, bool one) {
+    uint64_t least_bytes = UINT64_MAX;
+    unsigned left = LINE_WINDOW;
+    bool all = true, any = false;
+
+    list_for_each_safe(position, &line->requests) {
+        struct request *request = container_of(position, struct request, link);
+        uint64_t size_bytes = request->size_bytes;
+        enum line_kind kind = request->line;
+        if (left-- == 0 || (any && one)) {
+            all = false;
+            break;
+        }
+        int r = pool_grant(pool, request);
+        pool_settle(pool, request, r);
+        any = any || r == 0;
+        if (request->line == kind && size_bytes < least_bytes)
+            least_bytes = size_bytes;
+    }
+    if (all)
+        line->least_bytes = least_bytes;
+    return any;
 }
 
 /* Answers those whom their tenant's quota does not hold up any more, or lets them wait for memory. */
 static void pool_serve_held(struct pool *pool) {
     list_for_each_safe(position, &pool->pressed) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
-        if (list_is_empty(&heap->held) || !tenant_may_take(heap->tenant, pool, heap->held_bytes_min))
-            continue;
-        uint64_t least_bytes = UINT64_MAX;
-        list_for_each_safe(link, &heap->held) {
-            struct request *request = container_of(link, struct request, link);
-            pool_settle(pool, request, pool_grant(pool, request));
-            if (request->held_by != NULL && request->size_bytes < least_bytes)
-                least_bytes = request->size_bytes;
-        }
-        heap->held_bytes_min = least_bytes;
+        if (line_first(&heap->held) != NULL && tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
+            serve_line(pool, &heap->held, false);
     }
 }
 
+/* Of those lines in which this round has not found everybody unserved, and which what is free may be enough
+ * for, the one that comes first. Each release comes here, and many can wait in a pool that is at its end. */
+static struct tenant_heap *pool_next_line(const struct pool *pool) {
+    struct tenant_heap *best = NULL;
+
+    list_for_each(position, &pool->lines) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
+        uint64_t least_bytes = heap->waiting.least_bytes;
+        if (heap->served != pool->rounds &&
+            (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)) &&
+            (best == NULL || tenant_comes_before(heap, best)))
+            best = heap;
+    }
+    return best;
+}
+
+/* Answers those who wait for room: who is overdue, then one of the tenant that has the fewest bytes, and so
+ * on. A tenant for whom nothing was free has nothing in this round: others only take. */
+static void pool_serve_lines(struct pool *pool) {
+    struct tenant_heap *heap;
+
+    list_for_each_safe(position, &pool->overdue) {
+        struct request *request = container_of(position, struct request, overdue_link);
+        pool_settle(pool, request, pool_grant(pool, request));
+    }
+    pool->rounds++;
+    while ((heap = pool_next_line(pool)) != NULL)
+        if (!serve_line(pool, &heap->waiting, true))
+            heap->served = pool->rounds;
+}
+
 /* Answers those in line whom what is free can serve, and plans for the others. */
-static void pool_serve_line(struct pool *pool, uint64_t now_ns) {
+static void pool_serve_waiting(struct pool *pool, uint64_t now_ns) {
     do { /* once more when the limit of somebody's leases made us look behind fences */
         pool->returned = false;
-        if (!list_is_empty(&pool->pressed))
-            pool_serve_held(pool);
-        if (list_is_empty(&pool->waiters) || !pool_may_serve(pool))
-            break;
-        uint64_t least_bytes = UINT64_MAX;
-        list_for_each_safe(position, &pool->waiters) {
-            struct request *request = container_of(position, struct request, link);
-            uint64_t size_bytes = request->size_bytes;
-            int r = pool_grant(pool, request);
-            pool_settle(pool, request, r);
-            if (r == -ENOSPC && request->state == REQUEST_WAITING && size_bytes < least_bytes)
-                least_bytes = size_bytes;
-        }
-        pool->least_bytes = least_bytes;
+        pool_serve_held(pool);
+        pool_serve_lines(pool);
     } while (pool->returned);
     pool_plan(pool, now_ns);
     if (pool_is_hopeless(pool, now_ns))
@@ -146,27 +220,27 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     }
     int r = pool_grant(pool, request);
-    if (r == 0 && list_is_empty(&pool->waiters))
+    if (r == 0 && list_is_empty(&pool->lines))
         pool_plan_ahead(pool, now_ns);
     else if (r == 0 && !pool->stuck)
         pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in line */
     pool_settle(pool, request, r);
     if (request->state != REQUEST_WAITING)
         return;
-    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
-    uint64_t reclaim_ns = request->held_by != NULL && heap != NULL ? heap->reclaim_ns : pool->reclaim_ns;
+    struct tenant_heap *heap = request->heap;
+    uint64_t reclaim_ns = request->line == LINE_QUOTA ? heap->reclaim_ns : pool->reclaim_ns;
     if (pool->fence_ns <= now_ns)
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
-    bool returned = heap != NULL && fences_collect_heap(heap);
-    if (request->within && request->held_by == NULL) {
-        bool is_first = pool->waiters.next == &request->link;
+    bool returned = fences_collect_heap(heap);
+    if (request->within && request->line == LINE_ROOM) {
+        bool is_first = line_first(&heap->waiting) == request;
         if (!returned || !is_first || pool_grant(pool, request) != 0)
             request_give_up(request);
         return;
     }
     if (returned)
-        pool_serve_line(pool, now_ns);
+        pool_serve_waiting(pool, now_ns);
     else
         pool_plan(pool, now_ns);
     if (request->state != REQUEST_WAITING)
@@ -181,7 +255,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     }
     bool owed = now_ns < reclaim_ns && pool->n_reclaimers > 0;
-    if (request->held_by != NULL)
+    if (request->line == LINE_QUOTA)
         heap->reclaim_owed = heap->reclaim_owed || owed;
     else
         pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && owed);
@@ -191,14 +265,14 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
 void pool_serve(struct pool *pool, uint64_t now_ns) {
     if (pool->fence_ns <= now_ns) /* not at each release, whose sender pays for it: the tick comes soon */
         pool_collect(pool, now_ns);
-    pool_serve_line(pool, now_ns);
+    pool_serve_waiting(pool, now_ns);
 }
 
 /* Refuses those of a line whose deadline has passed; whether there were any. */
-static bool pool_expire(struct pool *pool, struct list *line, uint64_t now_ns) {
+static bool expire_line(struct pool *pool, struct line *line, uint64_t now_ns) {
     bool any = false;
 
-    list_for_each_safe(position, line) {
+    list_for_each_safe(position, &line->requests) {
         struct request *request = container_of(position, struct request, link);
         if (request->deadline_ns <= now_ns) {
             request_give_up(request);
@@ -210,19 +284,27 @@ static bool pool_expire(struct pool *pool, struct list *line, uint64_t now_ns) {
     return any;
 }
 
+static bool pool_expire(struct pool *pool, uint64_t now_ns) {
+    bool any = false;
+
+    pool->next_deadline_ns = NS_FOREVER;
+    list_for_each(position, &pool->heaps) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+        any |= expire_line(pool, &heap->waiting, now_ns);
+        any |= expire_line(pool, &heap->held, now_ns);
+    }
+    return any;
+}
+
 void pool_tick(struct pool *pool, uint64_t now_ns) {
     bool plan = false;
 
     if (pool->fence_ns <= now_ns || pool->next_deadline_ns <= now_ns)
         pool_collect(pool, now_ns);
     if (pool->returned)
-        pool_serve_line(pool, now_ns);
-    if (pool->next_deadline_ns <= now_ns) {
-        pool->next_deadline_ns = NS_FOREVER;
-        plan = pool_expire(pool, &pool->waiters, now_ns); /* it may have stood in the way of others in line */
-        list_for_each_safe(position, &pool->pressed)
-            pool_expire(pool, &container_of(position, struct tenant_heap, pressed_link)->held, now_ns);
-    }
+        pool_serve_waiting(pool, now_ns);
+    if (pool->next_deadline_ns <= now_ns && pool_expire(pool, now_ns))
+        pool_serve_waiting(pool, now_ns); /* they may have stood in the way of others */
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns <= now_ns) {
         pool->grow_retry_ns = 0;
         plan = true;

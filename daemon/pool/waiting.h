@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DAEMON_POOL_WAITING_H
 #define DAEMON_POOL_WAITING_H
-/* Who is served when: the answer to a new request, the lines of those who wait, and their deadlines. */
+/*
+ * Who is served when: the answer to a new request, those who wait in lines (line.h has their order), and
+ * their deadlines.
+ */
 #include <stdint.h>
 
 struct pool;
@@ -19,8 +22,10 @@ void pool_tick(struct pool *pool, uint64_t now_ns);
 /* When pool_tick wants to be called next; NS_FOREVER: never. */
 uint64_t pool_next_tick_ns(const struct pool *pool);
 
-/* Refuses everybody who waits, because the driver gives nothing. */
+/* Refuses everybody who waits, because the driver gives nothing. / Those who wait for more than the pool may
+ * grow to by now. */
 void pool_refuse_all(struct pool *pool);
+void pool_refuse_too_large(struct pool *pool);
 
 /* Has the first in line wait for its tenant's quota instead, where nothing else can serve it. For the plan:
  * others would be asked for memory in vain. */

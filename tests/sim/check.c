@@ -71,17 +71,9 @@ static bool somebody_can_be_asked(const struct world *world, unsigned p) {
     return false;
 }
 
-/* Whether the request waits for memory of its own tenant, of which it has as much as it may. */
-static bool is_over_quota(const struct world *world, const struct model_use *use,
-                          const struct model_request *request) {
-    unsigned tenant = world->sessions[request->session].tenant, item = QUOTA_POOLS + request->pool;
-    uint64_t limit = model_limit(world, tenant, item, SIM_GROUPS), used = use->used[tenant][item];
-    return used > limit || round_up(request->size, HEAP_GRANULE) > limit - used;
-}
-
-/* Nobody waits for what could be done now: no free range of the own tenant that surely fits, no segment
- * without a tenant, no growth that would help, no idle segments that are enough for the first in line. And
- * where nothing of that helps the first, those who hold the memory and want to be asked will be. */
+/* Nobody who is looked at waits for what could be done now: no free range of the own tenant that surely fits,
+ * no segment without a tenant, no growth that would help, no idle segments that are enough for the oldest.
+ * And where nothing of that helps the first, those who hold the memory and want to be asked will be. */
 static void check_line(struct world *world, const struct model_use *use, unsigned p) {
     const struct pool *pool = world->pools[p].pool;
     uint64_t room = pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
@@ -109,17 +101,18 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     }
     bool may_grow = pool->state == POOL_READY && pool->growing_bytes == 0 && pool->retiring_bytes == 0 &&
                     pool->grow_retry_ns <= world->now_ns;
-    const struct request *head = list_first(&pool->waiters, struct request, link);
+    const struct request *head = line_oldest(pool);
     for (unsigned r = 0; r < SIM_REQUESTS; r++) {
         const struct model_request *request = &world->requests[r];
         if (!request->used || request->answered || request->pool != p)
             continue;
         must(!pool_is_closed(pool), "a request waits for a device that is lost");
-        must(request->size <= pool->limit_bytes || is_over_quota(world, use, request),
+        must(request->size <= pool->limit_bytes || model_is_over_quota(world, use, request),
              "a request waits that can never be served");
         if (head != NULL && head->id == request->id)
             first = request;
-        if (is_over_quota(world, use, request))
+        if (model_is_over_quota(world, use, request) || model_rank(world, request) >= LINE_WINDOW ||
+            model_is_behind(world, request))
             continue;
         must(request->size > largest_unassigned, "a request waits, and a segment without a tenant would do");
         must(!may_grow || round_up(request->size, SEGMENT_GRANULE) > room,
@@ -150,6 +143,8 @@ void check_all(struct world *world) {
     check_sums(world);
     model_add_up(world, &use);
     check_quotas(world, &use);
+    for (unsigned p = 0; p < world->n_pools; p++)
+        world->pools[p].somebody_overdue = !list_is_empty(&world->pools[p].pool->overdue);
     for (unsigned p = 0; p < world->n_pools; p++)
         if (world->pools[p].pool->n_waiters > 0 && list_is_empty(&world->core->retiring))
             check_line(world, &use, p);

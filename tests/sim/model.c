@@ -284,7 +284,9 @@ bool model_overlooked(const struct world *world, unsigned s, unsigned p) {
 
 /* --- what the core did by itself --- */
 
-static void model_granted(struct world *world, struct model_request *request, struct lease *lease) {
+static void model_granted(struct world *world, struct model_request *request,
+                          const struct request *answered) {
+    struct lease *lease = answered->lease;
     const struct model_session *session = &world->sessions[request->session];
     const struct block *got = lease->block;
     unsigned g = find_segment(world, got->segment->id);
@@ -301,6 +303,7 @@ static void model_granted(struct world *world, struct model_request *request, st
     must(!where->retiring, "a block is cut from a segment that is on its way back to the driver");
     must(where->tenant == 0 || where->tenant == session->tenant + 1,
          "a block is cut from another tenant's segment");
+    model_take_turn(world, request, answered, where);
     where->tenant = session->tenant + 1;
     unsigned b = model_new_block(world, &(struct model_block){.segment = g,
                                                               .offset = got->offset_bytes,
@@ -326,6 +329,15 @@ static void model_refused_for_quota(struct world *world, const struct model_requ
     else
         must(item == QUOTA_POOLS + request->pool && round_up(request->size, HEAP_GRANULE) > limit,
              "a request is refused for a quota within which it is");
+}
+
+/* Whether a process was told to close a segment of the pool, which comes back then. */
+static bool is_to_be_closed(const struct world *world, unsigned p) {
+    bool any = false;
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
+        any = any || (world->segments[g].segment != NULL && world->segments[g].pool == p &&
+                      world->segments[g].closing);
+    return any;
 }
 
 /* Whether the refusal is true. */
@@ -355,7 +367,8 @@ static void model_refused(struct world *world, const struct model_request *reque
         break;
     case PROTO_E_DRIVER:
         must(pool_is_closed(pool) ||
-                 (asked->asked_while_no_driver && pool->leased_bytes + pool->fenced_bytes == 0),
+                 (asked->asked_while_no_driver && pool->leased_bytes + pool->fenced_bytes == 0 &&
+                  !is_to_be_closed(world, request->pool)),
              "a request is called hopeless that is not");
         break;
     case PROTO_E_LIMIT:
@@ -384,11 +397,13 @@ void model_see_arrivals(struct world *world) {
         if (world->sessions[lease->session]
                 .lost) { /* whoever gets its memory now will see whether that was right */
             model_remove_lease(world, l);
+            world->arrivals = true;
             continue;
         }
         must(model_is_ready(world, lease->session, lease->word, lease->value),
              "what was released behind a fence is let go before the fence is ready");
         model_remove_lease(world, l);
+        world->arrivals = true;
         world->tally->arrivals++;
     }
 }
@@ -420,6 +435,7 @@ static void model_see_adoptions(struct world *world) {
 void model_see(struct world *world) {
     model_see_adoptions(world);
     model_see_growths(world);
+    world->arrivals = false;
     model_see_arrivals(world);
     list_for_each(position, &world->core->answered) {
         const struct request *answered = container_of(position, struct request, link);
@@ -435,7 +451,7 @@ void model_see(struct world *world) {
         request->answered = true;
         if (answered->state == REQUEST_GRANTED) {
             request->lease = answered->lease;
-            model_granted(world, request, answered->lease);
+            model_granted(world, request, answered);
         } else {
             model_refused(world, request, answered);
         }

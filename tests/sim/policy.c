@@ -54,6 +54,10 @@ void model_add_up(const struct world *world, struct model_use *ret_use) {
         const struct model_segment *segment = &world->segments[block->segment];
         ret_use->used[segment->tenant - 1][QUOTA_POOLS + segment->pool] += block->held;
     }
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
+        if (world->segments[g].segment != NULL && world->segments[g].closing)
+            ret_use->used[world->segments[g].tenant - 1][QUOTA_POOLS + world->segments[g].pool] +=
+                world->segments[g].size;
 }
 
 bool model_may_use(const struct world *world, unsigned s, unsigned p) {

@@ -12,6 +12,7 @@
  *   reaper.c   …and how it finds out when the dead are safe, by the daemon's own rule
  *   policy.c   quotas and access, as an operator changes them
  *   model.c    the reference model: who has which grain of which segment, who waits, who was told what
+ *   turns.c    …and whose turn it is
  *   check.c    what must hold between steps
  *   history.c  one seed's world from its first step to its last
  *   main.c     many seeds, and how a failure is told
@@ -131,6 +132,7 @@ struct model_request {
     uint64_t size, asked_ns, deadline_ns;
     bool within;         /* rather refused than that the pool grows for it */
     bool used, answered; /* the latter: decided, and still in the core */
+    unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
 };
 
@@ -139,6 +141,7 @@ struct model_pool {
     bool decided;               /* to grow; the shell has not taken it yet */
     uint64_t growing;           /* taken by the shell and not made yet */
     bool asked_while_no_driver; /* a growth has failed at some time */
+    bool somebody_overdue;      /* at the end of the last step */
 };
 
 /* Who may have how much of what: users are tenants. QUOTA_… as in the core. */
@@ -175,7 +178,7 @@ struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         fences, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks, kills, forks,
         reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost, out_of_memory,
-        closings, closed;
+        closings, closed, passes, overdue, turns;
 };
 
 struct world {
@@ -190,6 +193,7 @@ struct world {
     unsigned memory_fails;               /* one in so many steps; 0: never */
     unsigned validate_every, drain_late; /* one in so many steps; 0: never */
 
+    bool arrivals; /* what the core looked at last had memory come back from behind fences */
     uint64_t next_request, next_token, last_generation, next_order;
     struct model_segment segments[SIM_SEGMENTS];
     struct model_block blocks[SIM_BLOCKS];
@@ -272,6 +276,18 @@ bool model_overlooked(const struct world *world, unsigned s, unsigned p);
  * answered. */
 void model_see_arrivals(struct world *world);
 void model_see(struct world *world);
+
+/* --- turns.c: whose turn it is */
+/* Whether the request waits for memory of its own tenant, of which it has as much as it may. */
+bool model_is_over_quota(const struct world *world, const struct model_use *use,
+                         const struct model_request *request);
+/* How many requests of its tenant wait in its pool that came before it. / Whether one waits there that was
+ * passed too often, and came before it: of any tenant, or of its own for their quota. */
+unsigned model_rank(const struct world *world, const struct model_request *request);
+bool model_is_behind(const struct world *world, const struct model_request *request);
+/* The request is about to get memory of the segment: it is its turn, and whom it passes can bear that. */
+void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
+                     const struct model_segment *where);
 
 /* --- policy.c */
 gid_t policy_gid(unsigned group);

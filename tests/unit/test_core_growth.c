@@ -612,9 +612,11 @@ static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
         struct session *first = open_session(core, 3, UID_A), *second = open_session(core, 4, UID_A);
 
         describe(take_growing(holder, pool, 12 * MIB, 0), NULL);
-        take_growing(idle, pool, 4 * MIB, 0);
-        close_session(idle, 0);
+        assert_int_equal(release(idle, name_of(take_growing(idle, pool, 4 * MIB, 0)), 0), 0);
         ask(first, pool, 1, 16 * MIB, 1000, 0);
+        for (unsigned i = 0; i < PASSES_MAX; i++) /* until nobody may pass it any more */
+            assert_int_equal(release(idle, name_of(take(idle, pool, 4096, 0)), 0), 0);
+        close_session(idle, 0);
         ask(second, pool, 2, 4 * MIB, NS_FOREVER, 0);
         expect_no_retirement(core);
         if (way == 0) {

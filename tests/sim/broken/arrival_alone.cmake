@@ -1,0 +1,7 @@
+# Also between tenants whoever came first comes first, whatever its tenant has already.
+set(SOURCE daemon/pool/tenant.c)
+set(FIND [==[    if (bytes != other_bytes)
+        return bytes < other_bytes;
+]==])
+set(REPLACE [==[]==])
+set(EXPECTED "served before one that has fewer bytes")

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whose turn it is when several wait, as the model sees it: memory that no tenant has goes to the tenant with
+ * the fewest bytes, and nobody is passed for ever. What is counted here is at most what the core counts: of
+ * each tenant only the oldest request in a pool.
+ */
+#include "daemon/pool/tenant.h"
+#include "tests/sim/world.h"
+
+static unsigned tenant_of(const struct world *world, const struct model_request *request) {
+    return world->sessions[request->session].tenant;
+}
+
+bool model_is_over_quota(const struct world *world, const struct model_use *use,
+                         const struct model_request *request) {
+    unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
+    uint64_t limit = model_limit(world, tenant, item, SIM_GROUPS), used = use->used[tenant][item];
+    return used > limit || round_up(request->size, HEAP_GRANULE) > limit - used;
+}
+
+unsigned model_rank(const struct world *world, const struct model_request *request) {
+    unsigned rank = 0;
+    for (unsigned r = 0; r < SIM_REQUESTS; r++) {
+        const struct model_request *other = &world->requests[r];
+        rank += other->used && !other->answered && other->pool == request->pool && other->id < request->id &&
+                tenant_of(world, other) == tenant_of(world, request);
+    }
+    return rank;
+}
+
+bool model_is_behind(const struct world *world, const struct model_request *request) {
+    struct pool *pool = world->pools[request->pool].pool;
+    const struct request *first = list_first(&pool->overdue, struct request, overdue_link);
+    if (first != NULL && first->id < request->id)
+        return true;
+    const struct tenant_heap *heap =
+        tenant_heap_find(world->sessions[request->session].session->tenant, pool);
+    first = heap != NULL ? line_first(&heap->held) : NULL;
+    return first != NULL && first->passes >= PASSES_MAX && first->id < request->id;
+}
+
+/* Whether one who waits could use the memory that another session gets of a segment. */
+static bool could_use(const struct world *world, const struct model_request *waiter, unsigned session,
+                      const struct model_segment *where) {
+    return !world->sessions[session].seen[where - world->segments] ||
+           (tenant_of(world, waiter) == world->sessions[session].tenant && where->size >= waiter->size);
+}
+
+void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
+                     const struct model_segment *where) {
+    unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
+    bool somebody_overdue = answered->passes >= PASSES_MAX || world->pools[request->pool].somebody_overdue ||
+                            !list_is_empty(&world->pools[request->pool].pool->overdue);
+    struct model_use use;
+
+    model_add_up(world, &use);
+    for (unsigned r = 0; r < SIM_REQUESTS; r++) {
+        struct model_request *other = &world->requests[r];
+        if (!other->used || other->answered || other->pool != request->pool || other == request ||
+            model_rank(world, other) > 0)
+            continue;
+        /* What came back meanwhile has changed who has how much; who is overdue comes before all others. */
+        if (where->tenant == 0 && !world->arrivals && !somebody_overdue && other->size <= where->size &&
+            !model_is_over_quota(world, &use, other)) {
+            must(use.used[tenant_of(world, other)][item] >= use.used[tenant][item],
+                 "a tenant is served before one that has fewer bytes");
+            world->tally->turns++;
+        }
+        if (other->id > request->id || !could_use(world, other, request->session, where) ||
+            (tenant_of(world, other) != tenant && model_is_over_quota(world, &use, other)))
+            continue;
+        other->passes++;
+        world->tally->passes++;
+        must(other->passes <= PASSES_MAX, "a request is passed by later ones more often than it has to bear");
+        world->tally->overdue += other->passes == PASSES_MAX;
+    }
+}
