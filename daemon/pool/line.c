@@ -70,6 +70,8 @@ void line_leave(struct request *request) {
     if (request->line == LINE_NONE)
         return;
     list_remove(&request->link);
+    if (!list_is_empty(&request->overdue_link))
+        request->pool->rounds++; /* whom it held up is looked at again */
     list_remove(&request->overdue_link);
     request->pool->n_waiters--;
     if (list_is_empty(&heap->waiting.requests))

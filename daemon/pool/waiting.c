@@ -143,14 +143,17 @@ static bool serve_line(struct pool *pool, struct line *line, bool one) {
         struct request *request = container_of(position, struct request, link);
         uint64_t size_bytes = request->size_bytes;
         enum line_kind kind = request->line;
-        if (left-- == 0 || (any && one)) {
+        if (left == 0 || (any && one)) {
             all = false;
             break;
         }
         int r = pool_grant(pool, request);
         pool_settle(pool, request, r);
         any = any || r == 0;
-        if (request->line == kind && size_bytes < least_bytes)
+        if (request->line != kind)
+            continue;
+        left--;
+        if (size_bytes < least_bytes)
             least_bytes = size_bytes;
     }
     if (all)
@@ -184,7 +187,8 @@ static struct tenant_heap *pool_next_line(const struct pool *pool) {
 }
 
 /* Answers those who wait for room: who is overdue, then one of the tenant that has the fewest bytes, and so
- * on. A tenant for whom nothing was free has nothing in this round: others only take. */
+ * on. A tenant for whom nothing was free has nothing in this round: others only take. When one leaves who was
+ * overdue, line_leave() begins another. */
 static void pool_serve_lines(struct pool *pool) {
     struct tenant_heap *heap;
 

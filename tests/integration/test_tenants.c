@@ -125,6 +125,34 @@ static void at_the_limit_the_idle_memory_of_another_user_makes_room_and_is_zero(
     }
 }
 
+static void the_user_with_less_is_served_first_although_it_came_later(void **state) {
+    unsigned kinds[2], count = puppet_kinds(kinds);
+
+    (void)state;
+    if (!is_root())
+        skip();
+    for (unsigned i = 0; i < count; i++) {
+        const char *name = puppet_kind_name(kinds[i]);
+        struct puppet alice, bob, root;
+        connect_both(&alice, &bob);
+        puppet_connect(&root, &daemon_);
+        PUPPET_MUST(&alice, puppet_acquire(&alice, 0, kinds[i], 8 * MIB, GPUPOOL_FOREVER, 0));
+        PUPPET_MUST(&bob, puppet_acquire(&bob, 0, kinds[i], 4 * MIB, GPUPOOL_FOREVER, 0));
+        PUPPET_MUST(&root, puppet_acquire(&root, 0, kinds[i], 4 * MIB, GPUPOOL_FOREVER, 0));
+        puppet_send_acquire(&alice, 1, kinds[i], 4 * MIB, GPUPOOL_FOREVER);
+        WAIT_UNTIL(daemon_pool(&daemon_, name, 0, "waiters") == 1);
+        puppet_send_acquire(&bob, 1, kinds[i], 4 * MIB, GPUPOOL_FOREVER);
+        WAIT_UNTIL(daemon_pool(&daemon_, name, 0, "waiters") == 2);
+        puppet_quit(&root); /* there is room for one of them */
+        PUPPET_MUST(&bob, puppet_receive(&bob));
+        assert_int_equal(daemon_pool(&daemon_, name, 0, "waiters"), 1);
+        assert_false(puppet_has_answered(&alice));
+        puppet_quit(&bob);
+        PUPPET_MUST(&alice, puppet_receive(&alice));
+        puppet_quit(&alice);
+    }
+}
+
 static void a_killed_users_memory_does_not_serve_another_before_it_is_new(void **state) {
     unsigned kinds[2], count = puppet_kinds(kinds);
 
@@ -228,6 +256,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_token_is_worth_nothing_to_another_user),
         cmocka_unit_test(two_users_are_never_in_one_segment),
         cmocka_unit_test(at_the_limit_the_idle_memory_of_another_user_makes_room_and_is_zero),
+        cmocka_unit_test(the_user_with_less_is_served_first_although_it_came_later),
         cmocka_unit_test(a_killed_users_memory_does_not_serve_another_before_it_is_new),
         cmocka_unit_test(a_refusal_does_not_name_another_users_processes),
         cmocka_unit_test(who_may_not_connect_is_told_why),

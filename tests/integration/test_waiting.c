@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "daemon/pool/limits.h"
 #include "tests/integration/puppet.h"
 
 #define POOL_MIB  16u
@@ -84,6 +85,40 @@ static void now_does_not_stand_in_line(void **state) {
     puppet_quit(&first);
     puppet_quit(&holder);
     puppet_quit(&wanter);
+}
+
+static void small_requests_pass_a_large_one_only_so_often(void **state) {
+    unsigned kinds[2], count = puppet_kinds(kinds);
+
+    (void)state;
+    for (unsigned i = 0; i < count; i++) {
+        struct puppet holder, large, small;
+        unsigned passes = 0;
+        puppet_connect(&holder, &daemon_);
+        puppet_connect(&large, &daemon_);
+        puppet_connect(&small, &daemon_);
+        PUPPET_MUST(&holder, puppet_acquire(&holder, 0, kinds[i], MOST, GPUPOOL_FOREVER, 0));
+        PUPPET_MUST(&holder,
+                    puppet_acquire(&holder, 1, kinds[i], 4 * MIB, GPUPOOL_FOREVER, 0)); /* the rest */
+        PUPPET_MUST(&holder,
+                    puppet_call(&holder, &(struct puppet_command){.verb = PUPPET_SHRINK, .size = 4096}));
+        puppet_send_acquire(&large, 0, kinds[i], MOST, GPUPOOL_FOREVER);
+        WAIT_UNTIL(waiters(kinds[i]) == 1);
+        while (passes <= PASSES_MAX && puppet_acquire(&small, 0, kinds[i], 4096, GPUPOOL_NOW, 0) == 0) {
+            PUPPET_MUST(&small, puppet_release(&small, 0));
+            passes++;
+        }
+        assert_int_equal(passes, PASSES_MAX);
+        puppet_send_acquire(&small, 0, kinds[i], 4096, GPUPOOL_FOREVER);
+        WAIT_UNTIL(waiters(kinds[i]) == 2);
+        PUPPET_MUST(&holder, puppet_release(&holder, 0));
+        PUPPET_MUST(&large, puppet_receive(&large));
+        PUPPET_MUST(&large, puppet_release(&large, 0));
+        PUPPET_MUST(&small, puppet_receive(&small));
+        puppet_quit(&small);
+        puppet_quit(&large);
+        puppet_quit(&holder);
+    }
 }
 
 static void what_can_never_be_had_is_said_at_once(void **state) {
@@ -221,6 +256,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_waiter_gets_what_another_releases),
         cmocka_unit_test(a_deadline_is_kept_and_the_text_names_the_holder),
         cmocka_unit_test(now_does_not_stand_in_line),
+        cmocka_unit_test(small_requests_pass_a_large_one_only_so_often),
         cmocka_unit_test(what_can_never_be_had_is_said_at_once),
         cmocka_unit_test(a_client_that_dies_leaves_the_line),
         cmocka_unit_test(a_growing_host_pool_holds_nobody_up),
