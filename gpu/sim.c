@@ -32,6 +32,7 @@ static struct {
     bool latency;
     uint64_t linger_ns;
     bool linger_keeps_fds;
+    bool under_mps;
     struct {
         pthread_mutex_t lock; /* held while the context is being made */
         bool created;         /* atomic */
@@ -54,6 +55,10 @@ uint64_t sim_linger_ns(void) {
 
 bool sim_linger_keeps_fds(void) {
     return sim.linger_keeps_fds;
+}
+
+bool sim_under_mps(void) {
+    return sim.under_mps;
 }
 
 void sim_spend(uint64_t ns, uint64_t ns_per_gib, uint64_t size_bytes) {
@@ -292,6 +297,7 @@ static int sim_init(const struct gpu_sim_options *options) {
     const char *latency = secure_getenv("GPUPOOL_SIM_LATENCY");
     const char *linger = secure_getenv("GPUPOOL_SIM_LINGER_MS");
     const char *keep = secure_getenv("GPUPOOL_SIM_LINGER_KEEP_FDS");
+    const char *mps = secure_getenv("GPUPOOL_SIM_MPS");
     int r;
 
     if (options != NULL && options->devices > GPU_SIM_DEVICES_MAX)
@@ -301,6 +307,7 @@ static int sim_init(const struct gpu_sim_options *options) {
         options != NULL && options->device_bytes > 0 ? options->device_bytes : DEVICE_BYTES_DEFAULT;
     sim.latency = latency == NULL || strcmp(latency, "0") != 0;
     sim.linger_keeps_fds = keep != NULL && strcmp(keep, "1") == 0;
+    sim.under_mps = mps != NULL && strcmp(mps, "1") == 0;
     sim.linger_ns = 0;
     if (linger != NULL && *linger != '\0') {
         char *end;

@@ -42,6 +42,8 @@
  * GPUPOOL_SIM_LINGER_KEEP_FDS=1: the ghost keeps all descriptors that the process had open at its first
  * import, as a forked worker does. Otherwise it closes them.
  *
+ * GPUPOOL_SIM_MPS=1: exporters list this process as a client of MPS. Nothing else about it is like one.
+ *
  * Where it differs from CUDA: streams are captured only by gpu_sim_capture_begin(), and what is recorded is
  * never replayed; the default streams do not order other streams;
  * stream waits and writes, copies and sets take the CPU's time; copies with unregistered host memory on one

@@ -38,6 +38,7 @@
 struct peer {
     int fd;
     pid_t pid;
+    bool under_mps;       /* as it says itself */
     uint32_t devices;     /* a bit for each physical device that it asked memory of; 0: fresh */
     uint64_t deadline_ns; /* while fresh */
     struct list link;     /* in exporter.fresh or exporter.peers */
@@ -156,10 +157,14 @@ static int peer_serve(struct peer *peer) {
         return errno == EAGAIN || errno == EINTR ? 0 : -errno;
     if (length != sizeof(handle))
         return -EPROTO;
+    bool under_mps = handle.reserved == SIM_FROM_MPS;
+    if (under_mps)
+        handle.reserved = 0;
     answer.error = (uint32_t)handle_resolve(&handle, &range);
     if (answer.error != 0)
         return answer_send(peer->fd, &answer, -1);
     pthread_mutex_lock(&exporter.lock);
+    peer->under_mps |= under_mps;
     if (peer->devices == 0) {
         exporter.fresh_count--;
         list_remove(&peer->link);
@@ -399,6 +404,19 @@ int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_cou
     return 0;
 }
 
+static bool is_under_mps(pid_t pid) {
+    bool found = false;
+
+    pthread_mutex_lock(&exporter.lock);
+    if (exporter.started)
+        list_for_each(position, &exporter.peers) {
+            const struct peer *peer = container_of(position, struct peer, link);
+            found = found || (peer->pid == pid && peer->under_mps);
+        }
+    pthread_mutex_unlock(&exporter.lock);
+    return found;
+}
+
 int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
     _cleanup_(freep) pid_t *pids = NULL;
     unsigned devices = 0;
@@ -418,7 +436,7 @@ int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *re
             r = 0;
         for (size_t i = 0; r == 0 && i < listed; i++, count++)
             if (i < capacity && count < capacity)
-                processes[count] = (struct gpu_process){.pid = pids[i]};
+                processes[count] = (struct gpu_process){.pid = pids[i], .under_mps = is_under_mps(pids[i])};
     }
     if (r == 0)
         *ret_count = count;

@@ -155,15 +155,18 @@ static int answer_receive(int fd, struct sim_answer *ret_answer, int *ret_memfd)
 static int link_ask(struct sim_link *link, const struct sim_handle *handle, int *ret_memfd,
                     uint64_t *ret_size) {
     _cleanup_(close_fdp) int memfd = -1;
+    struct sim_handle question = *handle;
     struct sim_answer answer = {0};
     struct stat status;
     int seals;
 
+    if (question.reserved == 0 && sim_under_mps())
+        question.reserved = SIM_FROM_MPS;
     ssize_t sent;
     do
-        sent = send(link->fd, handle, sizeof(*handle), MSG_NOSIGNAL);
+        sent = send(link->fd, &question, sizeof(question), MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    if (sent != sizeof(*handle) || answer_receive(link->fd, &answer, &memfd) < 0)
+    if (sent != sizeof(question) || answer_receive(link->fd, &answer, &memfd) < 0)
         return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     if (answer.error != 0)
         return answer.error <= GPU_ERROR_UNKNOWN ? (int)answer.error : GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;

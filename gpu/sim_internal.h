@@ -80,6 +80,8 @@ uint64_t sim_device_bytes(void);
 /* How long this process's ghost goes on, 0: no ghost; and whether the ghost keeps descriptors. */
 uint64_t sim_linger_ns(void);
 bool sim_linger_keeps_fds(void);
+/* Whether exporters are to list this process as a client of MPS. */
+bool sim_under_mps(void);
 /* Lets the time pass that a call takes on a real GPU: so much, and so much a GiB. */
 void sim_spend(uint64_t ns, uint64_t ns_per_gib, uint64_t size_bytes);
 
@@ -142,6 +144,7 @@ int sim_host_unregister(void *memory);
 /* --- sim_export.c --- */
 
 #define SIM_NONCE_BYTES 16u
+#define SIM_FROM_MPS    UINT64_C(1)
 #define SIM_MAGIC       UINT64_C(0x3149504d49535047) /* "GPSIMPI1" in memory */
 
 /* What the 64 bytes of a handle are. */
@@ -150,7 +153,7 @@ struct sim_handle {
     uint32_t pid; /* of the exporter, in its PID namespace: part of the socket's name */
     uint32_t physical;
     uint64_t id;
-    uint64_t reserved;              /* 0 */
+    uint64_t reserved;              /* 0; in what an importer sends, SIM_FROM_MPS or 0 */
     uint8_t nonce[SIM_NONCE_BYTES]; /* names the exporter: the other part of the socket's name */
     uint8_t secret[SIM_SECRET_BYTES];
 };
@@ -175,8 +178,9 @@ int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_han
 int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count);
 /* Counts as one call of processes() for each device, so that what is planned for those happens here. */
 int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count);
-/* What stands in for /dev/nvidia*: a memfd that each importer keeps open while it has a link to this exporter. Its
- * name is the exporter's, so that several simulations on one machine do not see each other's. */
+/* What stands in for /dev/nvidia*: a memfd that each importer keeps open while it has a link to this
+ * exporter. Its name is the exporter's, so that several simulations on one machine do not see each other's.
+ */
 #define SIM_DEVICE_FILE_SIZE 64u
 void sim_device_file_name(const uint8_t nonce[SIM_NONCE_BYTES], char name[SIM_DEVICE_FILE_SIZE]);
 void sim_device_files(char prefix[GPU_DEVICE_FILES_SIZE]);

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "tests/integration/puppet.h"
 
 #define POOL_MIB   32u
@@ -28,6 +29,8 @@ enum part {
     PART_CHILD = 'c',        /* a forked child keeps all descriptors */
     PART_CHILD_SOCKET = 's', /* … the socket to the daemon, and none of the driver's */
     PART_CHILD_DEVICE = 'd', /* … the driver's, and not the socket */
+    PART_CHILD_EXEC = 'e',   /* … became another program */
+    PART_MPS = 'm',          /* listed as a client of MPS */
     PART_HOST_ONLY = 'h',
     PART_NO_GPU = 'n', /* host memory only, and it says that it uses no GPU */
     PART_KERNEL = 'k', /* a kernel in flight writes its memory for KERNEL_MS after its end */
@@ -63,6 +66,10 @@ static pid_t fork_child(const char *argument, const char *socket) {
     pid_t pid = fork();
     if (pid != 0)
         return pid;
+    if (asks(argument, PART_CHILD_EXEC)) {
+        execl("/bin/sleep", "sleep", "1000", (char *)NULL);
+        _exit(1);
+    }
     for (int fd = 3; fd < 256; fd++) {
         bool keep = asks(argument, PART_CHILD) ||
                     (asks(argument, PART_CHILD_SOCKET) && is_daemons_socket(fd, socket)) ||
@@ -103,17 +110,19 @@ static int open_and_take(const char *argument, struct gpupool_client **ret_clien
 }
 
 static int run_worker(int fd, const char *argument) {
+    static const char children[] = {PART_CHILD, PART_CHILD_SOCKET, PART_CHILD_DEVICE, PART_CHILD_EXEC, '\0'};
     struct gpupool_client *client, *second;
     struct told told = {0};
     char order;
 
     if (asks(argument, PART_KERNEL))
         setenv("GPUPOOL_SIM_LINGER_MS", KERNEL_MS, 1);
+    if (asks(argument, PART_MPS))
+        setenv("GPUPOOL_SIM_MPS", "1", 1);
     told.result = open_and_take(argument, &client);
     if (told.result == 0 && asks(argument, PART_TWICE))
         told.result = open_and_take(argument, &second);
-    if (told.result == 0 && (asks(argument, PART_CHILD) || asks(argument, PART_CHILD_SOCKET) ||
-                             asks(argument, PART_CHILD_DEVICE)))
+    if (told.result == 0 && strpbrk(argument, children) != NULL)
         told.child = fork_child(argument, gpupool_socket_path(client));
     if (send(fd, &told, sizeof told, 0) != (ssize_t)sizeof told || recv(fd, &order, 1, 0) != 1)
         _exit(1);
@@ -209,6 +218,13 @@ static void others_go_on(struct test_daemon *daemon) {
     puppet_quit(&other);
 }
 
+static bool runs_program(pid_t pid, const char *name) {
+    char path[64], text[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    _cleanup_(fclosep) FILE *file = fopen(path, "re");
+    return file != NULL && fgets(text, sizeof text, file) != NULL && strncmp(text, name, strlen(name)) == 0;
+}
+
 /* --- ends that bring the memory back at once, or as soon as the list says so --- */
 
 static void every_end_of_a_process_brings_its_memory_back(void **state) {
@@ -300,6 +316,17 @@ static void a_second_connection_of_the_process_outlives_the_first(void **state) 
 
 /* --- children --- */
 
+/* Whether the daemon would go by a rule at the end of the only session. */
+static bool has_rule(struct test_daemon *daemon, const char *wanted, bool under_mps) {
+    cJSON *reply = daemon_ask(daemon, "{\"command\":\"sessions\"}");
+    const cJSON *session = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(reply, "sessions"), 0);
+    const char *rule = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(session, "end_rule"));
+    bool has = rule != NULL && strcmp(rule, wanted) == 0 &&
+               cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(session, "under_mps")) == under_mps;
+    cJSON_Delete(reply);
+    return has;
+}
+
 static void a_child_without_the_driver_holds_nothing_that_the_list_has_dropped(void **state) {
     struct puppet worker;
     (void)state;
@@ -308,13 +335,7 @@ static void a_child_without_the_driver_holds_nothing_that_the_list_has_dropped(v
         skip();
     struct told told = start_worker(&worker, &daemon_, "s");
     WAIT_UNTIL(daemon_has_session(&daemon_, worker.pid, "active"));
-    cJSON *reply = NULL;
-    const char *rule = "";
-    WAIT_UNTIL((cJSON_Delete(reply), reply = daemon_ask(&daemon_, "{\"command\":\"sessions\"}"),
-                rule = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(
-                    cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(reply, "sessions"), 0), "end_rule")),
-                rule != NULL && strcmp(rule, "listing") == 0));
-    cJSON_Delete(reply);
+    WAIT_UNTIL(has_rule(&daemon_, "listing", false));
     puppet_kill(&worker);
     nothing_is_left(&daemon_);
     assert_false(test_has_ended(told.child));
@@ -330,6 +351,37 @@ static void a_child_of_a_client_without_a_gpu_holds_nothing(void **state) {
     nothing_is_left(&daemon_);
     assert_false(test_has_ended(told.child));
     kill(told.child, SIGKILL);
+}
+
+/* --- clients of MPS, whose work another process does --- */
+
+static void what_a_client_of_mps_leaves_waits_for_its_child_with_the_driver(void **state) {
+    struct puppet worker;
+    (void)state;
+
+    if (!test_is_simulated())
+        skip();
+    struct told told = start_worker(&worker, &daemon_, "md");
+    pid_t dead = worker.pid;
+    WAIT_UNTIL(has_rule(&daemon_, "descriptors", true));
+    puppet_kill(&worker);
+    WAIT_UNTIL(says(&daemon_, dead, "holds /memfd:gpupool-sim-gpu")); /* though the list has dropped it */
+    others_go_on(&daemon_);
+    assert_int_equal(daemon_sum(&daemon_, "quarantined_bytes"), 2 * SIZE_BYTES);
+    kill(told.child, SIGKILL);
+    nothing_is_left(&daemon_);
+}
+
+static void a_client_of_mps_that_was_alone_leaves_nothing(void **state) {
+    struct puppet worker;
+    (void)state;
+
+    if (!test_is_simulated())
+        skip();
+    start_worker(&worker, &daemon_, "m");
+    WAIT_UNTIL(has_rule(&daemon_, "descriptors", true));
+    puppet_kill(&worker);
+    nothing_is_left(&daemon_);
 }
 
 /* --- where the list cannot tell --- */
@@ -397,6 +449,18 @@ static void without_a_list_a_child_with_the_driver_holds_the_memory(void **state
     nothing_is_left(&blind);
 }
 
+static void without_a_list_a_child_that_became_another_program_holds_nothing(void **state) {
+    struct puppet worker;
+    (void)state;
+
+    struct told told = start_worker(&worker, &blind, "e");
+    WAIT_UNTIL(runs_program(told.child, "sleep"));
+    puppet_kill(&worker);
+    nothing_is_left(&blind);
+    assert_false(test_has_ended(told.child));
+    kill(told.child, SIGKILL);
+}
+
 static void living_clients_are_beyond_suspicion(void **state) {
     struct puppet worker, other;
     (void)state;
@@ -451,11 +515,14 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_second_connection_of_the_process_outlives_the_first),
         cmocka_unit_test(a_child_without_the_driver_holds_nothing_that_the_list_has_dropped),
         cmocka_unit_test(a_child_of_a_client_without_a_gpu_holds_nothing),
+        cmocka_unit_test(what_a_client_of_mps_leaves_waits_for_its_child_with_the_driver),
+        cmocka_unit_test(a_client_of_mps_that_was_alone_leaves_nothing),
     };
     const struct CMUnitTest without_list[] = {
         cmocka_unit_test(without_a_list_the_end_of_all_holders_is_the_end),
         cmocka_unit_test(without_a_list_a_child_with_the_socket_holds_the_memory),
         cmocka_unit_test(without_a_list_a_child_with_the_driver_holds_the_memory),
+        cmocka_unit_test(without_a_list_a_child_that_became_another_program_holds_nothing),
         cmocka_unit_test(living_clients_are_beyond_suspicion),
         cmocka_unit_test(root_may_have_it_back_by_force),
     };

@@ -7,61 +7,9 @@
 #include "client/cache/deferred.h"
 #include "gpu/sim.h"
 #include "tests/integration/cache_fixture.h"
+#include "tests/integration/gate.h"
 
 #define LARGE (40 * MIB) /* no two of them fit */
-
-/* A stream that stands at a gate, with a mark behind it that is made when it has gone through. */
-struct gate {
-    struct gpupool_client *client;
-    struct gpupool_buffer word, mark; /* host memory that the GPU can write */
-    void *stream;
-};
-
-static void gate_init(struct gate *gate, struct gpupool_client *client) {
-    gate->client = client;
-    gate->word = acquire(client, GPUPOOL_POOL_HOST, 8, NULL);
-    gate->mark = acquire(client, GPUPOOL_POOL_HOST, 8, NULL);
-    MUST(gpupool_stream_create(client, 0, &gate->stream));
-}
-
-static uint64_t *gate_word(struct gate *gate, struct gpupool_buffer *buffer) {
-    (void)gate;
-    return buffer->data;
-}
-
-static void gate_close(struct gate *gate) {
-    const struct gpu *gpu = gate->client->devices.gpu;
-    uint64_t *word = gate_word(gate, &gate->word), *mark = gate_word(gate, &gate->mark);
-
-    __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
-    __atomic_store_n(mark, 0, __ATOMIC_SEQ_CST);
-    assert_int_equal(gpu->stream_wait64(0, gate->stream, word, 1), 0);
-    assert_int_equal(gpu->stream_write64(0, gate->stream, mark, 7), 0);
-}
-
-static void gate_open(struct gate *gate) {
-    __atomic_store_n(gate_word(gate, &gate->word), 1, __ATOMIC_SEQ_CST);
-}
-
-static bool gate_was_passed(struct gate *gate) {
-    return __atomic_load_n(gate_word(gate, &gate->mark), __ATOMIC_SEQ_CST) == 7;
-}
-
-/* Opens it after a while: a call that does not wait for the stream is back long before. */
-static void *gate_open_late(void *argument) {
-    for (unsigned i = 0; i < 10; i++)
-        test_pause();
-    gate_open(argument);
-    return NULL;
-}
-
-static void gate_deinit(struct gate *gate) {
-    MUST(gpupool_stream_synchronize(gate->client, 0, gate->stream));
-    MUST(gpupool_release(gate->client, &gate->word, GPUPOOL_NO_STREAM));
-    MUST(gpupool_release(gate->client, &gate->mark, GPUPOOL_NO_STREAM));
-    MUST(gpupool_trim(gate->client, NULL)); /* before a stream goes */
-    MUST(gpupool_stream_destroy(gate->client, 0, gate->stream));
-}
 
 /* --- what the client keeps --- */
 
@@ -348,20 +296,6 @@ static void without_other_room_the_caller_waits_in_its_own_time(void **state) {
 
 /* --- to other processes --- */
 
-/* Whoever waits for the memory is not served before the gate opens, and is then. */
-static void hand_over(struct gate *gate, unsigned kind, struct puppet *puppet) {
-    puppet_send_acquire(puppet, 0, kind, LARGE, GPUPOOL_FOREVER);
-    WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
-    for (unsigned i = 0; i < 20; i++)
-        test_pause();
-    assert_false(puppet_has_answered(puppet));
-    assert_false(gate_was_passed(gate));
-    gate_open(gate);
-    PUPPET_MUST(puppet, puppet_receive(puppet));
-    assert_true(gate_was_passed(gate));
-    PUPPET_MUST(puppet, puppet_release(puppet, 0));
-}
-
 enum way {
     WAY_LEASE,   /* a client without a cache */
     WAY_TRIM,    /* idle memory of the stream itself */
@@ -390,7 +324,7 @@ static void leave(enum way way, unsigned kind) {
         assert_true(bytes >= LARGE);
     }
     assert_false(gate_was_passed(&gate));
-    hand_over(&gate, kind, &puppet);
+    gate_hands_over(&gate, kind, LARGE, &puppet);
     puppet_quit(&puppet);
     assert_true(lanes_are_valid(client));
     gate_deinit(&gate);
@@ -444,7 +378,7 @@ static void a_shared_buffer_goes_behind_a_fence(void **state) {
     MUST(gpupool_share(client, &buffer, &token));
     gate_close(&gate);
     MUST(gpupool_release(client, &buffer, gate.stream));
-    hand_over(&gate, GPUPOOL_POOL_DEVICE, &puppet);
+    gate_hands_over(&gate, GPUPOOL_POOL_DEVICE, LARGE, &puppet);
     puppet_quit(&puppet);
     gate_deinit(&gate);
     close_cached(client);
