@@ -10,7 +10,8 @@
  * Only before growth, only for the session that wants more, and only as much as would be grown by. A segment
  * that is CLOSING is nobody's, and nothing is lent in it again, so nobody can come between the session's
  * closing it and its saying so. A session that never says so keeps it reserved (closing_bytes) until its end;
- * growth for others does not wait for it.
+ * growth for others does not wait for it. Until then it is charged to the session's tenant: otherwise a
+ * client could bind any number of bytes so, and wait in line as if it had nothing.
  *
  * Not of host pools: making host memory takes a hundred times as long as to keep it would cost.
  */

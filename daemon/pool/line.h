@@ -22,6 +22,9 @@
  * - In a tenant's line for its quota every pass by the same tenant counts, and later requests of the tenant
  *   wait behind the first when it is overdue.
  *
+ * Not held back for anybody is who attaches to a shared block: it takes nothing, but has the segment mapped
+ * from then on, so that it goes back to the driver later.
+ *
  * Where a request stands costs nobody anything: to serve those who wait is linear in the tenants that do, and
  * in LINE_WINDOW, not in the requests.
  */

@@ -214,8 +214,9 @@ void pool_plan_ahead(struct pool *pool, uint64_t now_ns) {
     pool->grow_ahead = true;
 }
 
-/* Grows for the first waiter for whom there is room; else makes room for the first of all by retiring idle
- * segments, if that is enough; without waiters, grows towards the reserve and ahead of demand. */
+/* Grows for the first of those who wait for whom there is room, in the order of line.h; else retires idle
+ * segments for the first for whom that is enough; without waiters, grows towards the reserve and ahead of
+ * demand. */
 static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->state != POOL_READY || pool->growing_bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->grow_retry_ns)

@@ -2,8 +2,8 @@
 #ifndef DAEMON_POOL_POOL_H
 #define DAEMON_POOL_POOL_H
 /*
- * A pool: all memory of one kind in one place. It owns its segments and the line of requests that wait for
- * room, and decides when to grow: when a request fits nowhere and the limit allows it, to reach the
+ * A pool: all memory of one kind in one place. It owns its segments, knows those that wait for room
+ * (line.h), and decides when to grow: when a request fits nowhere and the limit allows it, to reach the
  * configured reserve, or ahead of demand. One growth is under way at a time; the shell makes it on the pool's
  * worker and reports back.
  *
@@ -13,9 +13,9 @@
  * others' segments; and not for AHEAD_RETRY_NS after the driver refused, which is no reason to refuse
  * anybody.
  *
- * When neither growth nor the retirement of idle segments can serve the first in line, the pool is stuck:
- * only what sessions hold can. Then it asks those that want to be asked for what they keep idle, and again
- * after RECLAIM_INTERVAL_NS for as long as it is stuck and somebody waits.
+ * When neither growth nor the retirement of idle segments can serve who has waited longest, the pool is
+ * stuck: only what sessions hold can. Then it asks those that want to be asked for what they keep idle, and
+ * again after RECLAIM_INTERVAL_NS for as long as it is stuck and somebody waits.
  *
  *   STARTING --the device's context exists--> READY;  STARTING --the driver refused--> FAILED
  *   READY --every call on the device fails--> LOST
@@ -27,8 +27,8 @@
  * What sessions gave back behind fences comes back by itself, but nobody says when: the pool looks before it
  * lets a request wait, grows or refuses, and while somebody waits every FENCE_INTERVAL_NS.
  *
- * What a tenant's quota does not leave waits apart, in its heap's line (tenant.h): nobody waits behind it, no
- * growth is made for it, and only the tenant's own sessions are asked for what they keep idle.
+ * What a tenant's quota does not leave waits apart, in a line of the tenant's: nobody else waits behind it,
+ * no growth is made for it, and only the tenant's own sessions are asked for what they keep idle.
  *
  * Invariant (pool_is_valid): leased + fenced + quarantined + closing + retiring + free = reserved, where free
  * is what heaps and unassigned segments have; leased, fenced and quarantined bytes are those of the blocks.
