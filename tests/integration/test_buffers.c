@@ -70,6 +70,7 @@ static void rounds_without_growth(unsigned kind) {
 
     puppet_connect(&worker, &daemon_);
     PUPPET_MUST(&worker, puppet_call(&worker, &rounds));
+    WAIT_UNTIL(daemon_pool(&daemon_, name, 0, "growing_bytes") == 0); /* ahead of demand */
     uint64_t reserved = daemon_pool(&daemon_, name, 0, "reserved_bytes");
     uint64_t acquires = daemon_pool(&daemon_, name, 0, "acquires");
     unsigned descriptors = daemon_descriptors_at_rest(&daemon_), threads = daemon_threads(&daemon_);
