@@ -208,28 +208,12 @@ static inline uint64_t workload_time_pairs(uint64_t size_bytes, void *stream, ui
     return clock_now_ns() - start;
 }
 
-/* Goes on on the next of the processors that the process may use. */
-static inline void workload_move(const cpu_set_t *allowed, int *cpu) {
-    cpu_set_t one;
-
-    do
-        *cpu = (*cpu + 1) % CPU_SETSIZE;
-    while (!CPU_ISSET(*cpu, allowed));
-    CPU_ZERO(&one);
-    CPU_SET(*cpu, &one);
-    (void)sched_setaffinity(0, sizeof one, &one);
-}
-
 /* Nanoseconds of a pair: the median of batches, after as much warming up as a tenth of the time, and never
- * less than two pairs: the first may grow a pool. Each batch is on another processor, after some warming up
- * there: in a virtual machine others may use the other hyperthread of some, on which everything takes 1.65
- * times as long for seconds (seen on the H200's host), and a figure is to be that of most processors. */
+ * less than two pairs: the first may grow a pool. */
 static inline double workload_warm_pair(const struct workload *work, uint64_t size_bytes, void *stream) {
     double ns[WORKLOAD_BATCHES_MAX];
     uint64_t pairs = 2, spent = workload_time_pairs(size_bytes, stream, pairs), warm = 0, end;
     unsigned count = 0;
-    cpu_set_t allowed;
-    int cpu = -1;
 
     for (end = clock_now_ns() + work->figure_ns / 10, pairs = 1; clock_now_ns() < end || warm == 0;
          pairs *= 2) {
@@ -239,17 +223,9 @@ static inline double workload_warm_pair(const struct workload *work, uint64_t si
     pairs = spent == 0 ? warm : WORKLOAD_BATCH_NS * warm / spent;
     pairs = pairs == 0 ? 1 : pairs;
     subject_settle(stream);
-    bool moves = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
     for (end = clock_now_ns() + work->figure_ns;
-         count < WORKLOAD_BATCHES_MAX && (clock_now_ns() < end || count < 5);) {
-        if (moves) {
-            workload_move(&allowed, &cpu);
-            workload_time_pairs(size_bytes, stream, pairs / 2 + 1);
-        }
+         count < WORKLOAD_BATCHES_MAX && (clock_now_ns() < end || count < 5);)
         ns[count++] = (double)workload_time_pairs(size_bytes, stream, pairs) / (double)pairs;
-    }
-    if (moves)
-        (void)sched_setaffinity(0, sizeof allowed, &allowed);
     subject_settle(stream);
     return workload_median(ns, count);
 }
