@@ -87,6 +87,7 @@ struct request *line_oldest(const struct pool *pool) {
     list_for_each(position, &pool->lines) {
         struct request *first =
             line_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
+        assert(first != NULL); /* heaps whose line is empty are not among those of the pool */
         if (oldest == NULL || first->number < oldest->number)
             oldest = first;
     }
@@ -162,6 +163,7 @@ void line_count_passes(const struct request *request, const struct segment *segm
         first->passes++;
     list_for_each(position, &request->pool->lines) {
         first = line_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
+        assert(first != NULL); /* see above: line_oldest() */
         if (first->number > request->number || !could_use(first, request->session, segment))
             continue;
         first->passes++;

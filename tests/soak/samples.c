@@ -76,7 +76,9 @@ void samples_take(struct samples *samples, struct test_daemon *daemon, uint64_t 
     struct sample sample = {.at_ns = clock_now_ns() - start_ns};
     cJSON *stats = daemon_ask(daemon, "{\"command\":\"stats\"}"), *pool;
 
-    cJSON_ArrayForEach(pool, cJSON_GetObjectItemCaseSensitive(stats, "pools")) add_pool(&sample, pool);
+    cJSON_ArrayForEach(pool, cJSON_GetObjectItemCaseSensitive(stats, "pools")) {
+        add_pool(&sample, pool);
+    }
     sample.sessions = (uint64_t)cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(stats, "sessions"));
     cJSON_Delete(stats);
     sample.daemon_bytes = anonymous_bytes(daemon->pid);

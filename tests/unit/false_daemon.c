@@ -194,7 +194,7 @@ static void send_lease(struct false_daemon *daemon, struct false_session *sessio
         session->described[pool] = true;
     if (has_fd)
         session->unconfirmed = pool;
-    false_send(session, message, has_fd ? &daemon->host_segments[pool] : NULL, has_fd);
+    false_send(session, message, &daemon->host_segments[pool], has_fd);
 }
 
 static struct false_lease *find_lease(struct false_session *session, uint64_t id, uint64_t generation) {
