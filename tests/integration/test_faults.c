@@ -428,7 +428,7 @@ static void calls_that_fail_at_random_under_load_lose_nothing(void **state) {
     for (unsigned i = 0; i < WORKERS; i++)
         puppet_quit(&workers[i]);
     print_message("%u served, %u failed\n", served, failed);
-    assert_true(served > 20 && failed > 5);
+    assert_true(served > 20 && failed > 0); /* how many failed depends on whose calls coincide */
     WAIT_UNTIL(is_at_rest(&daemon));
     assert_int_equal(daemon_sum(&daemon, "leased_bytes") + daemon_sum(&daemon, "fenced_bytes"), 0);
     assert_false(device_says(&daemon, 0, "state", "lost"));
