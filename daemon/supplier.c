@@ -215,13 +215,14 @@ bool supplier_is_alive(struct supplier *supplier) {
     if (!alive && call == NULL)
         call = "a job of the daemon's";
     uint64_t for_ns = since_ns > 0 ? clock_now_ns() - since_ns : 0;
-    if (!alive && !supplier->stalled)
+    /* Also where one call after another takes its time: what hangs in the end is what counts. */
+    if (!alive && call != supplier->stalled_call)
         log_warning("%s: %s has not come back for %s: nothing can be allocated or freed there until it does; "
                     "systemd's watchdog is not answered",
                     name, call, NS_TEXT(for_ns));
-    else if (alive && supplier->stalled)
+    else if (alive && supplier->stalled_call != NULL)
         log_warning("%s: its worker gets on again", name);
-    supplier->stalled = !alive;
+    supplier->stalled_call = call;
     core_pool_stalled(supplier->pool, call, for_ns);
     return alive;
 }

@@ -27,7 +27,8 @@ struct supplier {
     enum config_huge_pages huge_pages;
     enum backing_pages pages; /* of the newest segment */
     bool checking;            /* a check of the device is under way */
-    bool stalled;             /* its worker did not get on between two looks */
+    const char
+        *stalled_call; /* what its worker was in at the last look and the one before; NULL: it got on */
 };
 
 /* Starts the worker, and with it the device's context (or nothing, for host memory): the pool becomes ready,
