@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "daemon/holders.h"
 
 #define FILES      "/dev/nvidia"
@@ -419,7 +420,11 @@ static void a_real_child_is_found_until_it_ends(void **state) {
     assert_int_equal(subject.holder, child);
     close(ends[1]);
     assert_int_equal(waitpid(child, &status, 0), child);
-    holders_look("/proc", files, NULL, 0, &subject, 1);
+    /* Who else is just beginning or ending on this machine may not let itself be looked into for a moment. */
+    uint64_t end_ns = clock_now_ns() + 10 * NS_PER_S;
+    do
+        holders_look("/proc", files, NULL, 0, &subject, 1);
+    while (subject.holders == HOLDERS_HIDDEN && clock_now_ns() < end_ns);
     assert_int_equal(subject.holders, HOLDERS_NONE);
 }
 
