@@ -95,17 +95,29 @@ static void drain(int fd) {
     }
 }
 
+/* What is asked for, the n-th time: nothing that could be had. */
+static void fill(struct proto_message *message, unsigned operation, uint64_t n) {
+    *message = (struct proto_message){0};
+    if (operation == PROTO_ACQUIRE)
+        message->acquire = (struct proto_acquire){.pool = 1, .size_bytes = PROTO_SIZE_MAX};
+    else if (operation == PROTO_RELEASE) /* the other's leases are among these */
+        message->release = (struct proto_release){.lease = n % 4096, .generation = n / 4096 % 16};
+    else if (operation == PROTO_ATTACH)
+        for (size_t i = 0; i < sizeof message->attach.bytes; i++)
+            message->attach.bytes[i] = (uint8_t)rand();
+}
+
 static void flood_of(bool reads, unsigned operation, unsigned sockets) {
     static int fds[SOCKETS_MANY];
     uint8_t packet[PROTO_PACKET_MAX];
-    struct proto_message message = {0};
+    struct proto_message message;
     struct rlimit many = {4096, 4096};
 
     setrlimit(RLIMIT_NOFILE, &many);
     for (unsigned i = 0; i < sockets; i++)
         fds[i] = greeted();
     for (uint64_t n = 2;; n++) {
-        message.acquire = (struct proto_acquire){.pool = 1, .size_bytes = PROTO_SIZE_MAX};
+        fill(&message, operation, n);
         size_t size = make(&message, operation, n, packet);
         for (unsigned i = 0; i < sockets; i++) {
             push(&fds[i], packet, size);
@@ -125,6 +137,14 @@ static void flood_from_many(void) {
 
 static void flood_refusals(void) {
     flood_of(true, PROTO_ACQUIRE, SOCKETS);
+}
+
+static void release_what_others_have(void) {
+    flood_of(true, PROTO_RELEASE, SOCKETS);
+}
+
+static void guess_tokens(void) {
+    flood_of(true, PROTO_ATTACH, SOCKETS);
 }
 
 static void never_read(void) {
@@ -185,6 +205,8 @@ static const struct attack {
     {"questions", flood_questions},
     {"questions_of_1000_sessions", flood_from_many},
     {"refused_acquires", flood_refusals},
+    {"releases_of_others", release_what_others_have},
+    {"tokens_guessed", guess_tokens},
     {"replies_never_read", never_read},
     {"connect_and_leave", connect_and_leave},
     {"connect_and_say_nothing", connect_and_say_nothing},
