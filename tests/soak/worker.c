@@ -289,8 +289,11 @@ static void connect_again(struct player *player) {
     struct gpupool_buffer buffer;
 
     options.flags = GPUPOOL_OPEN_NO_CUDA;
-    must(worker, gpupool_open(&options, &second), "a second connection");
-    int r = gpupool_acquire(second, worker->pools[0], some_size(player), NULL, NS_PER_MS, 0, &buffer);
+    int r = gpupool_open(&options, &second);
+    if (r == GPUPOOL_E_NO_MEMORY) /* Linux starts no thread while another one is in execve(): EAGAIN */
+        return;
+    must(worker, r, "a second connection");
+    r = gpupool_acquire(second, worker->pools[0], some_size(player), NULL, NS_PER_MS, 0, &buffer);
     if (!is_refused(r))
         must(worker, r, "the second connection's buffer");
     gpupool_close(second);
