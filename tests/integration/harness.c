@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "gpu/gpu.h"
+#include "tests/entries.h"
 
 #ifndef GPUPOOL_BUILT_DAEMON
 #define GPUPOOL_BUILT_DAEMON "gpupoold"
@@ -349,25 +350,19 @@ int test_finish(int failed) {
 
 /* --- what the kernel tells --- */
 
-static unsigned count_entries(pid_t pid, const char *what) {
+static unsigned count_of(pid_t pid, const char *what) {
     char path[64];
-    unsigned count = 0;
 
     snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, what);
-    DIR *directory = opendir(path);
-    assert_non_null(directory);
-    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
-        count += entry->d_name[0] != '.';
-    closedir(directory);
-    return count;
+    return count_entries(path) - 2; /* less "." and ".." */
 }
 
 unsigned daemon_descriptors(const struct test_daemon *daemon) {
-    return count_entries(daemon->pid, "fd");
+    return count_of(daemon->pid, "fd");
 }
 
 unsigned daemon_threads(const struct test_daemon *daemon) {
-    return count_entries(daemon->pid, "task");
+    return count_of(daemon->pid, "task");
 }
 
 uint64_t daemon_private_bytes(const struct test_daemon *daemon) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A client's cache, seen by one thread: what it answers by itself, what it refuses, what it gives back, and
  * what it shares. */
-#include <dirent.h>
 
+#include "tests/entries.h"
 #include "tests/integration/cache_fixture.h"
 
 #define ROUNDS 1000u
@@ -336,16 +336,6 @@ static void close_with_everything(unsigned kind) {
     close_cached(client);
 }
 
-static unsigned entries_of(const char *path) {
-    unsigned count = 0;
-    DIR *directory = opendir(path);
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
-}
-
 static void closing_leaves_no_thread_and_no_descriptor(void **state) {
     unsigned descriptors = 0, threads = 0, daemons = 0;
 
@@ -353,16 +343,18 @@ static void closing_leaves_no_thread_and_no_descriptor(void **state) {
     for (unsigned round = 0; round < 4; round++) {
         for_each_kind(close_with_everything);
         if (round == 0) { /* what the driver opens once for a process is open now */
-            descriptors = entries_of("/proc/self/fd");
-            threads = entries_of("/proc/self/task");
-            empty_the_pools(); /* segments have descriptors, and how many there are depends on who is faster */
+            descriptors = count_entries("/proc/self/fd");
+            threads = count_entries("/proc/self/task");
+            empty_the_pools(); /* segments have descriptors, and how many there are depends on who is faster
+                                */
             daemons = daemon_descriptors_at_rest(&daemon_);
         }
     }
     empty_the_pools();
-    assert_int_equal(entries_of("/proc/self/fd"), descriptors);
-    WAIT_UNTIL(entries_of("/proc/self/task") <= threads); /* a joined thread's entry may outlive the join */
-    WAIT_UNTIL(daemon_descriptors(&daemon_) <= daemons);  /* it closes them a moment after the farewell */
+    assert_int_equal(count_entries("/proc/self/fd"), descriptors);
+    WAIT_UNTIL(count_entries("/proc/self/task") <=
+               threads);                                 /* a joined thread's entry may outlive the join */
+    WAIT_UNTIL(daemon_descriptors(&daemon_) <= daemons); /* it closes them a moment after the farewell */
 }
 
 static void closing_returns_what_is_cached_and_what_is_held(void **state) {

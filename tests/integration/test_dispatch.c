@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A client without a thread, whose application's loop gives idle memory back. */
-#include <dirent.h>
 #include <poll.h>
 
+#include "tests/entries.h"
 #include "tests/integration/cache_fixture.h"
 
 static struct gpupool_client *open_threadless(uint64_t decay_ns) {
@@ -14,25 +14,15 @@ static bool is_readable(int fd, uint64_t within_ns) {
     return poll(&ready, 1, (int)(within_ns / NS_PER_MS)) == 1;
 }
 
-static unsigned threads_of_this_process(void) {
-    unsigned count = 0;
-    DIR *directory = opendir("/proc/self/task");
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
-}
-
 static void there_is_no_thread(void **state) {
     (void)state;
-    unsigned threads = threads_of_this_process();
+    unsigned threads = count_entries("/proc/self/task");
     /* CUDA has threads of its own */
     struct gpupool_client *client =
         open_client(&daemon_, GPUPOOL_OPEN_NO_THREAD | GPUPOOL_OPEN_NO_CUDA, GPUPOOL_FOREVER);
     struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_HOST, 4096, NULL);
 
-    assert_int_equal(threads_of_this_process(), threads);
+    assert_int_equal(count_entries("/proc/self/task"), threads);
     MUST(gpupool_release(client, &buffer, NULL));
     close_cached(client);
 }
@@ -59,7 +49,7 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
         puppet_send_acquire(&puppet, 0, GPUPOOL_POOL_HOST, large, GPUPOOL_FOREVER);
         assert_true(is_readable(fd, TEST_WAIT_NS));
         assert_false(puppet_has_answered(&puppet)); /* nobody else gives it */
-        MUST(gpupool_dispatch(client)); /* once is enough */
+        MUST(gpupool_dispatch(client));             /* once is enough */
         WAIT_UNTIL(puppet_has_answered(&puppet));
         PUPPET_MUST(&puppet, puppet_receive(&puppet));
         PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, round + 1));

@@ -2,7 +2,6 @@
 #include "tests/unit/false_daemon.h"
 
 #include <errno.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "tests/entries.h"
 #include "tests/send_fds.h"
 
 /* For what a test cannot go on without, also on the daemon's thread, where cmocka's assertions may not be
@@ -34,13 +34,7 @@
 #define AWAIT_NS (20 * NS_PER_S)
 
 int open_fds(void) {
-    DIR *directory = opendir("/proc/self/fd");
-    int count = 0;
-    must(directory != NULL);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
+    return (int)count_entries("/proc/self/fd");
 }
 
 int make_memfd(uint64_t size, bool sealed) {

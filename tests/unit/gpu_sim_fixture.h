@@ -5,7 +5,6 @@
  * What the test programs of the simulated GPU share: the table (2 devices of 256 MiB, no latencies), a memfd
  * that is mapped and registered here and shared with peers, waiting with a bound, and counting descriptors.
  */
-#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "tests/entries.h"
 #include "gpu/sim.h"
 #include "gpu_peer.h"
 
@@ -38,14 +38,7 @@ static uint64_t *shared; /* PEER_SHARED_BYTES of registered memory */
     } while (0)
 
 static inline unsigned open_fds(void) {
-    DIR *directory = opendir("/proc/self/fd");
-    unsigned count = 0;
-
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
+    return count_entries("/proc/self/fd");
 }
 
 static inline void *allocate(uint64_t size_bytes) {

@@ -3,7 +3,6 @@
  * What one client's questions wait for while others do their worst: counted in turns of the others, on a
  * daemon's real code (tests/fuzz/stage.h), so that nothing depends on the machine.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +18,7 @@
 #include "base/clock.h"
 #include "daemon/connection.h"
 #include "daemon/pool/core.h"
+#include "tests/entries.h"
 #include "tests/fuzz/stage.h"
 
 #define SOCKETS  16u
@@ -243,30 +243,20 @@ static void nobody_greets_for_a_dead_process(void **state) {
     close(fd);
 }
 
-static unsigned count_descriptors(void) {
-    DIR *directory = opendir("/proc/self/fd");
-    unsigned count = 0;
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
-}
-
 static void who_says_nothing_costs_one_descriptor(void **state) {
     int fds[10];
     (void)state;
     close(come(VICTIM, ANNA)); /* what is opened once */
     stage_turn(stage);
-    unsigned before = count_descriptors();
+    unsigned before = count_entries("/proc/self/fd");
     for (unsigned i = 0; i < 10; i++)
         fds[i] = stage_connect(stage, &stage->processes[VICTIM]);
     stage_turn(stage);
-    assert_int_equal(count_descriptors(), before + 10 + 10); /* its end, and the daemon's */
+    assert_int_equal(count_entries("/proc/self/fd"), before + 10 + 10); /* its end, and the daemon's */
     for (unsigned i = 0; i < 10; i++)
         close(fds[i]);
     stage_turn(stage);
-    assert_int_equal(count_descriptors(), before);
+    assert_int_equal(count_entries("/proc/self/fd"), before);
 }
 
 static bool is_open(int fd) {
