@@ -95,8 +95,7 @@ struct request *line_oldest(const struct pool *pool) {
 }
 
 static bool fits(const struct request *request, uint64_t room_bytes) {
-    uint64_t need_bytes = (request->size_bytes + SEGMENT_GRANULE - 1) / SEGMENT_GRANULE * SEGMENT_GRANULE;
-    return need_bytes <= room_bytes && !line_awaits_quota(request);
+    return segment_bytes_for(request->size_bytes) <= room_bytes && !line_awaits_quota(request);
 }
 
 struct request *line_find(const struct pool *pool, uint64_t room_bytes) {
@@ -171,8 +170,8 @@ void line_count_passes(const struct request *request, const struct segment *segm
     }
 }
 
-static bool requests_are_valid(const struct tenant_heap *heap, enum line_kind kind, uint64_t *waiters) {
-    const struct line *line = kind == LINE_ROOM ? &heap->waiting : &heap->held;
+static bool requests_are_valid(const struct tenant_heap *heap, const struct line *line, enum line_kind kind,
+                               uint64_t *waiters) {
     const struct pool *pool = heap->pool;
     uint64_t number = 0, position = 0;
 
@@ -196,7 +195,8 @@ bool line_is_valid(const struct tenant_heap *heap, uint64_t *waiters) {
     return list_is_empty(&heap->waiting_link) == list_is_empty(&heap->waiting.requests) &&
            list_is_empty(&heap->pressed_link) ==
                (list_is_empty(&heap->held.requests) && !heap->reclaim_owed) &&
-           requests_are_valid(heap, LINE_ROOM, waiters) && requests_are_valid(heap, LINE_QUOTA, waiters);
+           requests_are_valid(heap, &heap->waiting, LINE_ROOM, waiters) &&
+           requests_are_valid(heap, &heap->held, LINE_QUOTA, waiters);
 }
 
 bool line_overdue_is_valid(const struct pool *pool) {

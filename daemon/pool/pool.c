@@ -23,10 +23,6 @@ bool segment_is_idle(const struct segment *segment) {
            (segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
 }
 
-static uint64_t round_up_to_segment(uint64_t bytes) {
-    return (bytes + SEGMENT_GRANULE - 1) / SEGMENT_GRANULE * SEGMENT_GRANULE;
-}
-
 uint64_t pool_free_bytes(const struct pool *pool) {
     return pool->reserved_bytes - pool->leased_bytes - pool->fenced_bytes - pool->quarantined_bytes -
            pool->closing_bytes - pool->retiring_bytes;
@@ -88,7 +84,7 @@ static uint64_t pool_room(const struct pool *pool) {
 }
 
 uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes) {
-    uint64_t need = round_up_to_segment(size_bytes);
+    uint64_t need = segment_bytes_for(size_bytes);
     return pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes;
 }
 
@@ -118,7 +114,7 @@ static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
         return false;
     if (now_ns < pool->grow_retry_ns)
         return true;
-    uint64_t need = round_up_to_segment(first->size_bytes), room = pool_room(pool);
+    uint64_t need = segment_bytes_for(first->size_bytes), room = pool_room(pool);
     return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
 }
 
@@ -225,10 +221,9 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     if (!list_is_empty(&pool->lines)) {
         const struct request *request = room >= SEGMENT_GRANULE ? line_find(pool, room) : NULL;
         if (request != NULL)
-            pool_decide_growth(pool, pool_growth_bytes(pool, round_up_to_segment(request->size_bytes)),
-                               now_ns);
+            pool_decide_growth(pool, pool_growth_bytes(pool, request->size_bytes), now_ns);
         else if ((request = line_find(pool, room + pool_idle_bytes(pool))) != NULL)
-            pool_retire_idle(pool, round_up_to_segment(request->size_bytes) - room, 0);
+            pool_retire_idle(pool, segment_bytes_for(request->size_bytes) - room, 0);
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
         pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes, now_ns);

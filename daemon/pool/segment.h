@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "daemon/pool/limits.h"
 #include "daemon/pool/quota.h"
 #include "heap/heap.h"
 
@@ -44,5 +45,10 @@ struct segment {
 };
 
 bool segment_is_idle(const struct segment *segment);
+
+/* The least that a segment for so many bytes has. */
+static inline uint64_t segment_bytes_for(uint64_t bytes) {
+    return (bytes + SEGMENT_GRANULE - 1) / SEGMENT_GRANULE * SEGMENT_GRANULE;
+}
 
 #endif
