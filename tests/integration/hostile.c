@@ -137,13 +137,9 @@ bool greet(int fd) {
 
 /* --- the frame --- */
 
-void survive_as(uid_t uid, const char *name, void (*attack)(int ready), bool newcomers) {
-    struct puppet good, late;
+pid_t attacker_start(uid_t uid, void (*attack)(int ready), int *ret_ready) {
     int ready[2];
-    char byte;
 
-    beside = name;
-    puppet_connect(&good, &daemon_);
     assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     fflush(NULL);
     pid_t pid = fork();
@@ -158,9 +154,21 @@ void survive_as(uid_t uid, const char *name, void (*attack)(int ready), bool new
         _exit(0);
     }
     close(ready[1]);
-    if (read(ready[0], &byte, 1) != 1)
+    *ret_ready = ready[0];
+    return pid;
+}
+
+void survive_as(uid_t uid, const char *name, void (*attack)(int ready), bool newcomers) {
+    struct puppet good, late;
+    int ready;
+    char byte;
+
+    beside = name;
+    puppet_connect(&good, &daemon_);
+    pid_t pid = attacker_start(uid, attack, &ready);
+    if (read(ready, &byte, 1) != 1)
         fail_msg("%s came to its end before it began", name);
-    close(ready[0]);
+    close(ready);
     live_well(&good, 30);
     if (newcomers) {
         puppet_connect(&late, &daemon_);

@@ -39,6 +39,10 @@ void come_to_rest(const char *after);
  * not come, the message says beside what, and what the daemon's stats are. */
 void live_well(struct puppet *puppet, unsigned rounds);
 
+/* Starts an attack in a process of its own, as a user (0: the test's own). *ret_ready is readable once it has
+ * begun; the caller closes it. */
+pid_t attacker_start(uid_t uid, void (*attack)(int ready), int *ret_ready);
+
 /* Runs an attack, as a user (0: the test's own), with the well-behaved beside it; newcomers: somebody comes
  * meanwhile. The attack calls tell() once it has begun. What goes on for ever is ended; what calls
  * be_heard_out() has to end by itself, with status 0. */

@@ -5,11 +5,9 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -248,29 +246,15 @@ static void what_belongs_to_others_cannot_be_named(void **state) {
     others_token = message.token;
     for (unsigned round = 0; round < 2; round++) {
         struct puppet good;
-        int ready[2], status;
+        int ready, status;
         if (round == 1 && geteuid() != 0)
             break;
         puppet_connect(&good, &daemon_);
-        assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
-        fflush(NULL);
-        pid_t pid = fork();
-        assert_true(pid >= 0);
-        if (pid == 0) {
-            if (round == 1 && (setgroups(0, NULL) < 0 || setgid(ATTACKER) < 0 || setuid(ATTACKER) < 0))
-                _exit(98);
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            if (round == 0)
-                take_from_others(ready[1]);
-            else
-                guess_tokens(ready[1]);
-            _exit(0);
-        }
-        close(ready[1]);
-        close(ready[0]);
+        pid_t pid =
+            attacker_start(round == 0 ? 0 : ATTACKER, round == 0 ? take_from_others : guess_tokens, &ready);
         while (waitpid(pid, &status, WNOHANG) == 0)
             live_well(&good, 5);
-        (void)ready;
+        close(ready);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 0);
         puppet_quit(&good);
