@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "client/buffer.h"
 #include "client/client.h"
 #include "client/error.h"
 #include "client/lease.h"
@@ -39,12 +40,13 @@ static int buffer_check(const struct gpupool_buffer *buffer) {
 }
 
 /* Where a stream is that goes with a buffer: of a device buffer, the buffer's device. Host memory belongs to
- * none. *ret_gpu is NULL when no GPU work can touch the buffer. Refuses a stream that is being captured. */
+ * none: there ordinal is what the caller knows, or -1, and then it is found out. *ret_gpu is NULL when no GPU
+ * work can touch the buffer. Refuses a stream that is being captured. */
 static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal, void *stream,
                        const struct gpu **ret_gpu, unsigned *ret_device) {
     const struct gpu *gpu;
 
-    if (kind == GPUPOOL_POOL_DEVICE) {
+    if (kind == GPUPOOL_POOL_DEVICE || ordinal >= 0) {
         int r = devices_need_device(&client->devices, ordinal, &gpu);
         if (r < 0)
             return r;
@@ -59,10 +61,10 @@ static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal
     return gpu == NULL ? 0 : devices_find_stream(&client->devices, gpu, stream, ret_device);
 }
 
-/* Leaves a fence behind the work on a buffer. For host memory and stream NULL that is the default stream of
- * the thread's current device, and by the default stream's nature all streams of it that are not
- * non-blocking. */
-static int fence_buffer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+/* Leaves a fence behind the work on a buffer. For host memory whose stream's device is not known (-1) and
+ * stream NULL that is the default stream of the thread's current device, and by the default stream's nature
+ * all streams of it that are not non-blocking. */
+static int fence_buffer(struct gpupool_client *client, uint32_t kind, int ordinal, void *stream,
                         struct fence *ret_fence) {
     const struct gpu *gpu;
     unsigned device;
@@ -70,7 +72,7 @@ static int fence_buffer(struct gpupool_client *client, const struct gpupool_buff
     *ret_fence = FENCE_NONE;
     if (stream == GPUPOOL_NO_STREAM)
         return 0;
-    int r = find_stream(client, buffer->kind, buffer->device, stream, &gpu, &device);
+    int r = find_stream(client, kind, ordinal, stream, &gpu, &device);
     return r < 0 || gpu == NULL ? r : fences_enqueue(client, device, stream, ret_fence);
 }
 
@@ -243,8 +245,14 @@ static int release_piece(struct gpupool_client *client, struct piece *piece, str
     return 0;
 }
 
-/* Finds the buffer's piece, and leaves a fence where nothing else orders what comes after the work on it. */
-static int settle(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+/* The device of a stream that goes with a buffer, where the caller knows named of it; -1: to be found out. */
+static int device_of(const struct gpupool_buffer *buffer, int named) {
+    return buffer->kind == GPUPOOL_POOL_DEVICE ? buffer->device : named;
+}
+
+/* Finds the buffer's piece, and leaves a fence where nothing else orders what comes after the work on it.
+ * named: as for device_of(). */
+static int settle(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named, void *stream,
                   struct piece **ret_piece, struct fence *ret_fence) {
     int r = find_piece(client, buffer, ret_piece);
     if (r < 0)
@@ -253,13 +261,14 @@ static int settle(struct gpupool_client *client, const struct gpupool_buffer *bu
     *ret_fence = FENCE_NONE;
     if (piece != NULL && !piece->split_off && cache_orders(piece->lane, stream))
         return 0;
-    return fence_buffer(client, buffer, stream, ret_fence);
+    return fence_buffer(client, buffer->kind, device_of(buffer, named), stream, ret_fence);
 }
 
-static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
+                   void *stream) {
     struct piece *piece = NULL;
     struct fence fence;
-    int r = settle(client, buffer, stream, &piece, &fence);
+    int r = settle(client, buffer, named, stream, &piece, &fence);
 
     if (r < 0)
         return r;
@@ -272,7 +281,7 @@ static int release_tail(struct gpupool_client *client, const struct gpupool_buff
                         uint64_t kept_bytes) {
     struct piece *piece = NULL;
     struct fence fence;
-    int r = settle(client, buffer, stream, &piece, &fence);
+    int r = settle(client, buffer, -1, stream, &piece, &fence);
 
     if (r < 0)
         return r;
@@ -299,22 +308,33 @@ static bool release_fast(struct gpupool_client *client, const struct gpupool_buf
            !piece->split_off && cache_orders(piece->lane, stream) && cache_put_fast(client, piece);
 }
 
-int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
-    if (may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
-        *buffer = (struct gpupool_buffer){0};
-        return 0;
-    }
+/* What is not done with that. named: as for device_of(). */
+static int release_slowly(struct gpupool_client *client, struct gpupool_buffer *buffer, int named,
+                          void *stream) {
     int r = client_enter(client);
     if (r < 0)
         return r;
     r = buffer_check(buffer);
     if (r < 0)
         return error_prefix(r, "gpupool_release");
-    r = release(client, buffer, stream);
+    r = release(client, buffer, named, stream);
     if (r < 0)
         return fail_buffer(r, "releasing", buffer);
     *buffer = (struct gpupool_buffer){0};
     return 0;
+}
+
+int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
+    if (may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
+        *buffer = (struct gpupool_buffer){0};
+        return 0;
+    }
+    return release_slowly(client, buffer, -1, stream);
+}
+
+int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buffer, unsigned device,
+                      void *stream) {
+    return release_slowly(client, buffer, (int)device, stream);
 }
 
 int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,

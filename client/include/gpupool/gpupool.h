@@ -15,8 +15,8 @@
  * that executes a program, or opens a client of its own, is fine).
  *
  * Streams are cudaStream_t, passed as void *: NULL is the legacy default stream, also in a program that is compiled with
- * --default-stream per-thread, which passes cudaStreamPerThread; with a simulated GPU or for plain host use,
- * those of gpupool_stream_create(). Sizes are bytes, times nanoseconds.
+ * --default-stream per-thread, which passes cudaStreamPerThread (GPUPOOL_PER_THREAD); with a simulated GPU or for plain
+ * host use, those of gpupool_stream_create(). Sizes are bytes, times nanoseconds.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -65,6 +65,17 @@ enum gpupool_error {
 
 /** As a stream: none. The GPU is done with the buffer, or never touched it. */
 #define GPUPOOL_NO_STREAM ((void *)(intptr_t)-1)
+
+/** As a stream: the per-thread default stream (cudaStreamPerThread), which is another one in each thread. */
+#define GPUPOOL_PER_THREAD ((void *)(intptr_t)2)
+
+/** Marks a last parameter, a stream, that a C++ program may leave out: that means the per-thread default stream. C has no
+ * such thing: say GPUPOOL_PER_THREAD. */
+#ifdef __cplusplus
+#define GPUPOOL_STREAM_OPTIONAL = GPUPOOL_PER_THREAD
+#else
+#define GPUPOOL_STREAM_OPTIONAL
+#endif
 
 struct gpupool_client;
 
@@ -350,13 +361,14 @@ GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_c
  */
 GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
-GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream);
+GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device,
+                                           void *stream GPUPOOL_STREAM_OPTIONAL);
 /** Copies between device memory and host memory in any direction, in stream order. */
 GPUPOOL_API int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from,
-                             uint64_t size_bytes, void *stream);
+                             uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);
 /** Sets bytes of device or registered host memory, in stream order. */
 GPUPOOL_API int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte, uint64_t size_bytes,
-                            void *stream);
+                            void *stream GPUPOOL_STREAM_OPTIONAL);
 /** @} */
 
 /** "GPUPOOL_E_EXHAUSTED" for an error number, in constant memory. Never NULL. */
