@@ -147,8 +147,7 @@ static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64
     return 0;
 }
 
-/* Gives back a buffer that could not be used. */
-static void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
+void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
     if (cache_piece(buffer) != NULL)
         cache_put(client, cache_piece(buffer));
     else

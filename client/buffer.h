@@ -13,4 +13,8 @@ struct gpupool_client;
 int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buffer, unsigned device,
                       void *stream);
 
+/* Gives back a buffer that could not be used, and that no GPU work uses but what its stream had before. Does not fail: where
+ * the daemon is gone there is nothing to give back to. */
+void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer);
+
 #endif

@@ -56,7 +56,8 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
                                  "options: this library (%s) is too old for one that is set",
                                  GPUPOOL_VERSION);
         memcpy(&own, options, size < sizeof own ? size : sizeof own);
-        if ((own.flags & ~(GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE | GPUPOOL_OPEN_NO_THREAD)) != 0 || own.reserved != 0)
+        if ((own.flags & ~(GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE | GPUPOOL_OPEN_NO_THREAD)) != 0 ||
+            own.reserved != 0)
             return error_set(GPUPOOL_E_INVALID, "options.flags is 0x%x: unknown flags", own.flags);
     }
     if (own.socket == NULL)
@@ -297,9 +298,9 @@ int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret
         return error_prefix(r, "looking for the pool of device %d", device);
     if (device == -1) {
         unsigned current;
-        int error = gpu->device_current(&current);
-        if (error != 0)
-            return devices_fail(gpu, error, "asking for the current device");
+        r = devices_current(&client->devices, &current);
+        if (r < 0)
+            return r;
         device = (int)current;
     }
     if ((unsigned)device >= client->devices.count)
@@ -348,4 +349,20 @@ int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *re
                    : error_prefix(r, "host memory of NUMA node %d", numa_node);
     *ret_pool = pool.id;
     return 0;
+}
+
+int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool) {
+    int node = client->devices.list[device].numa_node;
+    uint64_t deadline_ns = client_deadline_ns(client, 0);
+    struct pool pool;
+
+    /* Not by pools_select() for the node: where the daemon has no pool of it, that would ask again each time.
+     */
+    if (node >= 0 &&
+        pools_select(&client->pools, &client->connection, deadline_ns, is_host, NULL, &pool) == 0 &&
+        pools_look_up(&client->pools, is_on_node, &node, &pool)) {
+        *ret_pool = pool.id;
+        return 0;
+    }
+    return gpupool_host_pool(client, -1, ret_pool);
 }

@@ -41,4 +41,9 @@ int client_enter(const struct gpupool_client *client);
 /* The deadline of a request that the daemon may take timeout_ns over. */
 uint64_t client_deadline_ns(const struct gpupool_client *client, uint64_t timeout_ns);
 
+/* The host pool for memory that is copied to and from a device of this process: that of its NUMA node, where the system
+ * says it and the daemon has one, else of the node where the calling thread runs, else the first. 0, NO_POOL, or what the
+ * connection says. */
+int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool);
+
 #endif

@@ -104,6 +104,15 @@ int devices_need_device(struct devices *devices, int ordinal, const struct gpu *
     return 0;
 }
 
+int devices_current(struct devices *devices, unsigned *ret_device) {
+    const struct gpu *gpu = NULL;
+    int r = devices_need_gpu(devices, &gpu);
+    if (r < 0)
+        return r;
+    int error = gpu->device_current(ret_device);
+    return error == 0 ? 0 : devices_fail(gpu, error, "asking for the current device");
+}
+
 int devices_find(struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
     const struct gpu *gpu;
     struct gpu_uuid wanted;
@@ -154,11 +163,10 @@ int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
 
 int devices_find_stream(struct devices *devices, const struct gpu *gpu, void *stream, unsigned *ret_device) {
     unsigned current;
-    int error = gpu->device_current(&current);
-    if (error != 0)
-        return devices_fail(gpu, error, "asking for the current device");
-
-    int r = devices_check_stream(gpu, current, stream);
+    int r = devices_current(devices, &current);
+    if (r < 0)
+        return r;
+    r = devices_check_stream(gpu, current, stream);
     /* CUDA takes a stream of any device under any current one. Where the driver is particular, the stream is
      * of another device; only ones in use are tried, because asking an idle one would create a context on it.
      */

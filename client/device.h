@@ -48,6 +48,9 @@ int devices_need_gpu(struct devices *devices, const struct gpu **ret_gpu);
  * used. */
 int devices_need_device(struct devices *devices, int ordinal, const struct gpu **ret_gpu);
 
+/* The device that the calling thread has current. 0, NO_GPU, DRIVER. */
+int devices_current(struct devices *devices, unsigned *ret_device);
+
 /* The ordinal of a device in this process; -1 where it is not visible or there is no GPU. */
 int devices_find(struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]);
 

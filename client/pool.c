@@ -31,6 +31,7 @@ int pools_fetch(struct pools *pools, struct connection *connection, uint64_t dea
             .id = reply->pools[i].id,
             .kind = (enum proto_pool_kind)reply->pools[i].kind,
             .numa_node = reply->pools[i].numa_node,
+            .limit_bytes = reply->pools[i].limit_bytes,
         };
         memcpy(pools->list[i].uuid, reply->pools[i].uuid, sizeof pools->list[i].uuid);
     }

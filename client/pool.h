@@ -2,8 +2,8 @@
 #ifndef CLIENT_POOL_H
 #define CLIENT_POOL_H
 /*
- * What the client remembers of the daemon's pools: the part that does not change (id, kind, UUID, NUMA node),
- * so that an acquire knows its device without asking. A client owns one table. It is filled by the first
+ * What the client remembers of the daemon's pools: the part that does not change (id, kind, UUID, NUMA node; the
+ * limit, only where the operator changes it), so that an acquire knows its device without asking. A client owns one table. It is filled by the first
  * list, and asked for again when an id is not in it.
  *
  * The lock is a leaf: nothing else is locked while it is held.
@@ -19,6 +19,7 @@ struct pool {
     enum proto_pool_kind kind;
     int numa_node;
     uint8_t uuid[PROTO_UUID_BYTES];
+    uint64_t limit_bytes; /* as it was when the pools were listed last */
 };
 
 struct pools {

@@ -2,15 +2,20 @@
 #ifndef TESTS_INTEGRATION_DAEMON_FIXTURE_H
 #define TESTS_INTEGRATION_DAEMON_FIXTURE_H
 /* One daemon for all tests of a program, with pools of POOL_MIB, which the program defines before it includes
- * this. */
+ * this; and, where it defines TEST_SIM_GPUS, with so many simulated GPUs instead of one. */
 #include "tests/integration/harness.h"
+
+#ifndef TEST_SIM_GPUS
+#define TEST_SIM_GPUS 0
+#endif
 
 static char config[TEST_CONFIG_SIZE];
 static struct test_daemon daemon_;
 
 static inline int start_daemon(void **state) {
     (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
+    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
+                                                    .sim_gpus = TEST_SIM_GPUS});
     return 0;
 }
 

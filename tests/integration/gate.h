@@ -9,14 +9,20 @@
 struct gate {
     struct gpupool_client *client;
     struct gpupool_buffer word, mark; /* host memory that the GPU can write */
+    int device;
     void *stream;
 };
 
-static inline void gate_init(struct gate *gate, struct gpupool_client *client) {
+static inline void gate_init_on(struct gate *gate, struct gpupool_client *client, int device) {
     gate->client = client;
+    gate->device = device;
     gate->word = acquire(client, GPUPOOL_POOL_HOST, 8, NULL);
     gate->mark = acquire(client, GPUPOOL_POOL_HOST, 8, NULL);
-    MUST(gpupool_stream_create(client, 0, &gate->stream));
+    MUST(gpupool_stream_create(client, device, &gate->stream));
+}
+
+static inline void gate_init(struct gate *gate, struct gpupool_client *client) {
+    gate_init_on(gate, client, 0);
 }
 
 static inline uint64_t *gate_word(struct gate *gate, struct gpupool_buffer *buffer) {
@@ -30,8 +36,9 @@ static inline void gate_close(struct gate *gate) {
 
     __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(mark, 0, __ATOMIC_SEQ_CST);
-    assert_int_equal(gpu->stream_wait64(0, gate->stream, word, 1), 0);
-    assert_int_equal(gpu->stream_write64(0, gate->stream, mark, 7), 0);
+    unsigned device = (unsigned)gate->device;
+    assert_int_equal(gpu->stream_wait64(device, gate->stream, word, 1), 0);
+    assert_int_equal(gpu->stream_write64(device, gate->stream, mark, 7), 0);
 }
 
 static inline void gate_open(struct gate *gate) {
@@ -51,11 +58,11 @@ static inline void *gate_open_late(void *argument) {
 }
 
 static inline void gate_deinit(struct gate *gate) {
-    MUST(gpupool_stream_synchronize(gate->client, 0, gate->stream));
+    MUST(gpupool_stream_synchronize(gate->client, gate->device, gate->stream));
     MUST(gpupool_release(gate->client, &gate->word, GPUPOOL_NO_STREAM));
     MUST(gpupool_release(gate->client, &gate->mark, GPUPOOL_NO_STREAM));
     MUST(gpupool_trim(gate->client, NULL)); /* before a stream goes */
-    MUST(gpupool_stream_destroy(gate->client, 0, gate->stream));
+    MUST(gpupool_stream_destroy(gate->client, gate->device, gate->stream));
 }
 
 /* Whoever waits for the memory is not served before the gate opens, and is then. */

@@ -24,6 +24,7 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
+    "include/gpupool/pair.h",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so", f"{LIB}/pkgconfig/gpupool.pc",
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
@@ -111,8 +112,8 @@ class Package(unittest.TestCase):
         run(sys.executable, "-c", script, library)
 
     def test_the_libraries_show_the_public_names_and_no_others(self):
-        header = (self.prefix / "include/gpupool/gpupool.h").read_text()
-        public = set(re.findall(r"GPUPOOL_API[^;(]*?\b(gpupool_\w+)\(", header))
+        headers = "".join(path.read_text() for path in (self.prefix / "include/gpupool").glob("*.h"))
+        public = set(re.findall(r"GPUPOOL_API[^;(]*?\b(gpupool_\w+)\(", headers))
         self.assertGreater(len(public), 15)
 
         def names(*command):

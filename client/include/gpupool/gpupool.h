@@ -72,7 +72,7 @@ enum gpupool_error {
 /** Marks a last parameter, a stream, that a C++ program may leave out: that means the per-thread default stream. C has no
  * such thing: say GPUPOOL_PER_THREAD. */
 #ifdef __cplusplus
-#define GPUPOOL_STREAM_OPTIONAL = GPUPOOL_PER_THREAD
+#define GPUPOOL_STREAM_OPTIONAL = reinterpret_cast<void *>(static_cast<intptr_t>(2))
 #else
 #define GPUPOOL_STREAM_OPTIONAL
 #endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPUPOOL_PAIR_H
+#define GPUPOOL_PAIR_H
+/**
+ * Pairs: pinned host memory and device memory of one object, as the input or the output of a worker has them.
+ *
+ * Each side only grows. Who asks for as much as there is, or less, gets what is there: a comparison and a store, no call,
+ * about a nanosecond. Who asks for more gets a larger block from the pool, whose contents are new, and the old block goes
+ * back in stream order. So a pair that is asked again and again for sizes up to a bound allocates no more once it has
+ * seen the bound. Nothing is copied from one side to the other but by gpupool_pair_copy_to_device() and
+ * gpupool_pair_copy_to_host(). (For memory that knows which side is the newer see <gpupool/synced.h>.)
+ *
+ *     struct gpupool_pair input;
+ *     gpupool_pair_init(&input, client, 0, 0);
+ *     for (;;) {
+ *         float *host = GPUPOOL_PAIR_HOST(&input, float, count, stream);      // NULL: gpupool_error_text()
+ *         float *device = GPUPOOL_PAIR_DEVICE(&input, float, count, stream);
+ *         ...                                                                 // fill host
+ *         gpupool_pair_copy_to_device(&input, count * sizeof(float), stream);
+ *         kernel<<<..., stream>>>(device, ...);
+ *         cudaStreamSynchronize(stream);                                      // before host is filled again
+ *     }
+ *     gpupool_pair_clear(&input, stream);
+ *
+ * A pair is the caller's, by value: gpupool_pair_init() makes it, gpupool_pair_clear() gives its memory back. Do not copy
+ * one that holds memory. It is used by one thread at a time, and by any. All its calls work on its own device, whatever the
+ * calling thread's current one is, and leave that alone. The members of both structs may be read at any time: who owns
+ * which memory, how large it is and where; only the calls here write them (and the caller timeout_ns).
+ *
+ * Streams: each access names the stream of the pair's device on which the memory is going to be used, and which is behind
+ * all work that used it before: then the old block of a side that grows is lent to others only when that work is done, and
+ * the new one may be written on the stream at once, by the CPU too. Who uses a pair on several streams orders them among
+ * each other. NULL is the legacy default stream, GPUPOOL_PER_THREAD the per-thread one, which is meant where a C++ program
+ * leaves the stream out; GPUPOOL_NO_STREAM says that no work on the GPU uses the memory any more. A stream that is being
+ * captured into a graph is refused (GPUPOOL_E_CAPTURING) by what would have to change the pair's memory, and taken by
+ * accesses to what is there.
+ */
+#include <gpupool/gpupool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** gpupool_pair_init() flags */
+#define GPUPOOL_PAIR_ZERO 1u /**< a side that grew is zero, all of its capacity: the device's in stream order, the host's on return */
+
+/** Whose the memory of a side is. */
+enum gpupool_owner {
+    GPUPOOL_OWNER_NONE = 0, /**< there is none yet */
+    GPUPOOL_OWNER_POOL = 1, /**< on loan from a pool; goes back by itself */
+    GPUPOOL_OWNER_USER = 2, /**< adopted: the caller's, and never freed here */
+};
+
+/** One side of a pair, to be read. */
+struct gpupool_pair_side {
+    void *data;                   /**< NULL: no memory yet */
+    uint64_t size_bytes;          /**< as asked for last */
+    uint64_t capacity_bytes;      /**< what can be had without growing */
+    uint32_t owner;               /**< enum gpupool_owner */
+    uint32_t reserved;
+    struct gpupool_buffer buffer; /**< the loan, where the owner is the pool; else zero */
+};
+
+struct gpupool_pair {
+    struct gpupool_client *client; /**< borrowed: it outlives the pair */
+    int32_t device;                /**< whose memory the device side is; never -1 */
+    uint32_t flags;                /**< GPUPOOL_PAIR_… */
+    /** How long growth waits for room. Set to the client's option alloc_timeout_ns; may be changed at any time. */
+    uint64_t timeout_ns;
+    uint64_t reserved[2];
+    struct gpupool_pair_side host, on_device;
+};
+
+/**
+ * Makes a pair. It has no memory yet.
+ * @param pair the caller's; untouched on failure. It must not hold memory: see gpupool_pair_clear()
+ * @param client borrowed: to be closed after the pair was cleared
+ * @param device ordinal in this process; -1: the calling thread's current one, of now
+ * @param flags 0 or GPUPOOL_PAIR_ZERO
+ * @return 0; INVALID; NO_POOL: there is no such device, or the daemon does not serve it; NO_GPU; FORKED; DRIVER, …
+ */
+GPUPOOL_API int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, int device, uint32_t flags);
+
+/**
+ * Gives back what the pair has on loan, and lets go of what it adopted. It is as gpupool_pair_init() left it, and can be
+ * used again or forgotten. Accepts NULL, and a pair that is all zero.
+ * @param stream behind all work that uses the memory
+ * @return 0; CAPTURING, DRIVER, DISCONNECTED, … as gpupool_release(): what could not be given back is still the pair's
+ */
+GPUPOOL_API int gpupool_pair_clear(struct gpupool_pair *pair, void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * @name Growth
+ * What the accesses below call when a side has less than is asked for. They can be called in advance as well; a size within
+ * the capacity is granted as it is. The host side comes from the pool of the device's NUMA node where that is known, else
+ * of the calling thread's.
+ *
+ * On failure the pair has what it had, with its contents, and nothing else is left on loan. There is one exception: where
+ * the pool has no room for the old block and the new one beside each other, because its limit is below both together or
+ * because it was still full after timeout_ns, the old block is given back first (which gains nothing where other work of
+ * this process or others takes the room). If there is no room even then, the side has no memory: EXHAUSTED, and a capacity
+ * of 0. Memory that was adopted is not let go of in that way. A growth that has to try twice waits up to twice timeout_ns.
+ * @{
+ */
+/**
+ * @return 0; INVALID, TOO_LARGE, EXHAUSTED, LIMIT, CAPTURING, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …
+ */
+GPUPOOL_API int gpupool_pair_grow_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);
+GPUPOOL_API int gpupool_pair_grow_device(struct gpupool_pair *pair, uint64_t size_bytes,
+                                         void *stream GPUPOOL_STREAM_OPTIONAL);
+/** @} */
+
+/**
+ * @name Access
+ * The way that is meant to be taken again and again. Nothing is checked where the side has enough: the pair must be one.
+ * @{
+ */
+/**
+ * Host memory of at least so many bytes, aligned to 512 where it is the pool's.
+ * @param size_bytes 0: what is there, which may be nothing
+ * @param ret_memory good until the side grows, adopts other memory, or is cleared; untouched on failure
+ * @return 0, or as gpupool_pair_grow_host()
+ */
+static inline int gpupool_pair_host(struct gpupool_pair *pair, uint64_t size_bytes, void **ret_memory,
+                                    void *stream GPUPOOL_STREAM_OPTIONAL) {
+    if (size_bytes > pair->host.capacity_bytes) {
+        int r = gpupool_pair_grow_host(pair, size_bytes, stream);
+        if (r < 0)
+            return r;
+    }
+    pair->host.size_bytes = size_bytes;
+    *ret_memory = pair->host.data;
+    return 0;
+}
+
+/** The same for device memory of the pair's device. */
+static inline int gpupool_pair_device(struct gpupool_pair *pair, uint64_t size_bytes, void **ret_memory,
+                                      void *stream GPUPOOL_STREAM_OPTIONAL) {
+    if (size_bytes > pair->on_device.capacity_bytes) {
+        int r = gpupool_pair_grow_device(pair, size_bytes, stream);
+        if (r < 0)
+            return r;
+    }
+    pair->on_device.size_bytes = size_bytes;
+    *ret_memory = pair->on_device.data;
+    return 0;
+}
+
+/** Says, for gpupool_error_text(), that there cannot be so many elements of a size. Returns NULL. */
+GPUPOOL_API void *gpupool_pair_overflow(uint64_t element_bytes, uint64_t count);
+
+/** By element count: what GPUPOOL_PAIR_HOST() and its like are made of. NULL: it failed, or 0 elements were asked of a side
+ * without memory. A product that does not fit into 64 bits is a failure, never a small block. */
+static inline void *gpupool_pair_host_elements(struct gpupool_pair *pair, uint64_t element_bytes, uint64_t count,
+                                               void *stream GPUPOOL_STREAM_OPTIONAL) {
+    void *memory = NULL;
+    if (element_bytes != 0 && count > UINT64_MAX / element_bytes)
+        return gpupool_pair_overflow(element_bytes, count);
+    return gpupool_pair_host(pair, element_bytes * count, &memory, stream) == 0 ? memory : NULL;
+}
+
+static inline void *gpupool_pair_device_elements(struct gpupool_pair *pair, uint64_t element_bytes, uint64_t count,
+                                                 void *stream GPUPOOL_STREAM_OPTIONAL) {
+    void *memory = NULL;
+    if (element_bytes != 0 && count > UINT64_MAX / element_bytes)
+        return gpupool_pair_overflow(element_bytes, count);
+    return gpupool_pair_device(pair, element_bytes * count, &memory, stream) == 0 ? memory : NULL;
+}
+
+/** Host or device memory for count elements of a type, as a pointer to it; NULL: gpupool_error_text() says why. */
+#ifdef __cplusplus
+#define GPUPOOL_PAIR_HOST(pair, type, count, stream) \
+    (static_cast<type *>(gpupool_pair_host_elements((pair), sizeof(type), (count), (stream))))
+#define GPUPOOL_PAIR_DEVICE(pair, type, count, stream) \
+    (static_cast<type *>(gpupool_pair_device_elements((pair), sizeof(type), (count), (stream))))
+#else
+#define GPUPOOL_PAIR_HOST(pair, type, count, stream) \
+    ((type *)gpupool_pair_host_elements((pair), sizeof(type), (count), (stream)))
+#define GPUPOOL_PAIR_DEVICE(pair, type, count, stream) \
+    ((type *)gpupool_pair_device_elements((pair), sizeof(type), (count), (stream)))
+#endif
+/** @} */
+
+/**
+ * Makes memory of the caller's own a side of the pair. It is never freed here, and has to stay while the pair has it; what
+ * was there before goes back. Asked for more than it holds, the pair takes a block from the pool in its place, and the
+ * caller's memory is its own again.
+ * @param memory host memory, pinned (copies overlap then, and are faster) or not. NULL: INVALID
+ * @param size_bytes all that may be used of it, 1 or more
+ * @param stream behind all work that uses what was there before
+ * @return 0; INVALID, also of memory that is the pair's own; CAPTURING, DRIVER, …: nothing changed
+ */
+GPUPOOL_API int gpupool_pair_adopt_host(struct gpupool_pair *pair, void *memory, uint64_t size_bytes,
+                                        void *stream GPUPOOL_STREAM_OPTIONAL);
+/** The same for memory on the pair's device, whoever allocated it. */
+GPUPOOL_API int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memory, uint64_t size_bytes,
+                                          void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Copies the first bytes of one side to the other, in stream order. On return the copy is enqueued, and done where the host
+ * memory is not pinned (adopted) or the stream is GPUPOOL_NO_STREAM.
+ * @param size_bytes no more than either side has: INVALID. It grows nothing. 0: nothing is done
+ * @return 0; INVALID, DRIVER, FORKED
+ */
+GPUPOOL_API int gpupool_pair_copy_to_device(struct gpupool_pair *pair, uint64_t size_bytes,
+                                            void *stream GPUPOOL_STREAM_OPTIONAL);
+GPUPOOL_API int gpupool_pair_copy_to_host(struct gpupool_pair *pair, uint64_t size_bytes,
+                                          void *stream GPUPOOL_STREAM_OPTIONAL);
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+/** In C++ by the type: float *input = gpupool_pair_host<float>(&pair, count); nullptr as for GPUPOOL_PAIR_HOST(). */
+template <typename Element>
+inline Element *gpupool_pair_host(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return static_cast<Element *>(gpupool_pair_host_elements(pair, sizeof(Element), count, stream));
+}
+
+template <typename Element>
+inline Element *gpupool_pair_device(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return static_cast<Element *>(gpupool_pair_device_elements(pair, sizeof(Element), count, stream));
+}
+#endif
+#endif

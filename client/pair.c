@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pairs: see <gpupool/pair.h>, where the accesses that find enough are. Here is what changes a side: growth,
+ * adoption, clearing.
+ *
+ * A side has no memory, a loan, or memory of the user's. A change goes in three steps: what is new is there
+ * first; what is old goes back behind the stream; and only then the side is written, so that a failure leaves
+ * it as it was.
+ */
+#include <gpupool/pair.h>
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "client/buffer.h"
+#include "client/client.h"
+#include "client/error.h"
+
+static const char *side_name(const struct gpupool_pair *pair, const struct gpupool_pair_side *side) {
+    return side == &pair->host ? "host" : "device";
+}
+
+/* Says which pair and side it was. */
+static int fail(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, int error,
+                const char *doing) {
+    return error_prefix(error, "%s the %s side of a pair on device %d", doing, side_name(pair, side),
+                        pair->device);
+}
+
+/* What the calls that change a side begin with: the pair is one, its client is not a parent's, its device is
+ * there, and the stream is no graph's, for which the memory would have to stay. */
+static int enter(const struct gpupool_pair *pair, void *stream, const struct gpu **ret_gpu) {
+    const struct gpu *gpu;
+
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "no pair");
+    int r = client_enter(pair->client);
+    if (r == 0)
+        r = devices_need_device(&pair->client->devices, pair->device, &gpu);
+    if (r == 0 && stream != GPUPOOL_NO_STREAM)
+        r = devices_check_stream(gpu, (unsigned)pair->device, stream);
+    if (r == 0)
+        *ret_gpu = gpu;
+    return r;
+}
+
+/* Gives a side's loan back. The side is empty on success, and as it was otherwise. */
+static int side_empty(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *stream) {
+    if (side->owner == GPUPOOL_OWNER_POOL) {
+        int r = buffer_release_on(pair->client, &side->buffer, (unsigned)pair->device, stream);
+        if (r < 0)
+            return r;
+    }
+    *side = (struct gpupool_pair_side){0};
+    return 0;
+}
+
+/* --- growth --- */
+
+static int side_pool(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
+                     uint32_t *ret_pool) {
+    return side == &pair->host ? client_host_pool_near(pair->client, (unsigned)pair->device, ret_pool)
+                               : gpupool_device_pool(pair->client, pair->device, ret_pool);
+}
+
+/* The host is told by the CPU, for which the memory is free on return; the device by its stream. */
+static int zero(const struct gpupool_pair *pair, const struct gpu *gpu, const struct gpupool_buffer *buffer,
+                void *stream) {
+    bool at_once = stream == GPUPOOL_NO_STREAM; /* nothing orders what follows: it is zero on return */
+    unsigned device = (unsigned)pair->device;
+
+    if (buffer->kind == GPUPOOL_POOL_HOST) {
+        memset(buffer->data, 0, buffer->capacity_bytes);
+        return 0;
+    }
+    if (at_once)
+        stream = NULL;
+    int error = gpu->memory_set(device, buffer->data, 0, buffer->capacity_bytes, stream);
+    if (error == 0 && at_once)
+        error = gpu->stream_synchronize(device, stream);
+    return error == 0 ? 0 : devices_fail(gpu, error, "zeroing it");
+}
+
+/* Gives back a block that does not become the side's. What was enqueued to zero it is over then: not every
+ * stream orders that before the block's next use. */
+static void discard(const struct gpupool_pair *pair, const struct gpu *gpu,
+                    const struct gpupool_buffer *buffer, void *stream) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    if ((pair->flags & GPUPOOL_PAIR_ZERO) != 0 && buffer->kind == GPUPOOL_POOL_DEVICE)
+        /* A device that cannot be waited for does no work any more. */
+        (void)gpu->stream_synchronize((unsigned)pair->device, stream == GPUPOOL_NO_STREAM ? NULL : stream);
+    buffer_give_back(pair->client, buffer);
+    error_restore(text);
+}
+
+static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, const struct gpu *gpu,
+                uint32_t pool, uint64_t size_bytes, void *stream, struct gpupool_buffer *ret_buffer) {
+    struct gpupool_buffer buffer;
+    /* Host memory has no stream to come from, and the device's is zeroed here: all that may be used, not just
+     * what is asked for now. */
+    int r = gpupool_acquire(pair->client, pool, size_bytes, side == &pair->host ? GPUPOOL_NO_STREAM : stream,
+                            pair->timeout_ns, 0, &buffer);
+    if (r < 0)
+        return r;
+    if ((pair->flags & GPUPOOL_PAIR_ZERO) != 0) {
+        r = zero(pair, gpu, &buffer, stream);
+        if (r < 0) {
+            discard(pair, gpu, &buffer, stream);
+            return r;
+        }
+    }
+    *ret_buffer = buffer;
+    return 0;
+}
+
+/* Whether the pool may never have room for what the side holds and what it is to hold, both at once. What the
+ * client remembers of the limit may be old: then growth waits in vain first, or gives back what it need not.
+ */
+static bool cannot_hold_both(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
+                             uint32_t pool_id, uint64_t size_bytes) {
+    struct gpupool_client *client = pair->client;
+    struct pool pool;
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+    error_restore(text);
+    return r == 0 && size_bytes <= pool.limit_bytes && side->capacity_bytes > pool.limit_bytes - size_bytes;
+}
+
+/* The loan is in the way of its successor: it goes first. */
+static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair_side *side,
+                                  const struct gpu *gpu, uint32_t pool, uint64_t size_bytes, void *stream,
+                                  struct gpupool_buffer *ret_buffer) {
+    int r = side_empty(pair, side, stream);
+    if (r < 0)
+        return r;
+    r = take(pair, side, gpu, pool, size_bytes, stream, ret_buffer);
+    return r < 0 ? error_prefix(r, "after what it had was given back to make room") : 0;
+}
+
+static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint64_t size_bytes,
+                void *stream) {
+    struct gpupool_buffer buffer = {0};
+    const struct gpu *gpu;
+    uint32_t pool;
+
+    int r = enter(pair, stream, &gpu);
+    if (r == 0)
+        r = side_pool(pair, side, &pool);
+    if (r < 0)
+        return r;
+    bool has_loan = side->owner == GPUPOOL_OWNER_POOL;
+    if (has_loan && cannot_hold_both(pair, side, pool, size_bytes)) {
+        r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
+    } else {
+        r = take(pair, side, gpu, pool, size_bytes, stream, &buffer);
+        /* Who does not wait would perhaps only have had to. */
+        if (r == GPUPOOL_E_EXHAUSTED && has_loan && pair->timeout_ns > 0)
+            r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
+    }
+    if (r < 0)
+        return r;
+    r = side_empty(pair, side, stream);
+    if (r < 0) {
+        discard(pair, gpu, &buffer, stream);
+        return r;
+    }
+    *side = (struct gpupool_pair_side){
+        .data = buffer.data,
+        .size_bytes = size_bytes,
+        .capacity_bytes = buffer.capacity_bytes,
+        .owner = GPUPOOL_OWNER_POOL,
+        .buffer = buffer,
+    };
+    return 0;
+}
+
+static int side_grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint64_t size_bytes,
+                     void *stream) {
+    if (size_bytes <= side->capacity_bytes) {
+        side->size_bytes = size_bytes;
+        return 0;
+    }
+    int r = grow(pair, side, size_bytes, stream);
+    return r < 0 ? fail(pair, side, r, "growing") : 0;
+}
+
+int gpupool_pair_grow_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_grow_host: no pair");
+    return side_grow(pair, &pair->host, size_bytes, stream);
+}
+
+int gpupool_pair_grow_device(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_grow_device: no pair");
+    return side_grow(pair, &pair->on_device, size_bytes, stream);
+}
+
+void *gpupool_pair_overflow(uint64_t element_bytes, uint64_t count) {
+    error_set(GPUPOOL_E_INVALID, "%" PRIu64 " elements of %" PRIu64 " bytes: more than can be counted", count,
+              element_bytes);
+    return NULL;
+}
+
+/* --- from init to clear --- */
+
+int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, int device, uint32_t flags) {
+    const struct gpu *gpu;
+    uint32_t pool;
+
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_init: no pair");
+    if ((flags & ~GPUPOOL_PAIR_ZERO) != 0)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_init: unknown flags 0x%x", flags);
+    if (device == -1) {
+        unsigned current;
+        r = devices_current(&client->devices, &current);
+        if (r < 0)
+            return error_prefix(r, "gpupool_pair_init");
+        device = (int)current;
+    }
+    r = gpupool_device_pool(client, device, &pool); /* there is memory to be had */
+    if (r == 0)
+        r = devices_need_device(&client->devices, device, &gpu);
+    if (r < 0)
+        return error_prefix(r, "gpupool_pair_init");
+    *pair = (struct gpupool_pair){
+        .client = client, .device = device, .flags = flags, .timeout_ns = client->alloc_timeout_ns};
+    return 0;
+}
+
+int gpupool_pair_clear(struct gpupool_pair *pair, void *stream) {
+    const struct gpu *gpu;
+
+    if (pair == NULL || (pair->host.data == NULL && pair->on_device.data == NULL))
+        return 0;
+    /* What is adopted needs neither device nor stream. */
+    bool has_loan = pair->host.owner == GPUPOOL_OWNER_POOL || pair->on_device.owner == GPUPOOL_OWNER_POOL;
+    int r = has_loan ? enter(pair, stream, &gpu) : 0;
+    if (r < 0)
+        return error_prefix(r, "gpupool_pair_clear");
+    r = side_empty(pair, &pair->host, stream);
+    if (r < 0)
+        fail(pair, &pair->host, r, "clearing");
+    int r_device = side_empty(pair, &pair->on_device, stream);
+    if (r_device < 0)
+        r = fail(pair, &pair->on_device, r_device, "clearing");
+    return r;
+}
+
+/* --- adoption --- */
+
+static bool overlaps(const struct gpupool_pair_side *side, const void *memory, uint64_t size_bytes) {
+    uintptr_t own = (uintptr_t)side->data, other = (uintptr_t)memory;
+    return side->owner == GPUPOOL_OWNER_POOL && own < other + size_bytes &&
+           other < own + side->capacity_bytes;
+}
+
+static int adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *memory, uint64_t size_bytes,
+                 void *stream) {
+    const struct gpu *gpu;
+    int r = 0;
+
+    if (memory == NULL || size_bytes == 0 || (uintptr_t)memory + size_bytes < (uintptr_t)memory)
+        return error_set(GPUPOOL_E_INVALID, "%" PRIu64 " bytes at %p are no memory", size_bytes, memory);
+    if (overlaps(side, memory, size_bytes))
+        return error_set(GPUPOOL_E_INVALID, "the memory at %p is the pair's own already", memory);
+    if (side->owner == GPUPOOL_OWNER_POOL)
+        r = enter(pair, stream, &gpu);
+    if (r == 0)
+        r = side_empty(pair, side, stream);
+    if (r < 0)
+        return r;
+    *side = (struct gpupool_pair_side){
+        .data = memory, .size_bytes = size_bytes, .capacity_bytes = size_bytes, .owner = GPUPOOL_OWNER_USER};
+    return 0;
+}
+
+static int side_adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *memory,
+                      uint64_t size_bytes, void *stream) {
+    int r = adopt(pair, side, memory, size_bytes, stream);
+    return r < 0 ? fail(pair, side, r, "adopting memory for") : 0;
+}
+
+int gpupool_pair_adopt_host(struct gpupool_pair *pair, void *memory, uint64_t size_bytes, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_adopt_host: no pair");
+    return side_adopt(pair, &pair->host, memory, size_bytes, stream);
+}
+
+int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memory, uint64_t size_bytes, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_adopt_device: no pair");
+    return side_adopt(pair, &pair->on_device, memory, size_bytes, stream);
+}
+
+/* --- copies --- */
+
+static int copy(const struct gpupool_pair *pair, const struct gpupool_pair_side *to,
+                const struct gpupool_pair_side *from, uint64_t size_bytes, void *stream) {
+    bool at_once = stream == GPUPOOL_NO_STREAM;
+
+    if (at_once)
+        stream = NULL;
+    if (size_bytes > to->capacity_bytes || size_bytes > from->capacity_bytes)
+        return error_set(GPUPOOL_E_INVALID,
+                         "copying %s within a pair whose host side has %s and whose device side %s",
+                         BYTES_TEXT(size_bytes), BYTES_TEXT(pair->host.capacity_bytes),
+                         BYTES_TEXT(pair->on_device.capacity_bytes));
+    int r = gpupool_copy(pair->client, pair->device, to->data, from->data, size_bytes, stream);
+    if (r == 0 && at_once && size_bytes > 0)
+        r = gpupool_stream_synchronize(pair->client, pair->device, stream);
+    return r < 0 ? fail(pair, to, r, "copying to") : 0;
+}
+
+int gpupool_pair_copy_to_device(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_copy_to_device: no pair");
+    return copy(pair, &pair->on_device, &pair->host, size_bytes, stream);
+}
+
+int gpupool_pair_copy_to_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_copy_to_host: no pair");
+    return copy(pair, &pair->host, &pair->on_device, size_bytes, stream);
+}
