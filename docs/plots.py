@@ -20,6 +20,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(DOCS.parent / "tests" / "bench" / "driver"))
 import cases  # noqa: E402
 import report  # noqa: E402
+import timeline  # noqa: E402
 from results import Results  # noqa: E402
 
 PLOTS, PAGE = DOCS / "plots", DOCS / "benchmarks.md"
@@ -147,7 +148,8 @@ def main(path):
     if not found or not found_end:
         sys.exit(f"{PAGE.name} has no markers")
     for old in PLOTS.glob("*.svg"):
-        old.unlink()
+        if old.stem != timeline.NAME:
+            old.unlink()
     plots = draw(Results.from_document(document))
     images = "\n\n".join(f"![{title}](plots/{name}.svg)" for name, title in plots)
     PAGE.write_text(f"{before}{BEGIN}\n\n{report.markdown(document)}\n### Plots\n\n{images}\n\n{END}{after}")
