@@ -78,6 +78,7 @@ static int read_options(const struct gpupool_options *options, struct gpupool_op
 }
 
 static void client_free(struct gpupool_client *client) {
+    staging_deinit(&client->staging);
     connection_deinit(&client->connection);
     segments_deinit(&client->segments);
     fences_close(&client->fences);
@@ -152,10 +153,14 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     cache_init(&client->cache);
     page_init(&client->page);
     fences_init(&client->fences);
+    staging_init(&client->staging);
     connection_init(&client->connection, &client->segments, own.answer_timeout_ns);
     client->devices.forbidden = (own.flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->answer_timeout_ns = own.answer_timeout_ns;
     client->alloc_timeout_ns = own.alloc_timeout_ns;
+    r = staging_configure(&client->staging, (own.flags & GPUPOOL_OPEN_NO_THREAD) == 0);
+    if (r < 0)
+        return r;
 
     if (strcmp(own.socket, "private") == 0) {
         r = private_daemon_start(own.daemon_path, own.daemon_arguments, deadline_ns, &client->socket_path);
@@ -211,6 +216,7 @@ void gpupool_close(struct gpupool_client *client) {
         return;
     }
     error_save(text); /* closing fails nobody, so it is no thread's last error */
+    staging_stop(&client->staging);
     cache_stop(client);
     bool idle = devices_synchronize(&client->devices) == 0;
     bool unmapped = segments_close(&client->segments);

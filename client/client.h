@@ -6,7 +6,7 @@
  * of devices, the remembered pools, the fork guard. All of it is there from open to close and none is shared
  * with other clients of the process.
  *
- * Locks: the fences', the page's, the connection's, then the segments'. Those of devices and pools are leaves. The caller's threads
+ * Locks: the fences', the page's, the connection's, then the segments'. Those of devices, pools and staging are leaves. The caller's threads
  * may be in any call at once; close is alone.
  */
 #include <stdint.h>
@@ -20,6 +20,7 @@
 #include "client/page.h"
 #include "client/pool.h"
 #include "client/segment.h"
+#include "client/staging/staging.h"
 
 struct gpupool_client {
     struct fork_guard guard;
@@ -30,6 +31,7 @@ struct gpupool_client {
     struct cache cache;
     struct page page; /* the cache's and the fences' */
     struct fences fences;
+    struct staging staging;
     uint64_t answer_timeout_ns;
     uint64_t alloc_timeout_ns;
     char *socket_path;

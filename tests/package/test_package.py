@@ -24,7 +24,7 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
-    "include/gpupool/pair.h",
+    "include/gpupool/pair.h", "include/gpupool/staging.h",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so", f"{LIB}/pkgconfig/gpupool.pc",
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
@@ -34,8 +34,8 @@ FILES = {
     "lib/systemd/system/gpupoold-admin.socket", "lib/sysusers.d/gpupool.conf", "lib/tmpfiles.d/gpupool.conf",
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
 }
-MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man5/gpupoold.conf.5",
-                "share/man/man8/gpupoold.8"}
+MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_upload.3",
+                "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8"}
 if os.environ["GPUPOOL_MAN"] == "ON":
     FILES |= MANUAL_PAGES
 

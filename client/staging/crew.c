@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/staging/crew.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include "client/staging/job.h"
+
+void crew_init(struct crew *crew) {
+    pthread_mutex_init(&crew->lock, NULL);
+    pthread_cond_init(&crew->work, NULL);
+    list_init(&crew->jobs);
+}
+
+void crew_stop(struct crew *crew) {
+    pthread_mutex_lock(&crew->lock);
+    crew->stopping = true;
+    pthread_cond_broadcast(&crew->work);
+    pthread_mutex_unlock(&crew->lock);
+    for (unsigned i = 0; i < crew->started; i++)
+        pthread_join(crew->threads[i], NULL);
+    crew->started = 0;
+}
+
+void crew_deinit(struct crew *crew) {
+    pthread_cond_destroy(&crew->work);
+    pthread_mutex_destroy(&crew->lock);
+}
+
+/* Something to do, of the job whose turn it is. */
+static struct slot *take_locked(struct crew *crew, struct job **ret_job) {
+    list_for_each(position, &crew->jobs) {
+        struct job *job = container_of(position, struct job, link);
+        struct slot *slot = job_take_locked(job);
+        if (slot == NULL)
+            continue;
+        list_remove(&job->link);
+        list_append(&crew->jobs, &job->link);
+        crew_wake_locked(crew, job);
+        *ret_job = job;
+        return slot;
+    }
+    return NULL;
+}
+
+static void *crew_main(void *argument) {
+    struct crew *crew = argument;
+    struct job *job = NULL;
+
+    prctl(PR_SET_NAME, "gpupool-staging");
+    pthread_mutex_lock(&crew->lock);
+    while (!crew->stopping) {
+        struct slot *slot = take_locked(crew, &job);
+        if (slot == NULL) {
+            crew->idle++;
+            pthread_cond_wait(&crew->work, &crew->lock);
+            crew->idle--;
+            continue;
+        }
+        pthread_mutex_unlock(&crew->lock);
+        job_do(job, slot);
+        pthread_mutex_lock(&crew->lock);
+        job_done_locked(job, slot);
+    }
+    pthread_mutex_unlock(&crew->lock);
+    return NULL;
+}
+
+static void start_locked(struct crew *crew, unsigned threads) {
+    sigset_t all, before;
+
+    if (crew->started >= threads)
+        return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's threads */
+    while (crew->started < threads && crew->started < CREW_THREADS_MAX &&
+           pthread_create(&crew->threads[crew->started], NULL, crew_main, crew) == 0)
+        crew->started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void crew_give(struct crew *crew, struct job *job, unsigned threads) {
+    pthread_mutex_lock(&crew->lock);
+    start_locked(crew, threads);
+    list_append(&crew->jobs, &job->link);
+    pthread_mutex_unlock(&crew->lock);
+}
+
+void crew_take_back(struct crew *crew, struct job *job) {
+    pthread_mutex_lock(&crew->lock);
+    list_remove(&job->link);
+    job_rest_locked(job);
+    pthread_mutex_unlock(&crew->lock);
+}
+
+void crew_wake_locked(struct crew *crew, const struct job *job) {
+    if (crew->idle > 0 && job_has_work_locked(job))
+        pthread_cond_signal(&crew->work);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_INTEGRATION_STAGING_FIXTURE_H
+#define TESTS_INTEGRATION_STAGING_FIXTURE_H
+/*
+ * What the tests of staging share: clients whose copies are cut into small chunks, patterns, device memory
+ * that is looked at in another way than by staging, and that nothing stays leased. To be included once, by a
+ * test program.
+ */
+#include <inttypes.h>
+
+#include <gpupool/staging.h>
+
+#include "base/cleanup.h"
+
+#include "gpu/sim.h"
+#include "tests/integration/gate.h"
+
+#define CHUNK (64 * KIB)
+
+/* A byte that no other place near has, nor the same place of another pattern. */
+static inline uint8_t pattern(uint64_t seed, uint64_t at) {
+    uint64_t mixed = (at + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ seed * UINT64_C(0xc2b2ae3d27d4eb4f);
+    return (uint8_t)(mixed >> 29);
+}
+
+static inline void fill(void *memory, uint64_t size_bytes, uint64_t seed) {
+    for (uint64_t i = 0; i < size_bytes; i++)
+        ((uint8_t *)memory)[i] = pattern(seed, i);
+}
+
+static inline void expect(const void *memory, uint64_t size_bytes, uint64_t seed) {
+    for (uint64_t i = 0; i < size_bytes; i++)
+        if (((const uint8_t *)memory)[i] != pattern(seed, i))
+            fail_msg("byte %" PRIu64 " of %" PRIu64 " is 0x%02x, not 0x%02x", i, size_bytes,
+                     ((const uint8_t *)memory)[i], pattern(seed, i));
+}
+
+static inline void *need_memory(uint64_t size_bytes) {
+    void *memory = malloc(size_bytes);
+    assert_non_null(memory);
+    return memory;
+}
+
+/* Device memory as the driver's own copies see it, behind what is on the stream. */
+static inline void expect_on_device(struct gpupool_client *client, const void *memory, uint64_t size_bytes,
+                                    uint64_t seed, void *stream) {
+    _cleanup_(freep) void *seen = need_memory(size_bytes);
+    MUST(gpupool_copy(client, 0, seen, memory, size_bytes, stream));
+    MUST(gpupool_stream_synchronize(client, 0, stream));
+    expect(seen, size_bytes, seed);
+}
+
+static inline void fill_on_device(struct gpupool_client *client, void *memory, uint64_t size_bytes,
+                                  uint64_t seed, void *stream) {
+    _cleanup_(freep) void *filled = need_memory(size_bytes);
+    fill(filled, size_bytes, seed);
+    MUST(gpupool_copy(client, 0, memory, filled, size_bytes, stream));
+    MUST(gpupool_stream_synchronize(client, 0, stream));
+}
+
+static inline struct gpupool_client *open_staging(unsigned threads, uint32_t flags) {
+    char text[16];
+    snprintf(text, sizeof text, "%u", threads);
+    setenv("GPUPOOL_STAGING_THREADS", text, 1);
+    setenv("GPUPOOL_STAGING_CHUNK", "64KiB", 1);
+    struct gpupool_client *client = open_client(&daemon_, flags, GPUPOOL_FOREVER);
+    unsetenv("GPUPOOL_STAGING_THREADS");
+    unsetenv("GPUPOOL_STAGING_CHUNK");
+    return client;
+}
+
+/* What the client has of the host pool, besides what it keeps idle. */
+static inline bool has_host_memory(struct gpupool_client *client, uint64_t wanted_bytes) {
+    MUST(gpupool_trim(client, NULL));
+    return host_pool("leased_bytes") == wanted_bytes;
+}
+
+/* Blocks that are behind fences come back when those are ready. */
+static inline void expect_no_blocks(struct gpupool_client *client) {
+    WAIT_UNTIL(has_host_memory(client, 0));
+}
+
+#define SKIP_WITHOUT_DEVICE()                                                                                \
+    do {                                                                                                     \
+        if (!test_has_device())                                                                              \
+            skip();                                                                                          \
+    } while (0)
+
+#endif
