@@ -75,6 +75,10 @@ class Run(unittest.TestCase):
                 ("scale", cases.GPUPOOL, {"p50_ns", "p99_ns"}),
                 ("hostile", "quiet", {"p50_ns", "p99_ns"}),
                 ("hostile", "questions", {"p50_ns", "p99_ns"}),
+                ("pipeline", "1 stream, pageable memory", {"ns", "gb_per_s"}),
+                ("pipeline", "1 stream, pool memory", {"ns", "gb_per_s"}),
+                ("pipeline", "4 streams, pool memory", {"ns", "gb_per_s"}),
+                ("pipeline_step", "compute", {"ns", "gb_per_s"}),
                 ("round_trip", "raw_round_trip", {"p50_ns", "p99_ns"}),
                 ("round_trip", "device_acquire", {"p50_ns", "p99_ns"})):
             with self.subTest(case=case, subject=subject):
@@ -111,7 +115,8 @@ class Run(unittest.TestCase):
         self.assertLess(bar["measured"], 20)
 
     def test_the_tables_show_every_case(self):
-        for title in ("What is to be reached", "Warm pair, by size", "Random mix", "Threads", "Round trips"):
+        for title in ("What is to be reached", "Warm pair, by size", "Random mix", "Threads", "Round trips",
+                      "Copy in, compute, copy out"):
             self.assertIn(f"### {title}", self.markdown)
 
 
@@ -182,6 +187,21 @@ class Figures(unittest.TestCase):
             states = [bar["state"] for bar in bars.check(self.results(rows(ours, replayed)), "sim", False)
                       if bar["what"].startswith("traces: ") and bar["state"] != bars.NOT_MEASURABLE]
             self.assertEqual(states, [worst, average])
+
+    def test_a_pipeline_is_judged_by_pageable_memory_and_by_its_slowest_step(self):
+        def rows(pageable, overlapped, percent=cases.SIMILAR):
+            for case, subject, streams, ns in (("pipeline", "1 stream, pageable memory", 1, pageable),
+                                               ("pipeline", "1 stream, pool memory", 1, 250),
+                                               ("pipeline", "4 streams, pool memory", 4, overlapped),
+                                               ("pipeline_step", "copy in", 1, 80), ("pipeline_step", "compute", 1, 90),
+                                               ("pipeline_step", "copy in and copy out, 4 streams", 4, 95)):
+                yield 0, case, subject, {"compute_percent": percent, "batch_bytes": 1, "streams": streams}, {"ns": ns}
+        for pageable, overlapped, to_pageable, to_limit in ((180, 100, bars.MET, bars.MET), (179, 100, bars.NOT_MET, bars.MET),
+                                                            (200, 101, bars.MET, bars.NOT_MET)):
+            found = list(rows(pageable, overlapped))
+            self.assertEqual(self.state("pipeline on several streams, times", found), to_pageable)
+            self.assertEqual(self.state("pipeline on several streams, of what", found), to_limit)
+        self.assertEqual(self.state("pipeline on several streams, of what", list(rows(180, 100, percent=100))), bars.NOT_MEASURABLE)
 
     def test_copies_are_judged_by_the_slower_direction(self):
         rows = [(0, "copies", subject, {"direction": direction}, {"gb_per_s": speed})

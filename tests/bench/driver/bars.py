@@ -114,6 +114,27 @@ def slowest_copy(results):
     return min(ratios) if ratios else None
 
 
+def pipeline_ways(results):
+    """Nanoseconds on one stream with pageable memory, and on several with pool memory."""
+    found = results.find("pipeline", compute_percent=cases.SIMILAR)
+    pageable = [record.median("ns") for record in found if "pageable" in record.subject]
+    overlapped = [record.median("ns") for record in found if record.parameters["streams"] > 1]
+    return (pageable[0], overlapped[0]) if pageable and overlapped else (None, None)
+
+
+def pipeline_to_pageable(results):
+    """How many times as fast several streams with pool memory are as one with pageable memory."""
+    pageable, overlapped = pipeline_ways(results)
+    return pageable / overlapped if overlapped else None
+
+
+def pipeline_to_limit(results):
+    """What part the slowest step by itself is of the time on several streams."""
+    _, overlapped = pipeline_ways(results)
+    limit = largest(record.median("ns") for record in results.find("pipeline_step", compute_percent=cases.SIMILAR, streams=1))
+    return limit / overlapped if limit and overlapped else None
+
+
 def traces(results, name, reduce):
     """Of each trace: peak reserved (or leased by the client) over peak live, beside PyTorch's, replayed here or else when
     recorded."""
@@ -166,6 +187,10 @@ BARS = [
         traces_to_torch("peak_leased_bytes"), "ratio", anywhere=True),
     Bar("traces: peak leased by the client / peak live, on average", "≤ 1.10", at_most(1.1), traces_on_average("peak_leased_bytes"), "ratio",
         anywhere=True),
+    Bar("pipeline on several streams, times as fast as one stream with pageable memory", "≥ 1.8", at_least(1.8),
+        pipeline_to_pageable, "ratio"),
+    Bar("pipeline on several streams, of what the slowest of its steps allows", "≥ 0.90", at_least(0.9), pipeline_to_limit,
+        "ratio"),
     Bar("copies, the slower direction, to cudaMallocHost's", "≥ 0.99", at_least(0.99), slowest_copy, "ratio"),
 ]
 

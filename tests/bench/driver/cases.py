@@ -19,6 +19,9 @@ RING = "the ring alone"
 LARGE_STEPS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
 # Nothing is made ahead of demand: what a pool has reserved, its client made it reserve.
 ON_DEMAND = "[host]\nlow_water = 0\n[device]\nlow_water = 0\n"
+# The batches of a pipeline lie in host memory: a few GiB.
+PIPELINE_POOLS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
+SIMILAR = 120  # how long a pipeline computes, in percent of a copy: as its own default
 
 
 class Case:
@@ -179,6 +182,31 @@ def hostile(bench):
         bench.add("hostile", name, {}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"]})
 
 
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+def pipeline(bench, compute_percent):
+    """Copy in, compute, copy out: ways through all three steps, and each step by itself. On a GPU the program's own sizes."""
+    output = bench.work / "pipeline.json"
+    sizes = ["--batches", 6, "--batch-kib", 64, "--rounds", 1] if bench.quick else []
+    bench.run([bench.program("pipeline"), "--json", output, "--compute", compute_percent, *sizes],
+              bench.private_daemons("" if bench.quick else PIPELINE_POOLS))
+    found = json.loads(output.read_text())
+    parameters = {"compute_percent": compute_percent, "batch_bytes": found["batch_bytes"]}
+    moved = found["batches"] * found["batch_bytes"]
+    for case, ways in (("pipeline", found["ways"]), ("pipeline_step", found["alone"])):
+        for way in ways:
+            bench.add(case, way["name"], {**parameters, "streams": way["streams"]},
+                      {"ns": way["ns"], "gb_per_s": moved / way["ns"]})
+
+
+def pipeline_of_similar_steps(bench):
+    pipeline(bench, SIMILAR)
+
+
+def pipeline_of_equal_steps(bench):
+    pipeline(bench, 100)
+
+
 # --- traces of real programs ------------------------------------------------------------------------------------------
 
 def traces(bench):
@@ -244,6 +272,8 @@ CASES = [
     Case("growth", GPUPOOL, growth, repeated=False),
     Case("hostile", GPUPOOL, hostile, repeated=False),
     Case("restart", GPUPOOL, restart, repeated=False),
+    Case("pipeline", "similar steps", pipeline_of_similar_steps, repeated=False),
+    Case("pipeline", "equal steps", pipeline_of_equal_steps, repeated=False),
     Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),
 ]
 

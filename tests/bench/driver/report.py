@@ -104,6 +104,21 @@ def restart(results):
     return table(["", *names], rows) if rows else []
 
 
+def pipeline(results):
+    """Each step by itself, then all together, beside the first way and the slowest step."""
+    rows = []
+    for percent in dict.fromkeys(record.parameters["compute_percent"] for record in results.find("pipeline")):
+        ways = results.find("pipeline", compute_percent=percent)
+        steps = results.find("pipeline_step", compute_percent=percent)
+        limit = max(record.median("ns") for record in steps if record.parameters["streams"] == 1)
+        for record in [*steps, *ways]:
+            is_way, time = record.case == "pipeline", record.median("ns")
+            rows.append([f"{percent} %", record.subject, value_text("ns", time), value_text("gb_per_s", record.median("gb_per_s")),
+                         f"{ways[0].median('ns') / time:.2f}" if is_way else "–", f"{limit / time:.1%}" if is_way else "–"])
+    heads = ["compute, of a copy's time", "", "time", "speed", "times as fast as pageable", "of the slowest step's"]
+    return table(heads, rows) if rows else []
+
+
 def traces(results):
     rows = []
     for record in results.find("trace"):
@@ -171,6 +186,7 @@ def markdown(document):
     host, device = sizes(results, "restart", "host_bytes", "device_bytes")
     section(f"A worker starts anew and has {host} pinned and {device} of device memory", restart(results))
     section("Copies", plain(results, "copies", ["gb_per_s"], ["", "speed"]))
+    section("Copy in, compute, copy out", pipeline(results))
     section("1 GiB of pinned memory", plain(results, "pin", ["ns"], ["", "time"]))
     section("Not measured", [f"- {entry['case']}, {entry['subject']}: {entry['why'].splitlines()[-1]}"
                              for entry in [*document["absent"], *document["failed"]] if entry["why"]])
