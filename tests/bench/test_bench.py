@@ -72,6 +72,10 @@ class Run(unittest.TestCase):
                 ("trace", cases.TORCH_RECORDED, {"peak_live_bytes", "peak_reserved_bytes"}),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
+                ("staging", cases.GPUPOOL, {"gb_per_s"}),
+                ("staging", cases.STREAMING, {"gb_per_s"}),
+                ("staging_threads", cases.GPUPOOL, {"gb_per_s"}),
+                ("staging_chunk_bytes", cases.GPUPOOL, {"gb_per_s"}),
                 ("scale", cases.GPUPOOL, {"p50_ns", "p99_ns"}),
                 ("hostile", "quiet", {"p50_ns", "p99_ns"}),
                 ("hostile", "questions", {"p50_ns", "p99_ns"}),
@@ -202,6 +206,13 @@ class Figures(unittest.TestCase):
             self.assertEqual(self.state("pipeline on several streams, times", found), to_pageable)
             self.assertEqual(self.state("pipeline on several streams, of what", found), to_limit)
         self.assertEqual(self.state("pipeline on several streams, of what", list(rows(180, 100, percent=100))), bars.NOT_MEASURABLE)
+
+    def test_staging_is_judged_by_the_drivers_own_copy_in_the_same_direction(self):
+        rows = [(0, "staging", subject, {"direction": direction, "size_bytes": 1}, {"gb_per_s": speed})
+                for subject, direction, speed in ((cases.GPUPOOL, "upload", 25), (cases.CUDA_PAGEABLE, "upload", 10),
+                                                  (cases.GPUPOOL, "download", 20), (cases.CUDA_PAGEABLE, "download", 10))]
+        self.assertEqual(self.state("upload of 1 GiB", rows), bars.MET)
+        self.assertEqual(self.state("download of 1 GiB", rows), bars.NOT_MET)
 
     def test_copies_are_judged_by_the_slower_direction(self):
         rows = [(0, "copies", subject, {"direction": direction}, {"gb_per_s": speed})

@@ -107,6 +107,11 @@ def restart_to_runtime(results):
                          results.one("restart", cases.RUNTIME, step="host"), "p50_ns")
 
 
+def staging_to_cuda(direction):
+    return lambda results: results.ratio(results.one("staging", cases.GPUPOOL, direction=direction), "gb_per_s",
+                                         results.one("staging", cases.CUDA_PAGEABLE, direction=direction), "gb_per_s")
+
+
 def slowest_copy(results):
     ratios = [results.ratio(record, "gb_per_s", results.one("copies", cases.CUDA_MALLOC_HOST, **record.parameters), "gb_per_s")
               for record in results.find("copies", cases.GPUPOOL)]
@@ -192,6 +197,8 @@ BARS = [
     Bar("pipeline on several streams, of what the slowest of its steps allows", "≥ 0.90", at_least(0.9), pipeline_to_limit,
         "ratio"),
     Bar("copies, the slower direction, to cudaMallocHost's", "≥ 0.99", at_least(0.99), slowest_copy, "ratio"),
+    Bar("upload of 1 GiB of ordinary memory, to cudaMemcpy's", "≥ 2.5", at_least(2.5), staging_to_cuda("upload"), "ratio"),
+    Bar("download of 1 GiB to ordinary memory, to cudaMemcpy's", "≥ 2.5", at_least(2.5), staging_to_cuda("download"), "ratio"),
 ]
 
 

@@ -14,6 +14,9 @@ RUNTIME = "cudaMallocHost and cudaMalloc"
 TORCH_PAIRS, TORCH_PINNED = ("torch_pairs.cpp",), ("torch_pairs.cpp", "-DTORCH_PINNED")
 TORCH_REPLAY = ("torch_replay.cpp",)
 RING = "the ring alone"
+CUDA_PAGEABLE, STREAMING = "cudaMemcpy, pageable", "gpupool, stores past the caches"
+# The C library's memcpy() stores past the caches from this size on.
+STREAMING_STORES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x10000"}
 
 # As a machine with large models would be set up: few, large segments.
 LARGE_STEPS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
@@ -207,6 +210,25 @@ def pipeline_of_equal_steps(bench):
     pipeline(bench, 100)
 
 
+# --- ordinary memory to a device and back -------------------------------------------------------------------------------
+
+def staging_run(bench, name, environment, *options):
+    size = real_or_not(bench, GIB, MIB * 256, MIB * 8)
+    with bench.daemon("" if bench.quick else LARGE_STEPS) as daemon:
+        return bench.run([bench.program("staging"), "--name", name, "--size", size, "--rounds", 2 if bench.quick else 7, *options],
+                         {**daemon.environment(bench.inside), **environment})
+
+
+def staging(bench):
+    options = (["--threads", "1,2", "--chunks", "256KiB"] if bench.quick else
+               ["--threads", "1,2,4,8,12", "--chunks", "512KiB,1MiB,2MiB,4MiB,8MiB"])
+    bench.add_rows(staging_run(bench, GPUPOOL, {}, *options))
+
+
+def staging_streaming(bench):
+    bench.add_rows([row for row in staging_run(bench, STREAMING, STREAMING_STORES) if row["subject"] == STREAMING])
+
+
 # --- traces of real programs ------------------------------------------------------------------------------------------
 
 def traces(bench):
@@ -274,6 +296,8 @@ CASES = [
     Case("restart", GPUPOOL, restart, repeated=False),
     Case("pipeline", "similar steps", pipeline_of_similar_steps, repeated=False),
     Case("pipeline", "equal steps", pipeline_of_equal_steps, repeated=False),
+    Case("staging", GPUPOOL, staging, repeated=False),
+    Case("staging", STREAMING, staging_streaming, repeated=False),
     Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),
 ]
 

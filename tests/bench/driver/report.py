@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A results document as tables in Markdown."""
+import cases
 from results import Results
 
 UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -119,6 +120,16 @@ def pipeline(results):
     return table(heads, rows) if rows else []
 
 
+def staging(results, parameter, text):
+    """Directions down, one parameter across."""
+    records = results.find(f"staging_{parameter}")
+    columns = list(dict.fromkeys(record.parameters[parameter] for record in records))
+    rows = [[direction, *(value_text("gb_per_s", results.median("gb_per_s", f"staging_{parameter}", cases.GPUPOOL, direction=direction,
+                                                                **{parameter: column})) for column in columns)]
+            for direction in dict.fromkeys(record.parameters["direction"] for record in records)]
+    return table(["", *(text(column) for column in columns)], rows) if rows else []
+
+
 def traces(results):
     rows = []
     for record in results.find("trace"):
@@ -187,6 +198,10 @@ def markdown(document):
     section(f"A worker starts anew and has {host} pinned and {device} of device memory", restart(results))
     section("Copies", plain(results, "copies", ["gb_per_s"], ["", "speed"]))
     section("Copy in, compute, copy out", pipeline(results))
+    staged, = sizes(results, "staging", "size_bytes")
+    section(f"{staged} of ordinary memory to a device and back", pivot(results, "staging", "direction", "gb_per_s", "", str))
+    section("The same, by the threads that copy", staging(results, "threads", str))
+    section("The same, by the chunks' size", staging(results, "chunk_bytes", bytes_text))
     section("1 GiB of pinned memory", plain(results, "pin", ["ns"], ["", "time"]))
     section("Not measured", [f"- {entry['case']}, {entry['subject']}: {entry['why'].splitlines()[-1]}"
                              for entry in [*document["absent"], *document["failed"]] if entry["why"]])
