@@ -8,18 +8,21 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import jsonschema
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "driver"))
+sys.path[:0] = [str(HERE / "driver"), str(HERE / "peers")]
 import bars  # noqa: E402
 import cases  # noqa: E402
+import python_workload  # noqa: E402
 import report  # noqa: E402
 from results import Results  # noqa: E402
 
 PROGRAMS = os.environ["GPUPOOL_PROGRAMS"].split(":")
 WAIT_S = 250
+FIGURE = {"ns", "raw_ns", "samples", "slow_samples"}
 
 
 def check_schema(document):
@@ -59,15 +62,16 @@ class Run(unittest.TestCase):
 
     def test_every_case_of_ours_brings_its_figures(self):
         for case, subject, names in (
-                ("warm_pair", cases.GPUPOOL, {"ns"}),
-                ("mix", cases.GPUPOOL, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
+                ("warm_pair", cases.GPUPOOL, FIGURE),
+                ("mix", cases.GPUPOOL, {*FIGURE, "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
                 ("threads", cases.GPUPOOL, {"pairs_per_s"}),
                 ("hand_over", cases.GPUPOOL, {"ns", "daemon_requests"}),
-                ("warm_pair", cases.POINTER, {"ns"}),
-                ("mix", cases.POINTER, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
+                ("warm_pair", cases.POINTER, FIGURE),
+                ("mix", cases.POINTER, {*FIGURE, "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
                 ("hand_over", cases.RING, {"ns"}),
-                ("pinned_warm_pair", cases.GPUPOOL, {"ns"}),
-                ("pinned_warm_pair", cases.ON_STREAM, {"ns"}),
+                ("calibration", "C", {"ns"}),
+                ("pinned_warm_pair", cases.GPUPOOL, FIGURE),
+                ("pinned_warm_pair", cases.ON_STREAM, FIGURE),
                 ("trace", cases.GPUPOOL, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
                 ("trace", cases.TORCH_RECORDED, {"peak_live_bytes", "peak_reserved_bytes"}),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
@@ -90,7 +94,7 @@ class Run(unittest.TestCase):
                 self.assertNotEqual(found, [])
                 for record in found:
                     self.assertEqual(set(record.values), names)
-                    self.assertTrue(all(record.median(name) > 0 for name in names - {"daemon_requests"}))
+                    self.assertTrue(all(record.median(name) > 0 for name in names - {"daemon_requests", "samples", "slow_samples"}))
 
     def test_a_restarted_worker_says_where_its_time_went(self):
         steps = {record.parameters["step"]: record for record in self.results.find("restart", cases.GPUPOOL)}
@@ -119,7 +123,7 @@ class Run(unittest.TestCase):
         self.assertLess(bar["measured"], 20)
 
     def test_the_tables_show_every_case(self):
-        for title in ("What is to be reached", "Warm pair, by size", "Random mix", "Threads", "Round trips",
+        for title in ("What is to be reached", "Warm pair, by size", "Random mix", "Samples that were set aside", "Threads", "Round trips",
                       "Copy in, compute, copy out"):
             self.assertIn(f"### {title}", self.markdown)
 
@@ -137,7 +141,7 @@ class Figures(unittest.TestCase):
         results = self.results([(0, "mix", cases.GPUPOOL, {}, {"ns": 10}), (0, "mix", cases.TORCH, {}, {"ns": 100}),
                                 (1, "mix", cases.GPUPOOL, {}, {"ns": 100}), (1, "mix", cases.TORCH, {}, {"ns": 1000}),
                                 (2, "mix", cases.TORCH, {}, {"ns": 7})])
-        self.assertAlmostEqual(bars.mix_to_torch(results), 0.1)
+        self.assertAlmostEqual(bars.mix_to_torch("ns")(results), 0.1)
 
     def test_a_value_that_a_repetition_did_not_bring_is_null(self):
         results = self.results([(0, "mix", "a", {}, {"ns": 1}), (2, "mix", "a", {}, {"ns": 3}), (2, "mix", "b", {}, {"ns": 5})])
@@ -180,6 +184,16 @@ class Figures(unittest.TestCase):
         bar = [bar for bar in bars.check(self.results(rows), "cuda", False) if bar["bar"] == "≥ 6"]
         self.assertEqual([(found["state"], round(found["measured"], 2)) for found in bar], [(bars.NOT_MET, 5.95)])
 
+    def test_a_bar_shows_what_it_would_be_with_the_slow_samples(self):
+        rows = [(0, "warm_pair", cases.GPUPOOL, {"size_bytes": 512}, {"ns": 20, "raw_ns": 30})]
+        found = {bar["what"]: bar for bar in bars.check(self.results(rows), "cuda", False)}["warm pair, one thread, the slowest size"]
+        self.assertEqual((found["measured"], found["raw"], found["state"]), (20, 30, bars.MET))
+
+    def test_a_message_in_any_repetition_counts(self):
+        rows = [(repetition, "hand_over", cases.GPUPOOL, {}, {"daemon_requests": count}) for repetition, count in enumerate((0, 2, 0))]
+        self.assertEqual(self.state("taken by one thread, given back by another: requests", rows), bars.NOT_MET)
+        self.assertEqual(self.state("taken by one thread, given back by another: requests", rows[:1]), bars.MET)
+
     def test_traces_are_judged_by_the_worst_and_by_their_average(self):
         def rows(ours, replayed):
             return [(0, "trace", subject, {"trace": trace}, {"peak_live_bytes": 100, "peak_reserved_bytes": reserved})
@@ -219,6 +233,44 @@ class Figures(unittest.TestCase):
                 for subject, direction, speed in ((cases.GPUPOOL, "host_to_device", 100), (cases.CUDA_MALLOC_HOST, "host_to_device", 90),
                                                   (cases.GPUPOOL, "device_to_host", 89), (cases.CUDA_MALLOC_HOST, "device_to_host", 90))]
         self.assertEqual(self.state("copies", rows), bars.NOT_MET)
+
+
+class SlowProcessor(python_workload.Calibration):
+    """Processors of which one is as slow as said; the thread begins on the first."""
+
+    def __init__(self, factors):
+        self.factors, self.cpu, self.hops = factors, 0, 0
+        self.best_ns = 1000
+
+    def time(self):
+        return 1000 * self.factors[self.cpu]
+
+    def hop(self):
+        self.cpu = (self.cpu + 1) % len(self.factors)
+        self.hops += 1
+
+    def sample(self):
+        return 20 * self.factors[self.cpu]
+
+
+class Calibrations(unittest.TestCase):
+    def test_samples_of_a_quiet_processor_stay_as_they_came(self):
+        processor = SlowProcessor([1, 9])
+        self.assertEqual(processor.figure(0, 7, processor.sample), {"ns": 20, "raw_ns": 20, "samples": 7, "slow_samples": 0})
+        self.assertEqual(processor.hops, 0)
+
+    def test_samples_of_a_slow_processor_are_repeated_on_another(self):
+        processor = SlowProcessor([1.7, 1.7, 1])
+        with unittest.mock.patch.multiple(python_workload, CALIBRATION_HOP_NS=0, CALIBRATION_REPEAT=10**9):
+            found = processor.figure(0, 7, processor.sample)
+        self.assertEqual(found, {"ns": 20, "raw_ns": 34, "samples": 7, "slow_samples": 7})
+        self.assertEqual(processor.hops, 2)
+
+    def test_where_all_processors_are_slow_the_figure_is_as_it_came(self):
+        processor = SlowProcessor([1.7, 1.6])
+        with unittest.mock.patch.multiple(python_workload, CALIBRATION_REPEAT=0):
+            found = processor.figure(0, 7, processor.sample)
+        self.assertEqual((found["ns"], found["raw_ns"], found["samples"]), (34, 34, 0))
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ class Bench:
             self.inside["GPUPOOL_SIM_LATENCY"] = "0"
         self.repetition = 0
         self.compiled = {}
+        self.calibrations = {}  # by language: what the processors were at their best in this run
 
     def close(self):
         self.temporary.cleanup()
@@ -101,9 +102,19 @@ class Bench:
     def add(self, case, subject, parameters, values):
         self.results.add(self.repetition, case, subject, parameters, values)
 
+    def calibration(self, language="C"):
+        """The option that tells a program what the processors were at their best."""
+        best_ns = self.calibrations.get(language)
+        return ["--calibration-ns", best_ns] if best_ns else []
+
+    def _calibrated(self, language, best_ns):
+        self.calibrations[language] = min(best_ns, self.calibrations.get(language, best_ns))
+        self.add("calibration", language, {}, {"ns": self.calibrations[language]})
+
     def run(self, command, environment, on_mark=None, timeout_s=PROGRAM_S):
         """Runs a program to its end and returns the objects that it printed, one a line. A line {"mark": TEXT} is an
-        occasion: on_mark(TEXT) is called, and the program goes on when it returns."""
+        occasion: on_mark(TEXT) is called, and the program goes on with the number that it returns. A line {"calibration": …}
+        is kept for the programs that come."""
         command = [str(argument) for argument in command]
         found = []
         with tempfile.TemporaryFile() as errors, subprocess.Popen(
@@ -116,13 +127,13 @@ class Bench:
                     if not line.startswith("{"):
                         continue
                     row = json.loads(line)
-                    if "mark" not in row:
+                    if "calibration" in row:
+                        self._calibrated(row["calibration"], row["best_ns"])
+                    elif "mark" in row:
+                        process.stdin.write(f"{on_mark(row['mark']) if on_mark else 0}\n")
+                        process.stdin.flush()
+                    else:
                         found.append(row)
-                        continue
-                    if on_mark:
-                        on_mark(row["mark"])
-                    process.stdin.write("\n")
-                    process.stdin.flush()
                 status = process.wait()
             finally:
                 limit.cancel()

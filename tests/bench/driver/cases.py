@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: one function a case, and the list CASES at the end, in which order they take turns. A case that measures
-gpupool starts a daemon of its own, so that what it finds in the pools is what it made."""
+"""What is measured: one function a case, and the list CASES at the end, in which order they take turns. What is short is
+measured in each round of the run, what is longer in every third, what takes longest once. A case that measures gpupool starts a daemon of its own, so that what it finds in the pools is what it made."""
 import json
 import resource
 
@@ -26,11 +26,14 @@ ON_DEMAND = "[host]\nlow_water = 0\n[device]\nlow_water = 0\n"
 PIPELINE_POOLS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
 SIMILAR = 120  # how long a pipeline computes, in percent of a copy: as its own default
 
+# How often a case has its turn: in each round, in the first of each repetition, once in the run.
+EACH_ROUND, REPEATED, ONCE = "each round", "repeated", "once"
+
 
 class Case:
-    def __init__(self, name, subject, function, repeated=True, needs_gpu=False, peer=None):
+    def __init__(self, name, subject, function, turns=REPEATED, needs_gpu=False, peer=None):
         self.name, self.subject, self.function = name, subject, function
-        self.repeated = repeated    # in each repetition; else once
+        self.turns = turns          # how often
         self.needs_gpu = needs_gpu  # a real one
         self.peer = peer            # what has to be compiled for it: source, options…
 
@@ -41,9 +44,14 @@ def gpupool_pairs(bench, subject, name, *options, config=""):
     """The program gpupool_pairs under a daemon of its own. What the daemon was asked between the marks of the hand-over is a
     value of it."""
     asked = {}
+
+    def on_mark(mark):
+        asked[mark] = daemon.requests()
+        return asked[mark]
+
     with bench.daemon(config) as daemon:
-        rows = bench.run([bench.program("gpupool_pairs"), "--subject", subject, "--name", name, "--marks", *options],
-                         daemon.environment(bench.inside), on_mark=lambda mark: asked.update({mark: daemon.requests()}))
+        rows = bench.run([bench.program("gpupool_pairs"), "--subject", subject, "--name", name, "--marks", *bench.calibration(),
+                          *options], daemon.environment(bench.inside), on_mark=on_mark)
     for row in rows:
         if row["case"] == "hand_over" and row["subject"] == name and asked:
             row["values"]["daemon_requests"] = asked["hand_over ends"] - asked["hand_over begins"]
@@ -51,8 +59,11 @@ def gpupool_pairs(bench, subject, name, *options, config=""):
 
 
 def buffers(bench):
-    gpupool_pairs(bench, "buffer", GPUPOOL, "--cases", "warm_pair,threads,hand_over", *bench.thoroughness.options(),
-                  *bench.thoroughness.thread_options())
+    gpupool_pairs(bench, "buffer", GPUPOOL, *bench.thoroughness.options())
+
+
+def buffers_threads(bench):
+    gpupool_pairs(bench, "buffer", GPUPOOL, "--cases", "threads,hand_over", *bench.thoroughness.thread_options())
 
 
 def buffers_mix(bench):
@@ -68,8 +79,11 @@ def buffers_pinned_on_stream(bench):
 
 
 def pointers(bench):
-    gpupool_pairs(bench, "pointer", POINTER, "--cases", "warm_pair,threads,hand_over", *bench.thoroughness.options(),
-                  *bench.thoroughness.thread_options())
+    gpupool_pairs(bench, "pointer", POINTER, *bench.thoroughness.options())
+
+
+def pointers_threads(bench):
+    gpupool_pairs(bench, "pointer", POINTER, "--cases", "threads,hand_over", *bench.thoroughness.thread_options())
 
 
 def pointers_mix(bench):
@@ -83,7 +97,7 @@ def ring(bench):
 # --- the CUDA runtime's allocators ------------------------------------------------------------------------------------
 
 def cuda_pairs(bench, subject, *options):
-    bench.add_rows(bench.run([bench.program("cuda_pairs"), "--subject", subject, *options], bench.outside))
+    bench.add_rows(bench.run([bench.program("cuda_pairs"), "--subject", subject, *bench.calibration(), *options], bench.outside))
 
 
 def cuda_malloc(bench):
@@ -91,8 +105,12 @@ def cuda_malloc(bench):
 
 
 def cuda_malloc_async(bench):
-    cuda_pairs(bench, CUDA_MALLOC_ASYNC, "--cases", "warm_pair,mix,threads,hand_over", *bench.thoroughness.options(),
-               *bench.thoroughness.mix_options(), *bench.thoroughness.thread_options())
+    cuda_pairs(bench, CUDA_MALLOC_ASYNC, *bench.thoroughness.options())
+
+
+def cuda_malloc_async_rest(bench):
+    cuda_pairs(bench, CUDA_MALLOC_ASYNC, "--cases", "mix,threads,hand_over", *bench.thoroughness.mix_options(),
+               *bench.thoroughness.thread_options())
 
 
 def cuda_malloc_host(bench):
@@ -101,25 +119,36 @@ def cuda_malloc_host(bench):
 
 # --- PyTorch, CuPy ----------------------------------------------------------------------------------------------------
 
+def torch_pairs(bench, peer, subject, *options):
+    bench.add_rows(bench.run([bench.peer(peer), "--subject", subject, "--name", TORCH, *bench.calibration(), *options],
+                             bench.outside))
+
+
 def torch(bench):
-    bench.add_rows(bench.run([bench.peer(TORCH_PAIRS), "--subject", "device", "--name", TORCH, "--cases", "warm_pair,mix,threads,hand_over",
-                              *bench.thoroughness.options(), *bench.thoroughness.mix_options(),
-                              *bench.thoroughness.thread_options()], bench.outside))
+    torch_pairs(bench, TORCH_PAIRS, "device", *bench.thoroughness.options())
+
+
+def torch_rest(bench):
+    torch_pairs(bench, TORCH_PAIRS, "device", "--cases", "mix,threads,hand_over", *bench.thoroughness.mix_options(),
+                *bench.thoroughness.thread_options())
 
 
 def torch_pinned(bench):
-    bench.add_rows(bench.run([bench.peer(TORCH_PINNED), "--subject", "pinned", "--name", TORCH, "--memory", "pinned",
-                              *bench.thoroughness.options(pinned=True)], bench.outside))
+    torch_pairs(bench, TORCH_PINNED, "pinned", "--memory", "pinned", *bench.thoroughness.options(pinned=True))
+
+
+def python_peer(bench, name, script, *options):
+    bench.add_rows(bench.run([bench.python, PEERS / script, "--name", name, *bench.calibration("Python"), *options],
+                             bench.outside))
 
 
 def torch_pinned_python(bench):
-    bench.add_rows(bench.run([bench.python, PEERS / "torch_pinned.py", "--name", TORCH_PYTHON,
-                              *bench.thoroughness.options(pinned=True)], bench.outside))
+    python_peer(bench, TORCH_PYTHON, "torch_pinned.py", *bench.thoroughness.options(pinned=True))
 
 
 def cupy(bench):
-    bench.add_rows(bench.run([bench.python, PEERS / "cupy_pairs.py", "--name", CUPY, "--mix", *bench.thoroughness.options(),
-                              *bench.thoroughness.mix_options()], bench.outside))
+    python_peer(bench, CUPY, "cupy_pairs.py", "--warm", "--mix", *bench.thoroughness.options(),
+                *bench.thoroughness.mix_options())
 
 
 # --- the daemon: round trips, first times, copies ---------------------------------------------------------------------
@@ -273,32 +302,36 @@ def scale(bench):
 
 
 CASES = [
-    Case("pairs", GPUPOOL, buffers),
-    Case("pairs", POINTER, pointers),
-    Case("pairs", CUDA_MALLOC_ASYNC, cuda_malloc_async, needs_gpu=True),
-    Case("pairs", TORCH, torch, needs_gpu=True, peer=TORCH_PAIRS),
+    Case("warm pairs", GPUPOOL, buffers, EACH_ROUND),
+    Case("warm pairs", TORCH, torch, EACH_ROUND, needs_gpu=True, peer=TORCH_PAIRS),
+    Case("warm pairs", POINTER, pointers, EACH_ROUND),
+    Case("warm pairs", CUDA_MALLOC_ASYNC, cuda_malloc_async, EACH_ROUND, needs_gpu=True),
+    Case("pinned pairs", GPUPOOL, buffers_pinned, EACH_ROUND),
+    Case("pinned pairs", TORCH, torch_pinned, EACH_ROUND, needs_gpu=True, peer=TORCH_PINNED),
+    Case("threads", GPUPOOL, buffers_threads),
+    Case("threads", POINTER, pointers_threads),
+    Case("mix, threads", CUDA_MALLOC_ASYNC, cuda_malloc_async_rest, needs_gpu=True),
+    Case("mix, threads", TORCH, torch_rest, needs_gpu=True, peer=TORCH_PAIRS),
     Case("mix", GPUPOOL, buffers_mix),
     Case("mix", POINTER, pointers_mix),
     Case("pairs", CUPY, cupy, needs_gpu=True),
     Case("pairs", CUDA_MALLOC, cuda_malloc, needs_gpu=True),
-    Case("pinned pairs", GPUPOOL, buffers_pinned),
     Case("pinned pairs", ON_STREAM, buffers_pinned_on_stream),
-    Case("pinned pairs", TORCH, torch_pinned, needs_gpu=True, peer=TORCH_PINNED),
     Case("pinned pairs", TORCH_PYTHON, torch_pinned_python, needs_gpu=True),
     Case("pinned pairs", CUDA_MALLOC_HOST, cuda_malloc_host, needs_gpu=True),
     Case("hand-over", RING, ring),
-    Case("round trips", GPUPOOL, round_trips, repeated=False),
-    Case("traces", GPUPOOL, replay, repeated=False),
-    Case("traces", TORCH, torch_replay, repeated=False, needs_gpu=True, peer=TORCH_REPLAY),
-    Case("scale", GPUPOOL, scale, repeated=False),
-    Case("growth", GPUPOOL, growth, repeated=False),
-    Case("hostile", GPUPOOL, hostile, repeated=False),
-    Case("restart", GPUPOOL, restart, repeated=False),
-    Case("pipeline", "similar steps", pipeline_of_similar_steps, repeated=False),
-    Case("pipeline", "equal steps", pipeline_of_equal_steps, repeated=False),
-    Case("staging", GPUPOOL, staging, repeated=False),
-    Case("staging", STREAMING, staging_streaming, repeated=False),
-    Case("copies", GPUPOOL, host_memory, repeated=False, needs_gpu=True),
+    Case("round trips", GPUPOOL, round_trips, ONCE),
+    Case("traces", GPUPOOL, replay, ONCE),
+    Case("traces", TORCH, torch_replay, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
+    Case("scale", GPUPOOL, scale, ONCE),
+    Case("growth", GPUPOOL, growth, ONCE),
+    Case("hostile", GPUPOOL, hostile, ONCE),
+    Case("restart", GPUPOOL, restart, ONCE),
+    Case("pipeline", "similar steps", pipeline_of_similar_steps, ONCE),
+    Case("pipeline", "equal steps", pipeline_of_equal_steps, ONCE),
+    Case("staging", GPUPOOL, staging, ONCE),
+    Case("staging", STREAMING, staging_streaming, ONCE),
+    Case("copies", GPUPOOL, host_memory, ONCE, needs_gpu=True),
 ]
 
 

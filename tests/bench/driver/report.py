@@ -91,8 +91,8 @@ def hand_over(results):
     rows = []
     for record in results.find("hand_over"):
         rows.append([record.subject, value_text("ns", record.median("ns")),
-                     value_text("count", record.median("daemon_requests"))])
-    return table(["", "a pair", "requests to the daemon"], rows) if rows else []
+                     value_text("count", record.most("daemon_requests"))])
+    return table(["", "a pair", "requests to the daemon, at most"], rows) if rows else []
 
 
 def restart(results):
@@ -150,9 +150,26 @@ def sizes(results, case, *names):
 
 
 def bars(document):
-    return table(["", "bar", "measured", "state"],
-                 [[bar["what"], bar["bar"], value_text(bar["unit"], bar["measured"]), bar["state"]]
+    return table(["", "bar", "measured", "as it came", "state"],
+                 [[bar["what"], bar["bar"], value_text(bar["unit"], bar["measured"]),
+                   value_text(bar["unit"], bar.get("raw")) if bar.get("raw") is not None else "", bar["state"]]
                   for bar in document["bars"]])
+
+
+def slow(results):
+    """How many samples were set aside, because the processor itself was slow; and the figures that were not saved by it."""
+    rows = []
+    for case in dict.fromkeys(record.case for record in results.records.values()):
+        for subject in subjects(results.find(case)):
+            records = [record for record in results.find(case, subject) if "slow_samples" in record.values]
+            if not records:
+                continue
+            accepted, aside = (sum(record.total(name) for record in records) for name in ("samples", "slow_samples"))
+            figures = [taken for record in records for taken in record.values["samples"] if taken is not None]
+            rows.append([case.replace("_", " "), subject, f"{accepted:,}", f"{aside:,}", f"{aside / (accepted + aside):.0%}",
+                         f"{figures.count(0)} of {len(figures)}"])
+    heads = ["", "", "samples", "set aside", "of all", "figures as they came"]
+    return table(heads, rows) if rows else []
 
 
 def machine(document):
@@ -172,8 +189,9 @@ def markdown(document):
                          "benchmark works.**"])
     if document["quick"]:
         sections.append(["**A quick run: too short for figures.**"])
-    sections.append([f"{machine(document)} Medians of {document['repetitions']} repetitions in one run, in which the "
-                     "subjects take turns."])
+    sections.append([f"{machine(document)} Medians over the rounds of one run, {document['repetitions']} of them, in which the "
+                     "subjects take turns: what is short is measured in each, what is longer in every third, what takes "
+                     "longest once. *As it came*: with the samples during which the processor itself was slow."])
 
     def section(title, lines):
         if lines:
@@ -182,6 +200,9 @@ def markdown(document):
     section("What is to be reached", bars(document))
     section("Warm pair, by size", pivot(results, "warm_pair", "size_bytes", "ns", "", bytes_text))
     section("Warm pinned pair, by size", pivot(results, "pinned_warm_pair", "size_bytes", "ns", "", bytes_text))
+    section("Warm pair, by size, as it came", pivot(results, "warm_pair", "size_bytes", "raw_ns", "", bytes_text))
+    section("Warm pinned pair, by size, as it came", pivot(results, "pinned_warm_pair", "size_bytes", "raw_ns", "", bytes_text))
+    section("Samples that were set aside and repeated, as the processor was slow", slow(results))
     section("Random mix, 1,000 live", mix(results))
     section("Threads, a stream each: pairs of all together",
             pivot(results, "threads", "threads", "pairs_per_s", "threads", str))

@@ -6,7 +6,7 @@ repetitions and takes the median afterwards. The document that document() makes 
 import re
 import statistics
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def without_folders(text):
@@ -25,6 +25,13 @@ class Record:
         """Over the repetitions that have the value; None where none has."""
         present = [value for value in self.values.get(name, []) if value is not None]
         return statistics.median(present) if present else None
+
+    def most(self, name):
+        """Of the repetitions; None where none has the value."""
+        return max((value for value in self.values.get(name, []) if value is not None), default=None)
+
+    def total(self, name):
+        return sum(value for value in self.values.get(name, []) if value is not None)
 
     def document(self):
         return {"case": self.case, "subject": self.subject, "parameters": self.parameters, "values": self.values,

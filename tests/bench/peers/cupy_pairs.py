@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """CuPy's memory pool, from Python as its users call it: warm pairs by size and the random mix of ../workload.h (the same sizes
-in the same order), on a stream. What is printed is what ../workload.h prints. Ends with 77 where there is no CuPy with a GPU."""
+in the same order), on a stream: --warm, --mix. What is printed is what ../workload.h prints. Ends with 77 where there is no CuPy with a GPU."""
 import sys
 
 import python_workload
@@ -16,10 +16,13 @@ def main():
         print(f"no CuPy with a GPU: {error}", file=sys.stderr)
         return 77
     pool = cupy.cuda.MemoryPool()
+    calibration = python_workload.Calibration(options.calibration_ns)
     with stream:
-        python_workload.warm_pairs(options, pool.malloc, stream.synchronize)
+        if options.warm:
+            python_workload.warm_pairs(options, calibration, pool.malloc, stream.synchronize)
         if options.mix:
-            python_workload.random_mix(options, pool.malloc, stream.synchronize, pool.total_bytes)
+            python_workload.random_mix(options, calibration, pool.malloc, stream.synchronize, pool.total_bytes)
+    calibration.report()
     return 0
 
 

@@ -18,8 +18,10 @@ def main():
         print("PyTorch finds no GPU", file=sys.stderr)
         return 77
     torch.cuda.init()
-    python_workload.warm_pairs(options, lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True),
+    calibration = python_workload.Calibration(options.calibration_ns)
+    python_workload.warm_pairs(options, calibration, lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True),
                                torch.cuda.synchronize, name="pinned_warm_pair")
+    calibration.report()
     return 0
 
 
