@@ -12,10 +12,12 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/buffer.h"
 #include "client/client.h"
 #include "client/error.h"
+#include "client/lease.h"
 
 static const char *side_name(const struct gpupool_pair *pair, const struct gpupool_pair_side *side) {
     return side == &pair->host ? "host" : "device";
@@ -131,13 +133,35 @@ static bool cannot_hold_both(const struct gpupool_pair *pair, const struct gpupo
     return r == 0 && size_bytes <= pool.limit_bytes && side->capacity_bytes > pool.limit_bytes - size_bytes;
 }
 
+/* Waits, as long as growth may take, until the stream is through with a loan that goes back to make room:
+ * only then can its memory become part of another block. */
+static void await_stream(const struct gpupool_pair *pair, struct fence fence) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    (void)fence_wait(pair->client, fence, clock_deadline_ns(clock_now_ns(), pair->timeout_ns));
+    error_restore(text);
+}
+
 /* The loan is in the way of its successor: it goes first. */
 static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair_side *side,
                                   const struct gpu *gpu, uint32_t pool, uint64_t size_bytes, void *stream,
                                   struct gpupool_buffer *ret_buffer) {
-    int r = side_empty(pair, side, stream);
+    struct gpupool_client *client = pair->client;
+    struct fence fence = FENCE_NONE;
+    int r = 0;
+
+    if (stream != GPUPOOL_NO_STREAM)
+        r = fences_enqueue(client, (unsigned)pair->device, stream, &fence);
+    if (r == 0)
+        r = side_empty(pair, side, stream);
     if (r < 0)
         return r;
+    await_stream(pair, fence);
+    /* What is mapped here and fits nothing has to be closed before the pool can make something else of it.
+     * With a cache gpupool_acquire() does that. Not worth a failure. */
+    if (!client->cache.enabled)
+        (void)lease_close_idle(client, pool, size_bytes);
     r = take(pair, side, gpu, pool, size_bytes, stream, ret_buffer);
     return r < 0 ? error_prefix(r, "after what it had was given back to make room") : 0;
 }
