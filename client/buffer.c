@@ -336,6 +336,20 @@ int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buff
     return release_slowly(client, buffer, (int)device, stream);
 }
 
+int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence) {
+    struct piece *piece = NULL;
+    int r = buffer_check(buffer);
+    if (r == 0)
+        r = find_piece(client, buffer, &piece);
+    if (r == 0)
+        r = piece != NULL ? release_piece(client, piece, fence)
+                          : lease_release_patiently(client, buffer->lease, buffer->generation, 0, 0, fence);
+    if (r < 0)
+        return error_prefix(r, "gpupool_release");
+    *buffer = (struct gpupool_buffer){0};
+    return 0;
+}
+
 int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
                    void *stream) {
     int r = client_enter(client);

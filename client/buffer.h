@@ -4,17 +4,23 @@
 /*
  * What the library's own objects need of buffers beyond the public calls.
  */
+#include "client/fence.h"
+
 struct gpupool_buffer;
 struct gpupool_client;
 
-/* gpupool_release(), behind a stream of the device that is named. By the public call, host memory belongs to no device, and
- * a default stream is taken for the current device's: wrong for an object that knows its device. The device has to be
- * one of this process (devices_need_device()). */
+/* gpupool_release(), behind a stream of the device that is named. By the public call, host memory belongs to
+ * no device, and a default stream is taken for the current device's: wrong for an object that knows its
+ * device. The device has to be one of this process (devices_need_device()). */
 int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buffer, unsigned device,
                       void *stream);
 
 /* Gives back a buffer that could not be used, and that no GPU work uses but what its stream had before. Does not fail: where
  * the daemon is gone there is nothing to give back to. */
 void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer);
+
+/* gpupool_release(), behind a fence that was left already: by a stream of another device than the buffer's,
+ * or by one that all who used it were brought behind. */
+int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence);
 
 #endif

@@ -19,6 +19,10 @@ void devices_deinit(struct devices *devices) {
     pthread_mutex_destroy(&devices->lock);
 }
 
+bool devices_is_capture_error(int error) {
+    return error >= CAPTURE_ERROR_FIRST && error <= CAPTURE_ERROR_LAST;
+}
+
 int devices_fail(const struct gpu *gpu, int error, const char *what) {
     return error_set(GPUPOOL_E_DRIVER, "%s: %s (%s)", what, gpu->error_name(error), gpu->error_text(error));
 }
@@ -151,7 +155,7 @@ int devices_synchronize(struct devices *devices) {
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
     bool capturing = false;
     int error = gpu->stream_is_capturing(device, stream, &capturing);
-    if (capturing || (error >= CAPTURE_ERROR_FIRST && error <= CAPTURE_ERROR_LAST))
+    if (capturing || devices_is_capture_error(error))
         return error_set(GPUPOOL_E_CAPTURING, "the stream is being captured into a graph on device %u",
                          device);
     if (error != 0) {

@@ -68,6 +68,9 @@ int devices_find_stream(struct devices *devices, const struct gpu *gpu, void *st
  * DRIVER. */
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream);
 
+/* Whether a driver error says that a capture forbids what was asked, and no more. */
+bool devices_is_capture_error(int error);
+
 /* Sets the error text "what: cudaErrorX (text)" and returns DRIVER. */
 int devices_fail(const struct gpu *gpu, int error, const char *what);
 

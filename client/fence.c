@@ -17,11 +17,10 @@
 #define WAIT_NS_MIN (4 * NS_PER_US)
 #define WAIT_NS_MAX (1 * NS_PER_MS)
 
-/* Which thread this is; numbers are not used again, so that a new thread's stream is nobody's old one. */
 static _Atomic uint64_t last_thread;
 static _Thread_local uint64_t own_thread;
 
-static uint64_t thread_number(void) {
+uint64_t fence_thread_number(void) {
     if (own_thread == 0)
         own_thread = atomic_fetch_add(&last_thread, 1) + 1;
     return own_thread;
@@ -118,7 +117,7 @@ void fences_leave_stream(struct fences *fences, unsigned device, const void *str
 static struct fence_word *word_get(struct gpupool_client *client, const struct gpu *gpu, unsigned device,
                                    void *stream) {
     struct fences *fences = &client->fences;
-    uint64_t thread = stream == FENCE_STREAM_PER_THREAD ? thread_number() : 0;
+    uint64_t thread = stream == FENCE_STREAM_PER_THREAD ? fence_thread_number() : 0;
     struct list *bucket = bucket_of(fences, device, stream, thread);
     struct fence_word *found = NULL;
 

@@ -62,6 +62,10 @@ struct fences {
     struct list buckets[FENCE_BUCKETS];
 };
 
+/* Which thread this is; numbers are not used again, so that a new thread's stream is nobody's old one. Never
+ * 0. */
+uint64_t fence_thread_number(void);
+
 void fences_init(struct fences *fences);
 
 /* Takes the words away from the driver. The devices are idle, or this process will never say that they are.

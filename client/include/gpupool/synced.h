@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPUPOOL_SYNCED_H
+#define GPUPOOL_SYNCED_H
+/**
+ * A synchronised array: one logical array of bytes with a copy in pinned host memory and one in device memory, which knows
+ * which of the two is the newer and copies exactly when that is needed. Memory comes from the pools, the first time that a
+ * side is asked for, and only grows.
+ *
+ *                         host access              device access
+ *     UNINITIALIZED ──▶ HOST_NEWER                DEVICE_NEWER        (READ, WRITE: zeroed first. OVERWRITE: not)
+ *     HOST_NEWER    ──▶ stays                     READ: IN_STEP       WRITE, OVERWRITE: DEVICE_NEWER
+ *     DEVICE_NEWER  ──▶ READ: IN_STEP             stays               WRITE, OVERWRITE: HOST_NEWER
+ *     IN_STEP       ──▶ READ: stays               READ: stays         else the side that is written is the newer
+ *
+ * Stream order. An access for the device names the stream on which the memory will be used, and makes it wait, on the GPU, for
+ * what that use has to come behind: a read for the copy or the write that made the contents, a write for all streams that
+ * use them. Nothing else: readers on several streams do not wait for each other, and the CPU does not wait at all. On the
+ * stream that used the array last nothing is enqueued. An access for the host makes the CPU wait for just the copy that it
+ * needs, not for what was enqueued after it.
+ *
+ * How long an access lasts: work on its stream may read the memory until the next access that writes (a WRITE or an
+ * OVERWRITE, of either side; or a resize to more, adopt, move or destroy), and write it, if that was asked for, until the next
+ * call of any kind for the host or for another stream. What is enqueued until then is waited for; what is enqueued later is
+ * not. The CPU uses a host pointer within the same bounds, and writes it until the next call for the device.
+ *
+ * The per-thread default stream is another one in each thread. Another thread's has no name: an access that has to come
+ * behind work on it waits on the CPU for all of the device. Created streams avoid that.
+ *
+ * A stream that is captured into a graph: an access that would have to copy, zero, or make streams wait says CAPTURING and
+ * does nothing; one that has to do nothing succeeds. Make the array ready on the stream before the capture begins. What a graph
+ * uses is used whenever it is launched: before each launch, access the array on the stream that it is launched on.
+ *
+ * Streams that end: gpupool_synced_settle(), before a stream is destroyed that has used the array. The memory is of no
+ * stream, and stays.
+ *
+ * One thread at a time uses an array. Errors are those of gpupool_acquire() and CAPTURING, DRIVER, FORKED, INVALID,
+ * NO_MEMORY; the array is then in the state that it was in, and the call may be tried again.
+ */
+#include <gpupool/gpupool.h>
+#include <gpupool/pair.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gpupool_synced;
+
+/** Which of the two copies is good. */
+enum gpupool_synced_state {
+    GPUPOOL_SYNCED_UNINITIALIZED = 0, /**< neither: the array has no contents yet */
+    GPUPOOL_SYNCED_HOST_NEWER = 1,    /**< the host's */
+    GPUPOOL_SYNCED_DEVICE_NEWER = 2,  /**< the device's */
+    GPUPOOL_SYNCED_IN_STEP = 3,       /**< both */
+};
+
+/** What an access is for. */
+enum gpupool_access {
+    GPUPOOL_READ = 1,      /**< contents are read: the other side stays good */
+    GPUPOOL_WRITE = 2,     /**< contents are read and written, or written in part: the other side becomes old */
+    GPUPOOL_OVERWRITE = 3, /**< all of it will be written: nothing is copied or zeroed before; the other side becomes old */
+};
+
+struct gpupool_synced_info {
+    uint64_t size_bytes;
+    uint64_t host_capacity_bytes, device_capacity_bytes; /**< what each side has; 0: no memory yet */
+    /** Copies that the array made since it was created. One that failed does not count. */
+    uint64_t copies_to_device, copies_to_host, copies_between_devices;
+    uint64_t zeroed;       /**< how often a side was zeroed */
+    uint32_t state;        /**< enum gpupool_synced_state */
+    uint32_t host_owner;   /**< enum gpupool_owner */
+    uint32_t device_owner; /**< enum gpupool_owner */
+    int32_t device;        /**< ordinal in this process */
+    uint64_t reserved[2];  /**< 0 */
+};
+
+/**
+ * Makes an array, UNINITIALIZED and without memory.
+ * @param client borrowed: outlives the array. Its option alloc_timeout_ns says how long an access may wait for room
+ * @param device ordinal in this process; -1: the calling thread's current one. Later calls work whatever is current
+ * @param size_bytes 1 or more
+ * @param ret_array owned by the caller, gpupool_synced_destroy() gives it back; untouched on failure
+ * @return 0; INVALID, NO_GPU, NO_POOL, NO_MEMORY, FORKED, …
+ */
+GPUPOOL_API int gpupool_synced_create(struct gpupool_client *client, int device, uint64_t size_bytes,
+                                      struct gpupool_synced **ret_array);
+
+/**
+ * Ends an array. Its memory goes back on the stream, which waits, on the GPU, for all streams that used it; adopted memory is
+ * the caller's again behind what is enqueued on the stream so far. Accepts NULL. In a forked child it only frees memory.
+ * @param stream of the array's device. GPUPOOL_NO_STREAM: the CPU waits instead, and adopted memory is free on return
+ * @return 0; CAPTURING, DRIVER, …: the array is still there, to be destroyed, and may have lost its contents
+ */
+GPUPOOL_API int gpupool_synced_destroy(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Changes the array's size: within what it has memory for, this costs nanoseconds. To less, or as much: the first bytes and
+ * the state stay. To more: the array is UNINITIALIZED, its contents are gone. Memory that is too small is replaced by the
+ * next access that needs it.
+ * @param size_bytes 1 or more
+ * @return 0; INVALID
+ */
+GPUPOOL_API int gpupool_synced_resize(struct gpupool_synced *array, uint64_t size_bytes);
+
+/**
+ * Access on the CPU. Waits for the copy to host memory that it needs; a WRITE or an OVERWRITE also until copies from there
+ * are through.
+ * @param ret_memory at least size_bytes; untouched on failure
+ * @param stream of the array's device: where a copy is made, if one is needed, behind the last write of the device copy.
+ * Nothing else is enqueued there
+ */
+GPUPOOL_API int gpupool_synced_host(struct gpupool_synced *array, enum gpupool_access access, void **ret_memory,
+                                    void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Access on the GPU, by work that is enqueued on the stream after this call. Never waits for the GPU, but as said above of
+ * per-thread streams; with pageable host memory (see gpupool_synced_adopt_host()) the driver may.
+ * @param ret_memory device memory of at least size_bytes; untouched on failure
+ * @param stream of the array's device; not GPUPOOL_NO_STREAM
+ */
+GPUPOOL_API int gpupool_synced_device(struct gpupool_synced *array, enum gpupool_access access, void **ret_memory,
+                                      void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Starts the copy to the device, if one is needed, and returns: HOST_NEWER becomes IN_STEP, another state stays. So an access
+ * on another stream finds the copy under way, and waits for that only. The host's copy may be read at once; a WRITE
+ * access for the host waits until it was read.
+ * @param stream of the array's device, not GPUPOOL_NO_STREAM; the copy waits for what uses the device's memory
+ */
+GPUPOOL_API int gpupool_synced_push(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/** Starts the copy to the host, if one is needed, and returns: DEVICE_NEWER becomes IN_STEP, another state stays. Otherwise as
+ * gpupool_synced_push(); the access for the host waits for it. */
+GPUPOOL_API int gpupool_synced_pull(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Makes memory of the caller's the array's host memory, with contents that count: the array is HOST_NEWER. The memory is
+ * never freed here; once the array is resized to more, memory from the pool takes its place. What was there before goes
+ * back, on the stream, which waits for its users.
+ * @param memory size_bytes (the array's) of host memory; where it is not pinned (cudaHostRegister and its like), the driver
+ * copies through a buffer of its own, and calls that copy may wait for it
+ * @param stream of the array's device; not GPUPOOL_NO_STREAM
+ */
+GPUPOOL_API int gpupool_synced_adopt_host(struct gpupool_synced *array, void *memory,
+                                          void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/** The same with device memory, of the array's device: the array is DEVICE_NEWER. The contents count behind what is
+ * enqueued on the stream so far. */
+GPUPOOL_API int gpupool_synced_adopt_device(struct gpupool_synced *array, void *memory,
+                                            void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Moves the array to another device. Where only the device's copy is good, it is copied to memory of the new device, from
+ * device to device, in stream order. Otherwise the old memory is given back, and the next access for the device copies
+ * from the host.
+ * @param device ordinal in this process; -1: the calling thread's current one. The one that the array is on: nothing is done
+ * @param stream of the new device, not GPUPOOL_NO_STREAM; it waits for all streams that used the old memory
+ */
+GPUPOOL_API int gpupool_synced_move(struct gpupool_synced *array, int device, void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/** Waits on the CPU until nobody uses the array any more, and forgets the streams that did: to be called before one of them
+ * is destroyed. DRIVER, CAPTURING. */
+GPUPOOL_API int gpupool_synced_settle(struct gpupool_synced *array);
+
+/** What the array is. Asks nobody. INVALID. */
+GPUPOOL_API int gpupool_synced_info(const struct gpupool_synced *array, struct gpupool_synced_info *ret_info);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

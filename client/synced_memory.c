@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/synced_memory.h"
+
+#include "client/buffer.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/synced_order.h"
+
+static int release_on(struct gpupool_client *client, struct gpupool_buffer *buffer,
+                      const struct synced_stream *by) {
+    struct fence fence;
+
+    if (buffer->kind == GPUPOOL_POOL_HOST || buffer->device == (int)by->device)
+        return buffer_release_on(client, buffer, by->device, by->handle);
+    int r = fences_enqueue(client, by->device, by->handle, &fence);
+    return r < 0 ? r : buffer_release_behind(client, buffer, fence);
+}
+
+/* Behind the stream; where that cannot be had, when the stream's device is idle. Memory that cannot be given
+ * back in either way stays the caller's. */
+static int release(struct gpupool_client *client, struct gpupool_buffer *buffer,
+                   const struct synced_stream *by) {
+    const struct gpu *gpu;
+
+    if (by == NULL)
+        return gpupool_release(client, buffer, GPUPOOL_NO_STREAM);
+    int r = devices_need_gpu(&client->devices, &gpu);
+    if (r == 0)
+        r = devices_check_stream(gpu, by->device, by->handle);
+    if (r < 0)
+        return r;
+    r = release_on(client, buffer, by);
+    if (r < 0 && r != GPUPOOL_E_CAPTURING && gpu->device_synchronize(by->device) == 0)
+        r = gpupool_release(client, buffer, GPUPOOL_NO_STREAM);
+    return r;
+}
+
+int memory_drop(struct gpupool_client *client, struct synced_memory *memory, const struct synced_stream *by) {
+    bool is_idle = by == NULL || !synced_must_order(client, &memory->usage, NULL, true);
+
+    if (!is_idle) {
+        int r = synced_order(client, &memory->usage, by, true);
+        if (r < 0)
+            return r;
+    }
+    if (memory->owner == GPUPOOL_OWNER_POOL) {
+        int r = release(client, &memory->buffer, is_idle ? NULL : by);
+        if (r < 0)
+            return error_prefix(r, "giving its memory back");
+    }
+    memory->data = NULL;
+    memory->capacity_bytes = 0;
+    memory->owner = GPUPOOL_OWNER_NONE;
+    usage_forget(&memory->usage);
+    return 0;
+}
+
+/* The pool of a side: host memory that is near the device, where the system says what is near. */
+static int find_pool(struct gpupool_client *client, enum synced_side side, unsigned device,
+                     uint32_t *ret_pool) {
+    if (side == SYNCED_DEVICE)
+        return gpupool_device_pool(client, (int)device, ret_pool);
+    int node = client->devices.list[device].numa_node;
+    if (node >= 0 && gpupool_host_pool(client, node, ret_pool) == 0)
+        return 0;
+    return gpupool_host_pool(client, -1, ret_pool);
+}
+
+int memory_need(struct gpupool_client *client, struct synced_memory *memory, enum synced_side side,
+                uint64_t size_bytes, const struct synced_stream *by) {
+    uint32_t pool;
+
+    if (memory->data != NULL && size_bytes <= memory->capacity_bytes)
+        return 0;
+    int r = find_pool(client, side, by->device, &pool);
+    /* What is too small has no contents that count: its room may be just what is missing. */
+    if (r == 0)
+        r = memory_drop(client, memory, by);
+    /* Not the stream's, which may end before the array: what nobody uses is anybody's. */
+    if (r == 0)
+        r = gpupool_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, client->alloc_timeout_ns, 0,
+                            &memory->buffer);
+    if (r < 0)
+        return r;
+    memory->data = memory->buffer.data;
+    memory->capacity_bytes = memory->buffer.capacity_bytes;
+    memory->owner = GPUPOOL_OWNER_POOL;
+    return 0;
+}
+
+int memory_adopt(struct gpupool_client *client, struct synced_memory *memory, void *data, uint64_t size_bytes,
+                 const struct synced_stream *by) {
+    if (data == memory->data && memory->owner == GPUPOOL_OWNER_POOL)
+        return error_set(GPUPOOL_E_INVALID, "the memory to adopt is the pool's, and the array's already");
+    int r = memory_drop(client, memory, by);
+    if (r < 0)
+        return r;
+    memory->data = data;
+    memory->capacity_bytes = size_bytes;
+    memory->owner = GPUPOOL_OWNER_USER;
+    return 0;
+}
+
+void memory_deinit(struct synced_memory *memory) {
+    usage_deinit(&memory->usage);
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/synced_order.h"
+
+#include "base/clock.h"
+#include "client/client.h"
+#include "client/error.h"
+
+/* A small copy is through in less time than the kernel takes to put this thread to sleep and wake it. */
+#define SPIN_NS (30 * NS_PER_US)
+/* A device that failed never writes its words: so often it is asked whether it works. */
+#define ASK_NS (100 * NS_PER_MS)
+
+/* Whether there is no fence yet behind the use, or behind all that the stream did up to now. */
+static bool lacks_fence(const struct synced_point *point, bool all) {
+    return !point->has_fence || (all && point->is_open);
+}
+
+bool synced_must_order(struct gpupool_client *client, struct synced_usage *usage,
+                       const struct synced_stream *by, bool writes) {
+    unsigned position = 0;
+    const struct synced_point *point;
+
+    while ((point = usage_next(usage, by, writes, &position)) != NULL)
+        if (lacks_fence(point, writes) || !fence_is_ready(client, point->fence))
+            return true;
+    return false;
+}
+
+static int driver_failed(const struct gpu *gpu, int error, unsigned device, const char *what) {
+    devices_fail(gpu, error, what);
+    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+}
+
+/* The fence of a use: what the writer wrote, or all that the stream did up to now. */
+static int need_fence(struct gpupool_client *client, struct synced_point *point, bool all,
+                      struct fence *ret_fence) {
+    const struct synced_stream *stream = &point->stream;
+    const struct gpu *gpu;
+    int r = 0;
+
+    *ret_fence = point->fence;
+    if (!lacks_fence(point, all))
+        return 0;
+    if (stream->thread != 0 && stream->thread != fence_thread_number()) {
+        r = devices_need_gpu(&client->devices, &gpu);
+        if (r < 0)
+            return r;
+        int error = gpu->device_synchronize(stream->device);
+        if (error != 0)
+            return driver_failed(gpu, error, stream->device,
+                                 "waiting for another thread's per-thread default stream");
+        *ret_fence = FENCE_NONE;
+    } else {
+        r = fences_enqueue(client, stream->device, stream->handle, ret_fence);
+        if (r < 0)
+            return error_prefix(r, "a stream that used the array");
+    }
+    if (!point->has_fence) {
+        point->fence = *ret_fence;
+        point->has_fence = true;
+    }
+    return 0;
+}
+
+int synced_order(struct gpupool_client *client, struct synced_usage *usage, const struct synced_stream *by,
+                 bool writes) {
+    unsigned position = 0;
+    struct synced_point *point;
+    struct fence fence;
+
+    while ((point = usage_next(usage, by, writes, &position)) != NULL) {
+        int r = need_fence(client, point, writes, &fence);
+        if (r == 0)
+            r = fence_order(client, fence, by->device, by->handle);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int wait_for(struct gpupool_client *client, unsigned device, struct fence fence) {
+    const struct gpu *gpu = client->devices.gpu;
+    uint64_t spin_until_ns = clock_now_ns() + SPIN_NS;
+    char text[ERROR_TEXT_SIZE];
+
+    while (!fence_is_ready(client, fence) && clock_now_ns() < spin_until_ns)
+        continue;
+    if (fence_is_ready(client, fence))
+        return 0;
+    error_save(text);
+    while (fence_wait(client, fence, clock_now_ns() + ASK_NS) < 0) {
+        /* Its own stream: that is in nobody's capture, and a failed device says so whatever is asked. */
+        int error = gpu->stream_query(device, FENCE_STREAM_PER_THREAD);
+        if (error != 0 && error != GPU_ERROR_NOT_READY && !devices_is_capture_error(error))
+            return driver_failed(gpu, error, device, "waiting for a copy");
+    }
+    error_restore(text); /* that it took long fails nobody */
+    return 0;
+}
+
+int synced_wait(struct gpupool_client *client, struct synced_usage *usage, bool writes) {
+    unsigned position = 0;
+    struct synced_point *point;
+    struct fence fence;
+
+    while ((point = usage_next(usage, NULL, writes, &position)) != NULL) {
+        int r = need_fence(client, point, writes, &fence);
+        if (r == 0)
+            r = wait_for(client, point->stream.device, fence);
+        if (r < 0)
+            return r;
+    }
+    if (writes)
+        usage_forget(usage);
+    else
+        usage_forget_writer(usage);
+    return 0;
+}
+
+bool synced_leave_fence(struct gpupool_client *client, const struct synced_stream *by,
+                        struct fence *ret_fence) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    int r = fences_enqueue(client, by->device, by->handle, ret_fence);
+    error_restore(text);
+    return r == 0;
+}

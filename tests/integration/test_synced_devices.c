@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Synchronised arrays on two devices: moved from one to the other, and used whatever the current device is.
+ */
+#include "client/include/gpupool/synced.h"
+#include "gpu/sim.h"
+#include "tests/integration/cache_fixture.h"
+
+#define SIZE (64 * KIB)
+
+static int start_two(void **state) {
+    (void)state;
+    daemon_start(&daemon_,
+                 &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB), .sim_gpus = 2});
+    return 0;
+}
+
+static struct gpupool_synced_info info_of(const struct gpupool_synced *array) {
+    struct gpupool_synced_info info;
+    MUST(gpupool_synced_info(array, &info));
+    return info;
+}
+
+static unsigned char *on_host(struct gpupool_synced *array, enum gpupool_access access, void *stream) {
+    void *memory = NULL;
+    MUST(gpupool_synced_host(array, access, &memory, stream));
+    return memory;
+}
+
+static void *on_device(struct gpupool_synced *array, enum gpupool_access access, void *stream) {
+    void *memory = NULL;
+    MUST(gpupool_synced_device(array, access, &memory, stream));
+    return memory;
+}
+
+static bool is_all(const unsigned char *memory, int byte, uint64_t size_bytes) {
+    for (uint64_t i = 0; i < size_bytes; i++)
+        if (memory[i] != byte)
+            return false;
+    return true;
+}
+
+static void set_on_device(struct gpupool_client *client, struct gpupool_synced *array, int byte,
+                          void *stream) {
+    MUST(gpupool_set(client, info_of(array).device, on_device(array, GPUPOOL_OVERWRITE, stream), byte, SIZE,
+                     stream));
+}
+
+static void expect(const struct gpupool_synced *array, int device, enum gpupool_synced_state state,
+                   uint64_t between, uint64_t to_device, uint64_t to_host) {
+    struct gpupool_synced_info info = info_of(array);
+    assert_int_equal(info.device, device);
+    assert_int_equal(info.state, state);
+    assert_int_equal(info.copies_between_devices, between);
+    assert_int_equal(info.copies_to_device, to_device);
+    assert_int_equal(info.copies_to_host, to_host);
+}
+
+/* Where the memory is that a device has lent. */
+static uint64_t leased_on(unsigned device) {
+    return daemon_pool(&daemon_, "device", device, "leased_bytes");
+}
+
+static void set_current(unsigned device) {
+    if (test_is_simulated())
+        assert_int_equal(gpu_sim_set_device(device), 0);
+}
+
+static unsigned current(struct gpupool_client *client) {
+    unsigned device = 77;
+    assert_int_equal(client->devices.gpu->device_current(&device), 0);
+    return device;
+}
+
+static void contents_go_along_and_only_what_is_newer_is_copied(void **state) {
+    struct gpupool_client *client;
+    struct gpupool_synced *array = NULL;
+    void *streams[2];
+
+    (void)state;
+    if (!test_has_devices(2))
+        skip();
+    client = open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, 0);
+    for (int i = 0; i < 2; i++)
+        MUST(gpupool_stream_create(client, i, &streams[i]));
+    MUST(gpupool_synced_create(client, 0, SIZE, &array));
+    /* nothing there yet */
+    MUST(gpupool_synced_move(array, 1, streams[1]));
+    expect(array, 1, GPUPOOL_SYNCED_UNINITIALIZED, 0, 0, 0);
+    set_on_device(client, array, 3, streams[1]);
+    assert_true(leased_on(0) == 0 && leased_on(1) >= SIZE);
+    /* only the device has it: from device to device */
+    MUST(gpupool_synced_move(array, 0, streams[0]));
+    expect(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 0, 0);
+    WAIT_UNTIL(leased_on(1) == 0);
+    assert_true(leased_on(0) >= SIZE);
+    assert_true(is_all(on_host(array, GPUPOOL_READ, streams[0]), 3, SIZE));
+    expect(array, 0, GPUPOOL_SYNCED_IN_STEP, 1, 0, 1);
+    /* the host has it too: the next access copies from there */
+    MUST(gpupool_synced_move(array, 1, streams[1]));
+    expect(array, 1, GPUPOOL_SYNCED_HOST_NEWER, 1, 0, 1);
+    WAIT_UNTIL(leased_on(0) == 0);
+    on_device(array, GPUPOOL_WRITE, streams[1]);
+    expect(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 1, 1);
+    MUST(gpupool_synced_move(array, 1, streams[1])); /* it is there */
+    expect(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 1, 1);
+    memset(on_host(array, GPUPOOL_WRITE, streams[1]), 4, SIZE);
+    expect(array, 1, GPUPOOL_SYNCED_HOST_NEWER, 1, 1, 2);
+    MUST(gpupool_synced_move(array, 0, streams[0]));
+    on_device(array, GPUPOOL_READ, streams[0]);
+    expect(array, 0, GPUPOOL_SYNCED_IN_STEP, 1, 2, 2);
+    on_device(array, GPUPOOL_WRITE, streams[0]);
+    MUST(gpupool_synced_move(array, 1, streams[1]));
+    assert_true(is_all(on_host(array, GPUPOOL_READ, streams[1]), 4, SIZE));
+    expect(array, 1, GPUPOOL_SYNCED_IN_STEP, 2, 2, 3);
+    MUST(gpupool_synced_destroy(array, streams[1]));
+    for (int i = 0; i < 2; i++)
+        MUST(gpupool_stream_destroy(client, i, streams[i]));
+    WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
+    close_cached(client);
+}
+
+static void every_access_is_on_the_arrays_device_and_leaves_the_current_one(void **state) {
+    struct gpupool_client *client;
+    struct gpupool_synced *array = NULL;
+    void *streams[] = {NULL, GPUPOOL_PER_THREAD};
+    int value = 0;
+
+    (void)state;
+    if (!test_has_devices(2))
+        skip();
+    client = open_cached();
+    set_current(0);
+    MUST(gpupool_synced_create(client, -1, SIZE, &array));
+    assert_int_equal(info_of(array).device, current(client));
+    for (unsigned now = 0; now < 2; now++)
+        for (int device = 0; device < 2; device++)
+            for (unsigned i = 0; i < 2; i++) {
+                set_current(now);
+                MUST(gpupool_synced_move(array, device, streams[i]));
+                set_on_device(client, array, ++value, streams[i]);
+                /* the same stream's name on the other device is another stream */
+                MUST(gpupool_synced_move(array, !device, streams[!i]));
+                MUST(gpupool_synced_pull(array, streams[i]));
+                assert_true(is_all(on_host(array, GPUPOOL_READ, streams[!i]), value, SIZE));
+                memset(on_host(array, GPUPOOL_OVERWRITE, streams[i]), ++value, SIZE);
+                MUST(gpupool_synced_push(array, streams[!i]));
+                MUST(gpupool_synced_move(array, device, streams[i]));
+                on_device(array, GPUPOOL_WRITE, streams[!i]);
+                assert_true(is_all(on_host(array, GPUPOOL_READ, streams[i]), value, SIZE));
+                assert_int_equal(current(client), test_is_simulated() ? now : 0);
+            }
+    set_current(1);
+    MUST(gpupool_synced_settle(array));
+    MUST(gpupool_synced_destroy(array, NULL));
+    set_current(0);
+    MUST(gpupool_trim(client, NULL));
+    WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
+    close_cached(client);
+}
+
+static void users_own_memory_is_left_behind(void **state) {
+    struct gpupool_client *client;
+    struct gpupool_synced *array = NULL;
+    struct gpupool_buffer_info known;
+    uint32_t pool;
+
+    (void)state;
+    if (!test_has_devices(2))
+        skip();
+    client = open_cached();
+    MUST(gpupool_device_pool(client, 0, &pool));
+    struct gpupool_buffer buffer;
+    MUST(gpupool_acquire(client, pool, SIZE, NULL, GPUPOOL_FOREVER, 0, &buffer));
+    MUST(gpupool_set(client, 0, buffer.data, 6, SIZE, NULL));
+    MUST(gpupool_synced_create(client, 0, SIZE, &array));
+    MUST(gpupool_synced_adopt_device(array, buffer.data, NULL));
+    MUST(gpupool_synced_move(array, 1, GPUPOOL_PER_THREAD));
+    assert_ptr_not_equal(on_device(array, GPUPOOL_READ, GPUPOOL_PER_THREAD), buffer.data);
+    assert_int_equal(info_of(array).device_owner, GPUPOOL_OWNER_POOL);
+    assert_true(is_all(on_host(array, GPUPOOL_READ, NULL), 6, SIZE));
+    MUST(gpupool_query(client, &buffer, &known));
+    MUST(gpupool_release(client, &buffer, NULL));
+    MUST(gpupool_synced_destroy(array, NULL));
+    close_cached(client);
+}
+
+/* On failure the array is where it was, with what it had. */
+static void a_move_that_fails_has_moved_nothing(void **state) {
+    struct gpupool_client *client;
+    void *streams[2], *memory;
+
+    (void)state;
+    if (!test_has_devices(2) || !test_is_simulated())
+        skip();
+    client = open_cached();
+    for (int i = 0; i < 2; i++)
+        MUST(gpupool_stream_create(client, i, &streams[i]));
+    bool failed = true;
+    unsigned rounds = 0, refused = 0;
+    for (unsigned n = 0; failed; n++, rounds++) { /* n 0: what is only done once is done */
+        struct gpupool_synced *array = NULL;
+        MUST(gpupool_synced_create(client, 0, SIZE, &array));
+        set_on_device(client, array, 7, streams[0]);
+        assert_int_equal(gpu_sim_fail("any", n, GPU_ERROR_UNKNOWN), 0);
+        if (gpupool_synced_move(array, 1, streams[1]) != 0) {
+            refused++;
+            expect(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0, 0);
+            MUST(gpupool_synced_device(array, GPUPOOL_READ, &memory, streams[0]));
+            MUST(gpupool_synced_move(array, 1, streams[1]));
+        }
+        failed = n == 0 || gpu_sim_failed();
+        assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
+        expect(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 0, 0);
+        assert_true(is_all(on_host(array, GPUPOOL_READ, streams[1]), 7, SIZE));
+        MUST(gpupool_synced_destroy(array, streams[1]));
+    }
+    assert_true(rounds > 5 && refused > 2);
+    for (int i = 0; i < 2; i++) {
+        MUST(gpupool_stream_synchronize(client, i, streams[i]));
+        MUST(gpupool_stream_destroy(client, i, streams[i]));
+    }
+    MUST(gpupool_trim(client, NULL));
+    WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
+    close_cached(client);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contents_go_along_and_only_what_is_newer_is_copied),
+        cmocka_unit_test(every_access_is_on_the_arrays_device_and_leaves_the_current_one),
+        cmocka_unit_test(users_own_memory_is_left_behind),
+        cmocka_unit_test(a_move_that_fails_has_moved_nothing),
+    };
+    int status = puppet_main(argc, argv, NULL);
+    if (status >= 0)
+        return status;
+    setenv("GPUPOOL_SIM_LATENCY", "0", 1);
+    return test_finish(cmocka_run_group_tests(tests, start_two, stop_daemon));
+}
