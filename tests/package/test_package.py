@@ -34,7 +34,8 @@ FILES = {
     "lib/systemd/system/gpupoold-admin.socket", "lib/sysusers.d/gpupool.conf", "lib/tmpfiles.d/gpupool.conf",
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
 }
-MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_upload.3",
+MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_pair.3",
+                "share/man/man3/gpupool_upload.3",
                 "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8"}
 if os.environ["GPUPOOL_MAN"] == "ON":
     FILES |= MANUAL_PAGES
@@ -193,15 +194,30 @@ class Package(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn(f"gpupoold {VERSION}", done.stdout)
 
-    def test_the_manual_pages_example_works(self):
-        page = (gpupool_system.SOURCE / "docs/man/gpupool.3.scd").read_text()
-        example = self.work / "example.c"
-        example.write_text(re.search(r"# EXAMPLE\n\n```\n(.*?)```", page, re.DOTALL).group(1).replace("\\\\", "\\"))
-        program = self.work / "example"
-        run(CC, "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}", example, "-o", program,
-            f"-L{self.prefix / LIB}", "-lgpupool-client")
-        run(program, env={**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
-                          "LD_LIBRARY_PATH": str(self.prefix / LIB)})
+    def test_the_manual_pages_examples_work(self):
+        """Those that are programs are run, the others compiled."""
+        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
+                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
+        for path in (gpupool_system.SOURCE / "docs/man").glob("*.3.scd"):
+            with self.subTest(path.name):
+                text = re.search(r"# EXAMPLE\n\n```\n(.*?)```", path.read_text(), re.DOTALL).group(1)
+                example, program = self.work / f"{path.stem}.c", self.work / f"{path.stem}.example"
+                example.write_text(text.replace("\\\\", "\\"))
+                is_program = "int main(" in text
+                libraries = [f"-L{self.prefix / LIB}", "-lgpupool-client"] if is_program else ["-c"]
+                run(CC, "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}", example, "-o", program,
+                    *libraries)
+                if is_program:
+                    run(program, env=environment)
+
+    def test_pairs_serve_a_program_in_cplusplus(self):
+        program = self.work / "pairs"
+        run(CXX, "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Wold-style-cast", "-Wshadow", "-Werror", *SANITIZE,
+            f"-I{self.prefix / 'include'}", HERE / "pairs.cc", "-o", program, f"-L{self.prefix / LIB}", "-lgpupool-client")
+        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
+                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
+        self.assertEqual(run(program, env=environment), "pairs in C++\n")
+        self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
 
     def test_a_program_can_bring_the_installed_daemon_along(self):
         program = self.work / "private"
