@@ -165,6 +165,31 @@ class Package(unittest.TestCase):
             with self.subTest(program):
                 self.check_program(build / program)
 
+    def test_a_stream_that_is_left_out_in_cplusplus_is_the_per_thread_one(self):
+        """Every call whose last parameter is a stream, in place of which stands a function that looks at it."""
+        headers = sorted((self.prefix / "include/gpupool").glob("*.h"))
+        text = re.sub(r"/\*.*?\*/", "", "".join(path.read_text() for path in headers), flags=re.DOTALL)
+        found = re.findall(r"GPUPOOL_API\s+([^;()]*?)(gpupool_\w+)\(([^;()]*?),?\s*void \*stream( GPUPOOL_STREAM_OPTIONAL)?\s*\);",
+                           text)
+        calls = {name: (kind.strip(), parameters) for kind, name, parameters, optional in found
+                 if name not in ("gpupool_stream_destroy",)}  # where there is nothing to leave out
+        self.assertEqual([name for _, name, _, optional in found if not optional], ["gpupool_stream_destroy"])
+        self.assertLessEqual({"gpupool_release", "gpupool_shrink", "gpupool_alloc", "gpupool_free", "gpupool_copy",
+                              "gpupool_set", "gpupool_stream_synchronize", "gpupool_pair_clear", "gpupool_upload"}, set(calls))
+        lines = [f"#include <gpupool/{path.name}>" for path in headers] + ["#include <cstdio>", "static int wrong, seen;"]
+        for name, (kind, parameters) in calls.items():
+            lines.append(f'extern "C" {kind} {name}({parameters}, void *stream) {{ wrong += stream != GPUPOOL_PER_THREAD; '
+                         "seen++; return {}; }")
+        lines.append("int main() {")
+        for name, (_, parameters) in calls.items():
+            lines.append(f"    (void){name}({', '.join('{}' for _ in parameters.split(','))});")
+        lines.append('    std::printf("%d wrong of %d\\n", wrong, seen);\n}\n')
+        source, program = self.work / "left-out.cc", self.work / "left-out"
+        source.write_text("\n".join(lines))
+        run(CXX, "-std=c++17", "-Wall", "-Werror", "-Wno-unused-parameter", *SANITIZE, f"-I{self.prefix / 'include'}", source,
+            "-o", program)
+        self.assertEqual(run(program), f"0 wrong of {len(calls)}\n")
+
     def test_the_allocator_for_pytorch_serves_a_program_like_it(self):
         program = self.work / "torch-like"
         run(CXX, "-std=c++17", "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}",

@@ -233,14 +233,15 @@ GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, ui
  * @return 0; STALE, INVALID, CAPTURING (see gpupool_trim()), DRIVER, TIMED_OUT, DISCONNECTED, NO_MEMORY: the buffer is
  * still the caller's
  */
-GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream);
+GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer,
+                                void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * Gives the tail of a buffer back and keeps its first new_size_bytes (1 or more; rounded up to 512). As
  * gpupool_release() otherwise. SHARED when a token was made for the buffer.
  */
 GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
-                               void *stream);
+                               void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * Gives memory that this client keeps idle back to the daemon, behind fences of the streams that used it: it does not wait
@@ -332,7 +333,8 @@ GPUPOOL_API int gpupool_default(struct gpupool_client **ret_client);
  * @param stream the stream that will use the memory first
  * @return memory aligned to 512 bytes, to be given back by gpupool_free(); NULL: gpupool_error_text() says why not
  */
-GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream);
+GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * Gives back what gpupool_alloc() returned, as gpupool_release() does. Any thread may. NULL is nothing to give back.
@@ -340,7 +342,7 @@ GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, ui
  * @return 0; INVALID: not from gpupool_alloc(), inside an allocation, of a client that is closed; STALE: freed
  * before; FORKED, … Whatever is refused is left as it was
  */
-GPUPOOL_API int gpupool_free(void *memory, void *stream);
+GPUPOOL_API int gpupool_free(void *memory, void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * What gpupool_alloc() returned, as a buffer: how large it is, where, and, for gpupool_share() and gpupool_query(), by
