@@ -17,7 +17,8 @@ import gpupool_system  # noqa: E402
 SOURCE, BUILD, CMAKE = (pathlib.Path(os.environ[name]) for name in ("GPUPOOL_SOURCE", "GPUPOOL_BUILD", "GPUPOOL_CMAKE"))
 LIB = os.environ["GPUPOOL_LIBDIR"]
 README = (SOURCE / "README.md").read_text()
-PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))]
+PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md")),
+         *sorted((SOURCE / "client/examples").glob("*/README.md"))]
 PROGRAM_LINES_MAX = 25
 WAIT_S = 120
 

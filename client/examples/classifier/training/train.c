@@ -206,7 +206,7 @@ static void initialise(struct parameters *p, struct digit_random *random) {
     struct {
         float *weights;
         size_t count;
-        double inputs;
+        unsigned inputs;
     } all[] = {{&p->weights_1[0][0][0], sizeof p->weights_1 / sizeof(float), MODEL_KERNEL},
                {&p->weights_2[0][0][0], sizeof p->weights_2 / sizeof(float), MODEL_CHANNELS_1 * MODEL_KERNEL},
                {&p->weights_3[0][0][0], sizeof p->weights_3 / sizeof(float), MODEL_CHANNELS_2 * MODEL_KERNEL},
@@ -214,7 +214,7 @@ static void initialise(struct parameters *p, struct digit_random *random) {
 
     memset(p, 0, sizeof *p);
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-        double bound = sqrt(6 / all[i].inputs); /* He's initialisation */
+        double bound = sqrt(6.0 / all[i].inputs); /* He's initialisation */
         for (size_t k = 0; k < all[i].count; k++)
             all[i].weights[k] = (float)digit_random_between(random, -bound, bound);
     }
