@@ -84,7 +84,23 @@ static int note_pointer(struct piece *piece) {
     return 0;
 }
 
-void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
+/* A piece that was taken for a pointer, with no buffer of it. NULL without memory. */
+static __attribute__((noinline)) void *alloc_noted(struct gpupool_client *client, struct piece *piece,
+                                                   void *stream) {
+    struct gpupool_buffer buffer;
+
+    if (note_pointer(piece) == 0)
+        return piece->memory;
+    void *memory = piece->memory;
+    cache_describe(piece, piece->capacity_bytes, &buffer);
+    (void)gpupool_release(client, &buffer, stream);
+    error_set(GPUPOOL_E_NO_MEMORY, "gpupool_alloc: no memory to note the address %p", memory);
+    return NULL;
+}
+
+/* What is not done by a hit. */
+static __attribute__((noinline)) void *alloc_slowly(struct gpupool_client *client, uint32_t pool,
+                                                    uint64_t size_bytes, void *stream) {
     struct gpupool_buffer buffer;
 
     if (client == NULL && gpupool_default(&client) < 0)
@@ -96,13 +112,21 @@ void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_
     }
     if (gpupool_acquire(client, pool, size_bytes, stream, client->alloc_timeout_ns, 0, &buffer) < 0)
         return NULL;
-    if (__builtin_expect(note_pointer(cache_piece(&buffer)) < 0, 0)) {
-        void *memory = buffer.data;
-        (void)gpupool_release(client, &buffer, stream);
-        error_set(GPUPOOL_E_NO_MEMORY, "gpupool_alloc: no memory to note the address %p", memory);
-        return NULL;
-    }
-    return buffer.data;
+    return alloc_noted(client, cache_piece(&buffer), stream);
+}
+
+void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
+    if (client == NULL)
+        client = atomic_load_explicit(&default_client, memory_order_acquire);
+    if (!client_may_hit(client))
+        return alloc_slowly(client, pool, size_bytes, stream);
+    struct piece *piece = cache_hit(client, pool, size_bytes, stream);
+    if (__builtin_expect(piece == NULL, 0))
+        return alloc_slowly(client, pool, size_bytes, stream);
+    if (__builtin_expect(!piece->mapped, 0))
+        return alloc_noted(client, piece, stream);
+    piece->pointer_generation = piece->generation;
+    return piece->memory;
 }
 
 /* The piece that was handed out under the pointer. The generations tell what became of it: even, it was freed
@@ -118,18 +142,28 @@ static int find_pointer(const void *memory, struct piece **ret_piece) {
     return 0;
 }
 
-int gpupool_free(void *memory, void *stream) {
+/* What is not done by going back into the thread's cache. */
+static __attribute__((noinline)) int free_slowly(const void *memory, void *stream) {
     struct gpupool_buffer buffer;
     struct piece *piece = NULL;
 
-    if (memory == NULL)
-        return 0;
     int r = find_pointer(memory, &piece);
     if (r < 0)
         return error_prefix(r, "gpupool_free");
     assert(piece != NULL);
     cache_describe(piece, piece->capacity_bytes, &buffer);
     return gpupool_release(piece->lane->owner, &buffer, stream);
+}
+
+int gpupool_free(void *memory, void *stream) {
+    if (memory == NULL)
+        return 0;
+    struct piece *piece = pointer_map_find(memory);
+    if (__builtin_expect(piece != NULL && cache_may_put(piece, piece->pointer_generation, stream) &&
+                             client_may_hit(piece->lane->owner) && cache_put_fast(piece->lane->owner, piece),
+                         1))
+        return 0;
+    return free_slowly(memory, stream);
 }
 
 int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,

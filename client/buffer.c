@@ -177,17 +177,10 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
     return 0;
 }
 
-/* What most calls of a client with a cache come down to. */
-static bool may_hit(const struct gpupool_client *client) {
-    return __builtin_expect(client != NULL && client->cache.enabled && !fork_guard_is_child(&client->guard),
-                            1);
-}
-
-int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                    uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
-    if (may_hit(client) && flags == 0 && ret_buffer != NULL &&
-        cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
-        return 0;
+/* What is not done by a hit. */
+static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *client, uint32_t pool,
+                                                    uint64_t size_bytes, void *stream, uint64_t timeout_ns,
+                                                    uint32_t flags, struct gpupool_buffer *ret_buffer) {
     int r = client_enter(client);
     if (r < 0)
         return r;
@@ -204,6 +197,15 @@ int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_
             ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
             : acquire(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
     return r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0;
+}
+
+int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                    uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
+    /* What most calls of a client with a cache come down to. */
+    if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
+        cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
+        return 0;
+    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
 }
 
 /* The buffer's piece, if it has one: of this client, and in use under the buffer's generation. */
@@ -300,16 +302,15 @@ static int fail_buffer(int error, const char *doing, const struct gpupool_buffer
 }
 
 /* Releases into the thread's cache when nothing else is to be done. */
-static bool release_fast(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                         const void *stream) {
+static inline bool release_fast(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                                const void *stream) {
     struct piece *piece = cache_piece(buffer);
-    return piece != NULL && piece->generation == buffer->generation && piece->generation % 2 == 1 &&
-           !piece->split_off && cache_orders(piece->lane, stream) && cache_put_fast(client, piece);
+    return piece != NULL && cache_may_put(piece, buffer->generation, stream) && cache_put_fast(client, piece);
 }
 
 /* What is not done with that. named: as for device_of(). */
-static int release_slowly(struct gpupool_client *client, struct gpupool_buffer *buffer, int named,
-                          void *stream) {
+static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
+                                                    struct gpupool_buffer *buffer, int named, void *stream) {
     int r = client_enter(client);
     if (r < 0)
         return r;
@@ -324,7 +325,7 @@ static int release_slowly(struct gpupool_client *client, struct gpupool_buffer *
 }
 
 int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
-    if (may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
+    if (client_may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
         *buffer = (struct gpupool_buffer){0};
         return 0;
     }

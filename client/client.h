@@ -6,8 +6,8 @@
  * of devices, the remembered pools, the fork guard. All of it is there from open to close and none is shared
  * with other clients of the process.
  *
- * Locks: the fences', the page's, the connection's, then the segments'. Those of devices, pools and staging are leaves. The caller's threads
- * may be in any call at once; close is alone.
+ * Locks: the fences', the page's, the connection's, then the segments'. Those of devices, pools and staging
+ * are leaves. The caller's threads may be in any call at once; close is alone.
  */
 #include <stdint.h>
 
@@ -40,12 +40,17 @@ struct gpupool_client {
 /* What every call begins with: INVALID for no client, FORKED in a child. */
 int client_enter(const struct gpupool_client *client);
 
+/* Whether client_enter would surely return 0: for fast paths, which leave what is rare to it. */
+static inline bool client_may_hit(const struct gpupool_client *client) {
+    return __builtin_expect(client != NULL, 1) && fork_guard_is_at_home(&client->guard);
+}
+
 /* The deadline of a request that the daemon may take timeout_ns over. */
 uint64_t client_deadline_ns(const struct gpupool_client *client, uint64_t timeout_ns);
 
-/* The host pool for memory that is copied to and from a device of this process: that of its NUMA node, where the system
- * says it and the daemon has one, else of the node where the calling thread runs, else the first. 0, NO_POOL, or what the
- * connection says. */
+/* The host pool for memory that is copied to and from a device of this process: that of its NUMA node, where
+ * the system says it and the daemon has one, else of the node where the calling thread runs, else the first.
+ * 0, NO_POOL, or what the connection says. */
 int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool);
 
 #endif

@@ -30,4 +30,10 @@ static inline bool fork_guard_is_child(const struct fork_guard *guard) {
     return guard->page != NULL ? guard->page[0] == 0 : fork_guard_is_another_process(guard);
 }
 
+/* Whether the page says that this is the process that initialised the guard. False: not so, or there is no
+ * page to say it. */
+static inline bool fork_guard_is_at_home(const struct fork_guard *guard) {
+    return __builtin_expect(guard->page != NULL && guard->page[0] != 0, 1);
+}
+
 #endif

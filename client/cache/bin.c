@@ -20,7 +20,7 @@ static struct piece *magazine_take(struct magazine *magazine, uint64_t size_byte
  */
 static bool bin_load(struct bin *bin, struct lane *lane, unsigned size_class) {
     if (!magazine_is_empty(bin->loaded))
-        bin_swap(bin);
+        bin_load_spare(bin, bin->loaded, bin->spare);
     if (!magazine_is_empty(bin->loaded))
         return false;
     struct magazine *full = transfer_take(&lane->transfer, size_class, bin->loaded);

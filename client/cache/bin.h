@@ -44,20 +44,22 @@ static inline bool magazine_is_full(const struct magazine *magazine) {
     return magazine == NULL || magazine->count == magazine->capacity;
 }
 
-static inline void bin_swap(struct bin *bin) {
-    struct magazine *loaded = bin->loaded;
-    bin->loaded = bin->spare;
+/* The spare magazine takes the place of the loaded one. Returns it. */
+static inline struct magazine *bin_load_spare(struct bin *bin, struct magazine *loaded,
+                                              struct magazine *spare) {
     bin->spare = loaded;
+    bin->loaded = spare;
+    return spare;
 }
 
 /* The piece on top. NULL when there is none, or it does not suit. */
 static inline struct piece *bin_pop(struct bin *bin, uint64_t size_bytes) {
-    if (__builtin_expect(magazine_is_empty(bin->loaded), 0)) {
+    struct magazine *magazine = bin->loaded;
+    if (__builtin_expect(magazine_is_empty(magazine), 0)) {
         if (magazine_is_empty(bin->spare))
             return NULL;
-        bin_swap(bin);
+        magazine = bin_load_spare(bin, magazine, bin->spare);
     }
-    struct magazine *magazine = bin->loaded;
     uint32_t top = magazine->count - 1;
     struct piece *piece = magazine->pieces[top];
     if (!size_class_suits(piece->capacity_bytes, size_bytes))
@@ -70,12 +72,12 @@ static inline struct piece *bin_pop(struct bin *bin, uint64_t size_bytes) {
 
 /* False: there is no room. */
 static inline bool bin_push(struct bin *bin, struct piece *piece) {
-    if (__builtin_expect(magazine_is_full(bin->loaded), 0)) {
+    struct magazine *magazine = bin->loaded;
+    if (__builtin_expect(magazine_is_full(magazine), 0)) {
         if (magazine_is_full(bin->spare))
             return false;
-        bin_swap(bin);
+        magazine = bin_load_spare(bin, magazine, bin->spare);
     }
-    struct magazine *magazine = bin->loaded;
     magazine->pieces[magazine->count++] = piece;
     return true;
 }

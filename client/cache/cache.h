@@ -139,40 +139,48 @@ static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece
     cache_describe(piece, size_bytes, buffer);
 }
 
-/* A hit: from this thread's cache, if it is the lane used last and has a piece of the class. False: not this
- * way. */
-static inline bool cache_take_fast(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+/* A hit: from this thread's cache, if it is the lane used last and has a piece of the class. The piece is the
+ * caller's, under a new generation. NULL: not this way. */
+static inline struct piece *cache_hit(const struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                      const void *stream) {
+    struct thread_cache *cache = thread_caches;
+    struct piece *piece = NULL;
+
+    if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client ||
+        size_bytes - 1 >= PROTO_SIZE_MAX || !thread_cache_try_enter(cache))
+        return NULL;
+    struct thread_lane *lane = cache->last;
+    if (lane != NULL && cache_is_lane(lane->lane, pool, stream)) {
+        piece = bin_pop(&lane->bins[size_class_of(size_bytes)], size_bytes);
+        if (piece != NULL) {
+            struct proto_counters *counters = lane->counters;
+            lane->touched = true;
+            count_up(&counters->hits, 1);
+            count_up(&counters->taken_bytes, piece->capacity_bytes);
+            piece->generation++;
+        }
+    }
+    thread_cache_quit(cache);
+    return piece;
+}
+
+/* The same into a buffer. */
+static inline bool cache_take_fast(const struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
                                    const void *stream, struct gpupool_buffer *ret_buffer) {
+    struct piece *piece = cache_hit(client, pool, size_bytes, stream);
+    if (piece != NULL)
+        cache_describe(piece, size_bytes, ret_buffer);
+    return piece != NULL;
+}
+
+/* The counterpart: into this thread's cache, if it is the lane used last and the bin is not full. */
+static inline bool cache_put_fast(const struct gpupool_client *client, struct piece *piece) {
     struct thread_cache *cache = thread_caches;
     bool hit = false;
 
     if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client ||
-        size_bytes - 1 >= PROTO_SIZE_MAX)
+        !thread_cache_try_enter(cache))
         return false;
-    thread_cache_enter(cache);
-    struct thread_lane *lane = cache->last;
-    if (lane != NULL && cache_is_lane(lane->lane, pool, stream)) {
-        struct piece *piece = bin_pop(&lane->bins[size_class_of(size_bytes)], size_bytes);
-        if (piece != NULL) {
-            lane->touched = true;
-            count_up(&lane->counters->hits, 1);
-            count_up(&lane->counters->taken_bytes, piece->capacity_bytes);
-            cache_fill(ret_buffer, piece, size_bytes);
-            hit = true;
-        }
-    }
-    thread_cache_leave(cache);
-    return hit;
-}
-
-/* The counterpart: into this thread's cache, if it is the lane used last and the bin is not full. */
-static inline bool cache_put_fast(struct gpupool_client *client, struct piece *piece) {
-    struct thread_cache *cache = thread_caches;
-    bool hit = false;
-
-    if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client)
-        return false;
-    thread_cache_enter(cache);
     struct thread_lane *lane = cache->last;
     if (lane != NULL && lane->lane == piece->lane &&
         (piece->size_class < SIZE_CLASS_LARGE || piece->size_class == lane->large_class) &&
@@ -182,8 +190,16 @@ static inline bool cache_put_fast(struct gpupool_client *client, struct piece *p
         lane->touched = true;
         hit = true;
     }
-    thread_cache_leave(cache);
+    thread_cache_quit(cache);
     return hit;
+}
+
+/* Whether a piece that was handed out under a generation may go back by cache_put_fast: it is out, and
+ * nothing but its lane's stream has to order what comes after the work that the caller says is on a stream.
+ */
+static inline bool cache_may_put(const struct piece *piece, uint64_t generation, const void *stream) {
+    return piece->generation == generation && generation % 2 == 1 && !piece->split_off &&
+           cache_orders(piece->lane, stream);
 }
 
 #endif

@@ -28,7 +28,7 @@ static inline unsigned size_class_of(uint64_t size_bytes) {
     uint64_t granules = (size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE;
     if (granules <= SIZE_CLASS_LINEAR)
         return (unsigned)granules - 1;
-    unsigned power = 63u - (unsigned)__builtin_clzll(granules - 1); /* 3 or more */
+    unsigned power = 63u ^ (unsigned)__builtin_clzll(granules - 1); /* 3 or more; one instruction with ^ */
     return SIZE_CLASS_LINEAR + (power - 3) * SIZE_CLASS_PER_POWER +
            (unsigned)((granules - 1) >> (power - 3) & 7);
 }

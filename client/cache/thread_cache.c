@@ -18,17 +18,6 @@ static pthread_key_t exit_key;
 /* Which caches a client has, and which client a cache has. */
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
 
-#if defined(__SANITIZE_THREAD__)
-#define KNOWS_MEMBARRIER false
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define KNOWS_MEMBARRIER false
-#endif
-#endif
-#ifndef KNOWS_MEMBARRIER
-#define KNOWS_MEMBARRIER true
-#endif
-
 void thread_caches_lock(void) {
     pthread_mutex_lock(&registry);
 }
@@ -87,8 +76,8 @@ static void after_fork_in_child(void) {
 static void prepare(void) {
     pthread_key_create(&exit_key, on_thread_exit);
     pthread_atfork(thread_caches_lock, thread_caches_unlock, after_fork_in_child);
-    thread_cache_locks =
-        !KNOWS_MEMBARRIER || syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0;
+    thread_cache_locks = !THREAD_CACHE_KNOWS_MEMBARRIER ||
+                         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0;
 }
 
 void thread_cache_prepare(void) {
@@ -120,6 +109,7 @@ struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list
         memset(cache, 0, sizeof *cache);
         pthread_mutex_init(&cache->lock, NULL);
         list_init(&cache->link);
+        cache->visited = thread_cache_locks;
         cache->next_of_thread = thread_caches;
         if (pthread_setspecific(exit_key, cache) != 0) {
             pthread_mutex_destroy(&cache->lock);
@@ -161,7 +151,8 @@ void thread_cache_visit(struct thread_cache *cache) {
 }
 
 void thread_cache_part(struct thread_cache *cache) {
-    atomic_store_explicit(&cache->visited, false, memory_order_release);
+    if (!thread_cache_locks)
+        atomic_store_explicit(&cache->visited, false, memory_order_release);
     pthread_mutex_unlock(&cache->lock);
 }
 
