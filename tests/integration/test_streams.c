@@ -10,6 +10,7 @@
  */
 #include <gpupool/pair.h>
 #include <gpupool/staging.h>
+#include <gpupool/synced.h>
 
 #include "tests/integration/gate.h"
 
@@ -382,6 +383,70 @@ static void a_pair_grows_and_copies_in_the_order_of_the_stream(void **state) {
     on_each_stream(pair);
 }
 
+/* What is read on the array's stream and on another, in that order, into two parts of the host memory. */
+static void read_on_both(struct scene *scene, struct gpupool_synced *array) {
+    void *streams[] = {scene->stream, scene->other}, *memory = NULL;
+
+    memset(host_part(scene, 0), 0xee, 2 * PART);
+    for (unsigned i = 0; i < 2; i++) {
+        MUST(gpupool_synced_device(array, GPUPOOL_READ, &memory, streams[i]));
+        MUST(gpupool_copy(scene->client, 0, host_part(scene, i), memory, PART, streams[i]));
+    }
+}
+
+static void expect_read(struct scene *scene, uint8_t byte) {
+    MUST(gpupool_stream_synchronize(scene->client, 0, scene->stream));
+    MUST(gpupool_stream_synchronize(scene->client, 0, scene->other));
+    assert_true(is_all(host_part(scene, 0), 2 * PART, byte));
+}
+
+static void synced(struct scene *scene) {
+    struct gpupool_client *client = scene->client;
+    struct gpupool_synced *array;
+    void *memory = NULL;
+
+    MUST(gpupool_synced_create(client, 0, PART, &array));
+    for (unsigned round = 0; round < 2; round++) { /* the first without the gate */
+        uint8_t byte = (uint8_t)(0x51 + 2 * round);
+        MUST(gpupool_synced_host(array, GPUPOOL_OVERWRITE, &memory, scene->stream));
+        memset(memory, byte, PART);
+        if (round == 1)
+            gate_close(&scene->gate);
+        MUST(gpupool_synced_push(array, scene->stream));
+        read_on_both(scene, array);
+        if (round == 1) {
+            expect_closed(scene);
+            assert_true(
+                is_all(host_part(scene, 0), 2 * PART, 0xee)); /* the other stream waits for the copy */
+            open_late(scene);
+        }
+        expect_read(scene, byte);
+        if (round == 1)
+            expect_passed(scene);
+
+        if (round == 1)
+            gate_close(&scene->gate);
+        MUST(gpupool_synced_device(array, GPUPOOL_OVERWRITE, &memory, scene->stream));
+        MUST(gpupool_set(client, 0, memory, byte + 1, PART, scene->stream));
+        MUST(gpupool_synced_pull(array, scene->stream));
+        if (round == 1) {
+            expect_closed(scene);
+            open_late(scene);
+        }
+        MUST(gpupool_synced_host(array, GPUPOOL_READ, &memory, scene->stream));
+        if (round == 1)
+            expect_passed(scene);
+        assert_true(is_all(memory, PART, byte + 1));
+    }
+    MUST(gpupool_synced_settle(array));
+    MUST(gpupool_synced_destroy(array, scene->stream));
+}
+
+static void a_synchronised_array_is_copied_and_used_in_the_order_of_the_streams(void **state) {
+    (void)state;
+    on_each_stream(synced);
+}
+
 static void stage(struct scene *scene) {
     struct gpupool_client *client = scene->client;
     const uint64_t sizes[] = {PART, 3 * MIB + 1}; /* one chunk, and many */
@@ -431,6 +496,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_tail_of_a_buffer_is_used_again_when_the_stream_of_the_shrink_allows_it),
         cmocka_unit_test(trimmed_memory_is_another_processs_when_its_stream_is_through),
         cmocka_unit_test(a_pair_grows_and_copies_in_the_order_of_the_stream),
+        cmocka_unit_test(a_synchronised_array_is_copied_and_used_in_the_order_of_the_streams),
         cmocka_unit_test(ordinary_memory_is_copied_in_the_order_of_the_stream),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -24,7 +24,7 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
-    "include/gpupool/pair.h", "include/gpupool/staging.h",
+    "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so", f"{LIB}/pkgconfig/gpupool.pc",
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
@@ -175,7 +175,7 @@ class Package(unittest.TestCase):
                  if name not in ("gpupool_stream_destroy",)}  # where there is nothing to leave out
         self.assertEqual([name for _, name, _, optional in found if not optional], ["gpupool_stream_destroy"])
         self.assertLessEqual({"gpupool_release", "gpupool_shrink", "gpupool_alloc", "gpupool_free", "gpupool_copy",
-                              "gpupool_set", "gpupool_stream_synchronize", "gpupool_pair_clear", "gpupool_upload"}, set(calls))
+                              "gpupool_set", "gpupool_stream_synchronize", "gpupool_pair_clear", "gpupool_synced_device", "gpupool_upload"}, set(calls))
         lines = [f"#include <gpupool/{path.name}>" for path in headers] + ["#include <cstdio>", "static int wrong, seen;"]
         for name, (kind, parameters) in calls.items():
             lines.append(f'extern "C" {kind} {name}({parameters}, void *stream) {{ wrong += stream != GPUPOOL_PER_THREAD; '
