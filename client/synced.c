@@ -396,9 +396,9 @@ int gpupool_synced_settle(struct gpupool_synced *array) {
     return r < 0 ? fail(r, "settling", array) : 0;
 }
 
-int gpupool_synced_info(const struct gpupool_synced *array, struct gpupool_synced_info *ret_info) {
+int gpupool_synced_query(const struct gpupool_synced *array, struct gpupool_synced_info *ret_info) {
     if (array == NULL || ret_info == NULL)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_synced_info: no array, or ret_info is NULL");
+        return error_set(GPUPOOL_E_INVALID, "gpupool_synced_query: no array, or ret_info is NULL");
     const struct synced_memory *host = &array->sides[SYNCED_HOST], *on_device = &array->sides[SYNCED_DEVICE];
     *ret_info = (struct gpupool_synced_info){
         .size_bytes = array->size_bytes,

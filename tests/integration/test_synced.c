@@ -22,7 +22,7 @@ static struct gpupool_synced *create(struct gpupool_client *client, uint64_t siz
 
 static struct gpupool_synced_info info_of(const struct gpupool_synced *array) {
     struct gpupool_synced_info info;
-    MUST(gpupool_synced_info(array, &info));
+    MUST(gpupool_synced_query(array, &info));
     return info;
 }
 
@@ -939,8 +939,8 @@ static void what_cannot_be_is_refused(void **state) {
     MUST_BE(gpupool_synced_adopt_host(array, &info, GPUPOOL_NO_STREAM), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_synced_move(array, 77, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_synced_settle(NULL), GPUPOOL_E_INVALID);
-    MUST_BE(gpupool_synced_info(array, NULL), GPUPOOL_E_INVALID);
-    MUST_BE(gpupool_synced_info(NULL, &info), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_synced_query(array, NULL), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_synced_query(NULL, &info), GPUPOOL_E_INVALID);
     MUST(gpupool_synced_destroy(NULL, NULL));
     expect(array, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0);
     end(array, NULL);

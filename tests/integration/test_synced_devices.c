@@ -16,7 +16,7 @@ static int start_two(void **state) {
 
 static struct gpupool_synced_info info_of(const struct gpupool_synced *array) {
     struct gpupool_synced_info info;
-    MUST(gpupool_synced_info(array, &info));
+    MUST(gpupool_synced_query(array, &info));
     return info;
 }
 

@@ -35,7 +35,7 @@ FILES = {
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
 }
 MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_pair.3",
-                "share/man/man3/gpupool_upload.3",
+                "share/man/man3/gpupool_synced.3", "share/man/man3/gpupool_upload.3",
                 "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8"}
 if os.environ["GPUPOOL_MAN"] == "ON":
     FILES |= MANUAL_PAGES
@@ -235,14 +235,17 @@ class Package(unittest.TestCase):
                 if is_program:
                     run(program, env=environment)
 
-    def test_pairs_serve_a_program_in_cplusplus(self):
-        program = self.work / "pairs"
-        run(CXX, "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Wold-style-cast", "-Wshadow", "-Werror", *SANITIZE,
-            f"-I{self.prefix / 'include'}", HERE / "pairs.cc", "-o", program, f"-L{self.prefix / LIB}", "-lgpupool-client")
+    def test_the_memory_objects_serve_programs_in_cplusplus(self):
         environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
                        "LD_LIBRARY_PATH": str(self.prefix / LIB)}
-        self.assertEqual(run(program, env=environment), "pairs in C++\n")
-        self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
+        for name in ("pairs", "synced"):
+            with self.subTest(name):
+                program = self.work / name
+                run(CXX, "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Wold-style-cast", "-Wshadow", "-Werror", *SANITIZE,
+                    f"-I{self.prefix / 'include'}", HERE / f"{name}.cc", "-o", program, f"-L{self.prefix / LIB}",
+                    "-lgpupool-client")
+                self.assertEqual(run(program, env=environment), f"{name} in C++\n")
+                self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
 
     def test_a_program_can_bring_the_installed_daemon_along(self):
         program = self.work / "private"

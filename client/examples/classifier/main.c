@@ -254,7 +254,7 @@ static int report(const struct work *work, const struct worker *worker, double s
         printf("compared with the CPU path: %zu of %zu have the same scores\n", done - differ, done);
     printf("%zu images in %.3f s: %.0f a second; streams: %u, computed by: %s\n", done, seconds,
            (double)done / seconds, arguments->streams, worker->compute->name);
-    if (gpupool_synced_info(worker->weights, &weights) == 0)
+    if (gpupool_synced_query(worker->weights, &weights) == 0)
         printf("copies of the weights (%llu bytes) to the device: %llu\n",
                (unsigned long long)weights.size_bytes, (unsigned long long)weights.copies_to_device);
     if (failed > 0)

@@ -162,7 +162,7 @@ GPUPOOL_API int gpupool_synced_move(struct gpupool_synced *array, int device, vo
 GPUPOOL_API int gpupool_synced_settle(struct gpupool_synced *array);
 
 /** What the array is. Asks nobody. INVALID. */
-GPUPOOL_API int gpupool_synced_info(const struct gpupool_synced *array, struct gpupool_synced_info *ret_info);
+GPUPOOL_API int gpupool_synced_query(const struct gpupool_synced *array, struct gpupool_synced_info *ret_info);
 
 #ifdef __cplusplus
 }

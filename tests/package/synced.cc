@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A synchronised array as a C++ program uses it, mostly on the per-thread default stream, which
+ * need not be said. */
+#include <gpupool/synced.h>
+
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+static void check(bool holds, const char *what) {
+    if (!holds)
+        throw std::runtime_error(std::string(what) + ": " + gpupool_error_text());
+}
+
+static void try_it(gpupool_client *client) {
+    gpupool_synced *array = nullptr;
+    gpupool_synced_info info;
+    void *memory = nullptr;
+
+    check(gpupool_synced_create(client, 0, 4096, &array) == 0, "create");
+    check(gpupool_synced_host(array, GPUPOOL_OVERWRITE, &memory) == 0, "host");
+    std::memset(memory, 5, 4096);
+    check(gpupool_synced_push(array) == 0, "push");
+    check(gpupool_synced_device(array, GPUPOOL_WRITE, &memory, nullptr) == 0, "device");
+    check(gpupool_set(client, 0, memory, 6, 1000, nullptr) == 0, "set");
+    check(gpupool_synced_pull(array) == 0, "pull");
+    check(gpupool_synced_host(array, GPUPOOL_READ, &memory) == 0, "back");
+    const char *bytes = static_cast<const char *>(memory);
+    check(bytes[0] == 6 && bytes[999] == 6 && bytes[1000] == 5 && bytes[4095] == 5, "contents");
+    check(gpupool_synced_query(array, &info) == 0, "info");
+    check(info.state == GPUPOOL_SYNCED_IN_STEP && info.copies_to_device == 1 && info.copies_to_host == 1, "copies");
+    check(info.host_owner == GPUPOOL_OWNER_POOL && info.device_owner == GPUPOOL_OWNER_POOL, "owners");
+    char own[100] = {1};
+    check(gpupool_synced_resize(array, sizeof own) == 0, "resize");
+    check(gpupool_synced_adopt_host(array, own) == 0, "adopt");
+    check(gpupool_synced_device(array, GPUPOOL_READ, &memory) == 0, "adopted");
+    check(gpupool_synced_move(array, 0) == 0, "move");
+    check(gpupool_synced_settle(array) == 0, "settle");
+    check(gpupool_synced_destroy(array) == 0, "destroy");
+}
+
+int main() {
+    gpupool_client *client = nullptr;
+    try {
+        check(gpupool_open(nullptr, &client) == 0, "open");
+        try_it(client);
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+    gpupool_close(client);
+    std::puts("synced in C++");
+    return 0;
+}
