@@ -87,6 +87,16 @@ def hand_over_requests(results):
     return largest(record.most("daemon_requests") for record in results.find("hand_over", cases.GPUPOOL))
 
 
+def slowest_access(name):
+    """To pairs and arrays, of all kinds."""
+    return lambda results: largest(record.median(name) for record in results.find("access"))
+
+
+def access_count(name):
+    """Of the kind and the repetition with the most."""
+    return lambda results: largest(record.most(name) for record in results.find("access"))
+
+
 def round_trip(name):
     """The dearer of device and host pool, to the raw round trip's median."""
     def value(results):
@@ -185,6 +195,11 @@ BARS = [
     Bar("8 threads with a stream each, to one thread", "≥ 6", at_least(6), threads_scaling, "ratio"),
     Bar("warm pinned pair, the slowest size", "≤ 25 ns", at_most(25), worst_pair("pinned_warm_pair", cases.GPUPOOL), "ns",
         raw=worst_pair("pinned_warm_pair", cases.GPUPOOL, "raw_ns")),
+    Bar("pair or synchronised array, sizes that vary up to a bound, the slowest kind of access once warm", "≤ 30 ns", at_most(30),
+        slowest_access("ns"), "ns", raw=slowest_access("raw_ns")),
+    Bar("pair or synchronised array once warm: allocations", "0", at_most(0), access_count("allocations"), "count", anywhere=True),
+    Bar("pair or synchronised array once warm: requests to the daemon", "0", at_most(0), access_count("daemon_requests"), "count",
+        anywhere=True),
     Bar("cold acquire, p50, to the raw round trip's p50", "≤ 1.3", at_most(1.3), round_trip("p50_ns"), "ratio", anywhere=True),
     Bar("cold acquire, p99, to the raw round trip's p50", "≤ 3", at_most(3), round_trip("p99_ns"), "ratio", anywhere=True),
     Bar("acquire with 1,000 sessions and 100,000 leases, p50, to one session's", "≤ 1.5", at_most(1.5), many_to_one, "ratio",

@@ -17,6 +17,7 @@ RING = "the ring alone"
 CUDA_PAGEABLE, STREAMING = "cudaMemcpy, pageable", "gpupool, stores past the caches"
 # The C library's memcpy() stores past the caches from this size on.
 STREAMING_STORES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x10000"}
+PAIR, ARRAY = "pair", "array"
 
 # As a machine with large models would be set up: few, large segments.
 LARGE_STEPS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
@@ -92,6 +93,18 @@ def pointers_mix(bench):
 
 def ring(bench):
     gpupool_pairs(bench, "buffer", RING, "--cases", "ring", *bench.thoroughness.thread_options())
+
+
+def accesses(bench):
+    """Pairs and synchronised arrays that are warm. What the daemon was asked between a figure's marks is a value of it."""
+    asked = []
+    with bench.daemon(LARGE_STEPS if bench.has_gpu else "") as daemon:
+        rows = bench.run([bench.program("accesses"), "--marks", *bench.calibration(), "--figure-ms", bench.thoroughness.figure_ms,
+                          "--bound", MIB if bench.quick else 64 * MIB],
+                         daemon.environment(bench.inside), on_mark=lambda mark: asked.append(daemon.requests()))
+    for row, begins, ends in zip(rows, asked[0::2], asked[1::2]):
+        row["values"]["daemon_requests"] = ends - begins
+    bench.add_rows(rows)
 
 
 # --- the CUDA runtime's allocators ------------------------------------------------------------------------------------
@@ -320,6 +333,7 @@ CASES = [
     Case("pinned pairs", TORCH_PYTHON, torch_pinned_python, needs_gpu=True),
     Case("pinned pairs", CUDA_MALLOC_HOST, cuda_malloc_host, needs_gpu=True),
     Case("hand-over", RING, ring),
+    Case("accesses", GPUPOOL, accesses),
     Case("round trips", GPUPOOL, round_trips, ONCE),
     Case("traces", GPUPOOL, replay, ONCE),
     Case("traces", TORCH, torch_replay, ONCE, needs_gpu=True, peer=TORCH_REPLAY),

@@ -95,6 +95,14 @@ def hand_over(results):
     return table(["", "a pair", "requests to the daemon, at most"], rows) if rows else []
 
 
+def accesses(results):
+    rows = [[f"{record.subject}: {record.parameters['access']}", value_text("ns", record.median("ns")),
+             value_text("raw_ns", record.median("raw_ns")),
+             *(value_text("count", record.most(name)) for name in ("allocations", "daemon_requests"))]
+            for record in results.find("access")]
+    return table(["", "an access", "as it came", "allocations", "requests to the daemon"], rows) if rows else []
+
+
 def restart(results):
     """Steps down, subjects across."""
     records = results.find("restart")
@@ -207,6 +215,8 @@ def markdown(document):
     section("Threads, a stream each: pairs of all together",
             pivot(results, "threads", "threads", "pairs_per_s", "threads", str))
     section("Taken by one thread, given back by another", hand_over(results))
+    bound, = sizes(results, "access", "bound_bytes")
+    section(f"Pairs and synchronised arrays, of varying sizes up to {bound}", accesses(results))
     section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section("What real programs allocated, replayed", traces(results))
     section("Acquire, by the sessions and leases that there are", scale(results))
