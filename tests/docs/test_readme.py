@@ -2,72 +2,32 @@
 """The README's program, commands and configuration are taken from it as they stand, and tried against what is installed
 into a temporary prefix; its links, and those of the other pages, lead somewhere."""
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "system"))
 import gpupool_system  # noqa: E402
+import installed  # noqa: E402
+from installed import CMAKE, SOURCE  # noqa: E402
 
-SOURCE, BUILD, CMAKE = (pathlib.Path(os.environ[name]) for name in ("GPUPOOL_SOURCE", "GPUPOOL_BUILD", "GPUPOOL_CMAKE"))
-LIB = os.environ["GPUPOOL_LIBDIR"]
 README = (SOURCE / "README.md").read_text()
 PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md")),
          *sorted((SOURCE / "client/examples").glob("*/README.md"))]
 PROGRAM_LINES_MAX = 25
-WAIT_S = 120
-
-
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def block(language, containing):
     """The one block of that language with that text in it."""
-    found = [text for text in blocks(language) if containing in text]
+    found = [text for text in installed.blocks(README, language) if containing in text]
     if len(found) != 1:
         raise AssertionError(f"README.md has {len(found)} {language} blocks with {containing!r}")
     return found[0]
 
 
-class Readme(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.directory = tempfile.TemporaryDirectory(prefix="gpupool-readme-")
-        cls.work = pathlib.Path(cls.directory.name)
-        cls.prefix = cls.work / "prefix"
-        subprocess.run([CMAKE, "--install", BUILD, "--prefix", cls.prefix], check=True, capture_output=True,
-                       timeout=WAIT_S)
-        # What an installation below /usr has by itself: the compiler, the loader and the shell find everything.
-        tools = cls.work / "tools"
-        tools.mkdir()
-        (tools / "pkg-config").write_text('#!/bin/sh\nexec /usr/bin/pkg-config --define-prefix "$@"\n')
-        (tools / "pkg-config").chmod(0o755)
-        unset = ("GPUPOOL_SOCKET", "GPUPOOL_DAEMON_ARGS", "DESTDIR")
-        cls.environment = {
-            **{name: value for name, value in os.environ.items() if name not in unset},
-            "PATH": f"{tools}:{cls.prefix}/bin:{cls.prefix}/sbin:{os.environ['PATH']}",
-            "PKG_CONFIG_PATH": str(cls.prefix / LIB / "pkgconfig"),
-            "LD_LIBRARY_PATH": str(cls.prefix / LIB),
-            "CMAKE_PREFIX_PATH": str(cls.prefix),
-            "GPUPOOL_DAEMON": str(cls.prefix / "sbin/gpupoold"),
-        }
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.directory.cleanup()
-
-    def shell(self, commands, directory):
-        done = subprocess.run(["/bin/sh", "-eu", "-c", commands], check=False, capture_output=True, text=True,
-                              cwd=directory, env=self.environment, timeout=WAIT_S)
-        self.assertEqual(done.returncode, 0, f"{commands}\n{done.stdout}{done.stderr}")
-        return done.stdout
-
+class Readme(installed.Installed):
     def example(self, name):
         directory = self.work / name
         directory.mkdir()
