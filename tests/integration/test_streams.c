@@ -361,6 +361,7 @@ static void pair(struct scene *scene) {
     MUST(gpupool_pair_device(&pair, 2 * PART, &large, scene->stream));
     MUST(gpupool_pair_copy_to_host(&pair, 2 * PART, scene->stream));
     expect_closed(scene);
+    assert_non_null(large);
     assert_ptr_not_equal(small, large);
     assert_false(meets(scene, &by_buffer, GPUPOOL_POOL_DEVICE, scene->other, small));
     assert_true(is_all(host, 2 * PART, 0xee));
