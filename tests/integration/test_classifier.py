@@ -93,8 +93,8 @@ class Classifier(unittest.TestCase):
 
     def test_the_number_of_streams_changes_nothing_and_the_weights_are_copied_once(self):
         outputs = [self.classify_well("--check", "--streams", streams, "--repeat", repeat, *IMAGES)
-                   for streams, repeat in ((1, 1), (4, 3), (16, 20))]
-        for output, repeat in zip(outputs, (1, 3, 20)):
+                   for streams, repeat in ((1, 1), (4, 3), (16, 8))]
+        for output, repeat in zip(outputs, (1, 3, 8)):
             self.assertEqual(LINE.findall(output), LINE.findall(outputs[0]))
             self.assertEqual(self.compared(output), (repeat * len(IMAGES), repeat * len(IMAGES)))
             self.assertRegex(output, r"copies of the weights \(\d+ bytes\) to the device: 1\n")
@@ -137,6 +137,21 @@ class Classifier(unittest.TestCase):
             self.assertIn(f"{len(bad)} of {2 * len(bad)} requests failed", messages[-1])
             self.assertEqual(len(messages), len(bad) + 1, done.stderr)
             self.assertIn("missing: No such file or directory", done.stderr)
+
+    @unittest.skipUnless(GPU == "sim", "failures are planned in the simulation")
+    def test_a_copy_that_fails_ends_its_own_request_and_no_other(self):
+        """The n-th copy fails, for each n: of an image's pixels, of the weights, of an image's scores."""
+        images = IMAGES[:6:2]
+        for n in range(1, 100):
+            self.environment["GPUPOOL_SIM_FAIL"] = f"memory_copy:{n}:719"
+            done = self.classify("--check", "--streams", 2, *images)
+            if done.returncode == 0:
+                break
+            with self.subTest(n=n):
+                self.assertIn(f"1 of {len(images)} requests failed", done.stderr)
+                self.assertIn("cudaErrorLaunchFailure", done.stderr)
+                self.assertEqual(self.compared(done.stdout), (len(images) - 1, len(images) - 1))
+        self.assertEqual(n, 2 * len(images) + 1 + 1, "each image is copied in and out, the weights in, and then none fails")
 
     def test_an_image_that_fits_into_no_memory_fails_alone(self):
         """Its own daemon has pools that are smaller than the image."""
