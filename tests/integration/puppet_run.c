@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <gpupool/pair.h>
+
 #include "base/cleanup.h"
 #include "tests/integration/puppet.h"
 
@@ -238,6 +240,25 @@ static int do_cut(struct gpupool_client *client) {
     return GPUPOOL_E_INVALID;
 }
 
+/* Clears what it got also where it did not get all. */
+static int do_pair(struct gpupool_client *client, const struct puppet_command *command) {
+    struct gpupool_pair pair;
+    void *memory;
+
+    int r = gpupool_pair_init(&pair, client, command->device, command->flags);
+    if (r < 0)
+        return r;
+    for (uint64_t size_bytes = command->size / 4; r == 0 && size_bytes <= command->size; size_bytes *= 2) {
+        r = gpupool_pair_host(&pair, size_bytes, &memory, stream);
+        if (r == 0)
+            r = gpupool_pair_device(&pair, size_bytes, &memory, stream);
+        if (r == 0)
+            r = gpupool_pair_copy_to_device(&pair, size_bytes, stream);
+    }
+    int r_clear = gpupool_pair_clear(&pair, stream);
+    return r < 0 ? r : r_clear;
+}
+
 static int do_pools(struct gpupool_client *client, struct puppet_answer *answer) {
     size_t count = 0;
     int r = gpupool_pools(client, answer->pools, PUPPET_POOLS, &count);
@@ -300,6 +321,8 @@ static int carry_out(const struct puppet_command *command, struct puppet_answer 
     case PUPPET_SOCKET_PATH:
         snprintf(answer->text, sizeof answer->text, "%s", gpupool_socket_path(client));
         return 0;
+    case PUPPET_PAIR:
+        return do_pair(client, command);
     case PUPPET_STREAM:
         stream_device = command->device;
         return gpupool_stream_create(client, stream_device, &stream);

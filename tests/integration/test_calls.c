@@ -125,6 +125,9 @@ static void scene_play(struct scene *scene, struct puppet *puppet, uint32_t flag
     for (unsigned i = 0; i < 4; i++)
         if (had[i])
             scene_did(scene, puppet, puppet_release(puppet, i));
+    if (!is_host_only())
+        scene_did(scene, puppet,
+                  puppet_call(puppet, &(struct puppet_command){.verb = PUPPET_PAIR, .size = 2 * MIB}));
     scene_did(scene, puppet, puppet_do(puppet, PUPPET_CLOSE, 0));
 }
 

@@ -171,7 +171,9 @@ static void crowded(enum side side) {
     empty_the_pools();
     struct gpupool_client *client = open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, 0);
     struct gpupool_pair pair = make_pair(client, 0, 0);
-    puppet_connect(&puppet, &daemon_);
+    puppet_start(&puppet, &daemon_);
+    PUPPET_MUST(&puppet, puppet_call(&puppet, &(struct puppet_command){.verb = PUPPET_OPEN,
+                                                                       .flags = GPUPOOL_OPEN_NO_CACHE}));
     /* all in one segment, so that nothing has to be made */
     PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, kind, 60 * MIB, GPUPOOL_FOREVER, 0));
     PUPPET_MUST(&puppet, puppet_release(&puppet, 0));

@@ -333,6 +333,8 @@ static void adopt(struct gpupool_client *client, int device, void *stream) {
         get(&pair, sides[i], LARGE_BYTES, stream);
         assert_int_equal(side_of(&pair, sides[i])->owner, GPUPOOL_OWNER_POOL);
         assert_ptr_not_equal(side_of(&pair, sides[i])->data, own[i]);
+        if (stream != GPUPOOL_NO_STREAM) /* the zeros come first */
+            MUST(gpupool_stream_synchronize(client, device, stream));
         fill(&pair, sides[i], LARGE_BYTES, 7);
     }
     /* and no adoption is let go of by clearing but to the caller */
