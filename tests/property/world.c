@@ -13,7 +13,7 @@
 #include "gpu/sim.h"
 #include "tests/entries.h"
 
-#define POOL_MIB   16          /* more than all objects of a roomy history need */
+#define POOL_MIB   16u         /* more than all objects of a roomy history need */
 #define PIECE_SIM  (256 * KIB) /* a CPU copies it in some 20 us */
 #define PIECE_CUDA (64 * MIB)  /* an H200 copies it in some 40 us */
 #define POOLS_MAX  64u
