@@ -81,6 +81,9 @@ static void compare(struct array_model *model, const char *after) {
                    (unsigned long long)is.copies_to_host, (unsigned long long)is.copies_between_devices,
                    (unsigned long long)model->to_device, (unsigned long long)model->to_host,
                    (unsigned long long)model->between_devices);
+    if (is.zeroed != model->zeroed)
+        world_fail("array %u, after %s: a side was zeroed %llu times, and should have been %llu times",
+                   model->number, after, (unsigned long long)is.zeroed, (unsigned long long)model->zeroed);
     const uint32_t owners[] = {is.host_owner, is.device_owner};
     for (enum side side = HOST; side <= DEVICE; side++) {
         /* Memory that has become too small is replaced by an access that needs more, even if that fails
@@ -164,6 +167,21 @@ static void write_some(struct array_model *model, enum side side, bool all, unsi
         world_write_on_stream(model->device, memory + from, model->bytes + from, size_bytes, stream);
 }
 
+/* The same stream, or the CPU, reads what is there: that costs the driver nothing. */
+static void ask_again(struct array_model *model, enum side side, const void *memory,
+                      const struct world_stream *stream, const char *what) {
+    struct spy_sight sight;
+    void *again = NULL;
+
+    spy_begin(SPY_ANY, 0);
+    int r = side == HOST ? gpupool_synced_host(model->array, GPUPOOL_READ, &again, stream->handle)
+                         : gpupool_synced_device(model->array, GPUPOOL_READ, &again, stream->handle);
+    spy_end(&sight);
+    if (r != 0 || again != memory || sight.calls > 0)
+        world_fail("%s; and again: %s, %p after %p, %llu driver calls", what, gpupool_error_name(r), again,
+                   memory, (unsigned long long)sight.calls);
+}
+
 static void access_side(struct array_model *model, enum side side) {
     const struct world_stream *stream = world_random_stream(model->device);
     enum gpupool_access access = world_one_in(2)   ? GPUPOOL_READ
@@ -200,6 +218,8 @@ static void access_side(struct array_model *model, enum side side) {
         model->state = newer;
     else if (copies)
         model->state = GPUPOOL_SYNCED_IN_STEP;
+    if (world_one_in(4))
+        ask_again(model, side, memory, stream, what);
     note_access(model, side, access, memory, stream);
     if (model->size_bytes > model->adopted_bytes[side])
         forget_adopted(model, side);
