@@ -238,7 +238,7 @@ class Package(unittest.TestCase):
     def test_the_memory_objects_serve_programs_in_cplusplus(self):
         environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
                        "LD_LIBRARY_PATH": str(self.prefix / LIB)}
-        for name in ("pairs", "synced"):
+        for name in ("pairs", "staging", "synced"):
             with self.subTest(name):
                 program = self.work / name
                 run(CXX, "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Wold-style-cast", "-Wshadow", "-Werror", *SANITIZE,
