@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Synchronised arrays on two devices: moved from one to the other, and used whatever the current device is.
  */
-#include "client/include/gpupool/synced.h"
-#include "gpu/sim.h"
-#include "tests/integration/cache_fixture.h"
-
-#define SIZE (64 * KIB)
+#include "tests/integration/synced_fixture.h"
 
 static int start_two(void **state) {
     (void)state;
@@ -14,39 +10,8 @@ static int start_two(void **state) {
     return 0;
 }
 
-static struct gpupool_synced_info info_of(const struct gpupool_synced *array) {
-    struct gpupool_synced_info info;
-    MUST(gpupool_synced_query(array, &info));
-    return info;
-}
-
-static unsigned char *on_host(struct gpupool_synced *array, enum gpupool_access access, void *stream) {
-    void *memory = NULL;
-    MUST(gpupool_synced_host(array, access, &memory, stream));
-    return memory;
-}
-
-static void *on_device(struct gpupool_synced *array, enum gpupool_access access, void *stream) {
-    void *memory = NULL;
-    MUST(gpupool_synced_device(array, access, &memory, stream));
-    return memory;
-}
-
-static bool is_all(const unsigned char *memory, int byte, uint64_t size_bytes) {
-    for (uint64_t i = 0; i < size_bytes; i++)
-        if (memory[i] != byte)
-            return false;
-    return true;
-}
-
-static void set_on_device(struct gpupool_client *client, struct gpupool_synced *array, int byte,
-                          void *stream) {
-    MUST(gpupool_set(client, info_of(array).device, on_device(array, GPUPOOL_OVERWRITE, stream), byte, SIZE,
-                     stream));
-}
-
-static void expect(const struct gpupool_synced *array, int device, enum gpupool_synced_state state,
-                   uint64_t between, uint64_t to_device, uint64_t to_host) {
+static void expect_on(const struct gpupool_synced *array, int device, enum gpupool_synced_state state,
+                      uint64_t between, uint64_t to_device, uint64_t to_host) {
     struct gpupool_synced_info info = info_of(array);
     assert_int_equal(info.device, device);
     assert_int_equal(info.state, state);
@@ -85,37 +50,67 @@ static void contents_go_along_and_only_what_is_newer_is_copied(void **state) {
     MUST(gpupool_synced_create(client, 0, SIZE, &array));
     /* nothing there yet */
     MUST(gpupool_synced_move(array, 1, streams[1]));
-    expect(array, 1, GPUPOOL_SYNCED_UNINITIALIZED, 0, 0, 0);
+    expect_on(array, 1, GPUPOOL_SYNCED_UNINITIALIZED, 0, 0, 0);
     set_on_device(client, array, 3, streams[1]);
     assert_true(leased_on(0) == 0 && leased_on(1) >= SIZE);
     /* only the device has it: from device to device */
     MUST(gpupool_synced_move(array, 0, streams[0]));
-    expect(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 0, 0);
+    expect_on(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 0, 0);
     WAIT_UNTIL(leased_on(1) == 0);
     assert_true(leased_on(0) >= SIZE);
     assert_true(is_all(on_host(array, GPUPOOL_READ, streams[0]), 3, SIZE));
-    expect(array, 0, GPUPOOL_SYNCED_IN_STEP, 1, 0, 1);
+    expect_on(array, 0, GPUPOOL_SYNCED_IN_STEP, 1, 0, 1);
     /* the host has it too: the next access copies from there */
     MUST(gpupool_synced_move(array, 1, streams[1]));
-    expect(array, 1, GPUPOOL_SYNCED_HOST_NEWER, 1, 0, 1);
+    expect_on(array, 1, GPUPOOL_SYNCED_HOST_NEWER, 1, 0, 1);
     WAIT_UNTIL(leased_on(0) == 0);
     on_device(array, GPUPOOL_WRITE, streams[1]);
-    expect(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 1, 1);
+    expect_on(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 1, 1);
     MUST(gpupool_synced_move(array, 1, streams[1])); /* it is there */
-    expect(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 1, 1);
+    expect_on(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 1, 1);
     memset(on_host(array, GPUPOOL_WRITE, streams[1]), 4, SIZE);
-    expect(array, 1, GPUPOOL_SYNCED_HOST_NEWER, 1, 1, 2);
+    expect_on(array, 1, GPUPOOL_SYNCED_HOST_NEWER, 1, 1, 2);
     MUST(gpupool_synced_move(array, 0, streams[0]));
     on_device(array, GPUPOOL_READ, streams[0]);
-    expect(array, 0, GPUPOOL_SYNCED_IN_STEP, 1, 2, 2);
+    expect_on(array, 0, GPUPOOL_SYNCED_IN_STEP, 1, 2, 2);
     on_device(array, GPUPOOL_WRITE, streams[0]);
     MUST(gpupool_synced_move(array, 1, streams[1]));
     assert_true(is_all(on_host(array, GPUPOOL_READ, streams[1]), 4, SIZE));
-    expect(array, 1, GPUPOOL_SYNCED_IN_STEP, 2, 2, 3);
+    expect_on(array, 1, GPUPOOL_SYNCED_IN_STEP, 2, 2, 3);
     MUST(gpupool_synced_destroy(array, streams[1]));
     for (int i = 0; i < 2; i++)
         MUST(gpupool_stream_destroy(client, i, streams[i]));
     WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
+    close_cached(client);
+}
+
+static void a_move_waits_for_the_writer_on_the_gpu(void **state) {
+    struct gpupool_client *client;
+    struct gpupool_synced *array = NULL;
+    struct gate gate;
+    void *stream;
+
+    (void)state;
+    if (!test_has_devices(2))
+        skip();
+    client = open_cached();
+    gate_init(&gate, client);
+    MUST(gpupool_stream_create(client, 1, &stream));
+    MUST(gpupool_synced_create(client, 0, SIZE, &array));
+    void *memory = on_device(array, GPUPOOL_OVERWRITE, gate.stream);
+    gate_close(&gate);
+    MUST(gpupool_set(client, 0, memory, 5, SIZE, gate.stream));
+    MUST(gpupool_synced_move(array, 1, stream));
+    for (unsigned i = 0; i < 5; i++)
+        test_pause();
+    assert_false(gate_was_passed(&gate));
+    assert_true(client->devices.gpu->stream_query(1, stream) != 0);
+    gate_open(&gate);
+    assert_true(is_all(on_host(array, GPUPOOL_READ, stream), 5, SIZE));
+    expect_on(array, 1, GPUPOOL_SYNCED_IN_STEP, 1, 0, 1);
+    MUST(gpupool_synced_destroy(array, stream));
+    gate_deinit(&gate);
+    MUST(gpupool_stream_destroy(client, 1, stream));
     close_cached(client);
 }
 
@@ -204,13 +199,13 @@ static void a_move_that_fails_has_moved_nothing(void **state) {
         assert_int_equal(gpu_sim_fail("any", n, GPU_ERROR_UNKNOWN), 0);
         if (gpupool_synced_move(array, 1, streams[1]) != 0) {
             refused++;
-            expect(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0, 0);
+            expect_on(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0, 0);
             MUST(gpupool_synced_device(array, GPUPOOL_READ, &memory, streams[0]));
             MUST(gpupool_synced_move(array, 1, streams[1]));
         }
         failed = n == 0 || gpu_sim_failed();
         assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
-        expect(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 0, 0);
+        expect_on(array, 1, GPUPOOL_SYNCED_DEVICE_NEWER, 1, 0, 0);
         assert_true(is_all(on_host(array, GPUPOOL_READ, streams[1]), 7, SIZE));
         MUST(gpupool_synced_destroy(array, streams[1]));
     }
@@ -227,6 +222,7 @@ static void a_move_that_fails_has_moved_nothing(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contents_go_along_and_only_what_is_newer_is_copied),
+        cmocka_unit_test(a_move_waits_for_the_writer_on_the_gpu),
         cmocka_unit_test(every_access_is_on_the_arrays_device_and_leaves_the_current_one),
         cmocka_unit_test(users_own_memory_is_left_behind),
         cmocka_unit_test(a_move_that_fails_has_moved_nothing),

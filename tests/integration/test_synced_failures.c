@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Synchronised arrays whose driver fails, or whose process forks. */
+#include "tests/integration/synced_fixture.h"
+
+/* A call that fails leaves what there was, and does what it should when it is tried again. Returns whether it
+ * failed. */
+#define ARMED(array, call)                                                                                   \
+    do {                                                                                                     \
+        struct gpupool_synced_info before_ = info_of(array), after_;                                         \
+        if ((call) == 0)                                                                                     \
+            break;                                                                                           \
+        assert_string_not_equal(gpupool_error_text(), "");                                                   \
+        after_ = info_of(array);                                                                             \
+        assert_int_equal(after_.state, before_.state);                                                       \
+        assert_int_equal(after_.copies_to_device, before_.copies_to_device);                                 \
+        assert_int_equal(after_.copies_to_host, before_.copies_to_host);                                     \
+        assert_int_equal(after_.copies_between_devices, before_.copies_between_devices);                     \
+        assert_int_equal(after_.zeroed, before_.zeroed);                                                     \
+        assert_int_equal(after_.device, before_.device);                                                     \
+        MUST(call);                                                                                          \
+    } while (0)
+
+/* A life of an array in which every kind of step is taken; nothing of the test's own calls the driver. */
+static void life(struct gpupool_client *client, void *const *streams, void *adopted) {
+    struct gpupool_synced *array = create(client, SIZE);
+    void *memory;
+
+    ARMED(array, gpupool_synced_device(array, GPUPOOL_READ, &memory, streams[0])); /* zeroes */
+    ARMED(array, gpupool_synced_host(array, GPUPOOL_READ, &memory, streams[1]));   /* another stream's copy */
+    assert_true(is_all(memory, 0, SIZE));
+    ARMED(array, gpupool_synced_host(array, GPUPOOL_OVERWRITE, &memory, streams[1]));
+    memset(memory, 3, SIZE);
+    ARMED(array, gpupool_synced_push(array, streams[1]));
+    ARMED(array, gpupool_synced_device(array, GPUPOOL_READ, &memory, streams[0]));
+    ARMED(array, gpupool_synced_device(array, GPUPOOL_READ, &memory, streams[2]));
+    ARMED(array, gpupool_synced_device(array, GPUPOOL_WRITE, &memory, streams[1])); /* behind both */
+    ARMED(array, gpupool_synced_pull(array, streams[0]));
+    ARMED(array, gpupool_synced_host(array, GPUPOOL_WRITE, &memory, streams[2]));
+    assert_true(is_all(memory, 3, SIZE));
+    memset(memory, 4, SIZE);
+    ARMED(array, gpupool_synced_push(array, streams[2]));
+    ARMED(array, gpupool_synced_adopt_host(array, adopted, streams[0]));
+    memset(adopted, 5, SIZE);
+    ARMED(array, gpupool_synced_device(array, GPUPOOL_WRITE, &memory, streams[1]));
+    memset(adopted, 6, SIZE);
+    ARMED(array, gpupool_synced_host(array, GPUPOOL_READ, &memory, streams[1]));
+    assert_true(is_all(memory, 5, SIZE));
+    ARMED(array, gpupool_synced_resize(array, 2 * SIZE));
+    ARMED(array, gpupool_synced_device(array, GPUPOOL_WRITE, &memory, streams[2])); /* other memory */
+    ARMED(array, gpupool_synced_host(array, GPUPOOL_READ, &memory, streams[0]));
+    assert_true(is_all(memory, 0, 2 * SIZE));
+    ARMED(array, gpupool_synced_settle(array));
+    struct gpupool_synced_info info = info_of(array);
+    assert_int_equal(info.copies_to_device, 3);
+    assert_int_equal(info.copies_to_host, 4);
+    if (gpupool_synced_destroy(array, streams[1]) != 0)
+        MUST(gpupool_synced_destroy(array, streams[1]));
+}
+
+static void whatever_the_driver_fails_can_be_tried_again(void **state) {
+    struct gpupool_client *client;
+    void *streams[3];
+    unsigned rounds = 0;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    for (unsigned flags = 0; flags <= GPUPOOL_OPEN_NO_CACHE; flags += GPUPOOL_OPEN_NO_CACHE) {
+        client = open_client(&daemon_, flags, GPUPOOL_FOREVER);
+        void *adopted = malloc(SIZE);
+        for (unsigned i = 0; i < 3; i++)
+            MUST(gpupool_stream_create(client, 0, &streams[i]));
+        life(client, streams, adopted); /* words, segments */
+        bool failed = true;
+        for (unsigned n = 1; failed; n++) {
+            assert_int_equal(gpu_sim_fail("any", n, GPU_ERROR_UNKNOWN), 0);
+            life(client, streams, adopted);
+            failed = gpu_sim_failed();
+            rounds++;
+            assert_true(client->cache.enabled == false || lanes_are_valid(client));
+        }
+        assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
+        for (unsigned i = 0; i < 3; i++) {
+            MUST(gpupool_stream_synchronize(client, 0, streams[i]));
+            MUST(gpupool_stream_destroy(client, 0, streams[i]));
+        }
+        expect_nothing_leased(client);
+        free(adopted);
+        close_cached(client);
+    }
+    assert_true(rounds > 40);
+}
+
+static void a_device_that_is_broken_is_said_and_nobody_waits_for_ever(void **state) {
+    struct scene scene;
+    void *memory;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    scene_begin(&scene);
+    set_on_device(scene.client, scene.array, 1, scene.gate.stream);
+    gate_close(&scene.gate); /* the copy will never come */
+    MUST(gpupool_synced_pull(scene.array, scene.gate.stream));
+    assert_int_equal(gpu_sim_fail("stream_query", 1, GPU_ERROR_UNKNOWN), 0);
+    MUST_BE(gpupool_synced_host(scene.array, GPUPOOL_READ, &memory, scene.other), GPUPOOL_E_DRIVER);
+    assert_true(gpu_sim_failed());
+    assert_non_null(strstr(gpupool_error_text(), "waiting for a copy"));
+    assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
+    gate_open(&scene.gate);
+    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.other), 1, SIZE));
+    expect(scene.array, GPUPOOL_SYNCED_IN_STEP, 0, 1);
+    scene_end(&scene);
+}
+
+static void a_forked_child_is_refused(void **state) {
+    struct gpupool_client *client;
+    void *memory;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated() || TEST_IS_THREAD_SANITIZED)
+        skip();
+    client = open_cached();
+    struct gpupool_synced *array = create(client, SIZE);
+    set_on_host(array, 1);
+    set_on_device(client, array, 1, NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bool refused = gpupool_synced_device(array, GPUPOOL_READ, &memory, NULL) == GPUPOOL_E_FORKED &&
+                       gpupool_synced_host(array, GPUPOOL_OVERWRITE, &memory, NULL) == GPUPOOL_E_FORKED &&
+                       gpupool_synced_push(array, NULL) == GPUPOOL_E_FORKED &&
+                       gpupool_synced_settle(array) == GPUPOOL_E_FORKED &&
+                       gpupool_synced_destroy(array, NULL) == 0;
+        _exit(refused ? 0 : 1);
+    }
+    assert_int_equal(test_wait(child), 0);
+    assert_true(is_all(on_host(array, GPUPOOL_READ, NULL), 1, SIZE));
+    end(array, NULL);
+    expect_nothing_leased(client);
+    close_cached(client);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whatever_the_driver_fails_can_be_tried_again),
+        cmocka_unit_test(a_device_that_is_broken_is_said_and_nobody_waits_for_ever),
+        cmocka_unit_test(a_forked_child_is_refused),
+    };
+    return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
+}
