@@ -204,8 +204,7 @@ static void connection_on_closed(uv_handle_t *handle) {
     free(connection);
 }
 
-static void connection_close_handle(struct connection *connection, uv_handle_t *handle) {
-    (void)connection;
+static void connection_close_handle(uv_handle_t *handle) {
     if (!uv_is_closing(handle))
         uv_close(handle, connection_on_closed);
 }
@@ -233,9 +232,9 @@ static void connection_free(struct connection *connection) {
     list_remove(&connection->link);
     daemon->n_connections--;
     connection->freeing = true;
-    connection_close_handle(connection, (uv_handle_t *)&connection->poll);
+    connection_close_handle((uv_handle_t *)&connection->poll);
     if (connection->pidfd >= 0)
-        connection_close_handle(connection, (uv_handle_t *)&connection->process_poll);
+        connection_close_handle((uv_handle_t *)&connection->process_poll);
     daemon_session_left(daemon);
 }
 
@@ -404,24 +403,25 @@ void connection_greeted(struct connection *connection) {
 /* Who connected and said nothing for longest makes room: of the users who have at least an equal share of
  * such connections, of which there is always one. So a user who does nothing but connect shuts out himself.
  */
-static void make_room_to_greet(struct daemon *daemon) {
+bool connection_make_room(struct daemon *daemon) {
+    if (daemon->n_handshakes < CONNECTION_GREETING_MAX)
+        return false;
     unsigned share = daemon->n_handshakes / daemon->n_users_greeting;
 
     list_for_each(position, &daemon->greeting) {
         struct connection *connection = container_of(position, struct connection, greeting_link);
         if (connection->turn.process->user->n_greeting >= share) {
             connection_drop_unready(connection);
-            return;
+            return true;
         }
     }
+    return false;
 }
 
 void connection_accept(struct daemon *daemon, int socket_fd) {
     _cleanup_(close_fdp) int fd = socket_fd;
     int off = 0;
 
-    if (daemon->n_handshakes >= CONNECTION_GREETING_MAX)
-        make_room_to_greet(daemon);
     struct connection *connection = calloc(1, sizeof *connection);
     if (connection == NULL)
         return;

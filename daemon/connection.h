@@ -88,8 +88,11 @@ struct connection {
     struct list greeting_link;    /* GREETING: in daemon->greeting */
 };
 
-/* Takes an accepted socket. Closes it when it cannot be served, and another that has said nothing for long
- * where too many have. */
+/* Ends a connection that has said nothing for long, where too many have for another to come. Returns whether
+ * it did: closing a socket costs about as much as a question, so that is a turn. */
+bool connection_make_room(struct daemon *daemon);
+
+/* Takes an accepted socket. Closes it when it cannot be served. */
 void connection_accept(struct daemon *daemon, int fd);
 
 /* Sends the core's answer to an acquire. */

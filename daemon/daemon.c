@@ -329,6 +329,10 @@ static void daemon_on_data(struct listener *listener, int fd) {
     connection_accept(listener->user, fd);
 }
 
+static bool daemon_make_room(struct listener *listener) {
+    return connection_make_room(listener->user);
+}
+
 static void daemon_on_admin(struct listener *listener, int fd) {
     admin_accept(listener->user, fd);
 }
@@ -607,10 +611,12 @@ int daemon_run(const struct daemon_options *options) {
         r = daemon_start(daemon);
     if (r == 0) {
         daemon_start_signals(daemon);
-        r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->turns, daemon_on_data, daemon);
+        r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->turns, daemon_on_data,
+                           daemon_make_room, daemon);
     }
     if (r == 0)
-        r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->turns, daemon_on_admin, daemon);
+        r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->turns, daemon_on_admin, NULL,
+                           daemon);
     if (r == 0) {
         daemon_drain(daemon);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);

@@ -178,6 +178,8 @@ void listener_complain(struct listener *listener) {
 static void listener_serve(struct turn *turn) {
     struct listener *listener = container_of(turn, struct listener, turn);
 
+    if (listener->make_room != NULL && listener->make_room(listener))
+        return;                 /* level triggered: who waits at the door is told of again */
     if (listener->spare_fd < 0) /* there was none at the start, or a thread was quicker when it came back */
         listener->spare_fd = open_spare();
     int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -218,8 +220,10 @@ void listener_retry(struct listener *listener) {
 }
 
 int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns,
-                   void (*on_accept)(struct listener *, int), void *user) {
+                   void (*on_accept)(struct listener *, int), bool (*make_room)(struct listener *),
+                   void *user) {
     listener->on_accept = on_accept;
+    listener->make_room = make_room;
     listener->user = user;
     listener->spare_fd = open_spare();
     int r = turn_join(&listener->turn, turns, TURNS_NOBODY, listener->fd, listener_serve);

@@ -25,6 +25,7 @@ struct listener {
     bool resting;    /* nobody can be accepted or sent away for now */
     bool complained; /* that no descriptors are left, since listener_retry() */
     void (*on_accept)(struct listener *listener, int fd); /* takes fd */
+    bool (*make_room)(struct listener *listener);         /* see listener_start(); may be NULL */
     void *user;
 };
 
@@ -37,9 +38,12 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
 /* Takes a listening socket from systemd; checks its kind. Returns 0 or -EINVAL. */
 int listener_adopt(struct listener *listener, int fd, int type);
 
-/* Begins to accept. Returns 0 or a negative errno. */
+/* Begins to accept. make_room (NULL: none) is asked before one is let in: where another has to leave for
+ * that, it sends that one away and returns true, and the turn is over; who comes is let in with the next.
+ * Returns 0 or a negative errno. */
 int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns,
-                   void (*on_accept)(struct listener *, int), void *user);
+                   void (*on_accept)(struct listener *, int), bool (*make_room)(struct listener *),
+                   void *user);
 
 /* Logs that no descriptors are left, once between two calls of listener_retry(). */
 void listener_complain(struct listener *listener);

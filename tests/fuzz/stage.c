@@ -209,8 +209,14 @@ static int connect_by(struct stage *stage, const struct stage_process *process, 
     return ends[0];
 }
 
+/* As the listener does, but at once. */
+static void let_in(struct daemon *daemon, int fd) {
+    (void)connection_make_room(daemon);
+    connection_accept(daemon, fd);
+}
+
 int stage_connect(struct stage *stage, const struct stage_process *process) {
-    return connect_by(stage, process, SOCK_SEQPACKET, connection_accept);
+    return connect_by(stage, process, SOCK_SEQPACKET, let_in);
 }
 
 int stage_connect_admin(struct stage *stage, const struct stage_process *process) {

@@ -195,13 +195,45 @@ static void accepted_sockets_are_close_on_exec_and_do_not_block(void **state) {
     turns_init(&turns);
     assert_int_equal(uv_loop_init(&loop), 0);
     assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
-    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, &accepted), 0);
+    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, NULL, &accepted), 0);
     _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
     assert_true(client >= 0);
     serve_one(&loop, &turns);
     assert_true(accepted >= 0);
     assert_true(fcntl(accepted, F_GETFD) & FD_CLOEXEC);
     assert_true(fcntl(accepted, F_GETFL) & O_NONBLOCK);
+    close(accepted);
+    listener_close(&listener);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+static unsigned too_many; /* for another to be let in */
+
+static bool make_room(struct listener *listener) {
+    (void)listener;
+    return too_many > 0 && too_many-- > 0;
+}
+
+static void who_makes_room_and_who_is_let_in_take_a_turn_each(void **state) {
+    struct listener listener;
+    struct turns turns;
+    uv_loop_t loop;
+    int accepted = -1;
+    (void)state;
+
+    turns_init(&turns);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
+    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, make_room, &accepted), 0);
+    _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
+    assert_true(client >= 0);
+    for (too_many = 2; too_many > 0;) {
+        serve_one(&loop, &turns);
+        assert_int_equal(accepted, -1);
+    }
+    serve_one(&loop, &turns);
+    assert_true(accepted >= 0);
     close(accepted);
     listener_close(&listener);
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -239,7 +271,7 @@ static void without_descriptors_clients_are_sent_away(void **state) {
 
     /* It begins when there is not even a spare one, */
     unsigned count = use_up(fds, 256);
-    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, &accepted), 0);
+    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, NULL, &accepted), 0);
     assert_true(listener.spare_fd < 0);
     while (count > 0)
         close(fds[--count]);
@@ -468,6 +500,7 @@ int main(void) {
         cmocka_unit_test(only_a_listening_unix_socket_of_the_kind_is_adopted),
         cmocka_unit_test(an_adopted_path_may_fill_the_address),
         cmocka_unit_test(accepted_sockets_are_close_on_exec_and_do_not_block),
+        cmocka_unit_test(who_makes_room_and_who_is_let_in_take_a_turn_each),
         cmocka_unit_test(without_descriptors_clients_are_sent_away),
         cmocka_unit_test(jobs_run_in_order_and_are_done_on_the_loop),
         cmocka_unit_test(stopping_finishes_the_jobs_at_hand),
