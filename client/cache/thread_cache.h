@@ -10,7 +10,8 @@
  * the owner next to nothing: the owner announces that it is inside by a plain store and looks whether anybody
  * else is; whoever wants in says so, then has the kernel put a memory barrier into every running thread
  * (membarrier, Linux 4.14), and waits until the owner is outside. Where there is no membarrier, and under
- * ThreadSanitizer, which does not know it, the owner takes the mutex as well.
+ * ThreadSanitizer, which does not know it, the owner takes the mutex as well; without membarrier the fast
+ * paths are then left out, as they take none.
  *
  * The object lives as long as its thread, so that a pointer in thread-local storage never dangles; client is
  * NULL when its client has closed, and the next client that the thread uses takes it over.

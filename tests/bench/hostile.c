@@ -18,16 +18,17 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <gpupool/gpupool.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "proto/proto.h"
 #include "tests/bench/statistics.h"
+#include "tests/raw_client.h"
 #include "tests/send_fds.h"
 
 #define BUFFER_BYTES (64 * KIB)
@@ -49,34 +50,13 @@ static void fail(const char *what) {
 /* --- the attackers' side of the protocol --- */
 
 /* Returns -1 where the daemon does not let it in. */
-static int raw_connect(void) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", getenv("GPUPOOL_SOCKET"));
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
-        return fd;
-    if (fd >= 0)
-        close(fd);
-    return -1;
-}
-
-static size_t make(struct proto_message *message, unsigned operation, uint64_t request, uint8_t *packet) {
-    message->header = (struct proto_header){.operation = (uint16_t)operation, .request = request};
-    return proto_encode(message, packet);
+static int connected(void) {
+    return raw_client_connect(getenv("GPUPOOL_SOCKET"), SOCK_SEQPACKET, 0);
 }
 
 static int greeted(void) {
-    uint8_t packet[PROTO_PACKET_MAX];
-    struct proto_message hello = {
-        .hello = {.magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX}};
-    size_t size = make(&hello, PROTO_HELLO, 1, packet);
-    int fd = raw_connect();
-    if (fd < 0 || send(fd, packet, size, MSG_NOSIGNAL) < 0 || recv(fd, packet, sizeof packet, 0) <= 0) {
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    return fd;
+    int fd = connected();
+    return fd >= 0 && raw_client_greet(fd) ? fd : close_fd(fd);
 }
 
 /* Sends without waiting; connects anew when the daemon has ended the connection. */
@@ -118,7 +98,7 @@ static void flood_of(bool reads, unsigned operation, unsigned sockets) {
         fds[i] = greeted();
     for (uint64_t n = 2;; n++) {
         fill(&message, operation, n);
-        size_t size = make(&message, operation, n, packet);
+        size_t size = raw_client_encode(&message, operation, n, packet);
         for (unsigned i = 0; i < sockets; i++) {
             push(&fds[i], packet, size);
             if (reads)
@@ -167,7 +147,7 @@ static void connect_and_say_nothing(void) {
     for (unsigned i = 0;; i = (i + 1) % 400) {
         if (fds[i] > 0)
             close(fds[i]);
-        fds[i] = raw_connect();
+        fds[i] = connected();
     }
 }
 
@@ -189,7 +169,7 @@ static void attach_descriptors(void) {
     int fd = greeted(), fds[RIGHTS];
 
     for (uint64_t n = 2;; n++) {
-        size_t size = make(&message, PROTO_LIST_POOLS, n, packet);
+        size_t size = raw_client_encode(&message, PROTO_LIST_POOLS, n, packet);
         for (unsigned i = 0; i < RIGHTS; i++)
             fds[i] = fd;
         if (fd < 0 || send_with_fds(fd, packet, size, fds, RIGHTS, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)

@@ -24,7 +24,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +34,7 @@
 #include "base/units.h"
 #include "proto/proto.h"
 #include "tests/bench/statistics.h"
+#include "tests/raw_client.h"
 
 #define PACKET_SIZE  64u
 #define BUFFER_BYTES (64 * KIB)
@@ -62,9 +62,8 @@ struct quiet {
 
 static void quiet_send(struct quiet *quiet, unsigned operation, struct proto_message *message) {
     uint8_t packet[PROTO_PACKET_MAX];
-    message->header = (struct proto_header){.operation = (uint16_t)operation,
-                                            .request = operation == PROTO_OPENED ? 0 : ++quiet->last_request};
-    size_t size = proto_encode(message, packet);
+    size_t size =
+        raw_client_encode(message, operation, operation == PROTO_OPENED ? 0 : ++quiet->last_request, packet);
     if (send(quiet->fd, packet, size, MSG_NOSIGNAL) != (ssize_t)size)
         fail_errno("sending to the daemon");
 }
@@ -102,13 +101,10 @@ static void quiet_ask(struct quiet *quiet, unsigned operation, struct proto_mess
 }
 
 static void quiet_open(struct quiet *quiet, const char *path) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct proto_message message = {
-        .hello = {.magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX}};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    struct proto_message message = {.hello = RAW_CLIENT_HELLO};
     quiet->last_request = 0;
-    quiet->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (quiet->fd < 0 || connect(quiet->fd, (struct sockaddr *)&address, sizeof address) < 0)
+    quiet->fd = raw_client_connect(path, SOCK_SEQPACKET, 0);
+    if (quiet->fd < 0)
         fail_errno("connecting");
     quiet_ask(quiet, PROTO_HELLO, &message, PROTO_HELLO_REPLY);
 }

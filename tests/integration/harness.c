@@ -13,7 +13,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "base/cleanup.h"
 #include "gpu/gpu.h"
 #include "tests/entries.h"
+#include "tests/raw_client.h"
 
 #ifndef GPUPOOL_BUILT_DAEMON
 #define GPUPOOL_BUILT_DAEMON "gpupoold"
@@ -379,14 +379,8 @@ uint64_t daemon_private_bytes(const struct test_daemon *daemon) {
 /* --- what it tells itself --- */
 
 static int admin_connect(const struct test_daemon *daemon) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval timeout = {.tv_sec = (time_t)(TEST_WAIT_NS / NS_PER_S)};
-
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", daemon->admin_socket);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+    int fd = raw_client_connect(daemon->admin_socket, SOCK_STREAM, TEST_WAIT_NS);
+    if (fd < 0)
         fail_msg("%s: %s", daemon->admin_socket, strerror(errno));
     return fd;
 }

@@ -8,7 +8,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
@@ -104,35 +103,7 @@ int hostile_stop_daemon(void **state) {
 }
 
 int raw_connect(void) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval timeout = {.tv_sec = (time_t)(TEST_WAIT_NS / NS_PER_S)};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", daemon_.socket);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
-        fd = close_fd(fd);
-    return fd;
-}
-
-size_t make(struct proto_message *message, unsigned operation, uint64_t request, uint8_t *packet) {
-    message->header = (struct proto_header){.operation = (uint16_t)operation, .request = request};
-    return proto_encode(message, packet);
-}
-
-bool greet(int fd) {
-    uint8_t packet[PROTO_PACKET_MAX];
-    struct proto_message hello = {
-        .hello = {.magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX}};
-    size_t size = make(&hello, PROTO_HELLO, 1, packet);
-    if (send(fd, packet, size, MSG_NOSIGNAL) != (ssize_t)size)
-        return false;
-    ssize_t n = recv(fd, packet, sizeof packet, 0);
-    return n > 0 && proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &hello, NULL) == 0 &&
-           hello.header.operation == PROTO_HELLO_REPLY;
+    return raw_client_connect(daemon_.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
 }
 
 /* --- the frame --- */

@@ -17,6 +17,7 @@
 #include "proto/proto.h"
 #include "tests/integration/puppet.h"
 #include "tests/integration/wire_peer.h"
+#include "tests/raw_client.h"
 
 #define POOL_MIB 32u
 #define ATTACKER 12345u /* a uid that nobody has */
@@ -65,9 +66,4 @@ void be_heard_out(void);
 
 /* A socket to the daemon, with bounds; -1 where it does not let us in. */
 int raw_connect(void);
-/* Fills in a message's header and encodes it. Returns its size. */
-size_t make(struct proto_message *message, unsigned operation, uint64_t request, uint8_t *packet);
-/* Says HELLO. Returns whether the daemon took us. */
-bool greet(int fd);
-
 #endif

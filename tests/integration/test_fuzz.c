@@ -15,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
 #include "proto/proto.h"
 #include "tests/integration/puppet.h"
+#include "tests/raw_client.h"
 #include "tests/send_fds.h"
 
 #define PACKETS           10000u
@@ -32,33 +32,17 @@
 static uint64_t seed;
 
 static int connect_to(const char *path, int type) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval timeout = {.tv_sec = (time_t)(TEST_WAIT_NS / NS_PER_S)};
-    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
-
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    if (fd >= 0) {
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    }
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
-        fd = close_fd(fd);
-    return fd;
+    return raw_client_connect(path, type, TEST_WAIT_NS);
 }
 
 /* --- packets --- */
-
-static size_t encode(struct proto_message *message, unsigned operation, uint64_t request, uint8_t *packet) {
-    message->header = (struct proto_header){.operation = (uint16_t)operation, .request = request};
-    return proto_encode(message, packet);
-}
 
 static size_t encode_hello(uint8_t *packet) {
     struct proto_message hello = {.hello = {.magic = PROTO_MAGIC,
                                             .version_min = PROTO_VERSION_MIN,
                                             .version_max = PROTO_VERSION_MAX,
                                             .flags = PROTO_HELLO_RECLAIM}};
-    return encode(&hello, PROTO_HELLO, 1, packet);
+    return raw_client_encode(&hello, PROTO_HELLO, 1, packet);
 }
 
 /* A packet that the daemon would take, about leases and pools that may or may not be there. */
@@ -125,7 +109,7 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
     default:
         break;
     }
-    return encode(&message, operation, request, packet);
+    return raw_client_encode(&message, operation, request, packet);
 }
 
 static size_t mutate(uint64_t *random, uint8_t *packet, size_t size) {
@@ -173,7 +157,7 @@ static int settle(int fd) {
     uint8_t packet[PROTO_PACKET_MAX];
     struct proto_message message = {0};
 
-    if (!send_packet(fd, packet, encode(&message, PROTO_LIST_POOLS, UINT64_MAX, packet), 0))
+    if (!send_packet(fd, packet, raw_client_encode(&message, PROTO_LIST_POOLS, UINT64_MAX, packet), 0))
         return 0;
     for (;;) {
         /* no room for descriptors: the kernel drops those that come along */
@@ -186,7 +170,7 @@ static int settle(int fd) {
             return 1;
         if (message.header.operation == PROTO_LEASE && proto_message_fds(&message) > 0) {
             message.opened.segment = message.lease.description.id;
-            send_packet(fd, packet, encode(&message, PROTO_OPENED, 0, packet), 0);
+            send_packet(fd, packet, raw_client_encode(&message, PROTO_OPENED, 0, packet), 0);
         }
     }
 }

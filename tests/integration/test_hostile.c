@@ -36,11 +36,11 @@ static void hear_and_give_back(int fd) {
         const struct proto_lease lease = message.lease;
         if (lease.description.kind == PROTO_SEGMENT_MEMFD) {
             message.opened.segment = lease.segment;
-            size_t size = make(&message, PROTO_OPENED, 0, packet);
+            size_t size = raw_client_encode(&message, PROTO_OPENED, 0, packet);
             (void)send(fd, packet, size, MSG_NOSIGNAL);
         }
         message.release = (struct proto_release){.lease = lease.lease, .generation = lease.generation};
-        size_t size = make(&message, PROTO_RELEASE, 0, packet);
+        size_t size = raw_client_encode(&message, PROTO_RELEASE, 0, packet);
         (void)send(fd, packet, size, MSG_NOSIGNAL);
     }
 }
@@ -54,15 +54,16 @@ static void flood(int ready) {
     int fds[SOCKETS];
 
     for (unsigned i = 0; i < SOCKETS; i++)
-        MUST((fds[i] = raw_connect()) >= 0 && greet(fds[i]));
+        MUST((fds[i] = raw_connect()) >= 0 && raw_client_greet(fds[i]));
     for (uint64_t n = 0;; n++) {
         for (unsigned i = 0; i < SOCKETS; i++) {
             message.acquire = (struct proto_acquire){
                 .pool = 1 + (uint32_t)(n / 2 % 3), .size_bytes = n % 8 == 0 ? PROTO_SIZE_MAX : 1 + n % 4096};
-            size_t size = make(&message, n % 2 == 0 ? PROTO_ACQUIRE : PROTO_LIST_POOLS, 2 + n, ask);
+            size_t size =
+                raw_client_encode(&message, n % 2 == 0 ? PROTO_ACQUIRE : PROTO_LIST_POOLS, 2 + n, ask);
             if (send(fds[i], ask, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EAGAIN) {
                 close(fds[i]); /* it was sent away: it comes again */
-                MUST((fds[i] = raw_connect()) >= 0 && greet(fds[i]));
+                MUST((fds[i] = raw_connect()) >= 0 && raw_client_greet(fds[i]));
             }
             hear_and_give_back(fds[i]);
         }
@@ -79,9 +80,9 @@ static void never_read(int ready) {
 
     for (unsigned i = 0; i < 3; i++) {
         int fd = raw_connect();
-        MUST(fd >= 0 && greet(fd));
+        MUST(fd >= 0 && raw_client_greet(fd));
         for (uint64_t n = 2;; n++) {
-            size_t size = make(&message, PROTO_LIST_POOLS, n, ask);
+            size_t size = raw_client_encode(&message, PROTO_LIST_POOLS, n, ask);
             if (send(fd, ask, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
                 break;
         }
@@ -105,7 +106,7 @@ static void say_nothing(int ready) {
 static void say_half(int ready) {
     uint8_t packet[PROTO_PACKET_MAX];
     struct proto_message hello = {.hello = {.magic = PROTO_MAGIC, .version_min = 1, .version_max = 1}};
-    size_t size = make(&hello, PROTO_HELLO, 1, packet);
+    size_t size = raw_client_encode(&hello, PROTO_HELLO, 1, packet);
 
     be_heard_out();
     for (size_t half = 0; half < size; half++) { /* an empty packet is the end of file to who reads it */
@@ -124,7 +125,7 @@ static void come_often(int ready) {
     for (unsigned i = 0; i < CONNECTIONS; i++) {
         int fd = raw_connect();
         MUST(fd >= 0);
-        greeted += greet(fd);
+        greeted += raw_client_greet(fd);
     }
     MUST(greeted > 100);
     tell(ready);
@@ -139,7 +140,7 @@ static void send_garbage(int ready) {
     for (unsigned i = 0; i < 300; i++) {
         char byte[PROTO_PACKET_MAX];
         int fd = raw_connect();
-        MUST(fd >= 0 && greet(fd));
+        MUST(fd >= 0 && raw_client_greet(fd));
         MUST(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL) == sizeof garbage);
         MUST(recv(fd, byte, sizeof byte, 0) <= 0);
         close(fd);
@@ -200,11 +201,11 @@ static void attach_descriptors(int ready) {
     int fd = raw_connect(), fds[RIGHTS];
 
     be_heard_out();
-    MUST(fd >= 0 && greet(fd));
+    MUST(fd >= 0 && raw_client_greet(fd));
     for (unsigned i = 0; i < RIGHTS; i++)
         fds[i] = fd;
     for (unsigned i = 0; i < 500; i++) {
-        size_t size = make(&message, PROTO_LIST_POOLS, 2 + i, ask);
+        size_t size = raw_client_encode(&message, PROTO_LIST_POOLS, 2 + i, ask);
         /* refused at the door, or more than may be under way */
         if (send_with_fds(fd, ask, size, fds, RIGHTS, MSG_NOSIGNAL) < 0) {
             MUST(errno == EPERM || errno == ETOOMANYREFS);
@@ -228,13 +229,13 @@ static void exhaust(int ready) {
     for (unsigned i = 0; i < 300; i++) {
         int fd = raw_connect();
         MUST(fd >= 0);
-        if (!greet(fd)) {
+        if (!raw_client_greet(fd)) {
             refused++;
             close(fd);
         } else {
             uint8_t packet[PROTO_PACKET_MAX];
             struct proto_message message = {0};
-            size_t size = make(&message, PROTO_ASK_PAGE, 2, packet);
+            size_t size = raw_client_encode(&message, PROTO_ASK_PAGE, 2, packet);
             MUST(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size);
             (void)recv(fd, packet, sizeof packet, 0);
         }

@@ -39,7 +39,7 @@ static bool hear(int fd, uint64_t request, struct proto_lease *ret_lease) {
             if (message.lease.description.kind == PROTO_SEGMENT_MEMFD) {
                 struct proto_message opened = {.opened.segment = message.lease.segment};
                 uint8_t reply[PROTO_PACKET_MAX];
-                size_t size = make(&opened, PROTO_OPENED, 0, reply);
+                size_t size = raw_client_encode(&opened, PROTO_OPENED, 0, reply);
                 (void)send(fd, reply, size, MSG_NOSIGNAL);
             }
         }
@@ -90,7 +90,7 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     default:
         break;
     }
-    return make(&message, operation, operation == PROTO_OPENED ? 0 : 77, packet);
+    return raw_client_encode(&message, operation, operation == PROTO_OPENED ? 0 : 77, packet);
 }
 
 /* One value in one field of an otherwise good message: an answer, or the end; and a session that is still
@@ -103,21 +103,21 @@ static void try_field(const struct wire_field *field, uint64_t value) {
 
     MUST(fd >= 0);
     if (field->operation != PROTO_HELLO) {
-        MUST(greet(fd));
+        MUST(raw_client_greet(fd));
         for (unsigned i = 0; i < 2; i++) {
             message.acquire = (struct proto_acquire){
                 .pool = host_pool_id, .size_bytes = 64 * KIB, .timeout_ns = UINT64_MAX};
-            size_t size = make(&message, PROTO_ACQUIRE, 10 + i, packet);
+            size_t size = raw_client_encode(&message, PROTO_ACQUIRE, 10 + i, packet);
             MUST(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size && hear(fd, 10 + i, &leases[i]));
         }
     }
     size_t size = make_good(field->operation, leases, packet);
     wire_set(field, value, packet);
     MUST(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size || errno == EPIPE);
-    size = make(&message, PROTO_LIST_POOLS, 99, packet);
+    size = raw_client_encode(&message, PROTO_LIST_POOLS, 99, packet);
     if (send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size)
         (void)hear(fd, 99, NULL);
-    size = make(&message, PROTO_BYE, 100, packet);
+    size = raw_client_encode(&message, PROTO_BYE, 100, packet);
     if (send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size)
         (void)hear(fd, 100, NULL);
     close(fd);

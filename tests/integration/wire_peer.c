@@ -6,10 +6,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "tests/raw_client.h"
 
 uint64_t peer_send(struct peer *peer, unsigned operation, struct proto_message *message) {
     uint8_t packet[PROTO_PACKET_MAX];
@@ -65,18 +65,12 @@ void peer_ask(struct peer *peer, unsigned operation, struct proto_message *messa
 }
 
 void peer_open(const struct test_daemon *daemon, struct peer *peer, uint32_t flags) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval timeout = {.tv_sec = (time_t)(TEST_WAIT_NS / NS_PER_S)};
-    struct proto_message message = {.hello = {.magic = PROTO_MAGIC,
-                                              .version_min = PROTO_VERSION_MIN,
-                                              .version_max = PROTO_VERSION_MAX,
-                                              .flags = flags}};
+    struct proto_message message = {.hello = RAW_CLIENT_HELLO};
 
-    *peer = (struct peer){.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), .event_fd = -1};
+    message.hello.flags = flags;
+    *peer =
+        (struct peer){.fd = raw_client_connect(daemon->socket, SOCK_SEQPACKET, TEST_WAIT_NS), .event_fd = -1};
     assert_true(peer->fd >= 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", daemon->socket);
-    setsockopt(peer->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    assert_int_equal(connect(peer->fd, (struct sockaddr *)&address, sizeof address), 0);
     uint64_t request = peer_send(peer, PROTO_HELLO, &message);
     peer_receive(peer, &message, &peer->event_fd);
     assert_int_equal(message.header.operation, PROTO_HELLO_REPLY);

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RAW_CLIENT_H
+#define TESTS_RAW_CLIENT_H
+/* A client without the client library, for those who measure or break the daemon from its socket on. Without
+ * cmocka: also for processes of their own and for measurements. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "proto/proto.h"
+
+#define RAW_CLIENT_HELLO                                                                                     \
+    { .magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX }
+
+/* A socket of the type, connected to the path, whose calls take no longer than timeout_ns (0: as long as it
+ * takes). -1 where nobody lets it in, with errno. */
+static inline int raw_client_connect(const char *path, int type, uint64_t timeout_ns) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S)};
+    _cleanup_(close_fdp) int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return -1;
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    return connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -1 : take_fd(&fd);
+}
+
+/* Fills in a message's header and encodes it. Returns its size. */
+static inline size_t raw_client_encode(struct proto_message *message, unsigned operation, uint64_t request,
+                                       uint8_t *packet) {
+    message->header = (struct proto_header){.operation = (uint16_t)operation, .request = request};
+    return proto_encode(message, packet);
+}
+
+/* Says HELLO. Returns whether the daemon took us. */
+static inline bool raw_client_greet(int fd) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message hello = {.hello = RAW_CLIENT_HELLO};
+    size_t size = raw_client_encode(&hello, PROTO_HELLO, 1, packet);
+    if (send(fd, packet, size, MSG_NOSIGNAL) != (ssize_t)size)
+        return false;
+    ssize_t n = recv(fd, packet, sizeof packet, 0);
+    return n > 0 && proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &hello, NULL) == 0 &&
+           hello.header.operation == PROTO_HELLO_REPLY;
+}
+
+#endif
