@@ -133,13 +133,24 @@ static bool cannot_hold_both(const struct gpupool_pair *pair, const struct gpupo
     return r == 0 && size_bytes <= pool.limit_bytes && side->capacity_bytes > pool.limit_bytes - size_bytes;
 }
 
-/* Waits, as long as growth may take, until the stream is through with a loan that goes back to make room:
- * only then can its memory become part of another block. */
-static void await_stream(const struct gpupool_pair *pair, struct fence fence) {
+/* A loan was given back to make room. Its memory becomes part of a larger block when the stream is through
+ * with it, which is waited for as long as growth may take; when the daemon has it; and when a segment that
+ * fits nothing is closed here, so that the pool can make another. gpupool_acquire() does the same in less
+ * time than this may need, and once. Not worth a failure: without it growth waits, and says why it got
+ * nothing. */
+static void make_room(const struct gpupool_pair *pair, uint32_t pool, uint64_t size_bytes, void *stream) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), pair->timeout_ns), freed_bytes;
+    struct gpupool_client *client = pair->client;
+    struct fence fence = FENCE_NONE;
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    (void)fence_wait(pair->client, fence, clock_deadline_ns(clock_now_ns(), pair->timeout_ns));
+    if (client->cache.enabled)
+        (void)cache_give_back(client, false, &freed_bytes);
+    if (stream != GPUPOOL_NO_STREAM)
+        (void)fences_enqueue(client, (unsigned)pair->device, stream, &fence);
+    (void)fence_wait(client, fence, deadline_ns);
+    (void)lease_close_idle(client, pool, size_bytes);
     error_restore(text);
 }
 
@@ -147,21 +158,10 @@ static void await_stream(const struct gpupool_pair *pair, struct fence fence) {
 static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair_side *side,
                                   const struct gpu *gpu, uint32_t pool, uint64_t size_bytes, void *stream,
                                   struct gpupool_buffer *ret_buffer) {
-    struct gpupool_client *client = pair->client;
-    struct fence fence = FENCE_NONE;
-    int r = 0;
-
-    if (stream != GPUPOOL_NO_STREAM)
-        r = fences_enqueue(client, (unsigned)pair->device, stream, &fence);
-    if (r == 0)
-        r = side_empty(pair, side, stream);
+    int r = side_empty(pair, side, stream);
     if (r < 0)
         return r;
-    await_stream(pair, fence);
-    /* What is mapped here and fits nothing has to be closed before the pool can make something else of it.
-     * With a cache gpupool_acquire() does that. Not worth a failure. */
-    if (!client->cache.enabled)
-        (void)lease_close_idle(client, pool, size_bytes);
+    make_room(pair, pool, size_bytes, stream);
     r = take(pair, side, gpu, pool, size_bytes, stream, ret_buffer);
     return r < 0 ? error_prefix(r, "after what it had was given back to make room") : 0;
 }
