@@ -6,6 +6,9 @@
  * first job that wants them, sleep while there is nothing to be done, and end with the client. They make no
  * call of the driver and send no message: they touch memory, read files, and look at fences.
  *
+ * A chunk can be done when a fence has arrived, of which nobody is told. So while there are jobs one of the
+ * threads that have nothing to do looks again after a while, and wakes the next when it has found something.
+ *
  * Jobs of several callers take turns, chunk by chunk. Where no thread can be started a job's caller does all
  * of it.
  *
@@ -26,6 +29,7 @@ struct crew {
     pthread_cond_t work;
     struct list jobs;
     bool stopping;
+    bool watched;     /* one of the idle threads looks at the jobs' fences at intervals */
     unsigned idle;    /* threads that wait for work */
     unsigned started; /* threads */
     pthread_t threads[CREW_THREADS_MAX];
@@ -42,8 +46,8 @@ void crew_give(struct crew *crew, struct job *job, unsigned threads);
 /* Takes a job back, and waits until no thread is at it. */
 void crew_take_back(struct crew *crew, struct job *job);
 
-/* Wakes a thread for what a job has to be done, if there is such work and a thread that sleeps. Who is woken
- * does the same. */
+/* Wakes a thread that sleeps, if there is one, for what a job has to be done, or to watch. Who is woken does
+ * the same. */
 void crew_wake_locked(struct crew *crew, const struct job *job);
 
 #endif
