@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_FUZZ_SCENE_H
+#define TESTS_FUZZ_SCENE_H
+/*
+ * The scene that operations.c plays: a stage (stage.h), what everybody there may be touching (ledger.h), and
+ * the clients, who each know what they asked for and what they were told. There is one. What a client sends
+ * is noted before it is sent, and what it hears is held against the ledger (scene_client.c); what it asks for
+ * is drawn from the input (scene_requests.c).
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/page.h"
+#include "proto/proto.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/ledger.h"
+#include "tests/fuzz/stage.h"
+
+#define CLIENTS     6u
+#define PROCESSES   6u
+#define ADMINS      2u
+#define USERS       3u
+#define NAMES       24u  /* leases that a client remembers, to say something about */
+#define TOKENS      8u   /* that anybody remembers */
+#define OUTSTANDING 256u /* requests without an answer that are followed */
+#define GIVEN_UP    256u
+
+/* One end of a connection to the daemon, and what its user knows. */
+struct client {
+    int fd;          /* -1: not connected */
+    unsigned number; /* of the connection: never used again */
+    unsigned process;
+    uint64_t last_request;
+    struct proto_lease_name names[NAMES];
+    uint64_t offsets[NAMES], capacities[NAMES];
+    unsigned n_names;
+    uint64_t unopened; /* the segment whose descriptor came */
+    uint64_t closable; /* a segment that it was told to close */
+    struct proto_page *page;
+    bool said_bye;
+    bool no_gpu; /* it said that it does no GPU work, and was given no memory of a GPU */
+    /* Requests that were sent and not answered; beyond the array nobody counts any more. */
+    struct {
+        uint64_t request;
+        unsigned operation;
+    } outstanding[OUTSTANDING];
+    unsigned n_outstanding;
+    bool lost_count;
+    /* Leases that the client spoke of as if they were over, perhaps before it was told that it has them. */
+    struct proto_lease_name given_up[GIVEN_UP];
+    unsigned n_given_up;
+};
+
+struct scene {
+    struct stage *stage;
+    struct ledger ledger;
+    struct client clients[CLIENTS];
+    int admins[ADMINS];
+    unsigned connections;
+    struct proto_token tokens[TOKENS];
+    unsigned n_tokens;
+    struct proto_message message, reply;
+};
+
+extern struct scene scene;
+
+struct client *scene_choose_client(struct input *input);
+
+/* Sends a packet, and notes what it means. Harmless for one that is not connected. */
+void client_send(struct client *client, const uint8_t *packet, size_t size, unsigned n_fds);
+/* Reads one reply. False: there is none. */
+bool client_read_reply(struct client *client);
+/* Harmless when it is not connected. */
+void client_disconnect(struct client *client);
+
+/* A request that is right in form, mostly. */
+void client_send_request(struct input *input);
+/* Bytes; with a header that is right, or without. */
+void client_send_bytes(struct input *input);
+
+#endif

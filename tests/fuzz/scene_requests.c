@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/fuzz/scene.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+/* The name of a lease: mostly one that the client has, or of another client, or one that nobody has. */
+static struct proto_lease_name choose_name(struct input *input, const struct client *client,
+                                           unsigned *ret_index) {
+    unsigned choice = input_below(input, 256);
+    const struct client *other = choice < 224 ? client : &scene.clients[choice % CLIENTS];
+
+    *ret_index = other->n_names > 0 ? choice % other->n_names : 0;
+    if (choice < 248 && other->n_names > 0)
+        return other->names[*ret_index];
+    struct proto_lease_name name = {.lease = input_edgy(input)};
+    name.generation = input_edgy(input);
+    return name;
+}
+
+static void choose_part(struct input *input, struct proto_release *part, uint64_t capacity_bytes) {
+    if (input_below(input, 4) == 0) {
+        part->offset_bytes = input_edgy(input);
+        part->size_bytes = input_edgy(input);
+    } else {
+        part->offset_bytes = input_number(input, 1) * 512;
+        part->size_bytes = input_number(input, 1) * 512;
+        if (input_below(input, 4) == 0 && capacity_bytes > part->offset_bytes)
+            part->size_bytes = capacity_bytes - part->offset_bytes;
+    }
+}
+
+static void choose_release(struct input *input, const struct client *client, struct proto_message *message) {
+    struct proto_release *release = &message->release;
+    unsigned index, flags = input_below(input, 256);
+    struct proto_lease_name name = choose_name(input, client, &index);
+
+    *release = (struct proto_release){.lease = name.lease, .generation = name.generation};
+    if (message->header.operation == PROTO_SPLIT || (flags & 1) != 0)
+        choose_part(input, release, client->capacities[index]);
+    if (message->header.operation == PROTO_RELEASE && (flags & 2) != 0) {
+        release->fence = 1 + (flags & 4 ? (uint32_t)input_edgy(input) : input_below(input, 4));
+        release->fence_value = flags & 8 ? input_edgy(input) : input_number(input, 1) % 8;
+    }
+    if (message->header.operation == PROTO_RELEASE && (flags & 16) != 0)
+        message->header.request = 0;
+}
+
+static void choose_share(struct input *input, struct client *client, struct proto_message *message) {
+    unsigned index;
+    struct proto_lease_name name = choose_name(input, client, &index);
+    message->share = (struct proto_share){name.lease, name.generation, input_edgy(input)};
+}
+
+void client_send_request(struct input *input) {
+    static const uint8_t operations[] = {
+        PROTO_ACQUIRE,    PROTO_RELEASE, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,    PROTO_ATTACH,
+        PROTO_QUERY,      PROTO_OPENED,  PROTO_SPLIT,   PROTO_MERGE,   PROTO_ASK_PAGE, PROTO_BYE,
+        PROTO_LIST_POOLS, PROTO_HELLO,   PROTO_OPENED,  PROTO_IDLE,    PROTO_CLOSED};
+    static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
+    struct client *client = scene_choose_client(input);
+    struct proto_message *message = &scene.message;
+    unsigned index, choice;
+
+    /* Initialisers read the input in no certain order, so that nothing is read in them. */
+    memset(message, 0, offsetof(struct proto_message, hello) + sizeof(struct proto_release));
+    message->header.operation = operations[input_below(input, sizeof operations)];
+    message->header.request = ++client->last_request;
+    switch (message->header.operation) {
+    case PROTO_HELLO:
+        message->hello = (struct proto_hello){.magic = PROTO_MAGIC, .version_max = 3};
+        message->hello.version_min = 1 + (uint16_t)input_below(input, 3);
+        message->hello.flags = input_below(input, 5);
+        break;
+    case PROTO_ACQUIRE:
+        message->acquire.pool =
+            input_below(input, 8) == 7 ? (uint32_t)input_edgy(input) : 1 + input_below(input, 2);
+        message->acquire.size_bytes = input_edgy(input);
+        choice = input_below(input, 8);
+        message->acquire.timeout_ns = timeouts[choice % 4];
+        message->acquire.flags = choice == 4 ? PROTO_ACQUIRE_WITHIN : 0;
+        break;
+    case PROTO_IDLE:
+        message->idle.pool = 1 + input_below(input, 3);
+        message->idle.size_bytes = input_edgy(input);
+        break;
+    case PROTO_CLOSED:
+        message->closed.segment = input_below(input, 4) == 3 ? input_edgy(input) : client->closable;
+        break;
+    case PROTO_RELEASE:
+    case PROTO_SPLIT:
+        choose_release(input, client, message);
+        break;
+    case PROTO_MERGE: {
+        struct proto_lease_name one = choose_name(input, client, &index),
+                                two = choose_name(input, client, &index);
+        message->merge = (struct proto_merge){one.lease, one.generation, two.lease, two.generation};
+        if (message->header.request % 2 == 0)
+            message->header.request = 0; /* nobody hears of it; the session ends where it is not right */
+        break;
+    }
+    case PROTO_SHARE:
+        choose_share(input, client, message);
+        break;
+    case PROTO_ATTACH:
+        index = input_below(input, 256);
+        if (scene.n_tokens > 0)
+            message->attach = scene.tokens[index % scene.n_tokens];
+        if (index >= 240)
+            message->attach.bytes[index % PROTO_TOKEN_BYTES] ^= 1;
+        break;
+    case PROTO_QUERY:
+        message->query = choose_name(input, client, &index);
+        break;
+    case PROTO_OPENED:
+        message->header.request = 0;
+        message->opened.segment = input_below(input, 8) == 7 ? input_edgy(input) : client->unopened;
+        break;
+    default:
+        break;
+    }
+    /* Encoded here: the encoder asserts that what it makes is right, and this need not be. */
+    static const uint8_t sizes[] = {
+        [PROTO_HELLO] = sizeof(struct proto_hello),     [PROTO_ACQUIRE] = sizeof(struct proto_acquire),
+        [PROTO_RELEASE] = sizeof(struct proto_release), [PROTO_SPLIT] = sizeof(struct proto_release),
+        [PROTO_MERGE] = sizeof(struct proto_merge),     [PROTO_SHARE] = sizeof(struct proto_share),
+        [PROTO_ATTACH] = sizeof(struct proto_token),    [PROTO_QUERY] = sizeof(struct proto_lease_name),
+        [PROTO_OPENED] = sizeof(struct proto_opened),   [PROTO_IDLE] = sizeof(struct proto_idle),
+        [PROTO_CLOSED] = sizeof(struct proto_closed)};
+    size_t size = sizeof message->header + sizes[message->header.operation];
+    message->header.length = (uint32_t)size;
+    uint8_t packet[sizeof message->header + UINT8_MAX];
+    memcpy(packet, message, size);
+    client_send(client, packet, size, 0);
+}
+
+void client_send_bytes(struct input *input) {
+    struct client *client = scene_choose_client(input);
+    unsigned flags = input_below(input, 256);
+    size_t size = input_number(input, 1);
+    uint8_t packet[sizeof(struct proto_header) + UINT8_MAX];
+    struct proto_header header = {.operation = (uint16_t)(flags / 8 % 16), .request = ++client->last_request};
+    const uint8_t *bytes = input_bytes(input, &size);
+
+    if ((flags & 1) != 0) {
+        size_t used = 0;
+        header.length = (uint32_t)(sizeof header + size);
+        memcpy(packet, &header, sizeof header);
+        used += sizeof header;
+        memcpy(packet + used, bytes, size);
+        client_send(client, packet, used + size, flags >> 1 & 3);
+    } else if (size > 0) {
+        client_send(client, bytes, size, flags >> 1 & 3);
+    }
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold of a pool whose device is not ready, has failed or is lost. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static void before_the_device_is_ready_requests_wait(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, MIB, NS_FOREVER, 0);
+    ask(session, pool, 2, MIB, 10, 0);
+    expect_no_growth(core);
+    expect_no_answer(core);
+    tick(core, 10); /* their deadlines hold nevertheless */
+    expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
+    core_pool_ready(pool, 20);
+    grow(pool, 8 * MIB, 20);
+    expect_granted(core, session, 1);
+    core_destroy(core);
+}
+
+static void a_failed_pool_refuses_with_the_reason(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, MIB, NS_FOREVER, 0);
+    core_pool_failed(pool, "no context: cudaErrorDevicesUnavailable", 1);
+    assert_non_null(strstr(expect_refused(core, session, 1, PROTO_E_DRIVER), "cudaErrorDevicesUnavailable"));
+    ask(session, pool, 2, MIB, NS_FOREVER, 2);
+    assert_non_null(strstr(expect_refused(core, session, 2, PROTO_E_DRIVER), "cudaErrorDevicesUnavailable"));
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void a_lost_pool_refuses_who_waits_and_lends_no_more(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0), *other = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *late = open_session(core, 2, UID_A);
+    struct proto_token fresh = {{1}}, token;
+    struct lease *attached;
+    (void)state;
+
+    ask(session, pool, 1, MIB, 0, 0);
+    expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
+    grow(pool, 8 * MIB, 0);
+    struct lease *lease = take(session, pool, MIB, 0);
+    const struct proto_lease_name name = {lease->id, lease->generation};
+    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    ask(session, pool, 2, 32 * MIB, NS_FOREVER, 1); /* its growth is under way … */
+    expect_growth(core, pool);
+    core_pool_lost(pool, "lost: cudaErrorECCUncorrectable", 2);
+    assert_true(core_is_valid(core));
+    assert_non_null(strstr(expect_refused(core, session, 2, PROTO_E_DRIVER), "cudaErrorECCUncorrectable"));
+    core_growth_failed(pool, "cudaMalloc failed", 3); /* … and ends as it must */
+    core_pool_lost(pool, "another error", 3);
+    assert_string_equal(pool->last_error, "lost: cudaErrorECCUncorrectable");
+
+    /* what is free is not lent, nor is what is shared; what is leased can be given back */
+    ask(late, pool, 3, 4096, NS_FOREVER, 4);
+    assert_non_null(strstr(expect_refused(core, late, 3, PROTO_E_DRIVER), "cudaErrorECCUncorrectable"));
+    assert_int_equal(core_attach(late, &token, &attached), PROTO_E_DRIVER);
+    const struct proto_release release = {lease->id, lease->generation, 0, 0, 0, 0, 0};
+    assert_int_equal(core_release(session, &release, 5), 0);
+    assert_int_equal(pool->leased_bytes, 0);
+    core_session_lose(session, 6, "it is dead");
+    core_session_gone(session, 7);
+    assert_int_equal(core_trim(pool), 0); /* nobody would free it */
+    core_tick(core, 60 * NS_PER_S);
+    expect_no_growth(core);
+    assert_true(core_is_valid(core));
+    ask(late, other, 4, MIB, NS_FOREVER, 8);
+    grow(other, 8 * MIB, 8);
+    expect_granted(core, late, 4);
+    core_destroy(core);
+}
+
+static void a_growth_that_nobody_has_begun_ends_with_its_pool(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    ask(session, pool, 1, MIB, NS_FOREVER, 0);
+    core_pool_lost(pool, "lost", 1);
+    expect_refused(core, session, 1, PROTO_E_DRIVER);
+    expect_no_growth(core);
+    assert_int_equal(pool->growing_bytes, 0);
+    assert_true(core_is_valid(core));
+    core_destroy(core);
+}
+
+static void a_refusal_names_the_call_that_its_pool_waits_for(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    core_pool_stalled(pool, "cudaMalloc", 12 * NS_PER_S);
+    ask(session, pool, 1, MIB, 0, 0);
+    assert_non_null(
+        strstr(expect_refused(core, session, 1, PROTO_E_EXHAUSTED), "cudaMalloc has not come back for 12"));
+    core_pool_stalled(pool, NULL, 0);
+    ask(session, pool, 2, MIB, 0, 0);
+    assert_null(strstr(expect_refused(core, session, 2, PROTO_E_EXHAUSTED), "come back"));
+    core_destroy(core);
+}
+
+static void an_unknown_pool_is_refused(void **state) {
+    struct core *core = core_make();
+    struct session *session = open_session(core, 1, UID_A);
+    const struct proto_acquire none = {.pool = 0, .size_bytes = 1}, beyond = {.pool = 1, .size_bytes = 1};
+    (void)state;
+
+    assert_int_equal(core_acquire(session, 1, &none, 0), 0);
+    expect_refused(core, session, 1, PROTO_E_NO_POOL);
+    assert_int_equal(core_acquire(session, 2, &beyond, 0), 0);
+    expect_refused(core, session, 2, PROTO_E_NO_POOL);
+    core_destroy(core);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(before_the_device_is_ready_requests_wait),
+        cmocka_unit_test(a_failed_pool_refuses_with_the_reason),
+        cmocka_unit_test(a_lost_pool_refuses_who_waits_and_lends_no_more),
+        cmocka_unit_test(a_growth_that_nobody_has_begun_ends_with_its_pool),
+        cmocka_unit_test(a_refusal_names_the_call_that_its_pool_waits_for),
+        cmocka_unit_test(an_unknown_pool_is_refused),
+    };
+    return cmocka_run_group_tests_name("pools that are not ready, or not any more", tests, NULL, NULL);
+}

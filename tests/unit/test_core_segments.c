@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold of segments: whose they are, when they go back to the driver, and how sessions that have
+ * seen them are told apart. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core_fixture.h"
+
+static void a_segment_belongs_to_one_tenant(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    struct session *three = open_session(core, 3, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, MIB, 0);
+    describe(lease, NULL);
+    struct segment *segment = lease->block->segment;
+    ask(two, pool, 1, MIB, 0, 0); /* 7 MiB are free, and none of it is theirs */
+    expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
+    assert_ptr_equal(take(three, pool, MIB, 0)->block->segment, segment);
+    assert_int_equal(release(one, name_of(lease), 0), 0);
+    ask(two, pool, 2, MIB, 0, 0); /* also not when nothing of it is taken, as long as somebody maps it */
+    expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
+    expect_no_retirement(core);
+    core_destroy(core);
+}
+
+static void at_the_limit_idle_segments_of_others_go_back_to_the_driver(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    struct segment *segment = NULL;
+    (void)state;
+
+    describe(take_growing(one, pool, MIB, 0), NULL);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_no_retirement(core);
+    close_session(one, 1);
+    assert_true(core_next_retirement(core, &segment));
+    expect_no_retirement(core);
+    uint64_t old = segment->id;
+    expect_no_answer(core); /* nothing of it is lent before the driver had it */
+    expect_no_growth(core);
+    assert_int_equal(pool->retiring_bytes, 8 * MIB);
+    core_segment_retired(segment, 2);
+    grow(pool, 8 * MIB, 3);
+    assert_int_not_equal(expect_granted(core, two, 1)->block->segment->id, old);
+    assert_int_equal(pool->n_retires, 1);
+    core_destroy(core);
+}
+
+static void a_mapped_segment_is_never_retired(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
+    describe(lease, NULL);
+    assert_int_equal(release(one, name_of(lease), 0), 0);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    assert_int_equal(core_trim(pool), 0);
+    lose_session(one, 1); /* nor while a lost process may map it */
+    assert_int_equal(core_trim(pool), 0);
+    expect_no_retirement(core);
+    session_gone(one, 2);
+    assert_int_equal(retire_all(core, 3), 8 * MIB);
+    grow(pool, 8 * MIB, 4);
+    expect_granted(core, two, 1);
+    core_destroy(core);
+}
+
+static void nothing_is_retired_when_it_would_not_be_enough(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    describe(take_growing(two, pool, 12 * MIB, 0), NULL);
+    take_growing(one, pool, 4 * MIB, 0);
+    close_session(one, 0);
+    ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    expect_no_retirement(core);
+    ask(two, pool, 2, 4 * MIB, 0, 0);
+    expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
+    core_destroy(core);
+}
+
+static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
+    /* The first in line needs more than retirement can give; when it leaves, in whatever way, the second's
+     * turn has to come without any further event. */
+    for (unsigned way = 0; way < 3; way++) {
+        struct core *core = core_make();
+        struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
+        struct session *holder = open_session(core, 1, UID_A), *idle = open_session(core, 2, UID_B);
+        struct session *first = open_session(core, 3, UID_A), *second = open_session(core, 4, UID_A);
+
+        describe(take_growing(holder, pool, 12 * MIB, 0), NULL);
+        assert_int_equal(release(idle, name_of(take_growing(idle, pool, 4 * MIB, 0)), 0), 0);
+        ask(first, pool, 1, 16 * MIB, 1000, 0);
+        for (unsigned i = 0; i < PASSES_MAX; i++) /* until nobody may pass it any more */
+            assert_int_equal(release(idle, name_of(take(idle, pool, 4096, 0)), 0), 0);
+        close_session(idle, 0);
+        ask(second, pool, 2, 4 * MIB, NS_FOREVER, 0);
+        expect_no_retirement(core);
+        if (way == 0) {
+            lose_session(first, 1);
+        } else if (way == 1) {
+            close_session(first, 1);
+        } else {
+            tick(core, 1000);
+            expect_refused(core, first, 1, PROTO_E_EXHAUSTED);
+        }
+        assert_int_equal(retire_all(core, 2000), 4 * MIB);
+        grow(pool, 4 * MIB, 2000);
+        expect_granted(core, second, 2);
+        core_destroy(core);
+    }
+    (void)state;
+}
+
+static void trim_keeps_the_reserve(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 4 * MIB, 8 * MIB);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    grow(pool, 4 * MIB, 0);
+    grow(pool, 4 * MIB, 0);
+    assert_int_equal(core_trim(pool), 0);
+    for (unsigned i = 0; i < 4; i++)
+        take_growing(session, pool, 4 * MIB, 0);
+    assert_int_equal(core_trim(pool), 0);
+    close_session(session, 0);
+    assert_int_equal(pool->reserved_bytes, 16 * MIB);
+    assert_int_equal(core_trim(pool), 8 * MIB);
+    assert_int_equal(core_trim(pool), 0); /* what is on its way counts */
+    assert_int_equal(retire_all(core, 0), 8 * MIB);
+    assert_int_equal(pool->reserved_bytes, 8 * MIB);
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void a_segments_number_of_old_is_not_mistaken_for_seen(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    describe(take_growing(one, pool, MIB, 0), NULL);
+    close_session(one, 0);
+    assert_int_equal(core_trim(pool), 8 * MIB);
+    retire_all(core, 0);
+    struct lease *lease = take_growing(two, pool, MIB, 0); /* in the old segment's slot */
+    assert_int_equal(lease->block->segment->slot, 0);
+    assert_true(describe(lease, NULL));
+    core_destroy(core);
+}
+
+static void more_segments_than_a_word_has_bits_are_told_apart(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 400 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    for (unsigned i = 0; i < 150; i++) {
+        struct lease *lease = take_growing(session, pool, 2 * MIB, 0);
+        assert_true(describe(lease, NULL));
+        assert_false(describe(lease, NULL));
+    }
+    assert_int_equal(session->n_segments, 150);
+    core_destroy(core);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_segment_belongs_to_one_tenant),
+        cmocka_unit_test(at_the_limit_idle_segments_of_others_go_back_to_the_driver),
+        cmocka_unit_test(a_mapped_segment_is_never_retired),
+        cmocka_unit_test(nothing_is_retired_when_it_would_not_be_enough),
+        cmocka_unit_test(who_stands_behind_one_that_leaves_is_looked_at),
+        cmocka_unit_test(trim_keeps_the_reserve),
+        cmocka_unit_test(a_segments_number_of_old_is_not_mistaken_for_seen),
+        cmocka_unit_test(more_segments_than_a_word_has_bits_are_told_apart),
+    };
+    return cmocka_run_group_tests_name("whose segments are, and when they go back", tests, NULL, NULL);
+}
