@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/device.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "client/error.h"
@@ -113,6 +114,7 @@ int devices_current(struct devices *devices, unsigned *ret_device) {
     int r = devices_need_gpu(devices, &gpu);
     if (r < 0)
         return r;
+    assert(gpu != NULL);
     int error = gpu->device_current(ret_device);
     return error == 0 ? 0 : devices_fail(gpu, error, "asking for the current device");
 }

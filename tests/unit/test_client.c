@@ -2,6 +2,8 @@
 /*
  * The client library with a daemon that behaves: what each call does, alone and from many threads.
  */
+#include <gpupool/pair.h>
+
 #include "tests/unit/client_fixture.h"
 
 #include <poll.h>
@@ -53,6 +55,28 @@ static void pools_are_listed_and_found(void **state) {
     assert_true(id == FALSE_POOL_HOST);
     assert_error(gpupool_host_pool(client, 78, &id), GPUPOOL_E_NO_POOL);
     assert_text_has("node 78");
+    gpupool_close(client);
+    false_daemon_await(&daemon_, &daemon_.byes, 1);
+}
+
+/* A machine with several nodes, and devices on them, is not at hand: the list of devices says so here. */
+static void host_memory_of_a_pair_is_of_the_devices_node(void **state) {
+    (void)state;
+    static const struct {
+        int node;
+        uint32_t pool;
+    } cases[] = {{FALSE_NODE_B, FALSE_POOL_HOST_B}, {78, FALSE_POOL_HOST}, {-1, FALSE_POOL_HOST}};
+    struct gpupool_client *client = start(NULL);
+    struct gpupool_pair pair;
+    void *memory;
+
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(gpupool_pair_init(&pair, client, 0, 0));
+        client->devices.list[0].numa_node = cases[i].node;
+        assert_ok(gpupool_pair_host(&pair, 10000, &memory, GPUPOOL_NO_STREAM));
+        assert_int_equal(pair.host.buffer.pool, cases[i].pool);
+        assert_ok(gpupool_pair_clear(&pair, GPUPOOL_NO_STREAM));
+    }
     gpupool_close(client);
     false_daemon_await(&daemon_, &daemon_.byes, 1);
 }
@@ -671,6 +695,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(version_is_the_headers),
         TEST(pools_are_listed_and_found),
+        TEST(host_memory_of_a_pair_is_of_the_devices_node),
         TEST(host_buffer_lives_from_acquire_to_release),
         TEST(zeroed_buffers_read_zero),
         TEST(tokens_reach_the_same_memory),
