@@ -3,7 +3,8 @@
  * Ordinary memory to a device and back, through pinned blocks: what arrives is what was there when the call
  * was made, in the stream's order, whoever copies; and no block is left behind, whatever fails.
  */
-#include "tests/entries.h"
+#include <dirent.h>
+
 #include "tests/integration/staging_fixture.h"
 
 /* --- contents --- */
@@ -89,6 +90,19 @@ static void what_cannot_be_copied_is_refused(void **state) {
     close_cached(client);
 }
 
+static void without_a_gpu_there_is_nothing_to_copy_to(void **state) {
+    struct gpupool_client *client;
+    char memory[16] = {0};
+
+    (void)state;
+    client = open_staging(2, GPUPOOL_OPEN_NO_CUDA);
+    MUST_BE(gpupool_upload(client, 0, memory, memory, 16, NULL), GPUPOOL_E_NO_GPU);
+    MUST_BE(gpupool_download(client, 0, memory, memory, 16, NULL), GPUPOOL_E_NO_GPU);
+    MUST_BE(gpupool_upload_file(client, 0, memory, 0, 0, 16, NULL), GPUPOOL_E_NO_GPU);
+    assert_non_null(strstr(gpupool_error_text(), "uploading a file: 16 B, device 0: "));
+    close_cached(client);
+}
+
 static void settings_that_make_no_sense_are_refused(void **state) {
     const char *threads[] = {"0", "33", "many", "4x", "-1"}, *chunks[] = {"1KiB", "1GiB", "large"};
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
@@ -112,6 +126,14 @@ static void settings_that_make_no_sense_are_refused(void **state) {
 
 /* --- stream order --- */
 
+static void have_blocks(struct gpupool_client *client, unsigned count) {
+    struct gpupool_buffer blocks[32];
+    for (unsigned i = 0; i < count; i++)
+        blocks[i] = acquire(client, GPUPOOL_POOL_HOST, CHUNK, GPUPOOL_NO_STREAM);
+    for (unsigned i = 0; i < count; i++)
+        MUST(gpupool_release(client, &blocks[i], GPUPOOL_NO_STREAM));
+}
+
 static void an_upload_that_fits_its_blocks_does_not_wait_for_the_stream(void **state) {
     const uint64_t size = 3 * CHUNK;
     struct gpupool_client *client;
@@ -124,6 +146,7 @@ static void an_upload_that_fits_its_blocks_does_not_wait_for_the_stream(void **s
     struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, 4 * size, gate.stream);
     _cleanup_(freep) char *from = need_memory(size);
     fill_on_device(client, device.data, size, 9, gate.stream);
+    have_blocks(client, 24); /* to map more memory may take a driver that is idle */
     gate_close(&gate);
     for (unsigned i = 0; i < 4; i++) { /* none of them uses a block that another still needs */
         fill(from, size, i);
@@ -261,8 +284,22 @@ static void several_callers_share_the_crew(void **state) {
     close_cached(client);
 }
 
-static unsigned own_threads(void) {
-    return count_entries("/proc/self/task");
+/* By their name: a driver has threads too. */
+static unsigned crew_threads(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    const struct dirent *task;
+    unsigned count = 0;
+
+    assert_non_null(tasks);
+    while ((task = readdir(tasks)) != NULL) {
+        char path[300], name[32] = {0};
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+        _cleanup_(fclosep) FILE *file = fopen(path, "re");
+        count +=
+            file != NULL && fgets(name, sizeof name, file) != NULL && strcmp(name, "gpupool-staging\n") == 0;
+    }
+    closedir(tasks);
+    return count;
 }
 
 static void copy_much(struct gpupool_client *client) {
@@ -272,21 +309,22 @@ static void copy_much(struct gpupool_client *client) {
 static void threads_are_started_by_the_first_large_copy_and_end_with_the_client(void **state) {
     (void)state;
     SKIP_WITHOUT_DEVICE();
+    WAIT_UNTIL(crew_threads() == 0);
     struct gpupool_client *client = open_staging(4, 0);
     there_and_back(client, NULL, CHUNK, 0);
-    unsigned before = own_threads();
-    copy_much(client);
-    assert_int_equal(own_threads(), before + 3);
-    copy_much(client);
-    assert_int_equal(own_threads(), before + 3);
-    gpupool_close(client);
-    WAIT_UNTIL(own_threads() < before); /* the cache's has ended too */
+    assert_int_equal(client->staging.crew.started, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        copy_much(client);
+        assert_int_equal(client->staging.crew.started, 3);
+        WAIT_UNTIL(crew_threads() == 3); /* a thread has its name when it has run */
+    }
+    close_cached(client);
+    WAIT_UNTIL(crew_threads() == 0);
 
     client = open_staging(4, GPUPOOL_OPEN_NO_THREAD);
-    there_and_back(client, NULL, CHUNK, 0);
-    before = own_threads();
     copy_much(client);
-    assert_int_equal(own_threads(), before);
+    assert_int_equal(crew_threads(), 0);
+    assert_int_equal(client->staging.crew.started, 0);
     close_cached(client);
 }
 
@@ -446,6 +484,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(whatever_the_size_and_place_all_bytes_arrive),
         cmocka_unit_test(nothing_is_copied_for_no_bytes),
         cmocka_unit_test(what_cannot_be_copied_is_refused),
+        cmocka_unit_test(without_a_gpu_there_is_nothing_to_copy_to),
         cmocka_unit_test(settings_that_make_no_sense_are_refused),
         cmocka_unit_test(an_upload_that_fits_its_blocks_does_not_wait_for_the_stream),
         cmocka_unit_test(a_copy_larger_than_its_blocks_goes_on_when_the_stream_does),
