@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/synced_order.h"
 
+#include <time.h>
+
 #include "base/clock.h"
 #include "client/client.h"
 #include "client/error.h"
 
-/* A small copy is through in less time than the kernel takes to put this thread to sleep and wake it. */
-#define SPIN_NS (30 * NS_PER_US)
+/* So long the CPU looks again and again: the kernel takes about as long to put this thread to sleep and wake
+ * it. After that it sleeps, an eighth of the time that it has waited, and so comes at most that much too
+ * late. */
+#define SPIN_NS      (100 * NS_PER_US)
+#define SLEEP_NS_MAX (1 * NS_PER_MS)
 /* A device that failed never writes its words: so often it is asked whether it works. */
 #define ASK_NS (100 * NS_PER_MS)
 
@@ -31,30 +36,29 @@ static int driver_failed(const struct gpu *gpu, int error, unsigned device, cons
     return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
 }
 
-/* The fence of a use: what the writer wrote, or all that the stream did up to now. */
+/* The fence of a use: behind what the writer wrote, or behind all that the stream did up to now. Where the
+ * stream has no name here (it is another thread's) or cannot be asked for a fence (it is gone, say), the CPU
+ * waits. */
 static int need_fence(struct gpupool_client *client, struct synced_point *point, bool all,
                       struct fence *ret_fence) {
     const struct synced_stream *stream = &point->stream;
-    const struct gpu *gpu;
-    int r = 0;
+    const struct gpu *gpu = client->devices.gpu;
+    int r = GPUPOOL_E_DRIVER;
 
     *ret_fence = point->fence;
     if (!lacks_fence(point, all))
         return 0;
-    if (stream->thread != 0 && stream->thread != fence_thread_number()) {
-        r = devices_need_gpu(&client->devices, &gpu);
-        if (r < 0)
-            return r;
+    if (stream->thread == 0 || stream->thread == fence_thread_number())
+        r = fences_enqueue(client, stream->device, stream->handle, ret_fence);
+    if (r == GPUPOOL_E_DRIVER) {
         int error = gpu->device_synchronize(stream->device);
         if (error != 0)
-            return driver_failed(gpu, error, stream->device,
-                                 "waiting for another thread's per-thread default stream");
+            return driver_failed(gpu, error, stream->device, "waiting for all that uses the array");
         *ret_fence = FENCE_NONE;
-    } else {
-        r = fences_enqueue(client, stream->device, stream->handle, ret_fence);
-        if (r < 0)
-            return error_prefix(r, "a stream that used the array");
+        r = 0;
     }
+    if (r < 0)
+        return error_prefix(r, "a stream that used the array");
     if (!point->has_fence) {
         point->fence = *ret_fence;
         point->has_fence = true;
@@ -80,21 +84,22 @@ int synced_order(struct gpupool_client *client, struct synced_usage *usage, cons
 
 static int wait_for(struct gpupool_client *client, unsigned device, struct fence fence) {
     const struct gpu *gpu = client->devices.gpu;
-    uint64_t spin_until_ns = clock_now_ns() + SPIN_NS;
-    char text[ERROR_TEXT_SIZE];
+    uint64_t begin_ns = clock_now_ns(), ask_ns = begin_ns + ASK_NS;
 
-    while (!fence_is_ready(client, fence) && clock_now_ns() < spin_until_ns)
-        continue;
-    if (fence_is_ready(client, fence))
-        return 0;
-    error_save(text);
-    while (fence_wait(client, fence, clock_now_ns() + ASK_NS) < 0) {
-        /* Its own stream: that is in nobody's capture, and a failed device says so whatever is asked. */
-        int error = gpu->stream_query(device, FENCE_STREAM_PER_THREAD);
-        if (error != 0 && error != GPU_ERROR_NOT_READY && !devices_is_capture_error(error))
-            return driver_failed(gpu, error, device, "waiting for a copy");
+    while (!fence_is_ready(client, fence)) {
+        uint64_t now_ns = clock_now_ns(), sleep_ns = (now_ns - begin_ns) / 8;
+        if (now_ns - begin_ns < SPIN_NS)
+            continue;
+        if (now_ns >= ask_ns) {
+            /* Its own stream: that is in nobody's capture, and a failed device says so whatever is asked. */
+            int error = gpu->stream_query(device, FENCE_STREAM_PER_THREAD);
+            if (error != 0 && error != GPU_ERROR_NOT_READY && !devices_is_capture_error(error))
+                return driver_failed(gpu, error, device, "waiting for a copy");
+            ask_ns = now_ns + ASK_NS;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = (long)(sleep_ns < SLEEP_NS_MAX ? sleep_ns : SLEEP_NS_MAX)},
+                  NULL);
     }
-    error_restore(text); /* that it took long fails nobody */
     return 0;
 }
 

@@ -113,6 +113,26 @@ static void a_device_that_is_broken_is_said_and_nobody_waits_for_ever(void **sta
     scene_end(&scene);
 }
 
+/* Which was forgotten: gpupool_synced_settle() should have been called before. */
+static void a_stream_that_is_gone_is_in_nobodys_way(void **state) {
+    struct scene scene;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated()) /* CUDA does not promise to notice */
+        skip();
+    scene_begin(&scene);
+    MUST(gpupool_stream_create(scene.client, 0, &stream));
+    set_on_device(scene.client, scene.array, 4, stream);
+    MUST(gpupool_stream_destroy(scene.client, 0, stream));
+    read_on_device(scene.client, scene.array, &scene.sink, scene.other);
+    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.third), 4, SIZE));
+    set_on_device(scene.client, scene.array, 5, scene.third);
+    assert_true(sink_has(&scene.sink, 4));
+    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.third), 5, SIZE));
+    scene_end(&scene);
+}
+
 static void a_forked_child_is_refused(void **state) {
     struct gpupool_client *client;
     void *memory;
@@ -145,6 +165,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whatever_the_driver_fails_can_be_tried_again),
         cmocka_unit_test(a_device_that_is_broken_is_said_and_nobody_waits_for_ever),
+        cmocka_unit_test(a_stream_that_is_gone_is_in_nobodys_way),
         cmocka_unit_test(a_forked_child_is_refused),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);

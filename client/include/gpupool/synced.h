@@ -24,7 +24,8 @@
  * not. The CPU uses a host pointer within the same bounds, and writes it until the next call for the device.
  *
  * The per-thread default stream is another one in each thread. Another thread's has no name: an access that has to come
- * behind work on it waits on the CPU for all of the device. Created streams avoid that.
+ * behind work on it waits on the CPU for all of the device. Created streams avoid that; they are also better where many
+ * threads come and go, because an array remembers each stream that read it until it is written or settled.
  *
  * A stream that is captured into a graph: an access that would have to copy, zero, or make streams wait says CAPTURING and
  * does nothing; one that has to do nothing succeeds. Make the array ready on the stream before the capture begins. What a graph
