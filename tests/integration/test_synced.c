@@ -369,13 +369,15 @@ static void without_room_nothing_changes_and_later_it_is_had(void **state) {
     MUST_BE(gpupool_synced_host(array, GPUPOOL_WRITE, &memory, NULL), GPUPOOL_E_EXHAUSTED);
     expect(array, GPUPOOL_SYNCED_UNINITIALIZED, 0, 0);
     MUST(gpupool_release(client, &host, GPUPOOL_NO_STREAM));
-    memset(on_host(array, GPUPOOL_OVERWRITE, NULL), 1, 40 * MIB);
+    WAIT_UNTIL(gpupool_synced_host(array, GPUPOOL_OVERWRITE, &memory, NULL) == 0); /* the fence comes first */
+    memset(memory, 1, 40 * MIB);
+    memory = NULL;
     MUST_BE(gpupool_synced_push(array, NULL), GPUPOOL_E_EXHAUSTED);
     MUST_BE(gpupool_synced_device(array, GPUPOOL_WRITE, &memory, NULL), GPUPOOL_E_EXHAUSTED);
     expect(array, GPUPOOL_SYNCED_HOST_NEWER, 0, 0);
     assert_null(memory);
     MUST(gpupool_release(client, &device, NULL));
-    MUST(gpupool_synced_push(array, NULL));
+    WAIT_UNTIL(gpupool_synced_push(array, NULL) == 0);
     expect(array, GPUPOOL_SYNCED_IN_STEP, 1, 0);
     end(array, NULL);
     expect_nothing_leased(client);
