@@ -182,11 +182,8 @@ static void ask_again(struct array_model *model, enum side side, const void *mem
                    memory, (unsigned long long)sight.calls);
 }
 
-static void access_side(struct array_model *model, enum side side) {
-    const struct world_stream *stream = world_random_stream(model->device);
-    enum gpupool_access access = world_one_in(2)   ? GPUPOOL_READ
-                                 : world_one_in(2) ? GPUPOOL_WRITE
-                                                   : GPUPOOL_OVERWRITE;
+static bool access_side(struct array_model *model, enum side side, enum gpupool_access access,
+                        const struct world_stream *stream) {
     enum gpupool_synced_state newer = side == HOST ? GPUPOOL_SYNCED_HOST_NEWER : GPUPOOL_SYNCED_DEVICE_NEWER;
     enum gpupool_synced_state older = side == HOST ? GPUPOOL_SYNCED_DEVICE_NEWER : GPUPOOL_SYNCED_HOST_NEWER;
     bool copies = access != GPUPOOL_OVERWRITE && model->state == older;
@@ -202,7 +199,7 @@ static void access_side(struct array_model *model, enum side side) {
                          : gpupool_synced_device(model->array, access, &memory, stream->handle);
     if (!world_library_end(r, what)) {
         end_access(model); /* how far it came is not said */
-        return;
+        return false;
     }
     expect_copies(model, what, copies ? 1 : 0);
     if (zeroes) {
@@ -231,6 +228,7 @@ static void access_side(struct array_model *model, enum side side) {
         world_expect_on_stream(model->device, memory, model->bytes, model->size_bytes, stream, what);
     if (access != GPUPOOL_READ)
         write_some(model, side, access == GPUPOOL_OVERWRITE, memory, stream);
+    return true;
 }
 
 /* More work within an access that was granted some steps ago. */
@@ -250,8 +248,7 @@ static void use_late(struct array_model *model) {
     }
 }
 
-static void push_or_pull(struct array_model *model, bool push) {
-    const struct world_stream *stream = world_random_stream(model->device);
+static void push_or_pull(struct array_model *model, bool push, const struct world_stream *stream) {
     enum gpupool_synced_state needs = push ? GPUPOOL_SYNCED_HOST_NEWER : GPUPOOL_SYNCED_DEVICE_NEWER;
     bool copies = model->state == needs;
     const char *what = push ? "push" : "pull";
@@ -353,6 +350,50 @@ static void settle(struct array_model *model) {
         expect_copies(model, "settling", 0);
 }
 
+/* Streams that read do not wait for each other: one comes through while the other stands still. */
+static void read_beside(struct array_model *model, const struct world_stream *held) {
+    const struct world_stream *other = world_random_stream(model->device);
+
+    if (other == held || !access_side(model, DEVICE, GPUPOOL_READ, held))
+        return;
+    world_hold(model->device, held);
+    bool read = access_side(model, DEVICE, GPUPOOL_READ, other);
+    bool through = read && world_comes_through(model->device, other);
+    if (!world_let_go() || through != read)
+        world_fail("array %u: reading on the %s stream waited for a reader on the %s stream", model->number,
+                   world_stream_name(other), world_stream_name(held));
+}
+
+/* The CPU waits for the copy that it needs, and not for what stands behind that. */
+static void read_before(struct array_model *model, const struct world_stream *held) {
+    if (!access_side(model, DEVICE, GPUPOOL_WRITE, held))
+        return;
+    push_or_pull(model, false, held);
+    if (model->state != GPUPOOL_SYNCED_IN_STEP)
+        return;
+    world_hold(model->device, held);
+    access_side(model, HOST, GPUPOOL_READ, held);
+    if (!world_let_go())
+        world_fail("array %u: the CPU waited for more than the copy on the %s stream", model->number,
+                   world_stream_name(held));
+}
+
+/* What must not wait does not, while a stream stands still. The array has no other users then, and nothing
+ * fails: who cannot leave a fence waits for the whole stream. */
+static void wait_for_no_more(struct array_model *model) {
+    const struct world_stream *held = &world.streams[model->device][WORLD_STREAMS - 1];
+    bool has_failures = world.has_failures;
+
+    world.has_failures = false;
+    settle(model);
+    world_settle(); /* and need not before the stream goes on */
+    if (world_one_in(2))
+        read_beside(model, held);
+    else
+        read_before(model, held);
+    world.has_failures = has_failures;
+}
+
 /* A failure may have cost the array its contents, and leaves an array to be destroyed. */
 static void end(struct array_model *model) {
     for (unsigned tries = 0; model->array != NULL; tries++) {
@@ -368,6 +409,10 @@ static void end(struct array_model *model) {
         model->array = NULL;
         pass_strangers(&model->info, &(struct gpupool_synced_info){0});
     }
+}
+
+static enum gpupool_access random_access(void) {
+    return world_one_in(2) ? GPUPOOL_READ : world_one_in(2) ? GPUPOOL_WRITE : GPUPOOL_OVERWRITE;
 }
 
 void arrays_step(void) {
@@ -388,17 +433,19 @@ void arrays_step(void) {
         break;
     case 4:
     case 5:
-        push_or_pull(model, true);
+        push_or_pull(model, true, world_random_stream(model->device));
         break;
     case 6:
     case 7:
-        push_or_pull(model, false);
+        push_or_pull(model, false, world_random_stream(model->device));
         break;
     case 8:
         move(model);
         break;
     case 9:
-        if (world_one_in(2))
+        if (world_one_in(4))
+            wait_for_no_more(model);
+        else if (world_one_in(2))
             settle(model);
         else
             end(model);
@@ -412,10 +459,10 @@ void arrays_step(void) {
     case 14:
     case 15:
     case 16:
-        access_side(model, HOST);
+        access_side(model, HOST, random_access(), world_random_stream(model->device));
         break;
     default:
-        access_side(model, DEVICE);
+        access_side(model, DEVICE, random_access(), world_random_stream(model->device));
         break;
     }
     if (model->array != NULL)

@@ -200,6 +200,7 @@ static int summarise(double seconds) {
         {"times that a pool was full", tally->exhausted},
         {"accesses on another stream than before", tally->across_streams},
         {"pieces of memory adopted", tally->adopted},
+        {"streams that stood still", tally->held},
     };
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)

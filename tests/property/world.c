@@ -2,11 +2,14 @@
 #include "tests/property/world.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -16,6 +19,7 @@
 #define POOL_MIB   16u         /* more than all objects of a roomy history need */
 #define PIECE_SIM  (256 * KIB) /* a CPU copies it in some 20 us */
 #define PIECE_CUDA (64 * MIB)  /* an H200 copies it in some 40 us */
+#define HOLD_S     10u         /* long against what comes through at once */
 #define LEAKS_CUDA 4u          /* in a row: CUDA's driver opens some of its own when it needs them first */
 #define POOLS_MAX  64u
 
@@ -209,6 +213,55 @@ void world_expect_on_stream(unsigned device, const unsigned char *from, const un
          "reading device memory");
 }
 
+/* --- streams that stand still --- */
+
+static struct {
+    uint64_t *gate, *mark; /* words that streams wait for, and write */
+    uint64_t gates, marks; /* how often */
+    pthread_t thread;
+    sem_t let_go;
+    bool was_late;
+} hold;
+
+static void *hold_main(void *unused) {
+    struct timespec until;
+
+    (void)unused;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += HOLD_S;
+    hold.was_late = sem_timedwait(&hold.let_go, &until) != 0;
+    __atomic_store_n(hold.gate, hold.gates, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+void world_hold(unsigned device, const struct world_stream *stream) {
+    hold.gates++;
+    need(world.driver->stream_wait64(device, stream->handle, hold.gate, hold.gates), "holding a stream");
+    if (pthread_create(&hold.thread, NULL, hold_main, NULL) != 0)
+        world_break("a thread");
+    world.progress->tally.held++;
+}
+
+bool world_let_go(void) {
+    sem_post(&hold.let_go);
+    pthread_join(hold.thread, NULL);
+    if (hold.was_late)
+        sem_wait(&hold.let_go); /* what came too late */
+    return !hold.was_late;
+}
+
+bool world_comes_through(unsigned device, const struct world_stream *stream) {
+    uint64_t deadline_ns = clock_now_ns() + HOLD_S * NS_PER_S, mark = ++hold.marks;
+
+    need(world.driver->stream_write64(device, stream->handle, hold.mark, mark), "a mark");
+    while (__atomic_load_n(hold.mark, __ATOMIC_ACQUIRE) != mark)
+        if (clock_now_ns() > deadline_ns)
+            return false;
+        else
+            sched_yield();
+    return true;
+}
+
 /* --- memory that is not the pools' --- */
 
 unsigned char *world_adoptable(struct adoptable *list, unsigned device, const unsigned char *bytes,
@@ -252,6 +305,10 @@ static unsigned char *device_memory(unsigned device, uint64_t size_bytes) {
 
 static void own_memory_make(void) {
     unsigned char *pinned = pinned_memory((WORLD_ADOPTED + 2 * WORLD_SLOTS) * WORLD_BYTES_MAX);
+
+    hold.gate = (uint64_t *)(void *)pinned_memory((uint64_t)getpagesize());
+    hold.mark = hold.gate + 8;
+    sem_init(&hold.let_go, 0, 0);
 
     for (unsigned i = 0; i < WORLD_ADOPTED; i++, pinned += WORLD_BYTES_MAX) {
         world.pinned[i].memory = pinned;
@@ -437,6 +494,9 @@ void world_reopen_client(void) {
 void world_open(const char *gpu, struct world_progress *progress) {
     world.progress = progress;
     setenv("GPUPOOL_SIM_LATENCY", "0", 1);
+    /* Streams that share one of the GPU's queues wait for each other, though nobody told them to: by default
+     * there are 8. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     daemon_start(gpu);
     world.is_cuda = gpupool_gpu_kind(world.root) == GPUPOOL_GPU_CUDA;
     client_open();

@@ -60,7 +60,7 @@ struct world_check {
 /* How often what happened. */
 struct world_tally {
     uint64_t histories, steps, copies, zeroed, checks, planned_failures, exhausted, across_streams,
-        across_devices, adopted;
+        across_devices, adopted, held;
 };
 
 /* Between parent and child. */
@@ -146,6 +146,13 @@ void world_expect(const unsigned char *found, const unsigned char *expected, uin
                   const char *what);
 /* Waits for all streams and looks at what they found. */
 void world_settle(void);
+
+/* Lets a stream stand still, behind what it was given so far, until world_let_go(). That returns whether it
+ * still stood: after a bounded time it goes on by itself, for somebody waits for it who should not. */
+void world_hold(unsigned device, const struct world_stream *stream);
+bool world_let_go(void);
+/* Waits, with a bound, until a stream has done what it was given so far. */
+bool world_comes_through(unsigned device, const struct world_stream *stream);
 
 /* Memory to adopt, with these bytes in it. NULL: there is none left in this history. */
 unsigned char *world_adoptable(struct adoptable *list, unsigned device, const unsigned char *bytes,
