@@ -2,6 +2,7 @@
 #include "daemon/pool/line.h"
 
 #include <assert.h>
+#include <stddef.h>
 
 #include "daemon/pool/limits.h"
 #include "daemon/pool/pool.h"
@@ -20,17 +21,26 @@ struct request *line_first(const struct line *line) {
     return list_first(&line->requests, struct request, link);
 }
 
+/* Puts a request into a list of requests by arrival; link_offset: where the list's link is in them. Mostly it
+ * is the last; one that comes from another line may have been overtaken by some. */
+static void insert_by_arrival(struct list *requests, struct request *request, size_t link_offset) {
+    struct list *position = requests;
+
+    while (position->previous != requests) {
+        const void *before = (const char *)position->previous - link_offset;
+        if (((const struct request *)before)->number <= request->number)
+            break;
+        position = position->previous;
+    }
+    list_insert_before(position, (void *)((char *)request + link_offset));
+}
+
 /* Puts a request that waits for room, and was passed too often, among its like. They are few: the first of a
  * line becomes one, or was when it waited for its quota. */
 static void overdue_enter(struct request *request) {
-    struct list *overdue = &request->pool->overdue, *position = overdue;
-
     if (request->passes < PASSES_MAX || request->line != LINE_ROOM || !list_is_empty(&request->overdue_link))
         return;
-    while (position->previous != overdue &&
-           container_of(position->previous, struct request, overdue_link)->number > request->number)
-        position = position->previous;
-    list_insert_before(position, &request->overdue_link);
+    insert_by_arrival(&request->pool->overdue, request, offsetof(struct request, overdue_link));
 }
 
 static struct line *line_of(struct tenant_heap *heap, enum line_kind kind) {
@@ -46,12 +56,7 @@ void line_enter(struct request *request, struct tenant_heap *heap, enum line_kin
     line_leave(request);
     if (list_is_empty(&line->requests) || request->size_bytes < line->least_bytes)
         line->least_bytes = request->size_bytes;
-    /* Mostly the last; one that comes from the other line may have been overtaken by some. */
-    struct list *position = &line->requests;
-    while (position->previous != &line->requests &&
-           container_of(position->previous, struct request, link)->number > request->number)
-        position = position->previous;
-    list_insert_before(position, &request->link);
+    insert_by_arrival(&line->requests, request, offsetof(struct request, link));
     request->heap = heap;
     request->line = kind;
     if (kind == LINE_ROOM && list_is_empty(&heap->waiting_link))
