@@ -181,27 +181,32 @@ static bool may_be_at_once(const struct gpupool_synced *array, enum synced_side 
     return is_access(access) && !fork_guard_is_child(&array->client->guard);
 }
 
-static bool host_at_once(const struct gpupool_synced *array, enum gpupool_access access) {
+static bool host_at_once(struct gpupool_synced *array, enum gpupool_access access) {
     const struct synced_usage *usage = &array->sides[SYNCED_HOST].usage;
-    return !usage->has_writer && (access == GPUPOOL_READ || usage->count == 0) &&
-           may_be_at_once(array, SYNCED_HOST, access);
+
+    if (usage->has_writer || (access != GPUPOOL_READ && usage->count > 0) ||
+        !may_be_at_once(array, SYNCED_HOST, access))
+        return false;
+    if (access != GPUPOOL_READ)
+        array->state = GPUPOOL_SYNCED_HOST_NEWER;
+    return true;
 }
 
 int gpupool_synced_host(struct gpupool_synced *array, enum gpupool_access access, void **ret_memory,
                         void *stream) {
-    if (array == NULL || ret_memory == NULL || stream == GPUPOOL_NO_STREAM || !host_at_once(array, access)) {
-        int r = enter_on(array, stream);
-        if (r == 0 && (!is_access(access) || ret_memory == NULL))
-            r = error_set(GPUPOOL_E_INVALID, "access %u, or ret_memory is NULL", (unsigned)access);
-        if (r == 0) {
-            struct synced_stream by = synced_stream_of(array->device, stream);
-            r = access_host(array, access, &by);
-        }
-        if (r < 0)
-            return fail(r, "host access to", array);
-    } else if (access != GPUPOOL_READ) {
-        array->state = GPUPOOL_SYNCED_HOST_NEWER;
+    if (array != NULL && ret_memory != NULL && stream != GPUPOOL_NO_STREAM && host_at_once(array, access)) {
+        *ret_memory = array->sides[SYNCED_HOST].data;
+        return 0;
     }
+    int r = enter_on(array, stream);
+    if (r == 0 && (!is_access(access) || ret_memory == NULL))
+        r = error_set(GPUPOOL_E_INVALID, "access %u, or ret_memory is NULL", (unsigned)access);
+    if (r == 0) {
+        struct synced_stream by = synced_stream_of(array->device, stream);
+        r = access_host(array, access, &by);
+    }
+    if (r < 0)
+        return fail(r, "host access to", array);
     *ret_memory = array->sides[SYNCED_HOST].data;
     return 0;
 }

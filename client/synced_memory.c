@@ -16,23 +16,13 @@ static int release_on(struct gpupool_client *client, struct gpupool_buffer *buff
     return r < 0 ? r : buffer_release_behind(client, buffer, fence);
 }
 
-/* Behind the stream; where that cannot be had, when the stream's device is idle. Memory that cannot be given
- * back in either way stays the caller's. */
+/* Nothing of it lands in a graph: a stream that is captured is refused. */
 static int release(struct gpupool_client *client, struct gpupool_buffer *buffer,
                    const struct synced_stream *by) {
-    const struct gpu *gpu;
-
     if (by == NULL)
         return gpupool_release(client, buffer, GPUPOOL_NO_STREAM);
-    int r = devices_need_gpu(&client->devices, &gpu);
-    if (r == 0)
-        r = devices_check_stream(gpu, by->device, by->handle);
-    if (r < 0)
-        return r;
-    r = release_on(client, buffer, by);
-    if (r < 0 && r != GPUPOOL_E_CAPTURING && gpu->device_synchronize(by->device) == 0)
-        r = gpupool_release(client, buffer, GPUPOOL_NO_STREAM);
-    return r;
+    int r = devices_check_stream(client->devices.gpu, by->device, by->handle);
+    return r < 0 ? r : release_on(client, buffer, by);
 }
 
 int memory_drop(struct gpupool_client *client, struct synced_memory *memory, const struct synced_stream *by) {
