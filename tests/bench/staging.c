@@ -4,8 +4,9 @@
  * gpupool_upload() and gpupool_download(), with the threads and chunks that they choose themselves and with
  * others. All of it from and to the same memory, in turns. What comes back is compared with what went there.
  *
- *     staging [--name NAME] [--size SIZE] [--rounds N] [--threads N,…] [--chunks SIZE,…]    default: 1GiB, 7,
- * none
+ *     staging [--name NAME] [--size SIZE] [--rounds N] [--threads N,…] [--chunks SIZE,…] [--sizes SIZE,…]
+ *
+ * By default 1 GiB, seven times, and nothing else.
  *
  * Connects to the daemon that GPUPOOL_SOCKET names; its device pool must have room for the size. Prints one
  * JSON object a line, as the driver of the benchmark reads them. Without CUDA the driver's own copy is
@@ -30,7 +31,10 @@
 #include "base/units.h"
 #include "tests/bench/statistics.h"
 
-#define SUBJECTS_MAX 40u
+#define SUBJECTS_MAX 60u
+
+/* Small copies are made several times, up to so much, in a sample. */
+#define SAMPLE_BYTES (16 * MIB)
 
 enum way {
     UPLOAD,
@@ -42,8 +46,10 @@ static const char *const way_names[WAYS] = {"upload", "download", "upload of a f
 
 /* One that copies. */
 struct subject {
-    const char *name, *parameter; /* of the row; parameter: "threads", "chunk_bytes", or NULL */
+    const char *name, *parameter; /* of the row; parameter: "threads", "chunk_bytes", "size_bytes", or NULL */
     uint64_t value;
+    uint64_t size_bytes;           /* of a copy: the beginning of what there is */
+    unsigned copies;               /* in a sample */
     struct gpupool_client *client; /* NULL: the driver's own copy */
     struct samples samples[WAYS];
 };
@@ -67,13 +73,13 @@ static void fail(const char *what) {
 
 static const char *driver_name = "gpupool_copy, pageable";
 
-static void driver_copy(const struct ground *ground, enum way way) {
+static void driver_copy(const struct ground *ground, enum way way, uint64_t size_bytes) {
     void *to = way == UPLOAD ? ground->device.data : ground->to;
     const void *from = way == UPLOAD ? ground->from : ground->device.data;
 #ifdef BENCH_CUDA
     if (gpupool_gpu_kind(ground->client) == GPUPOOL_GPU_CUDA) {
-        cudaError_t error = cudaMemcpy(to, from, ground->size_bytes,
-                                       way == UPLOAD ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost);
+        cudaError_t error =
+            cudaMemcpy(to, from, size_bytes, way == UPLOAD ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost);
         if (error == cudaSuccess)
             error = cudaDeviceSynchronize();
         if (error != cudaSuccess) {
@@ -83,7 +89,7 @@ static void driver_copy(const struct ground *ground, enum way way) {
         return;
     }
 #endif
-    if (gpupool_copy(ground->client, 0, to, from, ground->size_bytes, ground->stream) < 0 ||
+    if (gpupool_copy(ground->client, 0, to, from, size_bytes, ground->stream) < 0 ||
         gpupool_stream_synchronize(ground->client, 0, ground->stream) < 0)
         fail("copy");
 }
@@ -94,25 +100,30 @@ static bool can(const struct subject *subject, enum way way) {
     return way != UPLOAD_FILE || (subject->client != NULL && subject->parameter == NULL);
 }
 
-static uint64_t copy(const struct ground *ground, const struct subject *subject, enum way way) {
+static void copy(const struct ground *ground, const struct subject *subject, enum way way) {
     struct gpupool_client *client = subject->client;
-    uint64_t start_ns = clock_now_ns();
+    uint64_t size_bytes = subject->size_bytes;
     int r = 0;
 
     if (client == NULL)
-        driver_copy(ground, way);
+        driver_copy(ground, way, size_bytes);
     else if (way == UPLOAD)
-        r = gpupool_upload(client, 0, ground->device.data, ground->from, ground->size_bytes, ground->stream);
+        r = gpupool_upload(client, 0, ground->device.data, ground->from, size_bytes, ground->stream);
     else if (way == DOWNLOAD)
-        r = gpupool_download(client, 0, ground->to, ground->device.data, ground->size_bytes, ground->stream);
+        r = gpupool_download(client, 0, ground->to, ground->device.data, size_bytes, ground->stream);
     else
-        r = gpupool_upload_file(client, 0, ground->device.data, ground->file, 0, ground->size_bytes,
-                                ground->stream);
+        r = gpupool_upload_file(client, 0, ground->device.data, ground->file, 0, size_bytes, ground->stream);
     if (r == 0 && client != NULL)
         r = gpupool_stream_synchronize(ground->client, 0, ground->stream);
     if (r < 0)
         fail(way_names[way]);
-    return clock_now_ns() - start_ns;
+}
+
+static uint64_t sample(const struct ground *ground, const struct subject *subject, enum way way) {
+    uint64_t start_ns = clock_now_ns();
+    for (unsigned i = 0; i < subject->copies; i++)
+        copy(ground, subject, way);
+    return (clock_now_ns() - start_ns) / subject->copies;
 }
 
 /* Once, before it counts: its threads are started, its blocks are there, and it copies rightly. */
@@ -120,12 +131,14 @@ static void warm_up(const struct ground *ground, const struct subject *subject) 
     for (enum way way = UPLOAD; way < WAYS; way++) {
         if (way == DOWNLOAD || !can(subject, way))
             continue;
-        if (gpupool_set(ground->client, 0, ground->device.data, 0, ground->size_bytes, ground->stream) < 0)
+        if (gpupool_set(ground->client, 0, ground->device.data, 0, subject->size_bytes, ground->stream) < 0 ||
+            gpupool_stream_synchronize(ground->client, 0, ground->stream) <
+                0) /* the driver's is on another */
             fail("set");
         copy(ground, subject, way);
-        memset(ground->to, 0xff, ground->size_bytes);
+        memset(ground->to, 0xff, subject->size_bytes);
         copy(ground, subject, DOWNLOAD);
-        if (memcmp(ground->from, ground->to, ground->size_bytes) != 0) {
+        if (memcmp(ground->from, ground->to, subject->size_bytes) != 0) {
             fprintf(stderr, "staging: %s: what came back is not what went there\n", subject->name);
             exit(1);
         }
@@ -133,16 +146,19 @@ static void warm_up(const struct ground *ground, const struct subject *subject) 
 }
 
 static void add(struct subject *subjects, unsigned *count, const char *name, const char *parameter,
-                uint64_t value, unsigned rounds) {
-    const char *variable = parameter == NULL                   ? NULL
-                           : strcmp(parameter, "threads") == 0 ? "GPUPOOL_STAGING_THREADS"
-                                                               : "GPUPOOL_STAGING_CHUNK";
+                uint64_t value, uint64_t size_bytes, unsigned rounds) {
+    const char *variable = parameter == NULL                       ? NULL
+                           : strcmp(parameter, "threads") == 0     ? "GPUPOOL_STAGING_THREADS"
+                           : strcmp(parameter, "chunk_bytes") == 0 ? "GPUPOOL_STAGING_CHUNK"
+                                                                   : NULL;
     struct subject *subject = &subjects[*count];
     char text[32];
 
     if (*count == SUBJECTS_MAX)
         exit(2);
-    *subject = (struct subject){.name = name, .parameter = parameter, .value = value};
+    *subject =
+        (struct subject){.name = name, .parameter = parameter, .value = value, .size_bytes = size_bytes};
+    subject->copies = size_bytes < SAMPLE_BYTES ? (unsigned)(SAMPLE_BYTES / size_bytes) : 1;
     snprintf(text, sizeof text, "%" PRIu64, value);
     if (variable != NULL)
         setenv(variable, text, 1);
@@ -157,18 +173,21 @@ static void add(struct subject *subjects, unsigned *count, const char *name, con
 
 /* "8,12", "1MiB,4MiB" */
 static void add_list(struct subject *subjects, unsigned *count, const char *name, const char *parameter,
-                     char *list, unsigned rounds) {
+                     char *list, uint64_t size_bytes, unsigned rounds) {
+    bool is_size = strcmp(parameter, "size_bytes") == 0;
     char *rest = NULL;
 
     for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
         uint64_t value;
-        if (units_parse_bytes(word, &value) < 0)
+        if (units_parse_bytes(word, &value) < 0 || value == 0 || (is_size && value > size_bytes))
             exit(2);
-        add(subjects, count, name, parameter, value, rounds);
+        if (is_size)
+            add(subjects, count, driver_name, parameter, value, value, rounds);
+        add(subjects, count, name, parameter, value, is_size ? value : size_bytes, rounds);
     }
 }
 
-static void print(const struct ground *ground, struct subject *subject) {
+static void print(struct subject *subject) {
     for (unsigned way = 0; way < WAYS; way++) {
         struct samples *samples = &subject->samples[way];
         if (samples->count == 0)
@@ -177,10 +196,10 @@ static void print(const struct ground *ground, struct subject *subject) {
         printf("{\"case\": \"staging%s%s\", \"subject\": \"%s\", \"parameters\": {\"direction\": \"%s\"",
                subject->parameter != NULL ? "_" : "", subject->parameter != NULL ? subject->parameter : "",
                subject->name, way_names[way]);
-        if (subject->parameter != NULL)
+        if (subject->parameter != NULL && strcmp(subject->parameter, "size_bytes") != 0)
             printf(", \"%s\": %" PRIu64, subject->parameter, subject->value);
-        printf(", \"size_bytes\": %" PRIu64 "}, \"values\": {\"gb_per_s\": %.3f}}\n", ground->size_bytes,
-               (double)ground->size_bytes / (double)samples_quantile(samples, 0.5));
+        printf(", \"size_bytes\": %" PRIu64 "}, \"values\": {\"gb_per_s\": %.3f}}\n", subject->size_bytes,
+               (double)subject->size_bytes / (double)samples_quantile(samples, 0.5));
     }
 }
 
@@ -234,13 +253,16 @@ static void prepare(struct ground *ground) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"name", required_argument, NULL, 'n'},   {"size", required_argument, NULL, 's'},
-        {"rounds", required_argument, NULL, 'r'}, {"threads", required_argument, NULL, 't'},
-        {"chunks", required_argument, NULL, 'c'}, {0}};
+    static const struct option options[] = {{"name", required_argument, NULL, 'n'},
+                                            {"size", required_argument, NULL, 's'},
+                                            {"rounds", required_argument, NULL, 'r'},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"chunks", required_argument, NULL, 'c'},
+                                            {"sizes", required_argument, NULL, 'z'},
+                                            {0}};
     static struct subject subjects[SUBJECTS_MAX];
     struct ground ground = {.size_bytes = GIB};
-    char *threads = NULL, *chunks = NULL;
+    char *threads = NULL, *chunks = NULL, *sizes = NULL;
     const char *name = "gpupool";
     unsigned rounds = 7, count = 0;
     int option;
@@ -252,27 +274,31 @@ int main(int argc, char **argv) {
             threads = optarg;
         else if (option == 'c')
             chunks = optarg;
+        else if (option == 'z')
+            sizes = optarg;
         else if (option == 'r' && strtoul(optarg, NULL, 10) > 0)
             rounds = (unsigned)strtoul(optarg, NULL, 10);
         else if (option != 's' || units_parse_bytes(optarg, &ground.size_bytes) < 0 || ground.size_bytes == 0)
             return 2;
     }
     prepare(&ground);
-    add(subjects, &count, driver_name, NULL, 0, rounds);
-    add(subjects, &count, name, NULL, 0, rounds);
+    add(subjects, &count, driver_name, NULL, 0, ground.size_bytes, rounds);
+    add(subjects, &count, name, NULL, 0, ground.size_bytes, rounds);
     if (threads != NULL)
-        add_list(subjects, &count, name, "threads", threads, rounds);
+        add_list(subjects, &count, name, "threads", threads, ground.size_bytes, rounds);
     if (chunks != NULL)
-        add_list(subjects, &count, name, "chunk_bytes", chunks, rounds);
+        add_list(subjects, &count, name, "chunk_bytes", chunks, ground.size_bytes, rounds);
+    if (sizes != NULL)
+        add_list(subjects, &count, name, "size_bytes", sizes, ground.size_bytes, rounds);
     for (unsigned i = 0; i < count; i++)
         warm_up(&ground, &subjects[i]);
     for (unsigned round = 0; round < rounds; round++) /* what disturbs the one disturbs the other */
         for (unsigned i = 0; i < count; i++)
             for (enum way way = UPLOAD; way < WAYS; way++)
                 if (can(&subjects[i], way))
-                    samples_add(&subjects[i].samples[way], copy(&ground, &subjects[i], way));
+                    samples_add(&subjects[i].samples[way], sample(&ground, &subjects[i], way));
     for (unsigned i = 0; i < count; i++) {
-        print(&ground, &subjects[i]);
+        print(&subjects[i]);
         gpupool_close(subjects[i].client);
     }
     gpupool_release(ground.client, &ground.device, ground.stream);

@@ -81,6 +81,7 @@ class Run(unittest.TestCase):
                 ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("staging", cases.GPUPOOL, {"gb_per_s"}),
                 ("staging", cases.STREAMING, {"gb_per_s"}),
+                ("staging_size_bytes", cases.GPUPOOL, {"gb_per_s"}),
                 ("staging_threads", cases.GPUPOOL, {"gb_per_s"}),
                 ("staging_chunk_bytes", cases.GPUPOOL, {"gb_per_s"}),
                 ("scale", cases.GPUPOOL, {"p50_ns", "p99_ns"}),

@@ -262,8 +262,9 @@ def staging_run(bench, name, environment, *options):
 
 
 def staging(bench):
-    options = (["--threads", "1,2", "--chunks", "256KiB"] if bench.quick else
-               ["--threads", "1,2,4,8,12", "--chunks", "512KiB,1MiB,2MiB,4MiB,8MiB"])
+    options = (["--threads", "1,2", "--chunks", "256KiB", "--sizes", "4KiB,2MiB"] if bench.quick else
+               ["--threads", "1,2,4,8,12", "--chunks", "512KiB,1MiB,2MiB,4MiB,8MiB",
+                "--sizes", "4KiB,64KiB,512KiB,1MiB,2MiB,4MiB,16MiB,64MiB,256MiB"])
     bench.add_rows(staging_run(bench, GPUPOOL, {}, *options))
 
 

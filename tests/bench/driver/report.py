@@ -49,13 +49,13 @@ def subjects(records):
     return list(dict.fromkeys(record.subject for record in records))
 
 
-def pivot(results, case, parameter, value, head, parameter_text):
-    """Subjects down, one parameter across."""
-    records = results.find(case)
+def pivot(results, case, parameter, value, head, parameter_text, **rest):
+    """Subjects down, one parameter across, of the records that have the rest."""
+    records = results.find(case, **rest)
     columns = sorted({record.parameters[parameter] for record in records})
     rows = []
     for subject in subjects(records):
-        cells = [results.median(value, case, subject, **{parameter: column}) for column in columns]
+        cells = [results.median(value, case, subject, **{parameter: column}, **rest) for column in columns]
         rows.append([subject, *(value_text(value, cell) for cell in cells)])
     return table([head, *(parameter_text(column) for column in columns)], rows) if rows else []
 
@@ -233,6 +233,9 @@ def markdown(document):
     section(f"{staged} of ordinary memory to a device and back", pivot(results, "staging", "direction", "gb_per_s", "", str))
     section("The same, by the threads that copy", staging(results, "threads", str))
     section("The same, by the chunks' size", staging(results, "chunk_bytes", bytes_text))
+    for direction in ("upload", "download"):
+        section(f"Ordinary memory, {direction} by size",
+                pivot(results, "staging_size_bytes", "size_bytes", "gb_per_s", "", bytes_text, direction=direction))
     section("1 GiB of pinned memory", plain(results, "pin", ["ns"], ["", "time"]))
     section("Not measured", [f"- {entry['case']}, {entry['subject']}: {entry['why'].splitlines()[-1]}"
                              for entry in [*document["absent"], *document["failed"]] if entry["why"]])
