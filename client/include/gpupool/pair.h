@@ -4,8 +4,8 @@
 /**
  * Pairs: pinned host memory and device memory of one object, as the input or the output of a worker has them.
  *
- * Each side only grows. Who asks for as much as there is, or less, gets what is there: a comparison and a store, no call,
- * about a nanosecond. Who asks for more gets a larger block from the pool, whose contents are new, and the old block goes
+ * Each side only grows. Who asks for as much as there is, or less, gets what is there: a comparison and a store, no call, a
+ * few nanoseconds. Who asks for more gets a larger block from the pool, whose contents are new, and the old block goes
  * back in stream order. So a pair that is asked again and again for sizes up to a bound allocates no more once it has
  * seen the bound. Nothing is copied from one side to the other but by gpupool_pair_copy_to_device() and
  * gpupool_pair_copy_to_host(). (For memory that knows which side is the newer see <gpupool/synced.h>.)
