@@ -96,6 +96,7 @@ static void a_move_waits_for_the_writer_on_the_gpu(void **state) {
     client = open_cached();
     gate_init(&gate, client);
     MUST(gpupool_stream_create(client, 1, &stream));
+    warm_up(client, 1, stream, NULL);
     MUST(gpupool_synced_create(client, 0, SIZE, &array));
     void *memory = on_device(array, GPUPOOL_OVERWRITE, gate.stream);
     gate_close(&gate);

@@ -331,6 +331,7 @@ static void memory_goes_back_behind_all_who_use_it(void **state) {
     if (!test_has_device())
         skip();
     scene_begin(&scene);
+    meets(scene.client, NULL, 64); /* maps what is looked through at the closed gate */
     struct gpupool_synced *array = create(scene.client, SIZE);
     set_on_device(scene.client, array, 4, scene.other);
     void *memory = on_device(array, GPUPOOL_READ, scene.gate.stream);
