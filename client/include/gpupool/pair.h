@@ -98,9 +98,9 @@ GPUPOOL_API int gpupool_pair_clear(struct gpupool_pair *pair, void *stream GPUPO
  * On failure the pair has what it had, with its contents, and nothing else is left on loan. There is one exception: where
  * the pool has no room for the old block and the new one beside each other, because its limit is below both together or
  * because it was still full after timeout_ns, the old block is given back first, and the call waits until the stream is
- * through with it, up to timeout_ns. If there is no room even then (others have taken it; or, for host memory, the pool's
- * segments are each too small, because the daemon does not exchange those for larger ones while they are mapped), the
- * side has no memory: EXHAUSTED, and a capacity of 0. With a timeout of GPUPOOL_NOW only a limit below both counts. Memory
+ * through with it, up to timeout_ns. If growth fails even then (others have taken the room; or, for host memory, the pool's
+ * segments are each too small, because the daemon does not exchange those for larger ones while they are mapped), the side
+ * has no memory, a capacity of 0, and the text says so. With a timeout of GPUPOOL_NOW only a limit below both counts. Memory
  * that was adopted is not let go of in that way.
  * @{
  */
