@@ -117,6 +117,11 @@ static unsigned class_up(const struct heap *heap, unsigned class) {
     return power << SUBCLASS_BITS | (unsigned)__builtin_ctz(subclasses);
 }
 
+/* The next class that has members, or NO_CLASS. */
+static unsigned class_after(const struct heap *heap, unsigned class) {
+    return class + 1 == HEAP_CLASSES * HEAP_SUBCLASSES ? NO_CLASS : class_up(heap, class + 1);
+}
+
 /* The first class at or below this one that has members, or NO_CLASS. */
 static unsigned class_down(const struct heap *heap, unsigned class) {
     unsigned power = class >> SUBCLASS_BITS;
@@ -132,11 +137,20 @@ static unsigned class_down(const struct heap *heap, unsigned class) {
     return power << SUBCLASS_BITS | (31u - (unsigned)__builtin_clz(subclasses));
 }
 
-/* Makes a node that is linked into its span a free range. */
+/* Whether a free range is all of its span. */
+static bool range_is_whole(const struct heap_range *range) {
+    return range->size == range->span->size;
+}
+
+/* Makes a node that is linked into its span a free range. In a class whole spans come last, because they may
+ * be kept from a request, and only the first few are looked at. */
 static void range_enlist(struct heap *heap, struct heap_range *range) {
     unsigned class = class_of(range->size);
     range->free = true;
-    list_prepend(class_list(heap, class), &range->class_link);
+    if (range_is_whole(range))
+        list_append(class_list(heap, class), &range->class_link);
+    else
+        list_prepend(class_list(heap, class), &range->class_link);
     heap->subclass_bitmap[class >> SUBCLASS_BITS] |= UINT32_C(1) << (class & (HEAP_SUBCLASSES - 1));
     heap->class_bitmap |= UINT64_C(1) << (class >> SUBCLASS_BITS);
 }
@@ -161,8 +175,23 @@ static bool range_fits(const struct heap_range *range, uint64_t size, uint64_t a
     return skipped <= range->size && size <= range->size - skipped;
 }
 
-/* The smallest member of a class that holds size bytes at the alignment, of the first few; or NULL. */
-static struct heap_range *class_find(struct heap *heap, unsigned class, uint64_t size, uint64_t alignment,
+/* What is looked for. */
+struct wanted {
+    uint64_t size, alignment;
+    unsigned from; /* HEAP_… */
+};
+
+/* Whether a range is where it may be taken from. */
+static bool range_is_open(const struct heap_range *range, const struct wanted *wanted) {
+    if (!range->span->kept_whole)
+        return (wanted->from & HEAP_SHARED) != 0;
+    if (!range_is_whole(range))
+        return wanted->from == HEAP_ANY;
+    return (wanted->from & (heap_keeps(range->size, wanted->size) ? HEAP_CUT : HEAP_FITTING)) != 0;
+}
+
+/* The smallest suitable member of a class, of the first few; or NULL. */
+static struct heap_range *class_find(struct heap *heap, unsigned class, const struct wanted *wanted,
                                      unsigned *looks_left) {
     struct heap_range *best = NULL;
 
@@ -171,32 +200,40 @@ static struct heap_range *class_find(struct heap *heap, unsigned class, uint64_t
         if (*looks_left == 0)
             break;
         (*looks_left)--;
-        if ((best == NULL || range->size < best->size) && range_fits(range, size, alignment)) {
+        if (!range_is_open(range, wanted))
+            continue;
+        if ((best == NULL || range->size < best->size) &&
+            range_fits(range, wanted->size, wanted->alignment)) {
             best = range;
-            if (range->size == size)
+            if (range->size == wanted->size)
                 break;
         }
     }
     return best;
 }
 
-/* A free range that holds size bytes at the alignment, or NULL. */
-static struct heap_range *range_find(struct heap *heap, uint64_t size, uint64_t alignment) {
-    uint64_t sure_size = size + alignment - HEAP_GRANULE; /* holds it wherever the range begins */
-    unsigned own = class_of(size), few = HEAP_CHOICE_MAX, more = HEAP_CHOICE_MAX, many = HEAP_SCAN_MAX;
+/* A suitable free range, or NULL. */
+static struct heap_range *range_find(struct heap *heap, const struct wanted *wanted) {
+    uint64_t sure_size = wanted->size + wanted->alignment - HEAP_GRANULE; /* wherever the range begins */
+    unsigned own = class_of(wanted->size), looks = HEAP_CHOICE_MAX;
 
     /* Those of its own class that fit, fit best: programs ask for the same sizes again and again. */
-    struct heap_range *range = class_find(heap, own, size, alignment, &few);
+    struct heap_range *range = class_find(heap, own, wanted, &looks);
     if (range != NULL)
         return range;
-    unsigned class = class_up(heap, class_that_fits(sure_size));
-    if (class != NO_CLASS)
-        return class_find(heap, class, size, alignment, &more);
+    for (unsigned class = class_up(heap, class_that_fits(sure_size)); class != NO_CLASS;
+         class = class_after(heap, class)) {
+        looks = HEAP_CHOICE_MAX;
+        range = class_find(heap, class, wanted, &looks);
+        if (range != NULL)
+            return range;
+    }
 
     /* What is left may fit. The largest first: of those the fewest fail the alignment. */
-    for (class = class_down(heap, class_of(sure_size)); class != NO_CLASS && class >= own && range == NULL;
-         class = class_down(heap, class - 1))
-        range = class_find(heap, class, size, alignment, &many);
+    looks = HEAP_SCAN_MAX;
+    for (unsigned class = class_down(heap, class_of(sure_size));
+         class != NO_CLASS && class >= own && range == NULL; class = class_down(heap, class - 1))
+        range = class_find(heap, class, wanted, &looks);
     return range;
 }
 
@@ -272,14 +309,19 @@ static void range_mark_taken(struct heap *heap, struct heap_range *range) {
     heap->taken_ranges++;
 }
 
-int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range) {
+void heap_keep_whole(struct heap_span *span, bool keep) {
+    span->kept_whole = keep;
+}
+
+int heap_take_from(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
+                   struct heap_range **ret_range) {
     if (size == 0 || size > HEAP_SPAN_MAX)
         return -EINVAL;
     if (alignment < HEAP_GRANULE || (alignment & (alignment - 1)) != 0)
         return -EINVAL;
     size = align_up(size, HEAP_GRANULE);
 
-    struct heap_range *range = range_find(heap, size, alignment);
+    struct heap_range *range = range_find(heap, &(struct wanted){size, alignment, from});
     if (range == NULL)
         return -ENOSPC;
     assert(range->free && range_fits(range, size, alignment));
@@ -297,6 +339,8 @@ int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_
     /* The surplus on either side becomes free ranges; beyond them the neighbours are taken, there is nothing
      * to join. */
     range_delist(heap, range);
+    if (range_is_whole(range) && heap_keeps(range->size, size))
+        range->span->kept_whole = false;
     if (lower != NULL) {
         lower->offset = range->offset;
         lower->size = below;
@@ -314,6 +358,14 @@ int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_
     range_mark_taken(heap, range);
     *ret_range = range;
     return 0;
+}
+
+int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range) {
+    return heap_take_from(heap, HEAP_SHARED | HEAP_FITTING, size, alignment, ret_range);
+}
+
+bool heap_has(struct heap *heap, unsigned from, uint64_t size) {
+    return range_find(heap, &(struct wanted){align_up(size, HEAP_GRANULE), HEAP_GRANULE, from}) != NULL;
 }
 
 void heap_claim(struct heap_range *range) {
@@ -365,8 +417,13 @@ int heap_extend_span(struct heap_span *span, uint64_t size, struct heap_range **
     range->offset = span->size;
     range->size = size;
     range->free = false;
+    bool was_whole = highest->free && range_is_whole(highest);
     node_link_above(span, highest, range);
     span->size += size;
+    if (was_whole) { /* to its place among those that are not */
+        range_delist(heap, highest);
+        range_enlist(heap, highest);
+    }
     span->taken_bytes += size;
     heap->taken_bytes += size;
     heap->taken_ranges++;
@@ -386,6 +443,8 @@ void heap_give(struct heap_range *range) {
     heap->free_bytes += range->size;
     heap->taken_ranges--;
 
+    if (span->taken_bytes > 0 && heap_keeps(span->size, span->taken_bytes))
+        span->kept_whole = false; /* a part of what it was kept for: the rest would serve nobody */
     struct heap_range *lower = range->lower, *upper = range->upper;
     if (lower != NULL && lower->free) {
         range_delist(heap, lower);

@@ -14,6 +14,12 @@
  * Where only the request's own class is left, up to HEAP_SCAN_MAX of its members are looked at. Freed ranges are joined
  * with free neighbours at once.
  *
+ * A span of which nothing is taken could also go back to where it came from. What is cut from it keeps it here, and with it
+ * a hole of almost its size: on the same traces that was most of what was held and not used. So the owner can have spans
+ * that were made for one request kept whole (heap_keep_whole): a taker says whether it may have one that it fills nearly, or
+ * cut one that it does not fill, which is kept no more then, as one that a part is given back of. What is left of one beside
+ * a range that nearly fills it serves only who may have any.
+ *
  * Invariants (heap_is_valid): the ranges of a span tile it without gap or overlap; no two neighbours are both free;
  * every free range is in the list of its class and the bitmaps say so; free_bytes + taken_bytes is the sum of spans.
  *
@@ -34,8 +40,20 @@
 #define HEAP_CHOICE_MAX 16u
 #define HEAP_SCAN_MAX   64u
 
+/* What is cut from a free span that is kept whole may leave so much of it: a 16th of the span, or what is lost by rounding a
+ * request up to the 2 MiB that segments are multiples of. */
+#define HEAP_WHOLE_SHARE      16u
+#define HEAP_WHOLE_LEFT_BYTES ((UINT64_C(2) << 20) - HEAP_GRANULE)
+
 /* Largest span: 2^56 bytes leaves room for sums of many spans in 64 bits. */
 #define HEAP_SPAN_MAX (UINT64_C(1) << 56)
+
+/* Whether so much is left of a span that is kept whole that a request gets none of it. */
+static inline bool heap_keeps(uint64_t span_size, uint64_t size) {
+    uint64_t share = span_size / HEAP_WHOLE_SHARE;
+    return span_size > size &&
+           span_size - size > (share > HEAP_WHOLE_LEFT_BYTES ? share : HEAP_WHOLE_LEFT_BYTES);
+}
 
 struct heap;
 struct heap_span;
@@ -59,6 +77,7 @@ struct heap_span {
     struct heap *heap;
     uint64_t size;
     uint64_t taken_bytes;      /* 0: the whole span is free */
+    bool kept_whole;
     void *user;
     struct heap_range *lowest; /* the range at offset 0 */
     struct list link;          /* in heap->spans */
@@ -88,10 +107,23 @@ int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span
 /* Removes a span that is wholly free (asserted). Its free range leaves the lists; the node is destroyed. */
 void heap_remove_span(struct heap_span *span);
 
+/* From now on a span is kept whole, or is not, as a new one. */
+void heap_keep_whole(struct heap_span *span, bool keep);
+
+/* Where a range may be taken from. */
+#define HEAP_SHARED   1u /* spans that are not kept whole */
+#define HEAP_FITTING  2u /* free ones that are, and that it fills nearly */
+#define HEAP_CUT      4u /* …and that it does not */
+#define HEAP_ANY      (HEAP_SHARED | HEAP_FITTING | HEAP_CUT) /* …and what is left of them */
+
 /* Takes a range of size bytes, rounded up to HEAP_GRANULE, whose offset is a multiple of alignment (a power of two, at
  * least HEAP_GRANULE; pass HEAP_GRANULE where no more is asked). Constant time.
  * Returns 0, -EINVAL (size 0 or too large, alignment), -ENOSPC (no free range fits), -ENOMEM (no node). */
 int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range);
+
+/* The same from somewhere: HEAP_… heap_take() takes from HEAP_SHARED and HEAP_FITTING. */
+int heap_take_from(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
+                   struct heap_range **ret_range);
 
 /* Takes a range that is free, whole, without a search: one that the caller found by walking its span. user is
  * NULL and user_link unlinked. Constant time, cannot fail. */
@@ -114,10 +146,13 @@ int heap_extend_span(struct heap_span *span, uint64_t size, struct heap_range **
  * fail. Double frees are the caller's to prevent; they are asserted where the node is still alive. */
 void heap_give(struct heap_range *range);
 
+/* Whether heap_take_from() would find a range of size bytes (1 or more). Constant time. */
+bool heap_has(struct heap *heap, unsigned from, uint64_t size);
+
 /* Size of the largest free range, 0 when there is none. Looks at one class list: at most as long as that list. */
 uint64_t heap_largest_free(const struct heap *heap);
 
-/* Whether a range of that size may be free: false is certain, true is a guess that is off by one class at most.
+/* Whether a range of that size may be free somewhere: false is certain, true is a guess that is off by one class at most.
  * Constant time. */
 bool heap_may_have(const struct heap *heap, uint64_t size);
 

@@ -351,8 +351,9 @@ static void the_best_of_a_class_is_taken(void **state) {
 
 static void search_in_a_class_is_bounded(void **state) {
     (void)state;
-    /* 512 KiB and 512 KiB + 512 are of one class (a class there is 16 KiB wide). One member fits; whether it is
-     * found depends on how many that do not fit were freed after it, and HEAP_SCAN_MAX is where that changes.
+    /* 512 KiB and 512 KiB + 512 are of one class (a class there is 16 KiB wide). One member fits; whether it
+     * is found depends on how many that do not fit were freed after it, and HEAP_SCAN_MAX is where that
+     * changes.
      */
     for (unsigned after = HEAP_SCAN_MAX - 3; after <= HEAP_SCAN_MAX + 3; after++) {
         struct heap *heap = heap_new();
@@ -527,6 +528,78 @@ static void each_failed_allocation_changes_nothing(void **state) {
     assert_int_equal(history_with_failure(n + 1), 0);
 }
 
+/* Spans of 64 MiB that were each made for one request. */
+static struct heap *heap_of_kept_spans(unsigned count, struct heap_span **ret_spans) {
+    struct heap *heap = heap_new();
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(heap_add_span(heap, 64 * MIB, NULL, &ret_spans[i]), 0);
+        heap_keep_whole(ret_spans[i], true);
+    }
+    return heap;
+}
+
+static void a_span_that_is_kept_whole_serves_what_nearly_fills_it(void **state) {
+    struct heap_span *spans[1];
+    struct heap *heap = heap_of_kept_spans(1, spans);
+    struct heap_range *range;
+    (void)state;
+
+    assert_false(heap_has(heap, HEAP_SHARED | HEAP_FITTING, 60 * MIB - HEAP_GRANULE));
+    assert_int_equal(heap_take(heap, 60 * MIB - HEAP_GRANULE, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take_from(heap, HEAP_SHARED | HEAP_CUT, 60 * MIB, HEAP_GRANULE, &range), -ENOSPC);
+    assert_true(heap_has(heap, HEAP_FITTING, 60 * MIB));
+    assert_int_equal(heap_take_from(heap, HEAP_FITTING, 60 * MIB, HEAP_GRANULE, &range), 0);
+    assert_true(spans[0]->kept_whole);
+    struct heap_range *rest;
+    assert_int_equal(heap_take(heap, HEAP_GRANULE, HEAP_GRANULE, &rest), -ENOSPC);
+    assert_int_equal(heap_take_from(heap, HEAP_ANY, HEAP_GRANULE, HEAP_GRANULE, &rest), 0);
+    heap_give(rest);
+    heap_give(range);
+    assert_true(heap_is_valid(heap));
+    heap_destroy(heap);
+}
+
+static void a_span_that_is_cut_is_kept_no_more(void **state) {
+    struct heap_span *spans[2];
+    struct heap *heap = heap_of_kept_spans(2, spans);
+    struct heap_range *range, *other, *upper;
+    (void)state;
+
+    assert_int_equal(heap_take_from(heap, HEAP_CUT, MIB, HEAP_GRANULE, &range), 0);
+    assert_false(range->span->kept_whole);
+    assert_int_equal(heap_take_from(heap, HEAP_SHARED, MIB, HEAP_GRANULE, &other), 0);
+    assert_ptr_equal(other->span, range->span);
+    heap_give(range);
+    heap_give(other);
+    /* neither is one that a part is given back of */
+    assert_int_equal(heap_take_from(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &range), 0);
+    assert_true(range->span->kept_whole);
+    assert_int_equal(heap_split(range, 32 * MIB, &upper), 0);
+    heap_give(upper);
+    assert_false(range->span->kept_whole);
+    heap_give(range);
+    assert_true(heap_is_valid(heap));
+    heap_destroy(heap);
+}
+
+/* Many that are kept do not hide one that is not. */
+static void what_is_not_kept_is_found_behind_what_is(void **state) {
+    struct heap_span *spans[HEAP_SCAN_MAX + 2];
+    struct heap *heap = heap_of_kept_spans(HEAP_SCAN_MAX + 2, spans);
+    struct heap_range *range, *part;
+    (void)state;
+
+    heap_keep_whole(spans[0], false);
+    assert_int_equal(heap_take(heap, MIB, HEAP_GRANULE, &part),
+                     0); /* 63 MiB of it are left, in the same class */
+    assert_ptr_equal(part->span, spans[0]);
+    assert_int_equal(heap_take(heap, 8 * MIB, HEAP_GRANULE, &range), 0);
+    assert_ptr_equal(range->span, spans[0]);
+    heap_give(range);
+    heap_give(part);
+    heap_destroy(heap);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(empty_heap_is_valid_and_has_nothing),
@@ -548,6 +621,9 @@ int main(void) {
         cmocka_unit_test(nodes_are_reused),
         cmocka_unit_test(damage_is_seen_by_the_validator),
         cmocka_unit_test(each_failed_allocation_changes_nothing),
+        cmocka_unit_test(a_span_that_is_kept_whole_serves_what_nearly_fills_it),
+        cmocka_unit_test(a_span_that_is_cut_is_kept_no_more),
+        cmocka_unit_test(what_is_not_kept_is_found_behind_what_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
