@@ -85,7 +85,8 @@ static int close_segment(struct gpupool_client *client, uint32_t pool_id, uint64
     return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
 }
 
-int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes) {
+int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                     bool *ret_may_grow) {
     _cleanup_(request_recyclep) struct request *request = connection_request(&client->connection, PROTO_IDLE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
@@ -93,6 +94,8 @@ int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t s
     int r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
     for (uint32_t i = 0; r == 0 && i < request->message.segments.count; i++)
         r = close_segment(client, pool_id, request->message.segments.ids[i]);
+    if (r == 0)
+        *ret_may_grow = request->message.segments.may_grow == 1;
     return r;
 }
 

@@ -8,6 +8,7 @@
  *
  * Thread-safe. Errors are GPUPOOL_E_…, with the error text set.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/fence.h"
@@ -29,8 +30,10 @@ int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64
                          struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
 /* Asks the daemon which segments of a pool this process can close before the pool grows for a request of that
- * size, and closes them: some 100 us each, the driver's part. 0 also when there are none. */
-int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes);
+ * size, and closes them: some 100 us each, the driver's part. 0 also when there are none; then, whether the
+ * pool can grow for it now. */
+int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                     bool *ret_may_grow);
 
 /* Sends a request that is answered by a LEASE (it is taken), and opens the segment. The lease is copied out,
  * because the request goes back at once. */

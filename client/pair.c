@@ -143,6 +143,7 @@ static void make_room(const struct gpupool_pair *pair, uint32_t pool, uint64_t s
     struct gpupool_client *client = pair->client;
     struct fence fence = FENCE_NONE;
     char text[ERROR_TEXT_SIZE];
+    bool may_grow;
 
     error_save(text);
     if (client->cache.enabled)
@@ -150,7 +151,7 @@ static void make_room(const struct gpupool_pair *pair, uint32_t pool, uint64_t s
     if (stream != GPUPOOL_NO_STREAM)
         (void)fences_enqueue(client, (unsigned)pair->device, stream, &fence);
     (void)fence_wait(client, fence, deadline_ns);
-    (void)lease_close_idle(client, pool, size_bytes);
+    (void)lease_close_idle(client, pool, size_bytes, &may_grow);
     error_restore(text);
 }
 

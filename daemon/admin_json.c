@@ -271,9 +271,9 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
     cJSON_AddStringToObject(object, "state", states[pool->state]);
     put_integer(object, "limit_bytes", pool->limit_bytes);
-    put_integer(object, "step_bytes", pool->step_bytes);
+    put_integer(object, "step_bytes", pool_step_bytes(pool));
     put_integer(object, "reserve_bytes", pool->reserve_bytes);
-    put_integer(object, "low_water_bytes", pool->low_water_bytes);
+    put_integer(object, "low_water_bytes", pool_low_water_bytes(pool));
     put_integer(object, "reserved_bytes", pool->reserved_bytes);
     put_integer(object, "leased_bytes", pool->leased_bytes);
     put_integer(object, "in_use_bytes", use->in_use_bytes);

@@ -10,7 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "daemon/pool/limits.h"
+#include "daemon/pool/pool.h"
 #include "gpu/gpu.h"
 
 /* Descriptors: three a session and one spare must fit LimitNOFILE. */
@@ -390,13 +390,22 @@ static uint64_t resolve_size(const struct config_size *one, const struct config_
     return size->is_percent ? config_percent_of(total_bytes, size->value) : size->value;
 }
 
-/* What a pool grows by unless told otherwise. Device memory is made in no time, and fragments less in large
- * segments: three of the four recorded programs (tests/traces) made the pool grow to half as much with 512
- * MiB as with 64 MiB, the fourth to as much. Host memory takes time to make, and each process registers the
- * whole of a segment. */
-static uint64_t default_step(enum proto_pool_kind kind, uint64_t total_bytes) {
+/* What a pool grows by unless told otherwise. Device memory is made in no time, so that its pools can grow by
+ * what is needed, except for a reserve, which is made before anybody says what is. Host memory takes time to
+ * make, and each process registers the whole of a segment. */
+static uint64_t default_step(enum proto_pool_kind kind, uint64_t reserve_bytes, uint64_t total_bytes) {
+    if (kind == PROTO_POOL_DEVICE && reserve_bytes == 0)
+        return POOL_STEP_BY_SIZE;
     uint64_t bytes = kind == PROTO_POOL_HOST ? 0 : total_bytes / 64;
     return bytes < 64 * MIB ? 64 * MIB : bytes > 512 * MIB ? 512 * MIB : bytes;
+}
+
+/* A step that is told is never none. */
+static uint64_t resolve_step(const struct config_size *one, const struct config_size *kind, uint64_t fallback,
+                             uint64_t total_bytes) {
+    uint64_t bytes = resolve_size(one, kind, fallback, total_bytes);
+    bool is_told = (one != NULL && one->set) || kind->set;
+    return is_told && bytes == POOL_STEP_BY_SIZE ? SEGMENT_GRANULE : bytes;
 }
 
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
@@ -415,13 +424,16 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
     }
     ret_sizes->limit_bytes = resolve_size(one ? &one->limit : NULL, &common->limit,
                                           config_percent_of(total_bytes, default_percent), total_bytes);
-    ret_sizes->step_bytes =
-        resolve_size(one ? &one->step : NULL, &common->step, default_step(kind, total_bytes), total_bytes);
     ret_sizes->reserve_bytes = resolve_size(one ? &one->reserve : NULL, &common->reserve, 0, total_bytes);
+    ret_sizes->step_bytes =
+        resolve_step(one ? &one->step : NULL, &common->step,
+                     default_step(kind, ret_sizes->reserve_bytes, total_bytes), total_bytes);
     /* half a step: who needs little is not given two steps, who takes one piece after another finds the next
      * step made */
-    ret_sizes->low_water_bytes = resolve_size(one ? &one->low_water : NULL, &common->low_water,
-                                              ret_sizes->step_bytes / 2, total_bytes);
+    ret_sizes->low_water_bytes = resolve_size(
+        one ? &one->low_water : NULL, &common->low_water,
+        ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? POOL_LOW_WATER_BY_STEP : ret_sizes->step_bytes / 2,
+        total_bytes);
     int enabled = one != NULL && one->enabled >= 0 ? one->enabled : common->enabled;
     int huge_pages = one != NULL && one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
     const char *allow = one != NULL && one->allow != NULL ? one->allow : common->allow;

@@ -110,7 +110,7 @@ OFFSET_OF(proto_idle, size_bytes, 8);
 
 SIZE_OF(proto_segments, 8 + 8 * PROTO_CLOSE_MAX);
 OFFSET_OF(proto_segments, count, 0);
-OFFSET_OF(proto_segments, reserved, 4);
+OFFSET_OF(proto_segments, may_grow, 4);
 OFFSET_OF(proto_segments, ids, 8);
 
 SIZE_OF(proto_segment, 88);
@@ -350,8 +350,8 @@ static const char *check_segments(const struct proto_message *message) {
     const struct proto_segments *segments = &message->segments;
     if (segments->count > PROTO_CLOSE_MAX)
         return "SEGMENTS: more than there can be";
-    if (segments->reserved != 0)
-        return "SEGMENTS: reserved field not zero";
+    if (segments->may_grow > 1)
+        return "SEGMENTS: neither that the pool can grow nor that it cannot";
     for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
         if ((segments->ids[i] != 0) != (i < segments->count))
             return "SEGMENTS: count and ids differ";

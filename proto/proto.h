@@ -228,7 +228,7 @@ struct proto_idle {
 
 struct proto_segments {
     uint32_t count;       /* ≤ PROTO_CLOSE_MAX; the other ids are 0 */
-    uint32_t reserved;    /* 0 */
+    uint32_t may_grow;    /* 1: when they are closed the pool can grow by what was asked about, in no time; else 0 */
     uint64_t ids[PROTO_CLOSE_MAX];
 };
 

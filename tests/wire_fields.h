@@ -121,7 +121,7 @@ static const struct wire_field wire_reply_fields[] = {
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, size_bytes),
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, reserved),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, count),
-    WIRE_FIELD(PROTO_SEGMENTS, proto_segments, reserved),
+    WIRE_FIELD(PROTO_SEGMENTS, proto_segments, may_grow),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, ids[0]),
     WIRE_FIELD(PROTO_ERROR, proto_failure, error),
     WIRE_FIELD(PROTO_ERROR, proto_failure, text_length),

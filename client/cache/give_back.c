@@ -51,12 +51,16 @@ static int check_stream(struct gpupool_client *client, const struct lane *lane) 
                  : 0;
 }
 
-/* Takes free parts out of a lane until they are so many bytes. Returns how many. */
-static uint64_t take_free(struct cache *cache, struct lane *lane, uint64_t wanted_bytes) {
+/* Takes extents that are free as a whole out of a lane until they are so many bytes, and of other extents,
+ * where that is asked for, parts. Returns how many. */
+static uint64_t take_free(struct cache *cache, struct lane *lane, uint64_t wanted_bytes, bool parts) {
     uint64_t bytes = 0;
 
     pthread_mutex_lock(&lane->lock);
-    while (bytes < wanted_bytes && pending_reserve(cache) &&
+    while (wanted_bytes != UINT64_MAX && bytes < wanted_bytes && pending_reserve(cache) &&
+           lane_reclaim_idle_locked(lane, wanted_bytes - bytes, &cache->pending[cache->pending_count]))
+        bytes += cache->pending[cache->pending_count++].size_bytes;
+    while (parts && bytes < wanted_bytes && pending_reserve(cache) &&
            lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
         bytes += cache->pending[cache->pending_count++].size_bytes;
     pthread_mutex_unlock(&lane->lock);
@@ -106,7 +110,7 @@ static int take_out(struct gpupool_client *client, const struct choice *choice) 
             continue;
         int r = check_stream(client, lane);
         if (r == 0) {
-            take_free(cache, lane, UINT64_MAX);
+            take_free(cache, lane, UINT64_MAX, true);
             take_deferred(cache, lane);
         }
         failed = r < 0 ? r : failed;
@@ -217,10 +221,11 @@ void give_back_stream(struct gpupool_client *client, int device, const void *str
     error_restore(text);
 }
 
-/* Of a lane whose stream can take a fence. */
+/* Of a lane whose stream can take a fence. Parts of device memory stay: what surrounds them keeps their
+ * segment, which others would have to fit into. */
 static uint64_t take_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {
     return lane_free_bytes(lane) > 0 && check_stream(client, lane) == 0
-               ? take_free(&client->cache, lane, surplus_bytes)
+               ? take_free(&client->cache, lane, surplus_bytes, lane->kind != GPUPOOL_POOL_DEVICE)
                : 0;
 }
 

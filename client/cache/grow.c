@@ -19,12 +19,16 @@
 #define GROWTH_NS (20 * NS_PER_MS)
 /* A client has no more than it ever used at once, and a share of that, but always room for an extent of each
  * heap: more costs others memory, less costs it messages. */
-#define IDLE_SHARE     9u
+#define IDLE_SHARE     40u
 #define IDLE_BYTES_MIN (LANE_HEAPS * EXTENT_BYTES_MIN)
-/* What does not fit goes back, and something else comes, for some 50 us. A program whose sizes never settle
- * would do nothing else: so often at once, and then once in a while, 50 us is little. */
-#define TIGHT_AT_ONCE     64u
-#define TIGHT_INTERVAL_NS (20 * NS_PER_MS)
+/* What does not fit goes back, and something else comes: for some 50 us where the pool has it, for some 400
+ * us where it has to be made. A program whose sizes never settle would do nothing else. So an exchange for a
+ * 64th of what the client has, or more, may happen every 4 ms in the long run, and so many of them at once;
+ * of those for less, which save less, fewer at once, and on an account of their own. */
+#define TIGHT_INTERVAL_NS   (4 * NS_PER_MS)
+#define TIGHT_AT_ONCE       256u
+#define TIGHT_AT_ONCE_LARGE 4096u
+#define TIGHT_SHARE         64u
 /* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
  * an answer from the daemon: so long is looked at it first. */
 #define MOMENT_NS (10 * NS_PER_US)
@@ -71,45 +75,55 @@ static struct holding pool_holding(struct cache *cache, uint32_t pool) {
     return holding;
 }
 
-/* Whether it is time to hold the lanes to what the client may have. */
-static bool may_be_tight(struct cache *cache) {
-    uint64_t now_ns = clock_now_ns();
+/* Whether it is time to hold the lanes to what the client may have, for a request of such a size. */
+static bool may_be_tight(struct cache *cache, uint64_t held_bytes, uint64_t needed_bytes) {
+    bool is_large = needed_bytes >= held_bytes / TIGHT_SHARE;
+    uint64_t now_ns = clock_now_ns(), *tight_ns = &cache->tight_ns[is_large];
+    uint64_t at_once = is_large ? TIGHT_AT_ONCE_LARGE : TIGHT_AT_ONCE;
 
     pthread_mutex_lock(&cache->lanes_lock);
-    if (cache->tight_ns < now_ns)
-        cache->tight_ns = now_ns;
-    bool may = cache->tight_ns - now_ns < TIGHT_AT_ONCE * TIGHT_INTERVAL_NS;
+    if (*tight_ns < now_ns)
+        *tight_ns = now_ns;
+    bool may = *tight_ns - now_ns < at_once * TIGHT_INTERVAL_NS;
     if (may)
-        cache->tight_ns += TIGHT_INTERVAL_NS;
+        *tight_ns += TIGHT_INTERVAL_NS;
     pthread_mutex_unlock(&cache->lanes_lock);
     return may;
 }
 
-/* How large an extent for a request should be. A client may have a little more than it ever used at once.
- * What is over that, although it is idle, does not fit what is asked for now: *ret_surplus_bytes of it should
- * go back first, unless that has happened too often lately. */
-static uint64_t extent_bytes(struct cache *cache, struct lane *lane, uint64_t needed_bytes,
-                             uint64_t *ret_surplus_bytes) {
+/* How a lane comes by room for a request. */
+struct growth {
+    uint64_t wanted_bytes;  /* how large an extent should be */
+    uint64_t surplus_bytes; /* how much of what is idle should go back first */
+    bool cuts;              /* none: an extent that was kept whole is cut for it */
+};
+
+/* A client may have a little more than it ever used at once. What is over that, although it is idle, does not
+ * fit what is asked for now: it goes back first, or, when that has happened too often lately, serves after
+ * all where it can. */
+static struct growth plan_growth(struct cache *cache, struct lane *lane, uint64_t needed_bytes) {
     struct holding holding = pool_holding(cache, lane->pool);
     uint64_t used_bytes = holding.used_bytes + needed_bytes;
     uint64_t peak_bytes = used_bytes > holding.peak_bytes ? used_bytes : holding.peak_bytes;
     uint64_t idle_bytes = peak_bytes / IDLE_SHARE;
     uint64_t limit_bytes = peak_bytes + (idle_bytes > IDLE_BYTES_MIN ? idle_bytes : IDLE_BYTES_MIN);
+    struct growth growth = {0};
 
     pthread_mutex_lock(&lane->lock);
     lane->peak_bytes = peak_bytes;
-    uint64_t wanted_bytes = lane_extent_bytes_locked(lane, needed_bytes);
+    growth.wanted_bytes = lane_extent_bytes_locked(lane, needed_bytes);
     pthread_mutex_unlock(&lane->lock);
-    uint64_t least_bytes = needed_bytes < EXTENT_BYTES_MIN ? EXTENT_BYTES_MIN : needed_bytes;
-    uint64_t held_bytes = holding.held_bytes + least_bytes;
-    *ret_surplus_bytes = 0;
+    uint64_t held_bytes = holding.held_bytes + growth.wanted_bytes;
     if (held_bytes > limit_bytes) {
-        if (!may_be_tight(cache))
-            return wanted_bytes;
-        *ret_surplus_bytes = held_bytes - limit_bytes;
+        if (!may_be_tight(cache, holding.held_bytes, needed_bytes)) {
+            pthread_mutex_lock(&lane->lock);
+            growth.cuts = lane_cut_whole_locked(lane, needed_bytes);
+            pthread_mutex_unlock(&lane->lock);
+            return growth;
+        }
+        growth.surplus_bytes = held_bytes - limit_bytes;
     }
-    return holding.held_bytes + wanted_bytes > limit_bytes && wanted_bytes > least_bytes ? least_bytes
-                                                                                         : wanted_bytes;
+    return growth;
 }
 
 /* Leases an extent that the pool has room for at once: of the size that is wanted, else of a smaller one
@@ -205,8 +219,7 @@ static int acquire_patiently(struct gpupool_client *client, struct lane *lane, u
             return r;
         /* The keeper may have been quicker: then what it found ready is in the heap. */
         pthread_mutex_lock(&lane->lock);
-        bool ready = deferred_settle_locked(lane, UINT_MAX) ||
-                     heap_may_have(&lane->heaps[lane_heap_of(size_bytes)], size_bytes);
+        bool ready = deferred_settle_locked(lane, UINT_MAX) || lane_has_locked(lane, size_bytes);
         pthread_mutex_unlock(&lane->lock);
         if (ready)
             return -EAGAIN;
@@ -215,20 +228,27 @@ static int acquire_patiently(struct gpupool_client *client, struct lane *lane, u
     }
 }
 
-/* The lane has room that is kept for other sizes. It stays so if the pool only needs a moment to grow; else
- * it serves all sizes: -EAGAIN. */
+/* Leases an extent that is to be made for it: in less time than a smaller one, which the lane would outgrow
+ * at once, and which leaves a hole beside it when it goes back. */
+static int acquire_grown(struct gpupool_client *client, struct lane *lane, uint64_t wanted,
+                         uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
+                         struct segment **ret_segment) {
+    uint64_t moment_ns = clock_deadline_ns(clock_now_ns(), GROWTH_NS);
+    return acquire_patiently(client, lane, wanted, deadline_ns < moment_ns ? deadline_ns : moment_ns,
+                             ret_lease, ret_pool, ret_segment);
+}
+
+/* The lane has room that is kept for other sizes, or kept whole. It stays so if the pool only needs a moment
+ * to grow; else it serves all sizes: -EAGAIN. */
 static int acquire_sharing(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t wanted,
                            uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
                            struct segment **ret_segment) {
-    uint64_t moment_ns = clock_deadline_ns(clock_now_ns(), GROWTH_NS);
-
     pthread_mutex_lock(&lane->lock);
-    bool may_share = lane_may_share_heaps_locked(lane, needed);
+    bool may_share = lane_may_share_locked(lane, needed);
     pthread_mutex_unlock(&lane->lock);
     if (!may_share)
         return GPUPOOL_E_EXHAUSTED;
-    int r = acquire_patiently(client, lane, wanted, deadline_ns < moment_ns ? deadline_ns : moment_ns,
-                              ret_lease, ret_pool, ret_segment);
+    int r = acquire_grown(client, lane, wanted, deadline_ns, ret_lease, ret_pool, ret_segment);
     if (r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE)
         return r;
     pthread_mutex_lock(&lane->lock);
@@ -237,19 +257,38 @@ static int acquire_sharing(struct gpupool_client *client, struct lane *lane, uin
     return -EAGAIN;
 }
 
+/* Before the pool grows: closes segments that lie idle in this process, so that growth takes their place.
+ * What has just been given back counts too: its fence is waited for, a moment. Not worth a failure. Whether
+ * the pool can grow at once. */
+static bool close_idle(struct gpupool_client *client, struct lane *lane, uint64_t bytes, bool gave_back) {
+    struct fence fence = FENCE_NONE;
+    bool may_grow = false;
+
+    if (lane->kind != GPUPOOL_POOL_DEVICE)
+        return false;
+    if (gave_back && cache_has_order(lane) &&
+        fences_enqueue(client, (unsigned)lane->device, lane->stream, &fence) == 0)
+        (void)fence_wait(client, fence, clock_deadline_ns(clock_now_ns(), CATCH_UP_NS));
+    return lease_close_idle(client, lane->pool, bytes, &may_grow) == 0 && may_grow;
+}
+
 /* While this waits the daemon asks for idle memory, here too: the keeper answers. Without its thread nobody
  * might, so that the wait for what lies idle here would never end: it goes after a moment, which growing
- * takes too. */
+ * takes too. Then, too, segments that have become idle since the wait began are closed: nobody else can, and
+ * all of them may be too small for the request. */
 static int acquire_waiting(struct gpupool_client *client, struct lane *lane, uint64_t needed,
                            uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
                            struct segment **ret_segment) {
     uint64_t moment_ns = clock_deadline_ns(clock_now_ns(), PATIENCE_NS), freed;
-    bool alone = !client->cache.keeper.runs && deadline_ns > moment_ns;
+    bool alone = !client->cache.keeper.runs;
+    bool pauses = (alone || lane->kind == GPUPOOL_POOL_DEVICE) && deadline_ns > moment_ns;
 
-    int r = acquire_patiently(client, lane, needed, alone ? moment_ns : deadline_ns, ret_lease, ret_pool,
+    int r = acquire_patiently(client, lane, needed, pauses ? moment_ns : deadline_ns, ret_lease, ret_pool,
                               ret_segment);
-    if (r == GPUPOOL_E_EXHAUSTED && alone) {
-        cache_give_back(client, false, &freed);
+    if (r == GPUPOOL_E_EXHAUSTED && pauses) {
+        if (alone)
+            cache_give_back(client, false, &freed);
+        (void)close_idle(client, lane, needed, alone);
         r = acquire_patiently(client, lane, needed, deadline_ns, ret_lease, ret_pool, ret_segment);
     }
     if (r == GPUPOOL_E_EXHAUSTED) {
@@ -281,22 +320,13 @@ static int acquire_within(struct gpupool_client *client, struct lane *lane, uint
     }
 }
 
-/* Before the pool grows: closes segments that lie idle in this process, so that growth takes their place.
- * What has just been given back counts too: its fence is waited for, a moment. Not worth a failure. */
-static void close_idle(struct gpupool_client *client, struct lane *lane, uint64_t bytes, bool gave_back) {
-    struct fence fence = FENCE_NONE;
-
-    if (lane->kind != GPUPOOL_POOL_DEVICE)
-        return;
-    if (gave_back && cache_has_order(lane) &&
-        fences_enqueue(client, (unsigned)lane->device, lane->stream, &fence) == 0)
-        (void)fence_wait(client, fence, clock_deadline_ns(clock_now_ns(), CATCH_UP_NS));
-    (void)lease_close_idle(client, lane->pool, bytes);
-}
-
-/* Adds what was leased to the lane: to an extent that it continues, else as one of its own. */
-static int add_extent(struct gpupool_client *client, struct lane *lane, enum lane_heap heap,
+/* Adds what was leased for a request to the lane: to an extent that it continues, else as one of its own. */
+static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t needed,
                       const struct segment *segment, const struct proto_lease *lease) {
+    enum lane_heap heap = lane_heap_of(needed);
+    /* Host memory is slow to make: it is better cut than given back. */
+    bool keep_whole =
+        heap == LANE_LARGE && lane->kind == GPUPOOL_POOL_DEVICE && !heap_keeps(lease->capacity_bytes, needed);
     char *memory = (char *)segment->memory + lease->offset_bytes;
 
     pthread_mutex_lock(&lane->lock);
@@ -308,27 +338,32 @@ static int add_extent(struct gpupool_client *client, struct lane *lane, enum lan
         lane_fill_locked(extent, memory, lease->capacity_bytes);
     else
         r = lane_add_extent_locked(lane, heap, segment, lease->lease, lease->generation, memory,
-                                   lease->capacity_bytes);
+                                   lease->capacity_bytes, keep_whole);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }
 
 int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns) {
-    uint64_t needed = size_class_round(size_bytes), surplus;
+    uint64_t needed = size_class_round(size_bytes);
     struct proto_lease lease;
     struct segment *segment;
     struct pool pool;
 
     if (settle_soon(lane))
         return 0;
-    uint64_t wanted = extent_bytes(&client->cache, lane, needed, &surplus);
-    if (surplus > 0)
-        give_back_surplus(client, lane, surplus);
+    struct growth growth = plan_growth(&client->cache, lane, needed);
+    if (growth.cuts)
+        return 0;
+    if (growth.surplus_bytes > 0)
+        give_back_surplus(client, lane, growth.surplus_bytes);
+    uint64_t wanted = growth.wanted_bytes;
     int r = acquire_within(client, lane, needed, wanted, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED) {
-        close_idle(client, lane, needed, surplus > 0);
-        r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
+        if (close_idle(client, lane, wanted, growth.surplus_bytes > 0))
+            r = acquire_grown(client, lane, wanted, deadline_ns, &lease, &pool, &segment);
     }
+    if (r == GPUPOOL_E_EXHAUSTED)
+        r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED)
         r = acquire_sharing(client, lane, needed, wanted, deadline_ns, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED)
@@ -337,7 +372,7 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
         return 0;
     if (r < 0)
         return r;
-    r = add_extent(client, lane, lane_heap_of(needed), segment, &lease);
+    r = add_extent(client, lane, needed, segment, &lease);
     if (r == 0)
         return 0;
     lease_give_back(client, &lease);

@@ -17,7 +17,7 @@
 
 /* The next extent is a share of what the lane has, so that a process that uses much asks the daemon seldom,
  * and what it has and does not use is bounded; up to what is still quick to make. */
-#define EXTENT_SHARE     32u
+#define EXTENT_SHARE     64u
 #define EXTENT_BYTES_MAX (256 * MIB)
 /* Where the pool has no room for so much, a 16th is tried: from 2 MiB to 8 KiB in two steps. Where it has,
  * four times as much the next time. */
@@ -172,8 +172,23 @@ static struct heap *other_heap(struct lane *lane, uint64_t size_bytes) {
     return &lane->heaps[lane_heap_of(size_bytes) == LANE_SMALL ? LANE_LARGE : LANE_SMALL];
 }
 
-bool lane_may_share_heaps_locked(struct lane *lane, uint64_t size_bytes) {
-    return !lane->is_short && heap_may_have(other_heap(lane, size_bytes), size_bytes);
+/* Where the next piece may be cut from. */
+static unsigned lane_place(const struct lane *lane) {
+    return lane->is_short || lane->may_cut ? HEAP_ANY : HEAP_SHARED | HEAP_FITTING;
+}
+
+bool lane_has_locked(struct lane *lane, uint64_t size_bytes) {
+    return heap_has(&lane->heaps[lane_heap_of(size_bytes)], lane_place(lane), size_bytes);
+}
+
+bool lane_may_share_locked(struct lane *lane, uint64_t size_bytes) {
+    return !lane->is_short && (heap_may_have(other_heap(lane, size_bytes), size_bytes) ||
+                               heap_has(&lane->heaps[lane_heap_of(size_bytes)], HEAP_ANY, size_bytes));
+}
+
+bool lane_cut_whole_locked(struct lane *lane, uint64_t size_bytes) {
+    lane->may_cut = lane->may_cut || heap_has(&lane->heaps[lane_heap_of(size_bytes)], HEAP_ANY, size_bytes);
+    return lane->may_cut;
 }
 
 int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece) {
@@ -182,14 +197,16 @@ int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_
 
     if (piece == NULL)
         return -ENOMEM;
-    int r = heap_take(&lane->heaps[lane_heap_of(size_bytes)], size_bytes, HEAP_GRANULE, &range);
+    struct heap *heap = &lane->heaps[lane_heap_of(size_bytes)];
+    int r = heap_take_from(heap, lane_place(lane), size_bytes, HEAP_GRANULE, &range);
     if (r == -ENOSPC && lane->is_short)
-        r = heap_take(other_heap(lane, size_bytes), size_bytes, HEAP_GRANULE, &range);
+        r = heap_take_from(other_heap(lane, size_bytes), HEAP_ANY, size_bytes, HEAP_GRANULE, &range);
     if (r < 0) {
         piece_put(lane, piece);
         return r;
     }
     piece_cover(piece, range);
+    lane->may_cut = false;
     lane->touched = true;
     *ret_piece = piece;
     return 0;
@@ -221,7 +238,7 @@ void lane_flush_transfer_locked(struct lane *lane, bool idle_only) {
 }
 
 int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
-                           uint64_t generation, char *memory, uint64_t size_bytes) {
+                           uint64_t generation, char *memory, uint64_t size_bytes, bool keep_whole) {
     struct extent *extent = calloc(1, sizeof *extent);
     if (extent == NULL)
         return -ENOMEM;
@@ -230,6 +247,7 @@ int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *s
         free(extent);
         return r;
     }
+    heap_keep_whole(extent->span, keep_whole);
     extent->lane = lane;
     extent->segment = segment;
     extent->lease = lease;
@@ -383,6 +401,7 @@ void lane_fill_locked(struct extent *extent, const char *memory, uint64_t size_b
         heap_give(range);
         range = range_at(extent, offset);
     }
+    heap_keep_whole(extent->span, false); /* it is no one piece's any more */
     extent->one_way++;
     extent->lane->touched = true;
     extent->lane->collects = 0;
@@ -454,6 +473,32 @@ bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_
         }
     }
     return false;
+}
+
+bool lane_reclaim_idle_locked(struct lane *lane, uint64_t wanted_bytes, struct lane_part *ret_part) {
+    struct extent *best = NULL;
+    uint64_t best_bytes = 0;
+
+    list_for_each(position, &lane->extents) {
+        struct extent *extent = container_of(position, struct extent, link);
+        uint64_t bytes = extent->size_bytes - extent->absent_bytes;
+        if (extent->span->taken_bytes != extent->absent_bytes || bytes == 0)
+            continue;
+        bool is_better =
+            best_bytes >= wanted_bytes ? bytes >= wanted_bytes && bytes < best_bytes : bytes > best_bytes;
+        if (is_better) {
+            best = extent;
+            best_bytes = bytes;
+        }
+    }
+    if (best == NULL)
+        return false;
+    struct heap_range *range = best->span->lowest;
+    while (!range->free) /* between parts that are absent there may be several: one at a time */
+        range = range->upper;
+    heap_claim(range);
+    lose_part(best, range, ret_part);
+    return true;
 }
 
 void lane_lose_locked(struct piece *piece, struct lane_part *ret_part) {

@@ -17,6 +17,10 @@
  * merged with the extent's: what lies side by side can so be cut as one, and a lane that grows step by step
  * fragments no more than one large extent would.
  *
+ * An extent of a device pool that was leased for one large piece is kept whole (heap.h): it serves requests
+ * of about its size, or goes back as a whole, and lets its segment go back to the driver. What is cut from it
+ * for smaller ones would keep both.
+ *
  * Locking: each lane has a lock; functions named _locked want it held. The transfer has its own, after it.
  */
 #include <pthread.h>
@@ -103,7 +107,8 @@ struct lane {
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */
-    bool is_short;     /* the pool had no room lately: either heap serves all sizes */
+    bool is_short;     /* the pool had no room lately: either heap serves all sizes, from any extent */
+    bool may_cut;      /* the next piece may be cut from an extent that is kept whole */
     bool touched;      /* used since the last look of the decay */
     unsigned collects; /* how often other threads' caches were emptied for it, since it grew last */
     struct piece *spare_pieces;
@@ -120,8 +125,16 @@ struct lane *lane_free(struct lane *lane);
 /* The heap that pieces of a size (as size_class_round gives it) come from. */
 enum lane_heap lane_heap_of(uint64_t size_bytes);
 
-/* Whether the other heap may have room for a size, and does not serve it yet. */
-bool lane_may_share_heaps_locked(struct lane *lane, uint64_t size_bytes);
+/* Whether the lane may have room for a size that it does not serve it from yet: in the other heap, or in
+ * extents that are kept whole. */
+bool lane_may_share_locked(struct lane *lane, uint64_t size_bytes);
+
+/* Has the next piece cut from an extent that is kept whole, if there is one that holds the size: whether
+ * there is. */
+bool lane_cut_whole_locked(struct lane *lane, uint64_t size_bytes);
+
+/* Whether lane_take_locked() would find a size, in its own heap. */
+bool lane_has_locked(struct lane *lane, uint64_t size_bytes);
 
 /* Takes a piece of a size (as size_class_round gives it), from its heap or, while the pool is short, from
  * any. Returns 0, -ENOSPC or -ENOMEM. Its generation is even. */
@@ -137,9 +150,9 @@ void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine);
  * there since the last call with it. */
 void lane_flush_transfer_locked(struct lane *lane, bool idle_only);
 
-/* Adds an extent, a lease of its own, to one of the heaps. Returns 0 or -ENOMEM. */
+/* Adds an extent, a lease of its own, to one of the heaps, to be kept whole or not. Returns 0 or -ENOMEM. */
 int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
-                           uint64_t generation, char *memory, uint64_t size_bytes);
+                           uint64_t generation, char *memory, uint64_t size_bytes, bool keep_whole);
 
 /* Finds the extent of a heap that new memory of a segment lies beside, or in a gap of, and makes it ready to
  * be filled. NULL when there is none whose lease the daemon would certainly merge with that of the memory (or
@@ -178,6 +191,10 @@ void lane_forget_piece_locked(struct lane *lane, struct piece *piece);
  * what has to be released: the last part of the latest extent first, so that what stays lies together. False
  * when there is none. */
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
+
+/* The same for an extent that is free as a whole: the smallest that is large enough, else the largest. Linear
+ * in the extents. */
+bool lane_reclaim_idle_locked(struct lane *lane, uint64_t wanted_bytes, struct lane_part *ret_part);
 
 /* The same for the memory of a piece, whose object goes back. */
 void lane_lose_locked(struct piece *piece, struct lane_part *ret_part);

@@ -57,6 +57,9 @@ void closing_choose(struct session *session, struct pool *pool, uint64_t size_by
     fences_collect_heap(heap);
     if (pool->growing_bytes >= size_bytes || pool_has_free(pool, session->tenant, size_bytes))
         return;
+    ret_segments->may_grow = pool->state == POOL_READY && pool_can_grow_for(pool, size_bytes);
+    chosen_bytes = pool_retire_kept(pool, wanted_bytes); /* what nobody has mapped needs nobody to close it */
+    session->vacated_bytes[pool->id - 1] += chosen_bytes;
     while (ret_segments->count < PROTO_CLOSE_MAX && chosen_bytes < wanted_bytes &&
            (segment = choose(session, pool, wanted_bytes - chosen_bytes)) != NULL) {
         begin(session, segment);
@@ -72,6 +75,7 @@ struct pool *closing_finish(struct session *session, uint64_t segment_id) {
         if (segment == NULL || segment->id != segment_id || segment->state != SEGMENT_CLOSING ||
             !session_has_seen(session, segment))
             continue;
+        session->vacated_bytes[segment->pool->id - 1] += segment->size_bytes;
         session_forget_segment(session, segment);
         return segment->pool;
     }

@@ -70,8 +70,9 @@ static void pool_set_sizes(struct pool *pool, const struct pool_sizes *sizes) {
     uint64_t reserve_bytes =
         sizes->reserve_bytes < sizes->limit_bytes ? sizes->reserve_bytes : sizes->limit_bytes;
     pool->limit_bytes = round_down_to_segment(sizes->limit_bytes);
-    pool->step_bytes =
-        sizes->step_bytes < SEGMENT_GRANULE ? SEGMENT_GRANULE : round_down_to_segment(sizes->step_bytes);
+    pool->step_bytes = sizes->step_bytes == POOL_STEP_BY_SIZE ? POOL_STEP_BY_SIZE
+                       : sizes->step_bytes < SEGMENT_GRANULE  ? SEGMENT_GRANULE
+                                                              : round_down_to_segment(sizes->step_bytes);
     pool->reserve_bytes = round_down_to_segment(reserve_bytes);
     pool->low_water_bytes = sizes->low_water_bytes;
 }
@@ -515,6 +516,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     segment->id = ++core->next_segment_id;
     segment->slot = (uint32_t)slot;
     segment->size_bytes = size_bytes;
+    segment->kept_whole = pool->grow_whole;
     segment->backing = backing;
     core->segments[slot] = segment;
     list_append(&pool->segments, &segment->link);

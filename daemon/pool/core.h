@@ -62,7 +62,7 @@ int core_new(struct core **ret_core);
 struct core *core_free(struct core *core);
 
 /* What a pool is made with; the strings are copied. Limit, step and reserve are rounded down to
- * SEGMENT_GRANULE, step at least one. */
+ * SEGMENT_GRANULE, a step that is given at least one. */
 struct pool_config {
     enum proto_pool_kind kind;
     int device, numa_node;

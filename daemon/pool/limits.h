@@ -9,6 +9,16 @@
  * handle opens the whole of what they lie in (measured on H200). It is also the size of a huge page. */
 #define SEGMENT_GRANULE (2 * MIB)
 
+#define POOL_STEP_SHARE                                                                                      \
+    64u /* of what a pool has, by which it grows: what nobody uses of its last step is so much of it */
+#define POOL_STEP_MIN                                                                                        \
+    (8 * MIB) /* four of the 2 MiB that clients begin with; making it takes as long as making less */
+#define POOL_STEP_MAX                                                                                        \
+    (512 * MIB) /* for a pool of 32 GiB and more: larger ones are no quicker to make, per byte */
+#define POOL_STEP_SMALL_SHARE                                                                                \
+    4u /* requests of up to such a share of a step have steps made; larger ones have segments of their own   \
+        */
+
 #define SESSION_WAITING_MAX                                                                                  \
     4096u /* requests of a session that wait in line: more threads than a process has */
 #define SESSIONS_MAX_DEFAULT                                                                                 \

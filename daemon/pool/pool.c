@@ -43,49 +43,109 @@ uint64_t pool_largest_free_bytes(const struct pool *pool) {
     return largest;
 }
 
-/* The smallest segment without a tenant that has the size. */
-static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes) {
+/* Whether a segment without a tenant is where a request may take from; what nobody was lent yet needs no
+ * cutting to be of use. */
+static bool segment_is_open(const struct segment *segment, unsigned from, uint64_t size_bytes) {
+    bool fits = !segment->kept_whole || !heap_keeps(segment->size_bytes, size_bytes);
+    return segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
+           (fits || (from & POOL_NEW) != 0);
+}
+
+/* The smallest of them. */
+static struct segment *pool_find_unassigned(struct pool *pool, unsigned from, uint64_t size_bytes) {
     struct segment *best = NULL;
     if (pool->unassigned_bytes < size_bytes) /* as it mostly is: who waits must not pay for the segments */
         return NULL;
     list_for_each(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
-        if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
+        if (segment_is_open(segment, from, size_bytes) &&
             (best == NULL || segment->size_bytes < best->size_bytes))
             best = segment;
     }
     return best;
 }
 
-bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes) {
-    const struct tenant_heap *heap = tenant_heap_find(tenant, pool);
-    return (heap != NULL && heap_largest_free(&heap->heap) >= size_bytes) ||
-           pool_find_unassigned(pool, size_bytes) != NULL;
-}
-
-int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range) {
-    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
-    if (heap != NULL) {
-        int r = heap_take(&heap->heap, size_bytes, HEAP_GRANULE, ret_range);
-        if (r != -ENOSPC)
-            return r;
-    }
-    struct segment *segment = pool_find_unassigned(pool, size_bytes);
-    if (segment == NULL)
-        return -ENOSPC;
-    int r = tenant_adopt(tenant, segment);
-    if (r < 0)
-        return r;
-    return heap_take(&segment->owner->heap, size_bytes, HEAP_GRANULE, ret_range);
-}
-
 static uint64_t pool_room(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
 }
 
+uint64_t pool_step_bytes(const struct pool *pool) {
+    if (pool->step_bytes != POOL_STEP_BY_SIZE)
+        return pool->step_bytes;
+    uint64_t bytes = pool->reserved_bytes / POOL_STEP_SHARE / SEGMENT_GRANULE * SEGMENT_GRANULE;
+    return bytes < POOL_STEP_MIN ? POOL_STEP_MIN : bytes > POOL_STEP_MAX ? POOL_STEP_MAX : bytes;
+}
+
+uint64_t pool_low_water_bytes(const struct pool *pool) {
+    return pool->low_water_bytes == POOL_LOW_WATER_BY_STEP ? pool_step_bytes(pool) / 2
+                                                           : pool->low_water_bytes;
+}
+
+bool pool_can_grow_for(const struct pool *pool, uint64_t size_bytes) {
+    return pool_room(pool) >= segment_bytes_for(size_bytes) && pool->grow_retry_ns == 0;
+}
+
+/* Whether a request of that size has a segment of its own made. */
+static bool pool_grows_exactly(const struct pool *pool, uint64_t size_bytes) {
+    return pool->step_bytes == POOL_STEP_BY_SIZE &&
+           segment_bytes_for(size_bytes) > pool_step_bytes(pool) / POOL_STEP_SMALL_SHARE;
+}
+
+unsigned pool_place(const struct pool *pool, uint64_t size_bytes, bool may_cut) {
+    if (pool->step_bytes != POOL_STEP_BY_SIZE || !pool_can_grow_for(pool, size_bytes))
+        return HEAP_ANY;
+    return (pool_grows_exactly(pool, size_bytes) ? HEAP_FITTING : HEAP_SHARED) | (may_cut ? HEAP_CUT : 0);
+}
+
+bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes) {
+    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
+    unsigned from = pool_place(pool, size_bytes, false);
+    return (heap != NULL && heap_has(&heap->heap, from, size_bytes)) ||
+           pool_find_unassigned(pool, from, size_bytes) != NULL;
+}
+
+/* Takes the lower part of a segment of which nothing is taken. Returns 0 or -ENOMEM. */
+static int segment_take(struct segment *segment, uint64_t size_bytes, struct heap_range **ret_range) {
+    uint64_t taken_bytes = (size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
+    struct heap_range *range = segment->span->lowest, *rest;
+
+    heap_claim(range);
+    if (range->size > taken_bytes) {
+        int r = heap_split(range, taken_bytes, &rest);
+        if (r < 0) {
+            heap_give(range);
+            return r;
+        }
+        heap_give(rest);
+    }
+    *ret_range = range;
+    return 0;
+}
+
+/* From the tenant's own segments. */
+static int heap_serve(struct tenant_heap *heap, unsigned from, uint64_t size_bytes,
+                      struct heap_range **ret_range) {
+    return heap == NULL ? -ENOSPC
+                        : heap_take_from(&heap->heap, from & HEAP_ANY, size_bytes, HEAP_GRANULE, ret_range);
+}
+
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, unsigned from,
+              struct heap_range **ret_range) {
+    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
+    bool is_any = (from & HEAP_ANY) == HEAP_ANY;
+    int r = heap_serve(heap, is_any ? from : from & ~HEAP_CUT, size_bytes, ret_range);
+    if (r != -ENOSPC)
+        return r;
+    struct segment *segment = pool_find_unassigned(pool, from, size_bytes);
+    if (segment == NULL) /* nothing is cut that need not be */
+        return is_any || (from & HEAP_CUT) == 0 ? -ENOSPC : heap_serve(heap, from, size_bytes, ret_range);
+    r = tenant_adopt(tenant, segment);
+    return r < 0 ? r : segment_take(segment, size_bytes, ret_range);
+}
+
 uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes) {
-    uint64_t need = segment_bytes_for(size_bytes);
-    return pool->grow_exact || pool->step_bytes < need ? need : pool->step_bytes;
+    uint64_t need = segment_bytes_for(size_bytes), step = pool_step_bytes(pool);
+    return pool->grow_exact || step < need || pool_grows_exactly(pool, size_bytes) ? need : step;
 }
 
 static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_ns) {
@@ -93,6 +153,7 @@ static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t 
     assert(pool->growing_bytes == 0 && room > 0);
     pool->growing_bytes = size_bytes < room ? size_bytes : room;
     pool->grow_decided = true;
+    pool->grow_whole = false;
     pool->grow_decided_ns = now_ns;
 }
 
@@ -194,8 +255,9 @@ uint64_t pool_next_reclaim_ns(const struct pool *pool) {
 
 /* Whether its tenant has less at hand than the low-water mark, or than its quota leaves, asks for. */
 static bool pool_is_low(const struct pool *pool) {
+    uint64_t low_water = pool_low_water_bytes(pool);
     uint64_t left = quota_left(&pool->demand->tenant->quota, quota_item_of_pool(pool));
-    uint64_t wanted = left < pool->low_water_bytes ? left : pool->low_water_bytes;
+    uint64_t wanted = left < low_water ? left : low_water;
     return pool->unassigned_bytes + pool->demand->heap.free_bytes < wanted;
 }
 
@@ -206,8 +268,56 @@ void pool_plan_ahead(struct pool *pool, uint64_t now_ns) {
         return;
     if (!pool_is_low(pool) || (fences_collect_heap(pool->demand) && !pool_is_low(pool)))
         return;
-    pool_decide_growth(pool, pool->step_bytes, now_ns);
+    pool_decide_growth(pool, pool_step_bytes(pool), now_ns);
     pool->grow_ahead = true;
+}
+
+void pool_retire(struct segment *segment) {
+    struct pool *pool = segment->pool;
+
+    assert(segment->state == SEGMENT_UNASSIGNED && segment->mappers == 0);
+    segment->state = SEGMENT_RETIRING;
+    pool->unassigned_bytes -= segment->size_bytes;
+    list_remove(&segment->link);
+    list_append(&pool->core->retiring, &segment->link);
+    pool->n_segments--;
+    pool->n_retires++;
+    pool->retiring_bytes += segment->size_bytes;
+}
+
+/* Whether a segment is idle, and the pool can do without it. */
+static bool pool_may_retire(const struct segment *segment, uint64_t keep_bytes) {
+    const struct pool *pool = segment->pool;
+    return segment_is_idle(segment) && pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes >=
+                                           keep_bytes + segment->size_bytes;
+}
+
+/* Returns its bytes. */
+static uint64_t retire_idle(struct segment *segment) {
+    if (segment->state == SEGMENT_ASSIGNED)
+        tenant_disown(segment);
+    pool_retire(segment);
+    return segment->size_bytes;
+}
+
+uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
+    uint64_t retired = 0;
+    list_for_each_safe(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (retired < bytes && pool_may_retire(segment, keep_bytes))
+            retired += retire_idle(segment);
+    }
+    return retired;
+}
+
+uint64_t pool_retire_kept(struct pool *pool, uint64_t bytes) {
+    uint64_t retired = 0;
+    list_for_each_safe(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (retired < bytes && segment->kept_whole && pool_may_retire(segment, pool->reserve_bytes))
+            retired += retire_idle(segment);
+    }
+    return retired;
 }
 
 /* Grows for the first of those who wait for whom there is room, in the order of line.h; else retires idle
@@ -220,13 +330,15 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     uint64_t room = pool_room(pool);
     if (!list_is_empty(&pool->lines)) {
         const struct request *request = room >= SEGMENT_GRANULE ? line_find(pool, room) : NULL;
-        if (request != NULL)
+        if (request != NULL) {
             pool_decide_growth(pool, pool_growth_bytes(pool, request->size_bytes), now_ns);
-        else if ((request = line_find(pool, room + pool_idle_bytes(pool))) != NULL)
+            pool->grow_whole = pool_grows_exactly(pool, request->size_bytes);
+        } else if ((request = line_find(pool, room + pool_idle_bytes(pool))) != NULL) {
             pool_retire_idle(pool, segment_bytes_for(request->size_bytes) - room, 0);
+        }
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
-        uint64_t missing = pool->reserve_bytes - pool->reserved_bytes;
-        pool_decide_growth(pool, missing < pool->step_bytes ? missing : pool->step_bytes, now_ns);
+        uint64_t missing = pool->reserve_bytes - pool->reserved_bytes, step = pool_step_bytes(pool);
+        pool_decide_growth(pool, missing < step ? missing : step, now_ns);
     } else {
         pool_plan_ahead(pool, now_ns);
     }
@@ -250,36 +362,6 @@ bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
            (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
             pool->quarantined_bytes == 0 && pool->closing_bytes == 0 && pool->retiring_bytes == 0 &&
             pool_idle_bytes(pool) == 0);
-}
-
-void pool_retire(struct segment *segment) {
-    struct pool *pool = segment->pool;
-
-    assert(segment->state == SEGMENT_UNASSIGNED && segment->mappers == 0);
-    segment->state = SEGMENT_RETIRING;
-    pool->unassigned_bytes -= segment->size_bytes;
-    list_remove(&segment->link);
-    list_append(&pool->core->retiring, &segment->link);
-    pool->n_segments--;
-    pool->n_retires++;
-    pool->retiring_bytes += segment->size_bytes;
-}
-
-uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
-    uint64_t retired = 0;
-    list_for_each_safe(position, &pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
-        if (retired >= bytes)
-            break;
-        if (!segment_is_idle(segment) || pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
-                                             keep_bytes + segment->size_bytes)
-            continue;
-        if (segment->state == SEGMENT_ASSIGNED)
-            tenant_disown(segment);
-        pool_retire(segment);
-        retired += segment->size_bytes;
-    }
-    return retired;
 }
 
 void pool_explain(const struct pool *pool, char *text, size_t size) {

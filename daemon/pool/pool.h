@@ -51,8 +51,12 @@ struct tenant_heap;
 
 /* How large a pool may be and how it grows; for users in gpupoold.conf(5). */
 struct pool_sizes {
-    uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
+    uint64_t limit_bytes, reserve_bytes;
+    uint64_t step_bytes;      /* POOL_STEP_BY_SIZE: see pool_step_bytes() */
+    uint64_t low_water_bytes; /* POOL_LOW_WATER_BY_STEP: half of the step, whatever that is */
 };
+#define POOL_STEP_BY_SIZE      UINT64_C(0)
+#define POOL_LOW_WATER_BY_STEP UINT64_MAX
 
 enum pool_state {
     POOL_STARTING,
@@ -69,8 +73,9 @@ struct pool {
     uint8_t uuid[PROTO_UUID_BYTES];
     char name[POOL_NAME_SIZE];
     enum pool_state state;
-    uint64_t limit_bytes, step_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
-    uint64_t low_water_bytes;                        /* 0: no growth ahead of demand */
+    uint64_t limit_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
+    uint64_t step_bytes;                 /* the same, or POOL_STEP_BY_SIZE: pool_step_bytes() */
+    uint64_t low_water_bytes;            /* pool_low_water_bytes(); 0: no growth ahead of demand */
 
     struct list segments; /* all but RETIRING ones */
     struct list heaps;    /* tenant_heap.pool_link */
@@ -84,6 +89,7 @@ struct pool {
     bool grow_decided;         /* …and not yet taken by the shell */
     bool grow_exact;           /* the last growth failed: ask for no more than needed */
     bool grow_ahead;           /* it is for nobody who waits, but for the low-water mark */
+    bool grow_whole;           /* the segment is to be kept whole */
     uint64_t grow_decided_ns;  /* when it was decided */
     uint64_t grow_retry_ns;    /* no growth before */
     uint64_t ahead_retry_ns;   /* no growth ahead of demand before */
@@ -113,12 +119,34 @@ uint64_t pool_free_bytes(const struct pool *pool);
 /* The largest block that could be taken at once by somebody: linear in the segments, for the stats. */
 uint64_t pool_largest_free_bytes(const struct pool *pool);
 
+/* The least that the pool grows by: as told, or a share of what it has, so that what the last step made and
+ * nobody uses yet is little beside the rest. Then, too, a request that is not small beside a step gets a
+ * segment of just its size, which is kept whole (heap.h): when it is idle it serves requests of about that
+ * size, or the process that has it mapped closes it (closing.h) and others are made in its place. */
+uint64_t pool_step_bytes(const struct pool *pool);
+
+/* What is to be at hand; 0: nothing. */
+uint64_t pool_low_water_bytes(const struct pool *pool);
+
+/* Whether neither the limit nor the driver seem to be in the way of growth for a request. */
+bool pool_can_grow_for(const struct pool *pool, uint64_t size_bytes);
+
 /* Whether the pool may lend, now or ever. */
 bool pool_is_closed(const struct pool *pool);
 
+/* From which of its tenant's segments a request is served while the pool can grow (then: any), as HEAP_…: in
+ * a pool that grows by its size, large requests have segments of their own, and small ones share others, so
+ * that none of these keeps the place of a large one. With may_cut it may cut those that are kept whole, too.
+ */
+unsigned pool_place(const struct pool *pool, uint64_t size_bytes, bool may_cut);
+
+/* With HEAP_…: and from any segment that nobody was lent yet. */
+#define POOL_NEW 8u
+
 /* Takes a range for the tenant, from its own segments or from one that has no tenant yet. Returns 0, -ENOSPC
  * or -ENOMEM. */
-int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range);
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, unsigned from,
+              struct heap_range **ret_range);
 
 /* What has to be done for those who wait, as far as it can be done at all: growth, retirement, asking. */
 void pool_plan(struct pool *pool, uint64_t now_ns);
@@ -139,6 +167,9 @@ bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns);
  * be kept. Returns the bytes. */
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes);
 
+/* The same for segments that are kept whole, and never below the reserve. */
+uint64_t pool_retire_kept(struct pool *pool, uint64_t bytes);
+
 /* What the pool would grow by for a request of that size, as far as the limit leaves room. */
 uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes);
 
@@ -146,7 +177,8 @@ uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes);
  * those who come later keep. */
 void pool_lose_reclaimer(struct pool *pool);
 
-/* Whether the tenant could be given a block of that size at once. Linear in the segments. */
+/* Whether the tenant could be given a block of that size at once, of what is not kept whole from it. Linear
+ * in the segments. */
 bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes);
 
 /* Sends a segment that is unassigned, and nobody's, back to the driver. */

@@ -36,6 +36,7 @@ struct segment {
     uint32_t slot; /* bit in the sessions' maps of what they have seen; reused after retirement */
     enum segment_state state;
     uint64_t size_bytes;
+    bool kept_whole;           /* made for one request: heap_keep_whole() while it is ASSIGNED */
     struct tenant_heap *owner; /* NULL unless ASSIGNED */
     struct heap_span *span;    /* in the owner's heap; NULL unless ASSIGNED */
     unsigned mappers;          /* sessions that were given its handle and have not ended */

@@ -71,6 +71,9 @@ struct session {
     uint64_t pool_bytes[PROTO_POOLS_MAX];
     uint64_t shared_bytes[PROTO_POOLS_MAX];  /* those of them that are in shared blocks */
     uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */
+    /* Of segments that went back to the driver because it closed them, less what it leased since that had to
+     * be made: for so much its requests leave whole what is kept whole, see waiting.c. */
+    uint64_t vacated_bytes[PROTO_POOLS_MAX];
     uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
     size_t seen_words;
     unsigned n_segments;               /* bits that are set */

@@ -15,14 +15,32 @@
 #include "daemon/pool/session.h"
 #include "daemon/pool/tenant.h"
 
+/* Where a request may be served from. Who asks only for what is there does not cut what is kept whole: its
+ * client closes what it has idle next, and then asks for as much to be made. For so much it does not either:
+ * the pool becomes no larger by it. Otherwise what is idle serves before the pool grows. */
+static unsigned request_place(const struct request *request) {
+    const struct pool *pool = request->pool;
+    uint64_t vacated_bytes = request->session->vacated_bytes[pool->id - 1];
+    bool has_vacated = vacated_bytes >= pool_growth_bytes(pool, request->size_bytes);
+    return pool_place(pool, request->size_bytes, !request->within && !has_vacated) |
+           (request->within ? 0 : POOL_NEW);
+}
+
+/* What it closed has been made anew. */
+static void request_use_vacated(const struct request *request) {
+    uint64_t *vacated_bytes = &request->session->vacated_bytes[request->pool->id - 1];
+    if (!request->within)
+        *vacated_bytes -= request->size_bytes < *vacated_bytes ? request->size_bytes : *vacated_bytes;
+}
+
 /* Takes a range for a request that came after one that is overdue: of what that one could use, nothing. */
-static int take_beside(const struct request *request, struct heap_range **ret_range) {
+static int take_beside(const struct request *request, unsigned from, struct heap_range **ret_range) {
     struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
     struct heap_range *range;
 
     if (heap == NULL)
         return -ENOSPC;
-    int r = heap_take(&heap->heap, request->size_bytes, HEAP_GRANULE, &range);
+    int r = heap_take_from(&heap->heap, from & HEAP_ANY, request->size_bytes, HEAP_GRANULE, &range);
     if (r < 0)
         return r;
     if (line_is_reserved(request, range->span->user)) {
@@ -45,8 +63,9 @@ static int pool_grant(struct pool *pool, struct request *request) {
         return PROTO_E_LIMIT;
     if (line_awaits_quota(request))
         return -EDQUOT;
-    int r = line_is_behind(request) ? take_beside(request, &range)
-                                    : pool_take(pool, session->tenant, request->size_bytes, &range);
+    unsigned from = request_place(request);
+    int r = line_is_behind(request) ? take_beside(request, from, &range)
+                                    : pool_take(pool, session->tenant, request->size_bytes, from, &range);
     if (r < 0)
         return r;
     r = session_reserve_segment(session, range->span->user);
@@ -56,6 +75,7 @@ static int pool_grant(struct pool *pool, struct request *request) {
         heap_give(range);
         return r;
     }
+    request_use_vacated(request);
     request_grant(request, lease);
     line_count_passes(request, lease->block->segment);
     pool->demand = lease->block->segment->owner;

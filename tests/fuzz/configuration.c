@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "daemon/config.h"
 #include "daemon/pool/limits.h"
+#include "daemon/pool/pool.h"
 #include "gpu/gpu.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -109,7 +110,8 @@ static void check_sizes(const struct config *config, enum proto_pool_kind kind, 
         struct config_pool_sizes sizes;
         config_resolve(config, kind, uuid, number, totals[i], &sizes);
         MUST(sizes.limit_bytes <= PROTO_SIZE_MAX && sizes.step_bytes <= PROTO_SIZE_MAX);
-        MUST(sizes.reserve_bytes <= PROTO_SIZE_MAX && sizes.low_water_bytes <= PROTO_SIZE_MAX);
+        MUST(sizes.reserve_bytes <= PROTO_SIZE_MAX &&
+             (sizes.low_water_bytes <= PROTO_SIZE_MAX || sizes.step_bytes == POOL_STEP_BY_SIZE));
         MUST(sizes.huge_pages <= CONFIG_HUGE_PAGES_REQUIRE);
     }
 }

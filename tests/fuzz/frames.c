@@ -120,7 +120,7 @@ static void check_body(const struct proto_message *message) {
              message->idle.reserved == 0);
         return;
     case PROTO_SEGMENTS:
-        MUST(message->segments.count <= PROTO_CLOSE_MAX && message->segments.reserved == 0);
+        MUST(message->segments.count <= PROTO_CLOSE_MAX && message->segments.may_grow <= 1);
         for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
             MUST((message->segments.ids[i] != 0) == (i < message->segments.count));
         return;

@@ -261,11 +261,12 @@ static void trim(unsigned kind) {
     bool is_cut = false;
     /* The daemon may ask for what is idle whenever a pool was short of room lately: then another time. */
     for (unsigned attempt = 0; attempt < 5 && !is_cut; attempt++) {
-        struct gpupool_buffer whole = acquire(client, kind, 16 * MIB, NULL);
-        MUST(gpupool_release(client, &whole, stream_of(kind)));
+        parts[0] = acquire(client, kind, 16 * MIB, NULL);
+        MUST(gpupool_shrink(client, &parts[0], 4 * MIB, stream_of(kind)));
         acquires = daemon_sum(&daemon_, "acquires");
-        for (unsigned i = 0; i < 3; i++) { /* cut from it */
-            parts[i] = acquire(client, kind, 4 * MIB, NULL);
+        for (unsigned i = 0; i < 3; i++) { /* the others are cut from its tail */
+            if (i > 0)
+                parts[i] = acquire(client, kind, 4 * MIB, NULL);
             MUST(puppet_write_pattern(client, &parts[i], i + 1, NULL));
         }
         is_cut = daemon_sum(&daemon_, "acquires") == acquires;

@@ -55,7 +55,7 @@ static void begin(struct test_daemon *daemon, glob_t *found) {
 
     snprintf(pattern, sizeof pattern, "%s/*.trace.gz", directory != NULL ? directory : "tests/traces");
     assert_int_equal(glob(pattern, 0, NULL, found), 0);
-    daemon_start(daemon, &(struct daemon_options){.config = "[device]\nstep = 1GiB\nlimit = 32GiB\n",
+    daemon_start(daemon, &(struct daemon_options){.config = "[device]\nlow_water = 0\nlimit = 32GiB\n",
                                                   .arguments = test_is_simulated() ? arguments : NULL});
 }
 
@@ -76,7 +76,7 @@ static void who_was_held_tight_too_often_keeps_what_it_has(void **state) {
 
         trace_read(&trace, found.gl_pathv[i]);
         replay_open(&replay, &trace, daemon.socket);
-        replay.client->cache.tight_ns = NS_FOREVER;
+        replay.client->cache.tight_ns[0] = replay.client->cache.tight_ns[1] = NS_FOREVER;
         for (size_t j = 0; j < trace.count; j++) {
             replay_event(&replay, &trace.events[j]);
             uint64_t bytes = held_bytes(replay.client);

@@ -224,7 +224,7 @@ void step_trim(struct world *world) {
 void step_configure(struct world *world) {
     const struct pool_sizes sizes = {
         .limit_bytes = random_below(world, world->limit_max + 1),
-        .step_bytes = random_below(world, 6 * MIB),
+        .step_bytes = one_in(world, 3) ? POOL_STEP_BY_SIZE : random_below(world, 6 * MIB),
         .reserve_bytes = one_in(world, 2) ? 0 : random_below(world, 10 * MIB),
         .low_water_bytes = one_in(world, 2) ? 0 : random_below(world, 10 * MIB),
     };

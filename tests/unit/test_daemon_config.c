@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/units.h"
 #include "daemon/config.h"
+#include "daemon/pool/pool.h"
 #include "gpu/gpu.h"
 #include "directory_fixture.h"
 
@@ -106,16 +107,43 @@ static void an_empty_file_leaves_the_defaults(void **state) {
     assert_int_equal(config.gpu, CONFIG_GPU_AUTO);
     config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
     assert_int_equal(sizes.limit_bytes, 900 * MIB);
+    assert_int_equal(sizes.step_bytes, POOL_STEP_BY_SIZE);
+    assert_int_equal(sizes.low_water_bytes, POOL_LOW_WATER_BY_STEP);
+    assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_AUTO);
+    /* host memory takes time to make */
+    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 141 * GIB, &sizes);
     assert_int_equal(sizes.step_bytes, 64 * MIB);
     assert_int_equal(sizes.low_water_bytes, 32 * MIB);
-    assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_AUTO);
-    /* a step goes with the GPU's size; host memory takes time to make */
+    config_deinit(&config);
+}
+
+/* A reserve is made before anybody says what is needed: in a few large segments, by the GPU's size. */
+static void a_reserve_is_made_in_steps_of_a_fixed_size(void **state) {
+    struct config config;
+    struct config_pool_sizes sizes;
+    char error[512];
+    (void)state;
+
+    assert_int_equal(read_text(&config, "[device]\nreserve = 10%\n", error, sizeof error), 0);
+    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
+    assert_int_equal(sizes.step_bytes, 64 * MIB);
+    assert_int_equal(sizes.low_water_bytes, 32 * MIB);
     config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 16 * GIB, &sizes);
     assert_int_equal(sizes.step_bytes, 256 * MIB);
     config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 141 * GIB, &sizes);
     assert_int_equal(sizes.step_bytes, 512 * MIB);
-    config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 141 * GIB, &sizes);
-    assert_int_equal(sizes.step_bytes, 64 * MIB);
+    config_deinit(&config);
+}
+
+static void a_step_that_is_told_is_never_none(void **state) {
+    struct config config;
+    struct config_pool_sizes sizes;
+    char error[512];
+    (void)state;
+
+    assert_int_equal(read_text(&config, "[device]\nstep = 0\n", error, sizeof error), 0);
+    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 16 * GIB, &sizes);
+    assert_int_equal(sizes.step_bytes, 2 * MIB);
     config_deinit(&config);
 }
 
@@ -173,7 +201,8 @@ static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
         {"[quota alice]\nhost = 1GiB\n", 2, "there are [quota], [quota user:NAME] and [quota group:NAME]"},
         {"[quota user:]\nhost = 1GiB\n", 2, "there are [quota]"},
         {"[quota user:a, user:b]\nhost = 1GiB\n", 2, "there are [quota]"},
-        {"[quota user:0123456789012345678901234567890123456789]\nhost = 1GiB\n", 2, "more than 48 characters"},
+        {"[quota user:0123456789012345678901234567890123456789]\nhost = 1GiB\n", 2,
+         "more than 48 characters"},
         {"[device]\nallow = alice\n", 2, "neither all nor a list such as user:alice, group:research"},
         {"[device]\nallow =\n", 2, "neither all nor a list"},
         {"[device]\nallow = all, user:alice\n", 2, "neither all nor a list"},
@@ -306,6 +335,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_file_says_what_it_says),
         cmocka_unit_test(an_empty_file_leaves_the_defaults),
+        cmocka_unit_test(a_reserve_is_made_in_steps_of_a_fixed_size),
+        cmocka_unit_test(a_step_that_is_told_is_never_none),
         cmocka_unit_test(a_mistake_is_refused_with_its_line_and_a_remedy),
         cmocka_unit_test(a_file_that_cannot_be_read_is_no_configuration),
         cmocka_unit_test(a_long_line_is_read_whole_or_refused),

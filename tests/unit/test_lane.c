@@ -160,7 +160,8 @@ static void lane_give(struct piece *piece) {
 static int lane_add_extent(struct lane *lane, uint64_t lease, uint64_t size_bytes) {
     char *memory = (char *)(uintptr_t)(lease * ADDRESS_STEP);
     pthread_mutex_lock(&lane->lock);
-    int r = lane_add_extent_locked(lane, LANE_SMALL, NULL, lease, generation_of(lease), memory, size_bytes);
+    int r = lane_add_extent_locked(lane, LANE_SMALL, NULL, lease, generation_of(lease), memory, size_bytes,
+                                   false);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }
@@ -510,7 +511,7 @@ static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) 
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB, false), 0);
     pthread_mutex_unlock(&lane->lock);
     assert_false(lane_merge(lane, &lane, 4 * MIB, 4 * MIB, true));       /* another segment */
     assert_false(lane_merge(lane, state, 4 * MIB + 512, 4 * MIB, true)); /* not beside it */
@@ -549,7 +550,7 @@ static void an_extent_of_which_something_is_being_split_off_is_not_merged(void *
     struct piece *pieces[2];
 
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB, false), 0);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(lane_take_locked(lane, 2 * MIB, &pieces[i]), 0);
     pthread_mutex_unlock(&lane->lock);
@@ -624,7 +625,7 @@ static void extents_grow_with_use_and_stay_bounded(void **state) {
     assert_int_equal(lane_extent_bytes_locked(lane, 1), 2 * MIB);
     assert_int_equal(lane_extent_bytes_locked(lane, 2 * MIB), 2 * MIB);
     assert_int_equal(lane_extent_bytes_locked(lane, 2 * MIB + 512), 2 * MIB + 512);
-    for (uint64_t lease = 1; lease < 80; lease++) {
+    for (uint64_t lease = 1; lease < 160; lease++) {
         uint64_t bytes = lane_extent_bytes_locked(lane, 512);
         assert_true(bytes >= before && bytes >= 2 * MIB && bytes <= 256 * MIB && bytes % (2 * MIB) == 0);
         before = bytes;
@@ -632,6 +633,45 @@ static void extents_grow_with_use_and_stay_bounded(void **state) {
     }
     assert_int_equal(before, 256 * MIB);
     assert_int_equal(lane_extent_bytes_locked(lane, GIB), GIB); /* never less than what is asked for */
+    lane_free(lane);
+}
+
+/* An extent that was leased for one piece goes back as a whole, or serves another of about its size. */
+static void what_was_leased_for_one_piece_is_kept_whole(void **state) {
+    struct lane *lane = lane_new(&random_state, POOL, 1, 0, NULL);
+    struct lane_part part;
+    struct piece *piece;
+
+    (void)state;
+    assert_non_null(lane);
+    pthread_mutex_lock(&lane->lock);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 1, 1, (char *)GIB, 64 * MIB, true), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 32 * MIB, true),
+                     0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 3, 1, (char *)(3 * GIB), 16 * MIB, true),
+                     0);
+    assert_int_equal(lane_take_locked(lane, 8 * MIB, &piece), -ENOSPC);
+    assert_false(lane_has_locked(lane, 8 * MIB));
+    assert_true(lane_may_share_locked(lane, 8 * MIB));
+    assert_int_equal(lane_take_locked(lane, 63 * MIB, &piece), 0);
+    assert_int_equal(piece->lease, 1);
+    lane_give_locked(lane, piece);
+    /* the smallest that is enough goes back, else the largest */
+    assert_true(lane_reclaim_idle_locked(lane, 20 * MIB, &part));
+    assert_int_equal(part.lease, 2);
+    assert_true(part.whole);
+    assert_true(lane_reclaim_idle_locked(lane, 100 * MIB, &part));
+    assert_int_equal(part.lease, 1);
+    /* one is cut, once, if it has to be */
+    assert_false(lane_cut_whole_locked(lane, 17 * MIB));
+    assert_true(lane_cut_whole_locked(lane, 2 * MIB));
+    assert_int_equal(lane_take_locked(lane, 2 * MIB, &piece), 0);
+    assert_int_equal(piece->lease, 3);
+    assert_false(lane->may_cut);
+    assert_false(lane_reclaim_idle_locked(lane, 1, &part)); /* it is in use */
+    lane_give_locked(lane, piece);
+    pthread_mutex_unlock(&lane->lock);
+    assert_true(lane_is_valid(lane));
     lane_free(lane);
 }
 
@@ -644,18 +684,19 @@ static void small_pieces_lie_apart_from_large_ones(void **state) {
     (void)state;
     assert_non_null(lane);
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)GIB, 4 * MIB), 0);
-    assert_int_equal(lane_take_locked(lane, 2 * MIB, &large), -ENOSPC);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 4 * MIB), 0);
-    assert_int_equal(lane_take_locked(lane, 2 * MIB, &large), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)GIB, 4 * MIB, false), 0);
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, &large), -ENOSPC);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 4 * MIB, false),
+                     0);
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, &large), 0);
     assert_int_equal(lane_take_locked(lane, MIB, &small), 0);
     assert_int_equal(large->lease, 2);
     assert_int_equal(small->lease, 1);
-    assert_true(lane_may_share_heaps_locked(lane, 3 * MIB));
-    assert_false(lane_may_share_heaps_locked(lane, 5 * MIB));
+    assert_true(lane_may_share_locked(lane, 3 * MIB));
+    assert_false(lane_may_share_locked(lane, 5 * MIB));
     assert_int_equal(lane_take_locked(lane, 3 * MIB, &other), -ENOSPC);
     lane->is_short = true;
-    assert_false(lane_may_share_heaps_locked(lane, 3 * MIB)); /* it does already */
+    assert_false(lane_may_share_locked(lane, 3 * MIB)); /* it does already */
     assert_int_equal(lane_take_locked(lane, 3 * MIB, &other), 0);
     assert_int_equal(other->lease, 1);
     lane_give_locked(lane, other);
@@ -730,6 +771,7 @@ int main(void) {
         cmocka_unit_test(a_piece_outlives_what_it_named),
         cmocka_unit_test(extents_grow_with_use_and_stay_bounded),
         cmocka_unit_test(small_pieces_lie_apart_from_large_ones),
+        cmocka_unit_test(what_was_leased_for_one_piece_is_kept_whole),
         cmocka_unit_test(a_failed_allocation_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,7 +111,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
             if ((message->segments.ids[i] == 0) != (i >= message->segments.count))
                 return false;
-        return size == 136 && message->segments.count <= 16 && message->segments.reserved == 0;
+        return size == 520 && message->segments.count <= 64 && message->segments.may_grow <= 1;
     case PROTO_HELLO_REPLY:
         return size == 24 && message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version == 1 &&
                message->hello_reply.gpu <= 2 && message->hello_reply.flags <= 1;

@@ -204,7 +204,7 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 1},
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 3},
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, PROTO_CLOSE_MAX + 1},
-        {PROTO_SEGMENTS, BODY(proto_segments, reserved), U32, 1},
+        {PROTO_SEGMENTS, BODY(proto_segments, may_grow), U32, 2},
         {PROTO_SEGMENTS, BODY(proto_segments, ids), U64, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
