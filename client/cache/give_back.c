@@ -51,20 +51,13 @@ static int check_stream(struct gpupool_client *client, const struct lane *lane) 
                  : 0;
 }
 
-/* Takes extents that are free as a whole out of a lane until they are so many bytes, and of other extents,
- * where that is asked for, parts. Returns how many. */
-static uint64_t take_free(struct cache *cache, struct lane *lane, uint64_t wanted_bytes, bool parts) {
-    uint64_t bytes = 0;
-
+/* Takes all free parts out of a lane. */
+static void take_free(struct cache *cache, struct lane *lane) {
     pthread_mutex_lock(&lane->lock);
-    while (wanted_bytes != UINT64_MAX && bytes < wanted_bytes && pending_reserve(cache) &&
-           lane_reclaim_idle_locked(lane, wanted_bytes - bytes, &cache->pending[cache->pending_count]))
-        bytes += cache->pending[cache->pending_count++].size_bytes;
-    while (parts && bytes < wanted_bytes && pending_reserve(cache) &&
+    while (pending_reserve(cache) &&
            lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
-        bytes += cache->pending[cache->pending_count++].size_bytes;
+        cache->pending_count++;
     pthread_mutex_unlock(&lane->lock);
-    return bytes;
 }
 
 static void take_deferred(struct cache *cache, struct lane *lane) {
@@ -110,7 +103,7 @@ static int take_out(struct gpupool_client *client, const struct choice *choice) 
             continue;
         int r = check_stream(client, lane);
         if (r == 0) {
-            take_free(cache, lane, UINT64_MAX, true);
+            take_free(cache, lane);
             take_deferred(cache, lane);
         }
         failed = r < 0 ? r : failed;
@@ -221,12 +214,21 @@ void give_back_stream(struct gpupool_client *client, int device, const void *str
     error_restore(text);
 }
 
-/* Of a lane whose stream can take a fence. Parts of device memory stay: what surrounds them keeps their
- * segment, which others would have to fit into. */
+/* Takes so much out of a lane whose stream can take a fence, or as much as there is: first extents that are
+ * free as a whole, then parts, where these are of use to others. Returns how much. */
 static uint64_t take_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {
-    return lane_free_bytes(lane) > 0 && check_stream(client, lane) == 0
-               ? take_free(&client->cache, lane, surplus_bytes, lane->kind != GPUPOOL_POOL_DEVICE)
-               : 0;
+    struct cache *cache = &client->cache;
+    uint64_t bytes = 0;
+
+    if (lane_free_bytes(lane) == 0 || check_stream(client, lane) != 0)
+        return 0;
+    pthread_mutex_lock(&lane->lock);
+    while (bytes < surplus_bytes && pending_reserve(cache) &&
+           (lane_reclaim_idle_locked(lane, surplus_bytes - bytes, &cache->pending[cache->pending_count]) ||
+            lane_reclaim_shared_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count])))
+        bytes += cache->pending[cache->pending_count++].size_bytes;
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
 }
 
 void give_back_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {

@@ -26,7 +26,7 @@
  * 64th of what the client has, or more, may happen every 4 ms in the long run, and so many of them at once;
  * of those for less, which save less, fewer at once, and on an account of their own. */
 #define TIGHT_INTERVAL_NS   (4 * NS_PER_MS)
-#define TIGHT_AT_ONCE       256u
+#define TIGHT_AT_ONCE       1024u
 #define TIGHT_AT_ONCE_LARGE 4096u
 #define TIGHT_SHARE         64u
 /* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
@@ -325,6 +325,7 @@ static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t
                       const struct segment *segment, const struct proto_lease *lease) {
     enum lane_heap heap = lane_heap_of(needed);
     /* Host memory is slow to make: it is better cut than given back. */
+    bool fills_segment = !heap_keeps(segment->size_bytes, lease->capacity_bytes);
     bool keep_whole =
         heap == LANE_LARGE && lane->kind == GPUPOOL_POOL_DEVICE && !heap_keeps(lease->capacity_bytes, needed);
     char *memory = (char *)segment->memory + lease->offset_bytes;
@@ -338,7 +339,7 @@ static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t
         lane_fill_locked(extent, memory, lease->capacity_bytes);
     else
         r = lane_add_extent_locked(lane, heap, segment, lease->lease, lease->generation, memory,
-                                   lease->capacity_bytes, keep_whole);
+                                   lease->capacity_bytes, fills_segment, keep_whole);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }

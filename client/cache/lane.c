@@ -238,7 +238,8 @@ void lane_flush_transfer_locked(struct lane *lane, bool idle_only) {
 }
 
 int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
-                           uint64_t generation, char *memory, uint64_t size_bytes, bool keep_whole) {
+                           uint64_t generation, char *memory, uint64_t size_bytes, bool fills_segment,
+                           bool keep_whole) {
     struct extent *extent = calloc(1, sizeof *extent);
     if (extent == NULL)
         return -ENOMEM;
@@ -248,6 +249,7 @@ int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *s
         return r;
     }
     heap_keep_whole(extent->span, keep_whole);
+    extent->fills_segment = fills_segment;
     extent->lane = lane;
     extent->segment = segment;
     extent->lease = lease;
@@ -402,6 +404,7 @@ void lane_fill_locked(struct extent *extent, const char *memory, uint64_t size_b
         range = range_at(extent, offset);
     }
     heap_keep_whole(extent->span, false); /* it is no one piece's any more */
+    extent->fills_segment = false;
     extent->one_way++;
     extent->lane->touched = true;
     extent->lane->collects = 0;
@@ -454,12 +457,12 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct la
     extent_lose(extent, range);
 }
 
-bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part) {
+static bool reclaim(struct lane *lane, uint64_t minimum_bytes, bool shared_only, struct lane_part *ret_part) {
     for (struct list *position = lane->extents.previous; position != &lane->extents;
          position = position->previous) {
         struct extent *extent = container_of(position, struct extent, link);
         bool idle = lane_extent_is_idle_locked(extent);
-        if (extent->span->taken_bytes == extent->size_bytes)
+        if (extent->span->taken_bytes == extent->size_bytes || (shared_only && extent->fills_segment))
             continue;
         struct heap_range *range = extent->span->lowest;
         while (range->upper != NULL)
@@ -473,6 +476,14 @@ bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_
         }
     }
     return false;
+}
+
+bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part) {
+    return reclaim(lane, minimum_bytes, false, ret_part);
+}
+
+bool lane_reclaim_shared_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part) {
+    return reclaim(lane, minimum_bytes, true, ret_part);
 }
 
 bool lane_reclaim_idle_locked(struct lane *lane, uint64_t wanted_bytes, struct lane_part *ret_part) {

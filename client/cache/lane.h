@@ -65,6 +65,7 @@ struct extent {
     uint64_t size_bytes, absent_bytes, deferred_bytes;
     char *memory;
     const void *segment; /* only compared */
+    bool fills_segment;  /* nearly: it has it for itself, until it is continued */
     unsigned one_way;    /* parts released and leases merged since the daemon last had to answer one */
     unsigned splitting;  /* SPLITs under way, or of which nothing was heard: its lease may have ended */
     struct list link;    /* in lane->extents */
@@ -150,9 +151,11 @@ void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine);
  * there since the last call with it. */
 void lane_flush_transfer_locked(struct lane *lane, bool idle_only);
 
-/* Adds an extent, a lease of its own, to one of the heaps, to be kept whole or not. Returns 0 or -ENOMEM. */
+/* Adds an extent, a lease of its own that fills its segment nearly or does not, to one of the heaps, to be
+ * kept whole or not. Returns 0 or -ENOMEM. */
 int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
-                           uint64_t generation, char *memory, uint64_t size_bytes, bool keep_whole);
+                           uint64_t generation, char *memory, uint64_t size_bytes, bool fills_segment,
+                           bool keep_whole);
 
 /* Finds the extent of a heap that new memory of a segment lies beside, or in a gap of, and makes it ready to
  * be filled. NULL when there is none whose lease the daemon would certainly merge with that of the memory (or
@@ -191,6 +194,9 @@ void lane_forget_piece_locked(struct lane *lane, struct piece *piece);
  * what has to be released: the last part of the latest extent first, so that what stays lies together. False
  * when there is none. */
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
+
+/* The same of extents that do not fill their segments: parts of others would only leave holes in these. */
+bool lane_reclaim_shared_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
 
 /* The same for an extent that is free as a whole: the smallest that is large enough, else the largest. Linear
  * in the extents. */

@@ -55,7 +55,7 @@ static void begin(struct test_daemon *daemon, glob_t *found) {
 
     snprintf(pattern, sizeof pattern, "%s/*.trace.gz", directory != NULL ? directory : "tests/traces");
     assert_int_equal(glob(pattern, 0, NULL, found), 0);
-    daemon_start(daemon, &(struct daemon_options){.config = "[device]\nlow_water = 0\nlimit = 32GiB\n",
+    daemon_start(daemon, &(struct daemon_options){.config = "[device]\nstep = 1GiB\nlimit = 32GiB\n",
                                                   .arguments = test_is_simulated() ? arguments : NULL});
 }
 

@@ -47,7 +47,8 @@ static int set_up(void **state) {
     lane->is_short = true; /* one heap for all sizes */
     assert_non_null(lane);
     for (unsigned i = 0; i < EXTENTS; i++)
-        assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, i + 1, 1, (char *)((i + 1) * GIB), EXTENT_BYTES, false),
+        assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, i + 1, 1, (char *)((i + 1) * GIB),
+                                                EXTENT_BYTES, false, false),
                          0);
     *state = lane;
     return 0;

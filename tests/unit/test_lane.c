@@ -161,7 +161,7 @@ static int lane_add_extent(struct lane *lane, uint64_t lease, uint64_t size_byte
     char *memory = (char *)(uintptr_t)(lease * ADDRESS_STEP);
     pthread_mutex_lock(&lane->lock);
     int r = lane_add_extent_locked(lane, LANE_SMALL, NULL, lease, generation_of(lease), memory, size_bytes,
-                                   false);
+                                   false, false);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }
@@ -511,7 +511,8 @@ static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) 
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB, false), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB, false, false),
+                     0);
     pthread_mutex_unlock(&lane->lock);
     assert_false(lane_merge(lane, &lane, 4 * MIB, 4 * MIB, true));       /* another segment */
     assert_false(lane_merge(lane, state, 4 * MIB + 512, 4 * MIB, true)); /* not beside it */
@@ -550,7 +551,8 @@ static void an_extent_of_which_something_is_being_split_off_is_not_merged(void *
     struct piece *pieces[2];
 
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB, false), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, state, 1, 1, address(0), 4 * MIB, false, false),
+                     0);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(lane_take_locked(lane, 2 * MIB, &pieces[i]), 0);
     pthread_mutex_unlock(&lane->lock);
@@ -645,11 +647,12 @@ static void what_was_leased_for_one_piece_is_kept_whole(void **state) {
     (void)state;
     assert_non_null(lane);
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 1, 1, (char *)GIB, 64 * MIB, true), 0);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 32 * MIB, true),
+    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 1, 1, (char *)GIB, 64 * MIB, false, true),
                      0);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 3, 1, (char *)(3 * GIB), 16 * MIB, true),
-                     0);
+    assert_int_equal(
+        lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 32 * MIB, false, true), 0);
+    assert_int_equal(
+        lane_add_extent_locked(lane, LANE_LARGE, NULL, 3, 1, (char *)(3 * GIB), 16 * MIB, false, true), 0);
     assert_int_equal(lane_take_locked(lane, 8 * MIB, &piece), -ENOSPC);
     assert_false(lane_has_locked(lane, 8 * MIB));
     assert_true(lane_may_share_locked(lane, 8 * MIB));
@@ -684,10 +687,11 @@ static void small_pieces_lie_apart_from_large_ones(void **state) {
     (void)state;
     assert_non_null(lane);
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)GIB, 4 * MIB, false), 0);
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, &large), -ENOSPC);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 4 * MIB, false),
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)GIB, 4 * MIB, false, false),
                      0);
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, &large), -ENOSPC);
+    assert_int_equal(
+        lane_add_extent_locked(lane, LANE_LARGE, NULL, 2, 1, (char *)(2 * GIB), 4 * MIB, false, false), 0);
     assert_int_equal(lane_take_locked(lane, 3 * MIB, &large), 0);
     assert_int_equal(lane_take_locked(lane, MIB, &small), 0);
     assert_int_equal(large->lease, 2);

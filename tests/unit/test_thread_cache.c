@@ -48,8 +48,9 @@ static void client_init(struct false_client *client) {
     assert_non_null(client->lane);
     assert_non_null(client->memory);
     pthread_mutex_lock(&client->lane->lock);
-    assert_int_equal(
-        lane_add_extent_locked(client->lane, LANE_SMALL, NULL, 1, 1, client->memory, EXTENT_BYTES, false), 0);
+    assert_int_equal(lane_add_extent_locked(client->lane, LANE_SMALL, NULL, 1, 1, client->memory,
+                                            EXTENT_BYTES, false, false),
+                     0);
     pthread_mutex_unlock(&client->lane->lock);
 }
 

@@ -136,7 +136,8 @@ static void without_memory_for_a_magazine_pieces_go_to_the_lane(void **state) {
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)(uintptr_t)GIB, MIB, false), 0);
+    assert_int_equal(
+        lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)(uintptr_t)GIB, MIB, false, false), 0);
     assert_int_equal(lane_take_locked(lane, 4096, &piece), 0);
     pthread_mutex_unlock(&lane->lock);
     without_memory = true;
