@@ -246,9 +246,10 @@ static void a_side_that_grew_can_be_written_on_the_stream_at_once(void **state) 
 
 /* --- zeroing --- */
 
-static void dirty(struct gpupool_client *client, uint32_t pool, void *stream) {
+/* Leaves memory of that size behind that is not zero. */
+static void dirty(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
     struct gpupool_buffer buffer;
-    MUST(gpupool_acquire(client, pool, 3 * LARGE_BYTES, stream, GPUPOOL_FOREVER, 0, &buffer));
+    MUST(gpupool_acquire(client, pool, size_bytes, stream, GPUPOOL_FOREVER, 0, &buffer));
     buffer.size_bytes = buffer.capacity_bytes;
     MUST(puppet_write_pattern(client, &buffer, 99, NULL));
     MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
@@ -262,9 +263,10 @@ static void zero(struct gpupool_client *client, int device, void *stream) {
     for (unsigned i = 0; i < 2; i++) {
         enum side side = sides[i];
         get(&plain, side, SMALL_BYTES, stream);
-        dirty(client, side_of(&plain, side)->buffer.pool, stream);
+        uint32_t pool = side_of(&plain, side)->buffer.pool;
         clear(&plain, stream);
         for (uint64_t size_bytes = SMALL_BYTES; size_bytes <= LARGE_BYTES; size_bytes *= 5) {
+            dirty(client, pool, size_bytes, stream);
             get(&plain, side, size_bytes, stream);
             if (stream != GPUPOOL_NO_STREAM)
                 MUST(gpupool_stream_synchronize(client, device, stream));
