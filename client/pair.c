@@ -170,7 +170,7 @@ static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair
 static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint64_t size_bytes,
                 void *stream) {
     struct gpupool_buffer buffer = {0};
-    const struct gpu *gpu;
+    const struct gpu *gpu = NULL;
     uint32_t pool;
 
     int r = enter(pair, stream, &gpu);

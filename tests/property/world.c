@@ -179,7 +179,7 @@ void world_settle(void) {
     world.n_sources = 0;
     for (unsigned i = 0; i < world.n_checks; i++) {
         const struct world_check *check = &world.checks[i];
-        char what[128];
+        char what[256];
         snprintf(what, sizeof what, "%s, as read on the stream in step %u", check->what, check->step);
         world_expect(check->found, check->expected, check->size_bytes, what);
     }
