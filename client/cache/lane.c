@@ -11,6 +11,7 @@
 #include "client/cache/deferred.h"
 #include "client/cache/pointer_map.h"
 #include "client/cache/size_class.h"
+#include "client/include/gpupool/gpupool.h"
 #include "client/lease.h"
 
 #define PIECES_IN_CHUNK 128u
@@ -273,7 +274,11 @@ uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) 
         bytes = EXTENT_BYTES_MAX;
     if (bytes > lane->extent_limit)
         bytes = lane->extent_limit;
-    return size_bytes > bytes ? size_bytes : bytes;
+    /* Two of more than half of it do not fit: one had better be an extent by itself, which can go back alone.
+     */
+    bool is_large =
+        lane->kind == GPUPOOL_POOL_DEVICE && size_bytes > EXTENT_BYTES_MIN && size_bytes > bytes / 2;
+    return is_large || size_bytes > bytes ? size_bytes : bytes;
 }
 
 uint64_t lane_learn_locked(struct lane *lane, uint64_t size_bytes, bool has_room) {
