@@ -36,8 +36,9 @@ struct cache {
     struct list lanes;
     struct list threads;      /* thread_cache.link */
     struct counters counters; /* where the threads count */
-    uint64_t tight_ns[2];     /* how far ahead of the clock lanes have been held tight for small and for large
-                               * requests;     under lanes_lock */
+    /* How far ahead of the clock lanes have been held tight, for small and for large requests; under
+     * lanes_lock. */
+    uint64_t tight_ns[2];
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct lane_part *pending; /* taken out of lanes and not released yet */
     size_t pending_count, pending_capacity;

@@ -72,6 +72,32 @@ static inline void ask(struct session *session, const struct pool *pool, uint64_
     assert_true(core_is_valid(session->core));
 }
 
+/* The same for what the pool has: it neither grows nor asks anybody. */
+static inline void ask_within(struct session *session, const struct pool *pool, uint64_t request,
+                              uint64_t size) {
+    const struct proto_acquire acquire = {
+        .pool = pool->id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size};
+    assert_int_equal(core_acquire(session, request, &acquire, 0), 0);
+    assert_true(core_is_valid(session->core));
+}
+
+/* What the session is to close before it asks for so much. */
+static inline struct proto_segments idle(struct session *session, const struct pool *pool, uint64_t size) {
+    const struct proto_idle idle = {.pool = pool->id, .size_bytes = size};
+    struct proto_segments segments;
+    assert_int_equal(core_idle(session, &idle, &segments), 0);
+    assert_true(core_is_valid(session->core));
+    return segments;
+}
+
+/* The session says that it has closed a segment. Returns what core_closed does. */
+static inline int closed(struct session *session, uint64_t segment) {
+    const struct proto_closed message = {.segment = segment};
+    int r = core_closed(session, &message, 0);
+    assert_true(core_is_valid(session->core));
+    return r;
+}
+
 /* The next answer has to be this session's lease for this request. */
 static inline struct lease *expect_granted(struct core *core, const struct session *session,
                                            uint64_t request) {

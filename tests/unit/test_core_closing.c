@@ -11,28 +11,6 @@
 #include "daemon/pool/fence.h"
 #include "daemon/pool/lease.h"
 
-static void ask_within(struct session *session, const struct pool *pool, uint64_t request, uint64_t size) {
-    const struct proto_acquire acquire = {
-        .pool = pool->id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size};
-    assert_int_equal(core_acquire(session, request, &acquire, 0), 0);
-    assert_true(core_is_valid(session->core));
-}
-
-static struct proto_segments idle(struct session *session, const struct pool *pool, uint64_t size) {
-    const struct proto_idle idle = {.pool = pool->id, .size_bytes = size};
-    struct proto_segments segments;
-    assert_int_equal(core_idle(session, &idle, &segments), 0);
-    assert_true(core_is_valid(session->core));
-    return segments;
-}
-
-static int closed(struct session *session, uint64_t segment) {
-    const struct proto_closed message = {.segment = segment};
-    int r = core_closed(session, &message, 0);
-    assert_true(core_is_valid(session->core));
-    return r;
-}
-
 /* Makes a segment of that size, which the session has mapped and of which nothing is taken. Returns its id.
  */
 static uint64_t leave_segment(struct session *session, struct pool *pool, uint64_t size) {

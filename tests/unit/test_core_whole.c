@@ -14,27 +14,9 @@
 #include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
 
-static void ask_within(struct session *session, const struct pool *pool, uint64_t request, uint64_t size) {
-    const struct proto_acquire acquire = {
-        .pool = pool->id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size};
-    assert_int_equal(core_acquire(session, request, &acquire, 0), 0);
-    assert_true(core_is_valid(session->core));
-}
-
-static struct proto_segments idle(struct session *session, const struct pool *pool, uint64_t size) {
-    const struct proto_idle idle = {.pool = pool->id, .size_bytes = size};
-    struct proto_segments segments;
-    assert_int_equal(core_idle(session, &idle, &segments), 0);
-    assert_true(core_is_valid(session->core));
-    return segments;
-}
-
 static void close_all(struct session *session, const struct proto_segments *segments) {
-    for (uint32_t i = 0; i < segments->count; i++) {
-        const struct proto_closed message = {.segment = segments->ids[i]};
-        assert_int_equal(core_closed(session, &message, 0), 0);
-    }
-    assert_true(core_is_valid(session->core));
+    for (uint32_t i = 0; i < segments->count; i++)
+        assert_int_equal(closed(session, segments->ids[i]), 0);
 }
 
 /* A lease that a segment is made for, which the session maps. */
