@@ -324,8 +324,8 @@ static int acquire_within(struct gpupool_client *client, struct lane *lane, uint
 static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t needed,
                       const struct segment *segment, const struct proto_lease *lease) {
     enum lane_heap heap = lane_heap_of(needed);
-    /* Host memory is slow to make: it is better cut than given back. */
     bool fills_segment = !heap_keeps(segment->size_bytes, lease->capacity_bytes);
+    /* Host memory is slow to make: it is better cut than given back. */
     bool keep_whole =
         heap == LANE_LARGE && lane->kind == GPUPOOL_POOL_DEVICE && !heap_keeps(lease->capacity_bytes, needed);
     char *memory = (char *)segment->memory + lease->offset_bytes;
@@ -359,10 +359,8 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
         give_back_surplus(client, lane, growth.surplus_bytes);
     uint64_t wanted = growth.wanted_bytes;
     int r = acquire_within(client, lane, needed, wanted, &lease, &pool, &segment);
-    if (r == GPUPOOL_E_EXHAUSTED) {
-        if (close_idle(client, lane, wanted, growth.surplus_bytes > 0))
-            r = acquire_grown(client, lane, wanted, deadline_ns, &lease, &pool, &segment);
-    }
+    if (r == GPUPOOL_E_EXHAUSTED && close_idle(client, lane, wanted, growth.surplus_bytes > 0))
+        r = acquire_grown(client, lane, wanted, deadline_ns, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED)
         r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED)

@@ -285,39 +285,31 @@ void pool_retire(struct segment *segment) {
     pool->retiring_bytes += segment->size_bytes;
 }
 
-/* Whether a segment is idle, and the pool can do without it. */
-static bool pool_may_retire(const struct segment *segment, uint64_t keep_bytes) {
-    const struct pool *pool = segment->pool;
-    return segment_is_idle(segment) && pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes >=
-                                           keep_bytes + segment->size_bytes;
-}
-
-/* Returns its bytes. */
-static uint64_t retire_idle(struct segment *segment) {
-    if (segment->state == SEGMENT_ASSIGNED)
-        tenant_disown(segment);
-    pool_retire(segment);
-    return segment->size_bytes;
+/* Retires idle segments, or of these only such as are kept whole, until they are so many bytes. */
+static uint64_t retire_some(struct pool *pool, bool kept_only, uint64_t bytes, uint64_t keep_bytes) {
+    uint64_t retired = 0;
+    list_for_each_safe(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (retired >= bytes)
+            break;
+        if (!segment_is_idle(segment) || (kept_only && !segment->kept_whole) ||
+            pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
+                keep_bytes + segment->size_bytes)
+            continue;
+        if (segment->state == SEGMENT_ASSIGNED)
+            tenant_disown(segment);
+        pool_retire(segment);
+        retired += segment->size_bytes;
+    }
+    return retired;
 }
 
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
-    uint64_t retired = 0;
-    list_for_each_safe(position, &pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
-        if (retired < bytes && pool_may_retire(segment, keep_bytes))
-            retired += retire_idle(segment);
-    }
-    return retired;
+    return retire_some(pool, false, bytes, keep_bytes);
 }
 
 uint64_t pool_retire_kept(struct pool *pool, uint64_t bytes) {
-    uint64_t retired = 0;
-    list_for_each_safe(position, &pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
-        if (retired < bytes && segment->kept_whole && pool_may_retire(segment, pool->reserve_bytes))
-            retired += retire_idle(segment);
-    }
-    return retired;
+    return retire_some(pool, true, bytes, pool->reserve_bytes);
 }
 
 /* Grows for the first of those who wait for whom there is room, in the order of line.h; else retires idle
