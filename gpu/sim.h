@@ -30,8 +30,7 @@
  * "memory_allocate:3:2,ipc_open:1+:201,device_memory@1:4!:214".
  *
  * GPUPOOL_SIM_HANG="call[@device]:n:milliseconds[,...]": the n-th call sleeps so long before it does its
- * work; "n+" and "~n" as above. With an absolute path (without a comma) in place of the milliseconds it
- * hangs as long as there is a file of that name.
+ * work; "n+" and "~n" as above.
  *
  * GPUPOOL_SIM_LINGER_MS=N: how a dead client's GPU work looks (a kernel in flight outlives its process by
  * milliseconds, or by seconds where a forked child holds the device open). With the first import the process
@@ -70,11 +69,12 @@ bool gpu_sim_failed(void);
 int gpu_sim_set_device(unsigned device);
 
 /* Begins to capture a stream, as cudaStreamBeginCapture() would: what is enqueued on it from now on is
- * counted and not done, and waiting for it or asking whether it is busy fails. Returns 0 or a driver error.
- */
+ * counted and not done; waiting for it, for its device, or asking whether it is busy fails, and the capture
+ * comes to nothing. Returns 0 or a driver error. */
 int gpu_sim_capture_begin(unsigned device, void *stream);
 
-/* Ends the capture. *ret_operations: how many operations a graph would have got. */
+/* Ends the capture. *ret_operations: how many operations a graph would have got. 0, or 901 for one that came
+ * to nothing, cudaErrorStreamCaptureInvalidated. */
 int gpu_sim_capture_end(unsigned device, void *stream, unsigned *ret_operations);
 
 #endif

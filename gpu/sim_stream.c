@@ -28,6 +28,7 @@
 #define STREAM_PER_THREAD ((void *)0x2) /* cudaStreamPerThread */
 
 #define ERROR_CAPTURE_UNSUPPORTED 900 /* cudaErrorStreamCaptureUnsupported */
+#define ERROR_CAPTURE_INVALIDATED 901 /* cudaErrorStreamCaptureInvalidated */
 
 /* A waiting stream looks at its word at these intervals, ever longer. */
 #define WAIT_NS_MIN (2 * NS_PER_US)
@@ -65,8 +66,8 @@ struct sim_stream {
     struct list queue;
     uint64_t given, done; /* operations */
     bool closing;
-    bool capturing;
-    unsigned captured; /* operations */
+    bool capturing, spoilt; /* spoilt: somebody waited for it meanwhile, or asked whether it is busy */
+    unsigned captured;      /* operations */
 };
 
 static struct {
@@ -304,6 +305,16 @@ static bool stream_is_capturing(struct sim_stream *stream) {
     return capturing;
 }
 
+/* Whether the stream is captured, by somebody who must not ask what it does then: the capture comes to
+ * nothing. */
+static bool stream_spoils_capture(struct sim_stream *stream) {
+    pthread_mutex_lock(&stream->lock);
+    bool capturing = stream->capturing;
+    stream->spoilt = capturing;
+    pthread_mutex_unlock(&stream->lock);
+    return capturing;
+}
+
 /* Waits until a stream has done what it was given up to now. */
 static void stream_drain(struct sim_stream *stream) {
     uint64_t until;
@@ -372,6 +383,18 @@ void sim_streams_drain(unsigned physical) {
     }
 }
 
+static bool device_spoils_captures(unsigned physical) {
+    bool captures = false;
+
+    pthread_mutex_lock(&streams.lock);
+    list_for_each(position, &streams.open) {
+        struct sim_stream *stream = container_of(position, struct sim_stream, link);
+        captures = (stream->physical == physical && stream_spoils_capture(stream)) || captures;
+    }
+    pthread_mutex_unlock(&streams.lock);
+    return captures;
+}
+
 /* --- the table's calls --- */
 
 int sim_device_synchronize(unsigned device) {
@@ -382,6 +405,8 @@ int sim_device_synchronize(unsigned device) {
         r = sim_context(device, &physical);
     if (r != 0)
         return r;
+    if (device_spoils_captures(physical))
+        return ERROR_CAPTURE_UNSUPPORTED;
     sim_streams_drain(physical);
     return 0;
 }
@@ -435,7 +460,7 @@ int sim_stream_synchronize(unsigned device, void *handle) {
         r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
-    if (stream_is_capturing(stream))
+    if (stream_spoils_capture(stream))
         r = ERROR_CAPTURE_UNSUPPORTED;
     else
         stream_drain(stream);
@@ -451,10 +476,10 @@ int sim_stream_query(unsigned device, void *handle) {
         r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
-    pthread_mutex_lock(&stream->lock);
-    if (stream->capturing)
+    if (stream_spoils_capture(stream))
         r = ERROR_CAPTURE_UNSUPPORTED;
-    else if (stream->done < stream->given)
+    pthread_mutex_lock(&stream->lock);
+    if (r == 0 && stream->done < stream->given)
         r = GPU_ERROR_NOT_READY;
     pthread_mutex_unlock(&stream->lock);
     stream_put(stream);
@@ -483,9 +508,12 @@ static int capture_set(unsigned device, void *handle, bool capturing, unsigned *
     pthread_mutex_lock(&stream->lock);
     if (stream->capturing == capturing)
         r = GPU_ERROR_INVALID_VALUE;
+    else if (!capturing && stream->spoilt)
+        r = ERROR_CAPTURE_INVALIDATED;
     else if (!capturing)
         *ret_operations = stream->captured;
     stream->capturing = capturing;
+    stream->spoilt = false;
     stream->captured = 0;
     pthread_mutex_unlock(&stream->lock);
     stream_put(stream);
