@@ -167,6 +167,21 @@ int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
     return 0;
 }
 
+int devices_check_device(const struct gpu *gpu, unsigned device) {
+    void *own = GPUPOOL_PER_THREAD; /* whose captures are this thread's: nobody begins one meanwhile */
+    bool capturing = false;
+
+    /* A failed device says so whatever is asked. To ask a stream that is captured how far it is spoils that.
+     */
+    int error = gpu->stream_is_capturing(device, own, &capturing);
+    if (error == 0 && !capturing)
+        error = gpu->stream_query(device, own);
+    if (error == 0 || error == GPU_ERROR_NOT_READY || devices_is_capture_error(error))
+        return 0;
+    devices_fail(gpu, error, "asking whether it works");
+    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+}
+
 int devices_find_stream(struct devices *devices, const struct gpu *gpu, void *stream, unsigned *ret_device) {
     unsigned current;
     int r = devices_current(devices, &current);

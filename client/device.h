@@ -68,6 +68,10 @@ int devices_find_stream(struct devices *devices, const struct gpu *gpu, void *st
  * DRIVER. */
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream);
 
+/* Asks whether a device works still, of whom something is waited for that a failed one never does. Nobody's
+ * capture is disturbed. 0, DRIVER. */
+int devices_check_device(const struct gpu *gpu, unsigned device);
+
 /* Whether a driver error says that a capture forbids what was asked, and no more. */
 bool devices_is_capture_error(int error);
 

@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "client/buffer.h"
 #include "client/client.h"
 #include "client/error.h"
 #include "client/synced_memory.h"
@@ -288,9 +289,14 @@ static int adopt(struct gpupool_synced *array, enum synced_side side, void *data
         r = error_set(GPUPOOL_E_INVALID, "no memory to adopt");
     if (r < 0)
         return r;
+    if ((uintptr_t)data + array->size_bytes < (uintptr_t)data)
+        return error_set(GPUPOOL_E_INVALID, "there are no %s at %p", BYTES_TEXT(array->size_bytes), data);
+    if (memory_overlaps(&array->sides[SYNCED_HOST], data, array->size_bytes) ||
+        memory_overlaps(&array->sides[SYNCED_DEVICE], data, array->size_bytes))
+        return error_set(GPUPOOL_E_INVALID, "the memory to adopt is the pool's, and the array's already");
     struct synced_memory *memory = &array->sides[side];
     struct synced_stream by = synced_stream_of(array->device, stream);
-    bool is_known = data == memory->data;
+    bool is_known = data == memory->data && synced_must_order(array->client, &memory->usage, NULL, true);
     r = memory_adopt(array->client, memory, data, array->size_bytes, &by);
     if (r < 0)
         return r;
@@ -310,6 +316,22 @@ int gpupool_synced_adopt_host(struct gpupool_synced *array, void *memory, void *
 int gpupool_synced_adopt_device(struct gpupool_synced *array, void *memory, void *stream) {
     int r = adopt(array, SYNCED_DEVICE, memory, stream);
     return r < 0 ? fail(r, "adopting device memory for", array) : 0;
+}
+
+/* Gives memory back that does not become the array's, whatever else fails: if need be, when the copy is over
+ * that may be under way there. */
+static void discard(struct gpupool_synced *array, struct synced_memory *memory,
+                    const struct synced_stream *by) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    if (memory_drop(array->client, memory, by) < 0) {
+        /* A device that cannot be waited for does no work any more. */
+        (void)array->gpu->stream_synchronize(by->device, by->handle);
+        buffer_give_back(array->client, &memory->buffer);
+    }
+    error_restore(text);
+    memory_deinit(memory);
 }
 
 /* Puts a copy of the device memory, on the stream's device, in its place. */
@@ -338,11 +360,7 @@ static int move_contents(struct gpupool_synced *array, const struct synced_strea
         r = memory_drop(client, from, by);
     }
     if (r < 0) {
-        char text[ERROR_TEXT_SIZE];
-        error_save(text);
-        (void)memory_drop(client, &to, by); /* else it is the client's until that closes */
-        error_restore(text);
-        memory_deinit(&to);
+        discard(array, &to, by);
         return r;
     }
     memory_deinit(from);
@@ -354,6 +372,7 @@ static int move_contents(struct gpupool_synced *array, const struct synced_strea
 static int move(struct gpupool_synced *array, int device, void *stream) {
     const struct gpu *gpu;
     unsigned current;
+    uint32_t pool;
 
     int r = enter_on(array, stream);
     if (r < 0)
@@ -369,6 +388,9 @@ static int move(struct gpupool_synced *array, int device, void *stream) {
         return r;
     if ((unsigned)device == array->device)
         return 0;
+    r = gpupool_device_pool(array->client, device, &pool); /* there is memory to be had */
+    if (r < 0)
+        return r;
     struct synced_stream by = synced_stream_of((unsigned)device, stream);
     if (array->state == GPUPOOL_SYNCED_DEVICE_NEWER)
         r = move_contents(array, &by);

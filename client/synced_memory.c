@@ -35,7 +35,9 @@ int memory_drop(struct gpupool_client *client, struct synced_memory *memory, con
     }
     if (memory->owner == GPUPOOL_OWNER_POOL) {
         int r = release(client, &memory->buffer, is_idle ? NULL : by);
-        if (r < 0)
+        /* Where the session is over, the loan is too: the daemon takes it back when this process has ended.
+         */
+        if (r < 0 && connection_check(&client->connection) == 0)
             return error_prefix(r, "giving its memory back");
     }
     memory->data = NULL;
@@ -45,15 +47,10 @@ int memory_drop(struct gpupool_client *client, struct synced_memory *memory, con
     return 0;
 }
 
-/* The pool of a side: host memory that is near the device, where the system says what is near. */
 static int find_pool(struct gpupool_client *client, enum synced_side side, unsigned device,
                      uint32_t *ret_pool) {
-    if (side == SYNCED_DEVICE)
-        return gpupool_device_pool(client, (int)device, ret_pool);
-    int node = client->devices.list[device].numa_node;
-    if (node >= 0 && gpupool_host_pool(client, node, ret_pool) == 0)
-        return 0;
-    return gpupool_host_pool(client, -1, ret_pool);
+    return side == SYNCED_DEVICE ? gpupool_device_pool(client, (int)device, ret_pool)
+                                 : client_host_pool_near(client, device, ret_pool);
 }
 
 int memory_need(struct gpupool_client *client, struct synced_memory *memory, enum synced_side side,
@@ -78,10 +75,14 @@ int memory_need(struct gpupool_client *client, struct synced_memory *memory, enu
     return 0;
 }
 
+bool memory_overlaps(const struct synced_memory *memory, const void *data, uint64_t size_bytes) {
+    uintptr_t own = (uintptr_t)memory->data, other = (uintptr_t)data;
+    return memory->owner == GPUPOOL_OWNER_POOL && own < other + size_bytes &&
+           other < own + memory->capacity_bytes;
+}
+
 int memory_adopt(struct gpupool_client *client, struct synced_memory *memory, void *data, uint64_t size_bytes,
                  const struct synced_stream *by) {
-    if (data == memory->data && memory->owner == GPUPOOL_OWNER_POOL)
-        return error_set(GPUPOOL_E_INVALID, "the memory to adopt is the pool's, and the array's already");
     int r = memory_drop(client, memory, by);
     if (r < 0)
         return r;

@@ -26,6 +26,9 @@ int memory_drop(struct gpupool_client *client, struct synced_memory *memory, con
 int memory_need(struct gpupool_client *client, struct synced_memory *memory, enum synced_side side,
                 uint64_t size_bytes, const struct synced_stream *by);
 
+/* Whether some of the memory at data is the pool's, on loan here. */
+bool memory_overlaps(const struct synced_memory *memory, const void *data, uint64_t size_bytes);
+
 /* The user's takes the place of what is there, once that is dropped. */
 int memory_adopt(struct gpupool_client *client, struct synced_memory *memory, void *data, uint64_t size_bytes,
                  const struct synced_stream *by);

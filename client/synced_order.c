@@ -52,6 +52,12 @@ static int need_fence(struct gpupool_client *client, struct synced_point *point,
         r = fences_enqueue(client, stream->device, stream->handle, ret_fence);
     if (r == GPUPOOL_E_DRIVER) {
         int error = gpu->device_synchronize(stream->device);
+        if (devices_is_capture_error(error))
+            return error_set(
+                GPUPOOL_E_CAPTURING,
+                "a stream is being captured into a graph on device %u, all of which would have to be "
+                "waited for",
+                stream->device);
         if (error != 0)
             return driver_failed(gpu, error, stream->device, "waiting for all that uses the array");
         *ret_fence = FENCE_NONE;
@@ -83,7 +89,6 @@ int synced_order(struct gpupool_client *client, struct synced_usage *usage, cons
 }
 
 static int wait_for(struct gpupool_client *client, unsigned device, struct fence fence) {
-    const struct gpu *gpu = client->devices.gpu;
     uint64_t begin_ns = clock_now_ns(), ask_ns = begin_ns + ASK_NS;
 
     while (!fence_is_ready(client, fence)) {
@@ -91,10 +96,9 @@ static int wait_for(struct gpupool_client *client, unsigned device, struct fence
         if (now_ns - begin_ns < SPIN_NS)
             continue;
         if (now_ns >= ask_ns) {
-            /* Its own stream: that is in nobody's capture, and a failed device says so whatever is asked. */
-            int error = gpu->stream_query(device, FENCE_STREAM_PER_THREAD);
-            if (error != 0 && error != GPU_ERROR_NOT_READY && !devices_is_capture_error(error))
-                return driver_failed(gpu, error, device, "waiting for a copy");
+            int r = devices_check_device(client->devices.gpu, device);
+            if (r < 0)
+                return error_prefix(r, "waiting for a copy");
             ask_ns = now_ns + ASK_NS;
         }
         nanosleep(&(struct timespec){.tv_nsec = (long)(sleep_ns < SLEEP_NS_MAX ? sleep_ns : SLEEP_NS_MAX)},

@@ -245,7 +245,12 @@ static void adopted_memory_counts_and_is_never_freed(void **state) {
     assert_int_equal(info_of(array).host_owner, GPUPOOL_OWNER_POOL);
     assert_int_equal(info_of(array).device_owner, GPUPOOL_OWNER_POOL);
     void *own = on_host(array, GPUPOOL_READ, NULL);
-    MUST_BE(gpupool_synced_adopt_host(array, own, stream), GPUPOOL_E_INVALID); /* it would be lent again */
+    /* it would be lent again, also in part, or as the other side's */
+    MUST_BE(gpupool_synced_adopt_host(array, own, stream), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_synced_adopt_host(array, (char *)own + 512, stream), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_synced_adopt_host(array, (char *)own - SIZE, stream), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_synced_adopt_device(array, own, stream), GPUPOOL_E_INVALID);
+    assert_int_equal(info_of(array).host_owner, GPUPOOL_OWNER_POOL);
     /* and the user's is the user's */
     MUST(gpupool_query(client, &host, &known));
     MUST(gpupool_query(client, &device, &known));
@@ -314,6 +319,7 @@ static void what_cannot_be_is_refused(void **state) {
     array = create(client, UINT64_MAX);
     MUST_BE(gpupool_synced_host(array, GPUPOOL_OVERWRITE, &memory, NULL), GPUPOOL_E_TOO_LARGE);
     MUST_BE(gpupool_synced_device(array, GPUPOOL_READ, &memory, NULL), GPUPOOL_E_TOO_LARGE);
+    MUST_BE(gpupool_synced_adopt_host(array, &info, NULL), GPUPOOL_E_INVALID); /* so much is not there */
     expect(array, GPUPOOL_SYNCED_UNINITIALIZED, 0, 0);
     MUST(gpupool_synced_resize(array, SIZE));
     MUST_BE(gpupool_synced_resize(array, 0), GPUPOOL_E_INVALID);

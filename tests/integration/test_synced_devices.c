@@ -220,6 +220,63 @@ static void a_move_that_fails_has_moved_nothing(void **state) {
     close_cached(client);
 }
 
+static void a_device_without_a_pool_is_no_place_to_move_to(void **state) {
+    struct gpupool_client *client;
+    struct gpupool_synced *array = NULL;
+
+    (void)state;
+    if (!test_has_devices(2) || !test_is_simulated())
+        skip();
+    client = open_cached();
+    MUST(gpupool_synced_create(client, 0, SIZE, &array));
+    set_on_device(client, array, 4, NULL);
+    MUST_BE(gpupool_synced_move(array, 2, NULL), GPUPOOL_E_NO_POOL);
+    assert_true(is_all(on_host(array, GPUPOOL_READ, NULL), 4, SIZE));
+    MUST_BE(gpupool_synced_move(array, 2, NULL), GPUPOOL_E_NO_POOL); /* although nothing had to be copied */
+    expect_on(array, 0, GPUPOOL_SYNCED_IN_STEP, 0, 0, 1);
+    MUST(gpupool_synced_destroy(array, NULL));
+    close_cached(client);
+}
+
+static int write_no_word(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    (void)device, (void)stream, (void)word, (void)value;
+    return GPU_ERROR_UNKNOWN;
+}
+
+/* Neither what was to become the array's is kept, nor is what it has given up. */
+static void a_move_that_fails_again_and_again_leaves_nothing_behind(void **state) {
+    (void)state;
+    if (!test_has_devices(2))
+        skip();
+    for (unsigned flags = 0; flags <= GPUPOOL_OPEN_NO_CACHE; flags += GPUPOOL_OPEN_NO_CACHE) {
+        struct gpupool_client *client = open_client(&daemon_, flags, GPUPOOL_FOREVER);
+        struct gpupool_synced *array = NULL;
+        void *streams[2];
+        for (int i = 0; i < 2; i++)
+            MUST(gpupool_stream_create(client, i, &streams[i]));
+        MUST(gpupool_synced_create(client, 0, SIZE, &array));
+        set_on_device(client, array, 7, streams[0]);
+        const struct gpu *driver = client->devices.gpu;
+        struct gpu without_words = *driver;
+        without_words.stream_write64 = write_no_word;
+        client->devices.gpu = &without_words;
+        MUST_BE(gpupool_synced_move(array, 1, streams[1]), GPUPOOL_E_DRIVER);
+        client->devices.gpu = driver;
+        expect_on(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0, 0);
+        MUST(gpupool_trim(client, NULL));
+        WAIT_UNTIL(leased_on(1) == 0);
+        assert_true(is_all(on_host(array, GPUPOOL_READ, streams[0]), 7, SIZE));
+        MUST(gpupool_synced_destroy(array, streams[0]));
+        for (int i = 0; i < 2; i++) {
+            MUST(gpupool_stream_synchronize(client, i, streams[i]));
+            MUST(gpupool_stream_destroy(client, i, streams[i]));
+        }
+        MUST(gpupool_trim(client, NULL));
+        WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
+        close_cached(client);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contents_go_along_and_only_what_is_newer_is_copied),
@@ -227,6 +284,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_access_is_on_the_arrays_device_and_leaves_the_current_one),
         cmocka_unit_test(users_own_memory_is_left_behind),
         cmocka_unit_test(a_move_that_fails_has_moved_nothing),
+        cmocka_unit_test(a_device_without_a_pool_is_no_place_to_move_to),
+        cmocka_unit_test(a_move_that_fails_again_and_again_leaves_nothing_behind),
     };
     int status = puppet_main(argc, argv, NULL);
     if (status >= 0)

@@ -113,6 +113,126 @@ static void a_device_that_is_broken_is_said_and_nobody_waits_for_ever(void **sta
     scene_end(&scene);
 }
 
+/* A driver that tells that somebody asks how far the asking thread's own stream is. */
+static atomic_uint asked;
+static const struct gpu *driver;
+
+static int query_own(unsigned device, void *stream) {
+    int error = driver->stream_query(device, stream);
+    if (stream == GPUPOOL_PER_THREAD)
+        atomic_fetch_add(&asked, 1);
+    return error;
+}
+
+static int is_capturing_own(unsigned device, void *stream, bool *ret_capturing) {
+    int error = driver->stream_is_capturing(device, stream, ret_capturing);
+    if (stream == GPUPOOL_PER_THREAD)
+        atomic_fetch_add(&asked, 1);
+    return error;
+}
+
+static void *gate_open_when_asked(void *argument) {
+    WAIT_UNTIL(atomic_load(&asked) > 0);
+    gate_open(argument);
+    return NULL;
+}
+
+static void who_waits_long_for_a_copy_spoils_no_capture(void **state) {
+    struct scene scene;
+    unsigned operations = 1;
+    pthread_t thread;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    scene_begin(&scene);
+    driver = scene.client->devices.gpu;
+    struct gpu watched = *driver;
+    watched.stream_query = query_own;
+    watched.stream_is_capturing = is_capturing_own;
+    set_on_device(scene.client, scene.array, 3, scene.gate.stream);
+    gate_close(&scene.gate);
+    MUST(gpupool_synced_pull(scene.array, scene.gate.stream));
+    assert_int_equal(gpu_sim_capture_begin(0, GPUPOOL_PER_THREAD), 0);
+    scene.client->devices.gpu = &watched;
+    atomic_store(&asked, 0);
+    assert_int_equal(pthread_create(&thread, NULL, gate_open_when_asked, &scene.gate), 0);
+    const unsigned char *memory = on_host(scene.array, GPUPOOL_READ, scene.other);
+    pthread_join(thread, NULL);
+    scene.client->devices.gpu = driver;
+    assert_true(is_all(memory, 3, SIZE));
+    assert_int_equal(gpu_sim_capture_end(0, GPUPOOL_PER_THREAD, &operations), 0);
+    assert_int_equal(operations, 0);
+    scene_end(&scene);
+}
+
+static void *write_on_own_stream(void *argument) {
+    struct scene *scene = argument;
+    set_on_device(scene->client, scene->array, 6, GPUPOOL_PER_THREAD);
+    MUST(gpupool_stream_synchronize(scene->client, 0, GPUPOOL_PER_THREAD));
+    return NULL;
+}
+
+/* Nobody can wait for all of a device then. */
+static void behind_another_threads_stream_a_capture_is_said(void **state) {
+    struct scene scene;
+    unsigned operations;
+    pthread_t thread;
+    void *memory;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    scene_begin(&scene);
+    assert_int_equal(pthread_create(&thread, NULL, write_on_own_stream, &scene), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(gpu_sim_capture_begin(0, scene.third), 0);
+    MUST_BE(gpupool_synced_device(scene.array, GPUPOOL_READ, &memory, scene.other), GPUPOOL_E_CAPTURING);
+    MUST_BE(gpupool_synced_host(scene.array, GPUPOOL_READ, &memory, scene.other), GPUPOOL_E_CAPTURING);
+    expect(scene.array, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0);
+    assert_int_not_equal(gpu_sim_capture_end(0, scene.third, &operations), 0);
+    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.other), 6, SIZE));
+    scene_end(&scene);
+}
+
+static void a_daemon_that_is_gone_costs_no_array_its_contents(void **state) {
+    struct test_daemon daemon;
+    char text[TEST_CONFIG_SIZE];
+    void *stream, *memory;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    for (unsigned flags = 0; flags <= GPUPOOL_OPEN_NO_CACHE; flags += GPUPOOL_OPEN_NO_CACHE) {
+        daemon_start(&daemon, &(struct daemon_options){.config = test_config(text, POOL_MIB, POOL_MIB)});
+        struct gpupool_client *client = open_client(&daemon, flags, GPUPOOL_FOREVER);
+        MUST(gpupool_stream_create(client, 0, &stream));
+        struct gpupool_synced *array = create(client, SIZE), *late = create(client, 50 * MIB);
+        set_on_device(client, array, 3, stream);
+        set_on_host(array, 2);
+        set_on_device(client, array, 4, stream);
+        daemon_crash(&daemon);
+        /* what there is goes on being used and copied, in order, */
+        assert_true(is_all(on_host(array, GPUPOOL_READ, NULL), 4, SIZE));
+        memset(on_host(array, GPUPOOL_WRITE, NULL), 5, SIZE);
+        MUST(gpupool_synced_push(array, stream));
+        on_device(array, GPUPOOL_WRITE, GPUPOOL_PER_THREAD);
+        assert_true(is_all(on_host(array, GPUPOOL_READ, stream), 5, SIZE));
+        expect(array, GPUPOOL_SYNCED_IN_STEP, 1, 2);
+        /* more is not to be had, */
+        MUST_BE(gpupool_synced_device(late, GPUPOOL_READ, &memory, stream), GPUPOOL_E_DISCONNECTED);
+        MUST(gpupool_synced_resize(array, 50 * MIB));
+        MUST_BE(gpupool_synced_host(array, GPUPOOL_OVERWRITE, &memory, stream), GPUPOOL_E_DISCONNECTED);
+        expect(array, GPUPOOL_SYNCED_UNINITIALIZED, 1, 2);
+        /* and all of it can be ended */
+        end(late, stream);
+        end(array, flags == 0 ? stream : GPUPOOL_NO_STREAM);
+        MUST(gpupool_stream_destroy(client, 0, stream));
+        gpupool_close(client);
+        daemon_remove(&daemon);
+    }
+}
+
 /* Which was forgotten: gpupool_synced_settle() should have been called before. */
 static void a_stream_that_is_gone_is_in_nobodys_way(void **state) {
     struct scene scene;
@@ -165,6 +285,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whatever_the_driver_fails_can_be_tried_again),
         cmocka_unit_test(a_device_that_is_broken_is_said_and_nobody_waits_for_ever),
+        cmocka_unit_test(who_waits_long_for_a_copy_spoils_no_capture),
+        cmocka_unit_test(behind_another_threads_stream_a_capture_is_said),
+        cmocka_unit_test(a_daemon_that_is_gone_costs_no_array_its_contents),
         cmocka_unit_test(a_stream_that_is_gone_is_in_nobodys_way),
         cmocka_unit_test(a_forked_child_is_refused),
     };

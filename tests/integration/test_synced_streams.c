@@ -427,6 +427,37 @@ static void adopted_memory_is_the_callers_when_its_users_are_through(void **stat
     scene_end(&scene);
 }
 
+static void memory_that_nobody_uses_is_adopted_again_without_waiting(void **state) {
+    struct scene scene;
+    pthread_t thread;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    scene_begin(&scene);
+    struct gpupool_buffer host = acquire(scene.client, HOST, SIZE, GPUPOOL_NO_STREAM);
+    memset(host.data, 1, SIZE);
+    MUST(gpupool_synced_adopt_host(scene.array, host.data, scene.other));
+    MUST(gpupool_synced_push(scene.array, scene.other));
+    MUST(gpupool_stream_synchronize(scene.client, 0, scene.other)); /* which read it */
+    gate_close(&scene.gate);
+    memset(host.data, 2, SIZE);
+    MUST(gpupool_synced_adopt_host(scene.array, host.data, scene.gate.stream));
+    assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &scene.gate), 0);
+    unsigned char *memory = on_host(scene.array, GPUPOOL_WRITE, scene.other);
+    read_on_device(scene.client, scene.array, &scene.sink, scene.other);
+    MUST(gpupool_stream_synchronize(scene.client, 0, scene.other));
+    bool passed = gate_was_passed(&scene.gate);
+    pthread_join(thread, NULL);
+    assert_false(passed);
+    assert_ptr_equal(memory, host.data);
+    assert_true(sink_has(&scene.sink, 2));
+    MUST(gpupool_synced_destroy(scene.array, GPUPOOL_NO_STREAM));
+    scene.array = NULL;
+    MUST(gpupool_release(scene.client, &host, GPUPOOL_NO_STREAM));
+    scene_end(&scene);
+}
+
 /* --- captures --- */
 
 static void nothing_of_an_array_lands_in_a_graph(void **state) {
@@ -500,6 +531,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_stream_may_end_once_the_array_is_settled),
         cmocka_unit_test(adopted_contents_count_behind_what_is_on_the_stream),
         cmocka_unit_test(adopted_memory_is_the_callers_when_its_users_are_through),
+        cmocka_unit_test(memory_that_nobody_uses_is_adopted_again_without_waiting),
         cmocka_unit_test(nothing_of_an_array_lands_in_a_graph),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -24,12 +24,14 @@
  * not. The CPU uses a host pointer within the same bounds, and writes it until the next call for the device.
  *
  * The per-thread default stream is another one in each thread. Another thread's has no name: an access that has to come
- * behind work on it waits on the CPU for all of the device. Created streams avoid that; they are also better where many
- * threads come and go, because an array remembers each stream that read it until it is written or settled.
+ * behind work on it waits on the CPU for all of the device, which CUDA does not allow while a stream there is captured: then
+ * the access says CAPTURING, and the capture comes to nothing. Created streams avoid all that; they are also better where
+ * many threads come and go, because an array remembers each stream that read it until it is written or settled.
  *
  * A stream that is captured into a graph: an access that would have to copy, zero, or make streams wait says CAPTURING and
- * does nothing; one that has to do nothing succeeds. Make the array ready on the stream before the capture begins. What a graph
- * uses is used whenever it is launched: before each launch, access the array on the stream that it is launched on.
+ * does nothing; one that has to do nothing succeeds, and counts as made then, whatever becomes of the graph. Make the array
+ * ready on the stream before the capture begins. What a graph uses is used whenever it is launched: before each launch,
+ * access the array on the stream that it is launched on.
  *
  * Streams that end: gpupool_synced_settle(), before a stream is destroyed that has used the array. The memory is of no
  * stream, and stays.
@@ -87,7 +89,8 @@ GPUPOOL_API int gpupool_synced_create(struct gpupool_client *client, int device,
 
 /**
  * Ends an array. Its memory goes back on the stream, which waits, on the GPU, for all streams that used it; adopted memory is
- * the caller's again behind what is enqueued on the stream so far. Accepts NULL. In a forked child it only frees memory.
+ * the caller's again behind what is enqueued on the stream so far. Accepts NULL. In a forked child it only frees memory. Where
+ * the daemon is gone, what was on loan from it goes back when the process ends.
  * @param stream of the array's device. GPUPOOL_NO_STREAM: the CPU waits instead, and adopted memory is free on return
  * @return 0; CAPTURING, DRIVER, …: the array is still there, to be destroyed, and may have lost its contents
  */
@@ -114,7 +117,8 @@ GPUPOOL_API int gpupool_synced_host(struct gpupool_synced *array, enum gpupool_a
 
 /**
  * Access on the GPU, by work that is enqueued on the stream after this call. Never waits for the GPU, but as said above of
- * per-thread streams; with pageable host memory (see gpupool_synced_adopt_host()) the driver may.
+ * per-thread streams, and of streams for which there can be no fence in gpupool_release(); with pageable host memory (see
+ * gpupool_synced_adopt_host()) the driver may.
  * @param ret_memory device memory of at least size_bytes; untouched on failure
  * @param stream of the array's device; not GPUPOOL_NO_STREAM
  */
@@ -138,7 +142,7 @@ GPUPOOL_API int gpupool_synced_pull(struct gpupool_synced *array, void *stream G
  * never freed here; once the array is resized to more, memory from the pool takes its place. What was there before goes
  * back, on the stream, which waits for its users.
  * @param memory size_bytes (the array's) of host memory; where it is not pinned (cudaHostRegister and its like), the driver
- * copies through a buffer of its own, and calls that copy may wait for it
+ * copies through a buffer of its own, and calls that copy may wait for it. INVALID: some of it is on loan from the pool here
  * @param stream of the array's device; not GPUPOOL_NO_STREAM
  */
 GPUPOOL_API int gpupool_synced_adopt_host(struct gpupool_synced *array, void *memory,
@@ -155,6 +159,7 @@ GPUPOOL_API int gpupool_synced_adopt_device(struct gpupool_synced *array, void *
  * from the host.
  * @param device ordinal in this process; -1: the calling thread's current one. The one that the array is on: nothing is done
  * @param stream of the new device, not GPUPOOL_NO_STREAM; it waits for all streams that used the old memory
+ * @return 0; INVALID: there is no such device; NO_POOL: the daemon does not serve it; …: the array is where it was
  */
 GPUPOOL_API int gpupool_synced_move(struct gpupool_synced *array, int device, void *stream GPUPOOL_STREAM_OPTIONAL);
 
