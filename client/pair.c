@@ -23,6 +23,9 @@ static const char *side_name(const struct gpupool_pair *pair, const struct gpupo
     return side == &pair->host ? "host" : "device";
 }
 
+/* A device that failed never gets through with its work: so often it is asked whether it works. */
+#define ASK_NS (100 * NS_PER_MS)
+
 /* Says which pair and side it was. */
 static int fail(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, int error,
                 const char *doing) {
@@ -118,29 +121,60 @@ static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side 
     return 0;
 }
 
-/* Whether the pool may never have room for what the side holds and what it is to hold, both at once. What the
- * client remembers of the limit may be old: then growth waits in vain first, or gives back what it need not.
- */
-static bool cannot_hold_both(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
-                             uint32_t pool_id, uint64_t size_bytes) {
+/* Whether the pool may never have room for what the side holds and what it is to hold, both at once: as far
+ * as the client remembers its limit. Where that is too high now, growth waits in vain first. */
+static int remember_both(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
+                         uint32_t pool_id, uint64_t size_bytes, bool *ret_cannot) {
     struct gpupool_client *client = pair->client;
     struct pool pool;
-    char text[ERROR_TEXT_SIZE];
 
-    error_save(text);
     int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
-    error_restore(text);
-    return r == 0 && size_bytes <= pool.limit_bytes && side->capacity_bytes > pool.limit_bytes - size_bytes;
+    if (r == 0)
+        *ret_cannot = size_bytes <= pool.limit_bytes && side->capacity_bytes > pool.limit_bytes - size_bytes;
+    return r;
+}
+
+/* The same, from the daemon's own mouth before anything is given up for it: it may have raised the limit, or
+ * be gone, and then nothing would come in its place. */
+static int cannot_hold_both(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
+                            uint32_t pool_id, uint64_t size_bytes, bool *ret_cannot) {
+    struct gpupool_client *client = pair->client;
+    struct request *reply;
+
+    int r = remember_both(pair, side, pool_id, size_bytes, ret_cannot);
+    if (r < 0 || !*ret_cannot)
+        return r;
+    r = pools_fetch(&client->pools, &client->connection, client_deadline_ns(client, 0), &reply);
+    if (r < 0)
+        return error_prefix(r, "asking for the pool's limit");
+    request_recycle(reply);
+    return remember_both(pair, side, pool_id, size_bytes, ret_cannot);
+}
+
+/* Waits as long as growth may take, which can be for ever, but not for a device that failed. 0, DRIVER. */
+static int wait_for(const struct gpupool_pair *pair, const struct gpu *gpu, struct fence fence) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), pair->timeout_ns), now_ns;
+
+    while (!fence_is_ready(pair->client, fence) && (now_ns = clock_now_ns()) < deadline_ns) {
+        uint64_t ask_ns = clock_deadline_ns(now_ns, ASK_NS);
+        if (fence_wait(pair->client, fence, ask_ns < deadline_ns ? ask_ns : deadline_ns) == 0)
+            break;
+        int r = devices_check_device(gpu, (unsigned)pair->device);
+        if (r < 0)
+            return error_prefix(r, "waiting for the stream");
+    }
+    return 0;
 }
 
 /* A loan was given back to make room. Its memory becomes part of a larger block when the stream is through
- * with it, which is waited for as long as growth may take; when the daemon has it; and when a segment that
- * fits nothing is closed here, so that the pool can make another. gpupool_acquire() does the same in less
- * time than this may need, and once. Not worth a failure: without it growth waits, and says why it got
- * nothing. */
-static void make_room(const struct gpupool_pair *pair, uint32_t pool, uint64_t size_bytes, void *stream) {
-    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), pair->timeout_ns), freed_bytes;
+ * with it, which is waited for; when the daemon has it; and when a segment that fits nothing is closed here,
+ * so that the pool can make another. gpupool_acquire() does the same in less time than this may need, and
+ * once. Not worth a failure: without it growth waits, and says why it got nothing. But on a device that
+ * failed it would wait in vain: DRIVER. */
+static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, uint32_t pool,
+                     uint64_t size_bytes, void *stream) {
     struct gpupool_client *client = pair->client;
+    uint64_t freed_bytes;
     struct fence fence = FENCE_NONE;
     char text[ERROR_TEXT_SIZE];
     bool may_grow;
@@ -150,9 +184,12 @@ static void make_room(const struct gpupool_pair *pair, uint32_t pool, uint64_t s
         (void)cache_give_back(client, false, &freed_bytes);
     if (stream != GPUPOOL_NO_STREAM)
         (void)fences_enqueue(client, (unsigned)pair->device, stream, &fence);
-    (void)fence_wait(client, fence, deadline_ns);
+    int r = wait_for(pair, gpu, fence);
+    if (r < 0)
+        return r;
     (void)lease_close_idle(client, pool, size_bytes, &may_grow);
     error_restore(text);
+    return 0;
 }
 
 /* The loan is in the way of its successor: it goes first. */
@@ -162,8 +199,9 @@ static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair
     int r = side_empty(pair, side, stream);
     if (r < 0)
         return r;
-    make_room(pair, pool, size_bytes, stream);
-    r = take(pair, side, gpu, pool, size_bytes, stream, ret_buffer);
+    r = make_room(pair, gpu, pool, size_bytes, stream);
+    if (r == 0)
+        r = take(pair, side, gpu, pool, size_bytes, stream, ret_buffer);
     return r < 0 ? error_prefix(r, "after what it had was given back to make room") : 0;
 }
 
@@ -173,13 +211,17 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
     const struct gpu *gpu = NULL;
     uint32_t pool;
 
-    int r = enter(pair, stream, &gpu);
+    bool zeroes_at_once =
+        stream == GPUPOOL_NO_STREAM && side == &pair->on_device && (pair->flags & GPUPOOL_PAIR_ZERO) != 0;
+    int r = enter(pair, zeroes_at_once ? NULL : stream, &gpu);
     if (r == 0)
         r = side_pool(pair, side, &pool);
+    bool has_loan = side->owner == GPUPOOL_OWNER_POOL, cannot = false;
+    if (r == 0 && has_loan)
+        r = cannot_hold_both(pair, side, pool, size_bytes, &cannot);
     if (r < 0)
         return r;
-    bool has_loan = side->owner == GPUPOOL_OWNER_POOL;
-    if (has_loan && cannot_hold_both(pair, side, pool, size_bytes)) {
+    if (cannot) {
         r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
     } else {
         r = take(pair, side, gpu, pool, size_bytes, stream, &buffer);
@@ -283,6 +325,7 @@ int gpupool_pair_clear(struct gpupool_pair *pair, void *stream) {
 
 /* --- adoption --- */
 
+/* Whether some of it is a side's loan, which would be lent to others while the pair has it. */
 static bool overlaps(const struct gpupool_pair_side *side, const void *memory, uint64_t size_bytes) {
     uintptr_t own = (uintptr_t)side->data, other = (uintptr_t)memory;
     return side->owner == GPUPOOL_OWNER_POOL && own < other + size_bytes &&
@@ -296,7 +339,7 @@ static int adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side, void
 
     if (memory == NULL || size_bytes == 0 || (uintptr_t)memory + size_bytes < (uintptr_t)memory)
         return error_set(GPUPOOL_E_INVALID, "%" PRIu64 " bytes at %p are no memory", size_bytes, memory);
-    if (overlaps(side, memory, size_bytes))
+    if (overlaps(&pair->host, memory, size_bytes) || overlaps(&pair->on_device, memory, size_bytes))
         return error_set(GPUPOOL_E_INVALID, "the memory at %p is the pair's own already", memory);
     if (side->owner == GPUPOOL_OWNER_POOL)
         r = enter(pair, stream, &gpu);
@@ -332,6 +375,8 @@ int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memory, uint64_t 
 static int copy(const struct gpupool_pair *pair, const struct gpupool_pair_side *to,
                 const struct gpupool_pair_side *from, uint64_t size_bytes, void *stream) {
     bool at_once = stream == GPUPOOL_NO_STREAM;
+    const struct gpu *gpu;
+    int r = 0;
 
     if (at_once)
         stream = NULL;
@@ -340,7 +385,10 @@ static int copy(const struct gpupool_pair *pair, const struct gpupool_pair_side 
                          "copying %s within a pair whose host side has %s and whose device side %s",
                          BYTES_TEXT(size_bytes), BYTES_TEXT(pair->host.capacity_bytes),
                          BYTES_TEXT(pair->on_device.capacity_bytes));
-    int r = gpupool_copy(pair->client, pair->device, to->data, from->data, size_bytes, stream);
+    if (at_once && size_bytes > 0) /* in a graph it would not be done on return */
+        r = enter(pair, stream, &gpu);
+    if (r == 0)
+        r = gpupool_copy(pair->client, pair->device, to->data, from->data, size_bytes, stream);
     if (r == 0 && at_once && size_bytes > 0)
         r = gpupool_stream_synchronize(pair->client, pair->device, stream);
     return r < 0 ? fail(pair, to, r, "copying to") : 0;

@@ -3,7 +3,8 @@
  * What they had stays, and nothing is left on loan. */
 #include <sys/wait.h>
 
-#include "tests/integration/pair_fixture.h"
+#include "tests/integration/pair_fixture.h" /* says how many GPUs there are, before */
+#include "tests/integration/gate.h"
 
 #define BEYOND (UINT64_C(100) << 50)
 
@@ -106,8 +107,40 @@ static void nothing_of_a_pair_lands_in_a_graph(void **state) {
     assert_int_equal(gpu_sim_capture_end(0, captured, &operations), 0);
     assert_int_equal(operations, 0);
     assert_memory_equal(&pair, &before, sizeof pair);
+    /* but a copy that is asked for does */
+    assert_int_equal(gpu_sim_capture_begin(0, captured), 0);
+    MUST(gpupool_pair_copy_to_device(&pair, SMALL_BYTES, captured));
+    assert_int_equal(gpu_sim_capture_end(0, captured, &operations), 0);
+    assert_int_equal(operations, 1);
     clear(&pair, captured);
     MUST(gpupool_stream_destroy(client, 0, captured));
+    close_cached(client);
+}
+
+/* What is to be done on return is done on the default stream, which a capture may forbid. */
+static void what_has_no_stream_spoils_no_capture(void **state) {
+    unsigned operations = 1;
+    void *found;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    struct gpupool_client *client = open_cached();
+    struct gpupool_pair pair = make_pair(client, 0, GPUPOOL_PAIR_ZERO);
+    get(&pair, HOST, SMALL_BYTES, NULL);
+    get(&pair, ON_DEVICE, SMALL_BYTES, NULL);
+    struct gpupool_pair before = pair;
+    assert_int_equal(gpu_sim_capture_begin(0, NULL), 0);
+    MUST_BE(ask(&pair, ON_DEVICE, LARGE_BYTES, &found, GPUPOOL_NO_STREAM), GPUPOOL_E_CAPTURING);
+    MUST_BE(gpupool_pair_copy_to_host(&pair, SMALL_BYTES, GPUPOOL_NO_STREAM), GPUPOOL_E_CAPTURING);
+    MUST_BE(gpupool_pair_copy_to_device(&pair, SMALL_BYTES, GPUPOOL_NO_STREAM), GPUPOOL_E_CAPTURING);
+    MUST(gpupool_pair_copy_to_device(&pair, 0, GPUPOOL_NO_STREAM));
+    assert_memory_equal(&pair, &before, sizeof pair);
+    assert_int_equal(gpu_sim_capture_end(0, NULL, &operations), 0);
+    assert_int_equal(operations, 0);
+    get(&pair, ON_DEVICE, LARGE_BYTES, GPUPOOL_NO_STREAM);
+    assert_true(has(&pair, ON_DEVICE, LARGE_BYTES, 0));
+    clear(&pair, GPUPOOL_NO_STREAM);
     close_cached(client);
 }
 
@@ -217,6 +250,35 @@ static void without_room_the_old_block_goes_first_for_who_waits(void **state) {
     crowded(ON_DEVICE);
 }
 
+/* A kernel that failed takes its stream with it: what was enqueued behind it never comes. */
+static void who_waits_for_ever_does_not_wait_for_a_device_that_failed(void **state) {
+    struct gate gate;
+    void *memory;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    empty_the_pools();
+    struct gpupool_client *client = open_cached();
+    struct gpupool_pair pair = make_pair(client, 0, 0);
+    gate_init(&gate, client);
+    pair.timeout_ns = GPUPOOL_FOREVER;
+    get(&pair, ON_DEVICE, 40 * MIB, gate.stream);
+    gate_close(&gate);
+    MUST(gpupool_set(client, 0, pair.on_device.data, 1, MIB, gate.stream));
+    assert_int_equal(gpu_sim_fail("stream_query", 1, GPU_ERROR_UNKNOWN), 0);
+    MUST_BE(ask(&pair, ON_DEVICE, 48 * MIB, &memory, gate.stream), GPUPOOL_E_DRIVER);
+    assert_true(gpu_sim_failed());
+    assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
+    assert_non_null(strstr(gpupool_error_text(), "waiting for the stream"));
+    expect_empty(&pair);
+    gate_open(&gate);
+    get(&pair, ON_DEVICE, 48 * MIB, gate.stream);
+    clear(&pair, gate.stream);
+    gate_deinit(&gate);
+    close_cached(client);
+}
+
 /* --- failures --- */
 
 /* Grows with the nth call of the driver failing. Returns whether one did. */
@@ -310,16 +372,45 @@ static void a_daemon_that_is_gone_costs_no_pair_its_memory(void **state) {
     daemon_remove(&daemon);
 }
 
+/* There is no room for both blocks, but nothing would come for the one that is given up. */
+static void for_a_daemon_that_is_gone_nothing_is_given_up(void **state) {
+    struct test_daemon daemon;
+    char text[TEST_CONFIG_SIZE];
+    void *memory;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    for (unsigned i = 0; i < 2; i++) {
+        daemon_start(&daemon, &(struct daemon_options){.config = test_config(text, POOL_MIB, POOL_MIB)});
+        struct gpupool_client *client = open_client(&daemon, 0, GPUPOOL_FOREVER);
+        struct gpupool_pair pair = make_pair(client, 0, 0);
+        get(&pair, sides[i], 40 * MIB, NULL);
+        fill(&pair, sides[i], 40 * MIB, 62);
+        daemon_crash(&daemon);
+        struct gpupool_pair before = pair;
+        MUST_BE(ask(&pair, sides[i], 48 * MIB, &memory, NULL), GPUPOOL_E_DISCONNECTED);
+        assert_memory_equal(&pair, &before, sizeof pair);
+        assert_true(has(&pair, sides[i], 40 * MIB, 62));
+        clear(&pair, NULL);
+        gpupool_close(client);
+        daemon_remove(&daemon);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_is_refused_and_changes_nothing),
         cmocka_unit_test(minus_one_is_the_current_device_of_that_moment),
         cmocka_unit_test(nothing_of_a_pair_lands_in_a_graph),
+        cmocka_unit_test(what_has_no_stream_spoils_no_capture),
         cmocka_unit_test(a_forked_child_is_refused_what_a_pair_would_have_to_do),
         cmocka_unit_test(a_pool_with_room_for_one_block_is_enough),
         cmocka_unit_test(without_room_the_old_block_goes_first_for_who_waits),
+        cmocka_unit_test(who_waits_for_ever_does_not_wait_for_a_device_that_failed),
         cmocka_unit_test(any_failing_call_of_the_driver_leaves_the_pair_as_it_was),
         cmocka_unit_test(a_daemon_that_is_gone_costs_no_pair_its_memory),
+        cmocka_unit_test(for_a_daemon_that_is_gone_nothing_is_given_up),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
 }

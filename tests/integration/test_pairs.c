@@ -372,6 +372,9 @@ static void no_memory_and_a_pairs_own_are_not_adopted(void **state) {
     MUST_BE(gpupool_pair_adopt_host(&pair, host, 16, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_pair_adopt_host(&pair, host - 8, 16, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_pair_adopt_device(&pair, on_device + SMALL_BYTES - 1, 16, NULL), GPUPOOL_E_INVALID);
+    /* nor for the other side, from under which it would be lent again when this one grows */
+    MUST_BE(gpupool_pair_adopt_device(&pair, host, SMALL_BYTES, NULL), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_pair_adopt_host(&pair, on_device + 512, 16, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_pair_adopt_host(NULL, memory, 16, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_pair_adopt_device(NULL, memory, 16, NULL), GPUPOOL_E_INVALID);
     assert_memory_equal(&pair, &before, sizeof pair);

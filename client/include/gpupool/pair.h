@@ -33,7 +33,10 @@
  * each other. NULL is the legacy default stream, GPUPOOL_PER_THREAD the per-thread one, which is meant where a C++ program
  * leaves the stream out; GPUPOOL_NO_STREAM says that no work on the GPU uses the memory any more. A stream that is being
  * captured into a graph is refused (GPUPOOL_E_CAPTURING) by what would have to change the pair's memory, and taken by
- * accesses to what is there.
+ * accesses to what is there and by copies, which become a part of the graph.
+ *
+ * Streams that end: device memory belongs to the stream that the side grew on, as what gpupool_acquire() gives does. Clear
+ * the pair before that stream is destroyed; see gpupool_trim().
  */
 #include <gpupool/gpupool.h>
 
@@ -100,8 +103,9 @@ GPUPOOL_API int gpupool_pair_clear(struct gpupool_pair *pair, void *stream GPUPO
  * because it was still full after timeout_ns, the old block is given back first, and the call waits until the stream is
  * through with it, up to timeout_ns. If growth fails even then (others have taken the room; or, for host memory, the pool's
  * segments are each too small, because the daemon does not exchange those for larger ones while they are mapped), the side
- * has no memory, a capacity of 0, and the text says so. With a timeout of GPUPOOL_NOW only a limit below both counts. Memory
- * that was adopted is not let go of in that way.
+ * has no memory, a capacity of 0, and the text says so. With a timeout of GPUPOOL_NOW only a limit below both counts, and
+ * GPUPOOL_FOREVER waits for ever where it is a quota of this user that is below both: set a time where there are quotas.
+ * Memory that was adopted is not let go of in that way, and none is while the daemon is gone.
  * @{
  */
 /**
@@ -190,7 +194,7 @@ static inline void *gpupool_pair_device_elements(struct gpupool_pair *pair, uint
  * @param memory host memory, pinned (copies overlap then, and are faster) or not. NULL: INVALID
  * @param size_bytes all that may be used of it, 1 or more
  * @param stream behind all work that uses what was there before
- * @return 0; INVALID, also of memory that is the pair's own; CAPTURING, DRIVER, …: nothing changed
+ * @return 0; INVALID, also of memory that either side has on loan; CAPTURING, DRIVER, …: nothing changed
  */
 GPUPOOL_API int gpupool_pair_adopt_host(struct gpupool_pair *pair, void *memory, uint64_t size_bytes,
                                         void *stream GPUPOOL_STREAM_OPTIONAL);
@@ -200,9 +204,9 @@ GPUPOOL_API int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memor
 
 /**
  * Copies the first bytes of one side to the other, in stream order. On return the copy is enqueued, and done where the host
- * memory is not pinned (adopted) or the stream is GPUPOOL_NO_STREAM.
+ * memory is not pinned (adopted) or the stream is GPUPOOL_NO_STREAM: then the legacy default stream makes it.
  * @param size_bytes no more than either side has: INVALID. It grows nothing. 0: nothing is done
- * @return 0; INVALID, DRIVER, FORKED
+ * @return 0; INVALID, DRIVER, FORKED; CAPTURING with GPUPOOL_NO_STREAM, while a capture forbids the default stream
  */
 GPUPOOL_API int gpupool_pair_copy_to_device(struct gpupool_pair *pair, uint64_t size_bytes,
                                             void *stream GPUPOOL_STREAM_OPTIONAL);
@@ -212,6 +216,8 @@ GPUPOOL_API int gpupool_pair_copy_to_host(struct gpupool_pair *pair, uint64_t si
 #ifdef __cplusplus
 } /* extern "C" */
 
+/* Also for who includes this header within an extern "C" of its own, where there can be no templates. */
+extern "C++" {
 /** In C++ by the type: float *input = gpupool_pair_host<float>(&pair, count); nullptr as for GPUPOOL_PAIR_HOST(). */
 template <typename Element>
 inline Element *gpupool_pair_host(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_STREAM_OPTIONAL) {
@@ -222,5 +228,6 @@ template <typename Element>
 inline Element *gpupool_pair_device(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_STREAM_OPTIONAL) {
     return static_cast<Element *>(gpupool_pair_device_elements(pair, sizeof(Element), count, stream));
 }
+} /* extern "C++" */
 #endif
 #endif
