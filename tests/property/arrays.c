@@ -173,7 +173,7 @@ static void ask_again(struct array_model *model, enum side side, const void *mem
     struct spy_sight sight;
     void *again = NULL;
 
-    spy_begin(SPY_ANY, 0);
+    spy_begin(SPY_ANY, 0, false);
     int r = side == HOST ? gpupool_synced_host(model->array, GPUPOOL_READ, &again, stream->handle)
                          : gpupool_synced_device(model->array, GPUPOOL_READ, &again, stream->handle);
     spy_end(&sight);

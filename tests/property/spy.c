@@ -14,6 +14,7 @@ static _Thread_local struct {
     bool watching;
     enum spy_call call;
     unsigned nth; /* calls to go; 0: none fails any more */
+    bool lasts;   /* and then all of that kind fail */
     struct spy_sight sight;
 } watch;
 
@@ -24,6 +25,8 @@ static bool fails(enum spy_call call) {
     watch.sight.calls++;
     if (watch.nth == 0 || (watch.call != SPY_ANY && watch.call != call) || --watch.nth > 0)
         return false;
+    if (watch.lasts)
+        watch.nth = 1;
     watch.sight.failed = true;
     return true;
 }
@@ -95,9 +98,10 @@ const struct gpu *spy_before(const struct gpu *driver, void (*delay)(unsigned de
     return &table;
 }
 
-void spy_begin(enum spy_call call, unsigned nth) {
+void spy_begin(enum spy_call call, unsigned nth, bool lasts) {
     watch.call = call;
     watch.nth = nth;
+    watch.lasts = lasts;
     watch.sight = (struct spy_sight){0};
     watch.watching = true;
 }

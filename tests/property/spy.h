@@ -38,8 +38,9 @@ enum spy_call {
  * something. */
 const struct gpu *spy_before(const struct gpu *driver, void (*delay)(unsigned device, void *stream));
 
-/* Watches what the calling thread does until spy_end(). nth (from 1) of the calls fails; 0: none does. */
-void spy_begin(enum spy_call call, unsigned nth);
+/* Watches what the calling thread does until spy_end(). nth (from 1) of the calls fails, and if it lasts all
+ * after it; 0: none does. */
+void spy_begin(enum spy_call call, unsigned nth, bool lasts);
 void spy_end(struct spy_sight *ret_sight);
 
 #endif
