@@ -30,7 +30,8 @@
  * "memory_allocate:3:2,ipc_open:1+:201,device_memory@1:4!:214".
  *
  * GPUPOOL_SIM_HANG="call[@device]:n:milliseconds[,...]": the n-th call sleeps so long before it does its
- * work; "n+" and "~n" as above.
+ * work; "n+" and "~n" as above. With an absolute path (without a comma) in place of the milliseconds it
+ * hangs as long as there is a file of that name.
  *
  * GPUPOOL_SIM_LINGER_MS=N: how a dead client's GPU work looks (a kernel in flight outlives its process by
  * milliseconds, or by seconds where a forked child holds the device open). With the first import the process

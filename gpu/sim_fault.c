@@ -8,17 +8,20 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "gpu/sim.h"
 #include "gpu/sim_internal.h"
 
 #define PLANS_MAX                  32u  /* of the environment; more than any test has wanted */
-#define PLAN_TEXT_MAX              128u /* one entry: a call's name and two numbers */
-#define ERROR_INITIALIZATION_ERROR 3    /* what CUDA says in a forked child */
+#define PLAN_TEXT_MAX              128u /* one entry: a call's name and two numbers, or a number and a path */
+#define HANG_LOOK_NS               NS_PER_MS /* between looks for the file that a call hangs on */
+#define ERROR_INITIALIZATION_ERROR 3         /* what CUDA says in a forked child */
 #define NO_DEVICE                  UINT32_MAX
 
 static const char *const call_names[] = {
@@ -56,8 +59,9 @@ struct plan {
     bool at_random;  /* one call in nth, instead of the nth */
     unsigned device; /* physical; NO_DEVICE: any */
     bool hit;
-    int error;        /* a failure */
-    uint64_t hang_ns; /* a hang */
+    int error;                   /* a failure */
+    uint64_t hang_ns;            /* a hang that ends by itself, */
+    char hang_on[PLAN_TEXT_MAX]; /* and one that lasts as long as there is this file; empty: not so */
 };
 
 static struct {
@@ -95,7 +99,7 @@ static int number_parse(char **text, uint64_t max, uint64_t *ret_number) {
     return 0;
 }
 
-/* One "call[@device]:[~]n[+|!]:number". */
+/* One "call[@device]:[~]n[+|!]:number", or a path in place of the number. */
 static int plan_parse(char *text, bool is_hang, struct plan *ret_plan) {
     struct plan plan = {.device = NO_DEVICE};
     uint64_t number;
@@ -127,7 +131,14 @@ static int plan_parse(char *text, bool is_hang, struct plan *ret_plan) {
         plan.loses = true;
         text++;
     }
-    if (*text++ != ':' || number_parse(&text, INT32_MAX, &number) < 0 || number == 0 || *text != '\0')
+    if (*text++ != ':')
+        return -EINVAL;
+    if (is_hang && *text == '/') {
+        snprintf(plan.hang_on, sizeof(plan.hang_on), "%s", text);
+        *ret_plan = plan;
+        return 0;
+    }
+    if (number_parse(&text, INT32_MAX, &number) < 0 || number == 0 || *text != '\0')
         return -EINVAL;
     if (is_hang)
         plan.hang_ns = number * NS_PER_MS;
@@ -200,7 +211,15 @@ static bool is_lost_with_its_device(enum sim_call call) {
     return call != SIM_DEVICE_DESCRIBE && call != SIM_PROCESSES;
 }
 
+static void sleep_for(uint64_t ns) {
+    struct timespec left = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+
+    while (nanosleep(&left, &left) < 0 && errno == EINTR)
+        continue;
+}
+
 static int enter(enum sim_call call, unsigned physical) {
+    char hang_on[PLAN_TEXT_MAX];
     uint64_t hang_ns = 0;
     int error = 0;
 
@@ -208,6 +227,7 @@ static int enter(enum sim_call call, unsigned physical) {
         return ERROR_INITIALIZATION_ERROR;
     if (!__atomic_load_n(&faults.any, __ATOMIC_ACQUIRE))
         return 0;
+    hang_on[0] = '\0';
     pthread_mutex_lock(&faults.lock);
     for (size_t i = 0; i < faults.plan_count; i++) {
         struct plan *plan = &faults.plans[i];
@@ -216,6 +236,8 @@ static int enter(enum sim_call call, unsigned physical) {
             continue;
         if (plan->hang_ns > 0)
             hang_ns = plan->hang_ns;
+        else if (plan->hang_on[0] != '\0')
+            memcpy(hang_on, plan->hang_on, sizeof(hang_on));
         else if (error == 0)
             error = plan->error;
         if (plan->loses && physical != NO_DEVICE && faults.lost[physical] == 0)
@@ -226,13 +248,10 @@ static int enter(enum sim_call call, unsigned physical) {
     if (error == 0 && physical != NO_DEVICE && is_lost_with_its_device(call))
         error = faults.lost[physical];
     pthread_mutex_unlock(&faults.lock);
-    if (hang_ns > 0) {
-        struct timespec left = {.tv_sec = (time_t)(hang_ns / NS_PER_S),
-                                .tv_nsec = (long)(hang_ns % NS_PER_S)};
-
-        while (nanosleep(&left, &left) < 0 && errno == EINTR)
-            continue;
-    }
+    if (hang_ns > 0)
+        sleep_for(hang_ns);
+    while (hang_on[0] != '\0' && access(hang_on, F_OK) == 0)
+        sleep_for(HANG_LOOK_NS);
     return error;
 }
 

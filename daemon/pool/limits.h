@@ -10,11 +10,12 @@
 #define SEGMENT_GRANULE (2 * MIB)
 
 #define POOL_STEP_SHARE                                                                                      \
-    64u /* of what a pool has, by which it grows: what nobody uses of its last step is so much of it */
+    128u /* of what a pool has, by which it grows: what nobody uses of its last step is so much of it. A     \
+          * 64th, 160th or 256th spoils more on the random mix (H200), and about as much on the traces */
 #define POOL_STEP_MIN                                                                                        \
     (8 * MIB) /* four of the 2 MiB that clients begin with; making it takes as long as making less */
 #define POOL_STEP_MAX                                                                                        \
-    (512 * MIB) /* for a pool of 32 GiB and more: larger ones are no quicker to make, per byte */
+    (512 * MIB) /* for a pool of 64 GiB and more: larger ones are no quicker to make, per byte */
 #define POOL_STEP_SMALL_SHARE                                                                                \
     4u /* requests of up to such a share of a step have steps made; larger ones have segments of their own   \
         */

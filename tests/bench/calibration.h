@@ -156,6 +156,16 @@ static inline struct figure figure_judge(const struct calibration *calibration, 
     return figure;
 }
 
+/* One sample, and how slow the processor was at it: as before or after it, whichever was slower. before: what
+ * the calibration's work took just now. Returns what it took after the sample. */
+static inline double figure_add(struct calibration *calibration, double before, figure_sample *sample,
+                                void *context, double *ret_ns, double *ret_speed) {
+    *ret_ns = sample(context);
+    double after = calibration_time(calibration);
+    *ret_speed = before > after ? before : after;
+    return after;
+}
+
 /*
  * Takes samples for that long, at least `least` and at most CALIBRATION_SAMPLES_MAX of them, then repeats
  * those that were slow, on another processor: for CALIBRATION_REPEAT times as long as it all took at most.
@@ -166,27 +176,24 @@ static inline struct figure figure_take(struct calibration *calibration, uint64_
     double ns[3 * CALIBRATION_SAMPLES_MAX], speeds[3 * CALIBRATION_SAMPLES_MAX];
     unsigned count = 0, wanted;
     uint64_t start = clock_now_ns(), end;
-    double before = calibration_time(calibration), after;
+    double before = calibration_time(calibration);
 
-    for (; count < CALIBRATION_SAMPLES_MAX && (count < least || clock_now_ns() - start < for_ns);
-         before = after) {
-        ns[count] = sample(context);
-        after = calibration_time(calibration);
-        speeds[count++] = before > after ? before : after;
+    while (count < CALIBRATION_SAMPLES_MAX && (count < least || clock_now_ns() - start < for_ns)) {
+        before = figure_add(calibration, before, sample, context, &ns[count], &speeds[count]);
+        count++;
     }
     wanted = count;
-    for (end = clock_now_ns() + CALIBRATION_REPEAT * (clock_now_ns() - start);
-         count < 3 * wanted && figure_accepted(calibration, speeds, count) < wanted && clock_now_ns() < end;
-         before = after) {
+    end = clock_now_ns() + CALIBRATION_REPEAT * (clock_now_ns() - start);
+    while (count < 3 * wanted && figure_accepted(calibration, speeds, count) < wanted &&
+           clock_now_ns() < end) {
         if (calibration_is_slow(calibration, speeds[count - 1])) {
             calibration_search(calibration, end);
             for (uint64_t hop = clock_now_ns(); clock_now_ns() - hop < CALIBRATION_HOP_NS;)
                 (void)sample(context);
             before = calibration_time(calibration);
         }
-        ns[count] = sample(context);
-        after = calibration_time(calibration);
-        speeds[count++] = before > after ? before : after;
+        before = figure_add(calibration, before, sample, context, &ns[count], &speeds[count]);
+        count++;
     }
     return figure_judge(calibration, ns, speeds, wanted, count);
 }

@@ -14,7 +14,6 @@
 
 /* Descriptors that a driver may open at any time and keep; a simulated one has none of its own. */
 #define DRIVERS_MAX 8u
-#define ATTACK_NS   (20 * NS_PER_S) /* for one that has to come to its end */
 
 struct test_daemon daemon_;
 unsigned descriptors;
@@ -148,16 +147,11 @@ void survive_as(uid_t uid, const char *name, void (*attack)(int ready), bool new
     }
     int status = 0;
     if (waitpid(pid, &status, WNOHANG) == 0) {
-        /* those that come to an end by themselves have things to say by their status */
-        uint64_t end_ns = clock_now_ns() + ATTACK_NS;
         kill(pid, SIGUSR1); /* ends those that go on for ever */
-        while (waitpid(pid, &status, WNOHANG) == 0) {
-            if (clock_now_ns() > end_ns) {
-                print_stats();
-                fail_msg("%s does not come to its end", name);
-            }
+        /* Those that come to an end by themselves have things to say by their status. How long all of that
+         * takes is the machine's affair: each answer that they wait for has its bound (raw_connect()). */
+        while (waitpid(pid, &status, WNOHANG) == 0)
             live_well(&good, 5);
-        }
     }
     if (!(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1) &&
         !(WIFEXITED(status) && WEXITSTATUS(status) == 0))

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "tests/ghost.h"
 #include "tests/integration/puppet.h"
 
 #define POOL_MIB   32u
@@ -32,9 +33,10 @@ enum part {
     PART_CHILD_EXEC = 'e',   /* … became another program */
     PART_MPS = 'm',          /* listed as a client of MPS */
     PART_HOST_ONLY = 'h',
-    PART_NO_GPU = 'n', /* host memory only, and it says that it uses no GPU */
-    PART_KERNEL = 'k', /* a kernel in flight writes its memory for KERNEL_MS after its end */
-    PART_TWICE = 't',  /* a second connection, with memory of its own */
+    PART_NO_GPU = 'n',  /* host memory only, and it says that it uses no GPU */
+    PART_KERNEL = 'k',  /* a kernel in flight writes its memory for KERNEL_MS after its end, */
+    PART_ENDLESS = 'l', /* … or until its ghost is killed (tests/ghost.h) */
+    PART_TWICE = 't',   /* a second connection, with memory of its own */
 };
 
 #define KERNEL_MS "300"
@@ -117,6 +119,8 @@ static int run_worker(int fd, const char *argument) {
 
     if (asks(argument, PART_KERNEL))
         setenv("GPUPOOL_SIM_LINGER_MS", KERNEL_MS, 1);
+    if (asks(argument, PART_ENDLESS))
+        setenv("GPUPOOL_SIM_LINGER_MS", GHOST_LINGERS, 1);
     if (asks(argument, PART_MPS))
         setenv("GPUPOOL_SIM_MPS", "1", 1);
     told.result = open_and_take(argument, &client);
@@ -255,12 +259,15 @@ static void a_kernel_in_flight_holds_device_and_host_memory(void **state) {
 
     if (!test_is_simulated())
         skip();
-    start_worker(&worker, &daemon_, "k");
-    pid_t dead = worker.pid;
+    start_worker(&worker, &daemon_, "l");
+    pid_t dead = worker.pid, ghost = 0;
     WAIT_UNTIL(daemon_has_session(&daemon_, dead, "active"));
+    WAIT_UNTIL((ghost = find_ghost(dead)) > 0);
     puppet_kill(&worker);
     WAIT_UNTIL(says(&daemon_, dead, "is still listed by"));
+    others_go_on(&daemon_);
     assert_int_equal(daemon_sum(&daemon_, "quarantined_bytes"), 2 * SIZE_BYTES);
+    assert_int_equal(kill(ghost, SIGKILL), 0);
     nothing_is_left(&daemon_);
 }
 

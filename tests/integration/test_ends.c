@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ends without a farewell: what a client held is in quarantine until its process and its GPU work are over,
  * and comes back then, not before. And forked children, which are neither the client nor its end. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "tests/ghost.h"
 #include "tests/integration/puppet.h"
 
 #define POOL_MIB   32u
@@ -99,28 +99,8 @@ static void a_session_that_was_given_nothing_does_not_wait_for_its_process(void 
     puppet_kill(&worker);
 }
 
-/* The process that plays a puppet's GPU work: its child with the simulation's name. 0: none. */
-static pid_t find_ghost(pid_t parent) {
-    DIR *processes = opendir("/proc");
-    pid_t found = 0;
-
-    assert_non_null(processes);
-    for (struct dirent *entry = readdir(processes); entry != NULL && found == 0; entry = readdir(processes)) {
-        char path[300], name[64];
-        int pid, its_parent;
-        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
-        _cleanup_(fclosep) FILE *file =
-            entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? fopen(path, "re") : NULL;
-        if (file != NULL && fscanf(file, "%d (%63[^)]) %*c %d", &pid, name, &its_parent) == 3 &&
-            its_parent == parent && strcmp(name, "gpupool-ghost") == 0)
-            found = pid;
-    }
-    closedir(processes);
-    return found;
-}
-
 static void device_memory_waits_for_the_driver_to_forget_the_process(void **state) {
-    static const char *const linger[] = {"GPUPOOL_SIM_LINGER_MS=600000", NULL};
+    static const char *const linger[] = {"GPUPOOL_SIM_LINGER_MS=" GHOST_LINGERS, NULL};
     struct puppet worker, next;
 
     (void)state;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "tests/integration/hang.h"
 #include "tests/integration/puppet.h"
 
 #define CONFIG                                                                                               \
@@ -117,14 +118,15 @@ static void a_lost_device_closes_its_pool_and_no_other(void **state) {
 }
 
 static void those_who_wait_for_a_lost_device_are_told(void **state) {
-    static const char *const environment[] = {"GPUPOOL_SIM_HANG=memory_allocate@0:2:500",
-                                              "GPUPOOL_SIM_FAIL=memory_set@0:2!:700", NULL};
     struct puppet holder, waiters[3];
     struct test_daemon daemon;
+    struct hang hang;
 
     (void)state;
     if (!test_is_simulated())
         skip();
+    hang_plan(&hang, "memory_allocate@0:2");
+    const char *const environment[] = {hang.variable, "GPUPOOL_SIM_FAIL=memory_set@0:2!:700", NULL};
     start_daemon(&daemon, environment, 1);
     puppet_connect(&holder, &daemon);
     PUPPET_MUST(&holder, acquire_on(&holder, 0, 0, 4 * MIB));
@@ -132,7 +134,8 @@ static void those_who_wait_for_a_lost_device_are_told(void **state) {
         puppet_connect(&waiters[i], &daemon);
         send_acquire_on(&waiters[i], 0, 0, 8 * MIB, GPUPOOL_FOREVER);
     }
-    WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "waiters") == 3 || device_says(&daemon, 0, "state", "lost"));
+    WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "waiters") == 3);
+    hang_end(&hang);
     for (unsigned i = 0; i < 3; i++) {
         PUPPET_MUST_BE(&waiters[i], puppet_receive(&waiters[i]), GPUPOOL_E_DRIVER);
         PUPPET_SAID(&waiters[i], "cudaErrorIllegalAddress");
@@ -188,23 +191,25 @@ static void a_device_that_answers_again_is_not_lost(void **state) {
 
 static void the_stats_name_the_call_that_hangs(void **state) {
     static const struct {
-        const char *hang, *name;
+        const char *call, *name;
         bool frees;
     } calls[] = {
-        {"GPUPOOL_SIM_HANG=memory_allocate@1:1:1500", "cudaMalloc", false},
-        {"GPUPOOL_SIM_HANG=memory_set@1:1:1500", "cudaMemsetAsync", false},
-        {"GPUPOOL_SIM_HANG=stream_synchronize@1:1:1500", "cudaStreamSynchronize", false},
-        {"GPUPOOL_SIM_HANG=ipc_export@1:1:1500", "cudaIpcGetMemHandle", false},
-        {"GPUPOOL_SIM_HANG=memory_free@1:1:1500", "cudaFree", true},
+        {"memory_allocate@1:1", "cudaMalloc", false},
+        {"memory_set@1:1", "cudaMemsetAsync", false},
+        {"stream_synchronize@1:1", "cudaStreamSynchronize", false},
+        {"ipc_export@1:1", "cudaIpcGetMemHandle", false},
+        {"memory_free@1:1", "cudaFree", true},
     };
 
     (void)state;
     if (!test_is_simulated())
         skip();
     for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
-        const char *const environment[] = {calls[i].hang, NULL};
         struct puppet stuck, other;
         struct test_daemon daemon;
+        struct hang hang;
+        hang_plan(&hang, calls[i].call);
+        const char *const environment[] = {hang.variable, NULL};
         start_daemon(&daemon, environment, 2);
         puppet_connect(&stuck, &daemon);
         puppet_connect(&other, &daemon);
@@ -222,6 +227,7 @@ static void the_stats_name_the_call_that_hangs(void **state) {
         use(&other, 0, 1);
         PUPPET_MUST(&other, puppet_acquire(&other, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
         use(&other, 0, 2);
+        hang_end(&hang);
         if (!calls[i].frees) {
             PUPPET_MUST(&stuck, puppet_receive(&stuck));
             puppet_quit(&stuck);
@@ -264,14 +270,15 @@ static void a_call_that_never_returns_is_in_the_refusal_and_holds_nobody_up_at_t
 
 /* Nobody knows then which dead process's work is over. */
 static void a_list_of_processes_that_does_not_come_keeps_the_dead_waiting_and_nobody_else(void **state) {
-    static const char *const environment[] = {"GPUPOOL_SIM_HANG=processes:1:3000", "WATCHDOG_USEC=150000",
-                                              NULL};
     struct puppet victim, other;
     struct test_daemon daemon;
+    struct hang hang;
 
     (void)state;
     if (!test_is_simulated())
         skip();
+    hang_plan(&hang, "processes:1");
+    const char *const environment[] = {hang.variable, "WATCHDOG_USEC=150000", NULL};
     start_daemon(&daemon, environment, 1);
     puppet_connect(&victim, &daemon);
     puppet_connect(&other, &daemon);
@@ -280,6 +287,8 @@ static void a_list_of_processes_that_does_not_come_keeps_the_dead_waiting_and_no
     WAIT_UNTIL(daemon_logged(&daemon, "list of processes (NVML) does not come"));
     PUPPET_MUST(&other, acquire_on(&other, 0, 0, MIB));
     use(&other, 0, 1);
+    assert_int_equal(daemon_sum(&daemon, "quarantined_bytes"), MIB);
+    hang_end(&hang);
     WAIT_UNTIL(daemon_sum(&daemon, "quarantined_bytes") == 0);
     WAIT_UNTIL(daemon_logged(&daemon, "comes again"));
     puppet_quit(&other);

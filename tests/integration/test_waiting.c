@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/pool/limits.h"
+#include "tests/integration/hang.h"
 #include "tests/integration/puppet.h"
 
 #define POOL_MIB  16u
@@ -221,15 +222,18 @@ static void a_growing_host_pool_holds_nobody_up(void **state) {
 }
 
 static void a_driver_call_that_hangs_holds_nobody_else_up(void **state) {
-    static const char *const hang[] = {"GPUPOOL_SIM_HANG=memory_allocate:2:6000", NULL};
     struct puppet stuck, device, host;
     struct test_daemon daemon;
     char text[TEST_CONFIG_SIZE];
+    struct hang hang;
 
     (void)state;
     if (!test_is_simulated())
         skip();
-    daemon_start(&daemon, &(struct daemon_options){.config = test_config(text, 64, 64), .environment = hang});
+    hang_plan(&hang, "memory_allocate:2");
+    const char *const environment[] = {hang.variable, NULL};
+    daemon_start(&daemon,
+                 &(struct daemon_options){.config = test_config(text, 64, 64), .environment = environment});
     puppet_connect(&stuck, &daemon);
     puppet_connect(&device, &daemon);
     puppet_connect(&host, &daemon);
@@ -244,6 +248,7 @@ static void a_driver_call_that_hangs_holds_nobody_else_up(void **state) {
                                                                    .seed = 1,
                                                                    .number = 100}));
     assert_false(puppet_has_answered(&stuck));
+    hang_end(&hang);
     PUPPET_MUST(&stuck, puppet_receive(&stuck));
     puppet_quit(&stuck);
     puppet_quit(&device);

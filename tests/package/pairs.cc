@@ -4,22 +4,15 @@ extern "C" { /* as some do for any header of a C library: it has to bear that */
 #include <gpupool/pair.h>
 }
 
+#include "cplusplus.h"
+
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <limits>
-#include <stdexcept>
-#include <string>
 
 struct box {
     float left, top, right, bottom;
     std::int32_t kind;
 };
-
-static void check(bool holds, const char *what) {
-    if (!holds)
-        throw std::runtime_error(std::string(what) + ": " + gpupool_error_text());
-}
 
 static void try_it(gpupool_client *client) {
     gpupool_pair pair;
@@ -55,15 +48,5 @@ static void try_it(gpupool_client *client) {
 }
 
 int main() {
-    gpupool_client *client = nullptr;
-    try {
-        check(gpupool_open(nullptr, &client) == 0, "open");
-        try_it(client);
-    } catch (const std::exception &error) {
-        std::fprintf(stderr, "%s\n", error.what());
-        return 1;
-    }
-    gpupool_close(client);
-    std::puts("pairs in C++");
-    return 0;
+    return run("pairs", try_it);
 }

@@ -3,16 +3,11 @@
  * stream, which need not be said. */
 #include <gpupool/staging.h>
 
+#include "cplusplus.h"
+
 #include <cstdint>
 #include <cstdio>
-#include <stdexcept>
-#include <string>
 #include <vector>
-
-static void check(bool holds, const char *what) {
-    if (!holds)
-        throw std::runtime_error(std::string(what) + ": " + gpupool_error_text());
-}
 
 static void try_it(gpupool_client *client) {
     std::vector<std::uint8_t> from(3000001), to(from.size());
@@ -39,15 +34,5 @@ static void try_it(gpupool_client *client) {
 }
 
 int main() {
-    gpupool_client *client = nullptr;
-    try {
-        check(gpupool_open(nullptr, &client) == 0, "open");
-        try_it(client);
-    } catch (const std::exception &error) {
-        std::fprintf(stderr, "%s\n", error.what());
-        return 1;
-    }
-    gpupool_close(client);
-    std::puts("staging in C++");
-    return 0;
+    return run("staging", try_it);
 }

@@ -3,15 +3,9 @@
  * need not be said. */
 #include <gpupool/synced.h>
 
-#include <cstdio>
-#include <cstring>
-#include <stdexcept>
-#include <string>
+#include "cplusplus.h"
 
-static void check(bool holds, const char *what) {
-    if (!holds)
-        throw std::runtime_error(std::string(what) + ": " + gpupool_error_text());
-}
+#include <cstring>
 
 static void try_it(gpupool_client *client) {
     gpupool_synced *array = nullptr;
@@ -41,15 +35,5 @@ static void try_it(gpupool_client *client) {
 }
 
 int main() {
-    gpupool_client *client = nullptr;
-    try {
-        check(gpupool_open(nullptr, &client) == 0, "open");
-        try_it(client);
-    } catch (const std::exception &error) {
-        std::fprintf(stderr, "%s\n", error.what());
-        return 1;
-    }
-    gpupool_close(client);
-    std::puts("synced in C++");
-    return 0;
+    return run("synced", try_it);
 }

@@ -71,11 +71,14 @@ class Package(unittest.TestCase):
         finally:
             cls.directory.cleanup()
 
+    def run_installed(self, *command, environment=None):
+        """Runs a program with the installed library, by default against the installed daemon."""
+        return run(*command, env={**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
+                                  "LD_LIBRARY_PATH": str(self.prefix / LIB), **(environment or {})})
+
     def check_program(self, program):
         """It runs against the installed daemon, and leaves nothing leased."""
-        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
-                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
-        self.assertEqual(run(program, env=environment), f"gpupool {VERSION}: 65536 bytes there and back\n")
+        self.assertEqual(self.run_installed(program), f"gpupool {VERSION}: 65536 bytes there and back\n")
         pools = self.daemon.ask("pools")["pools"]
         self.assertEqual(sum(pool["leased_bytes"] for pool in pools), 0)
         self.assertGreater(sum(pool["acquires"] for pool in pools), 0)
@@ -194,9 +197,7 @@ class Package(unittest.TestCase):
         program = self.work / "torch-like"
         run(CXX, "-std=c++17", "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}",
             HERE / "torch_like.cc", "-o", program, f"-L{self.prefix / LIB}", "-lgpupool-client", "-ldl")
-        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
-                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
-        self.assertEqual(run(program, self.prefix / LIB / "libgpupool-torch.so", env=environment), "as PyTorch does\n")
+        self.assertEqual(self.run_installed(program, self.prefix / LIB / "libgpupool-torch.so"), "as PyTorch does\n")
 
     @unittest.skipIf(SANITIZE, "a sanitizer's runtime has to be there from the start")
     def test_the_allocator_for_pytorch_finds_the_client_library(self):
@@ -221,8 +222,6 @@ class Package(unittest.TestCase):
 
     def test_the_manual_pages_examples_work(self):
         """Those that are programs are run, the others compiled."""
-        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
-                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
         for path in (gpupool_system.SOURCE / "docs/man").glob("*.3.scd"):
             with self.subTest(path.name):
                 text = re.search(r"# EXAMPLE\n\n```\n(.*?)```", path.read_text(), re.DOTALL).group(1)
@@ -233,28 +232,25 @@ class Package(unittest.TestCase):
                 run(CC, "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}", example, "-o", program,
                     *libraries)
                 if is_program:
-                    run(program, env=environment)
+                    self.run_installed(program)
 
     def test_the_memory_objects_serve_programs_in_cplusplus(self):
-        environment = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0",
-                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
         for name in ("pairs", "staging", "synced"):
             with self.subTest(name):
                 program = self.work / name
                 run(CXX, "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Wold-style-cast", "-Wshadow", "-Werror", *SANITIZE,
                     f"-I{self.prefix / 'include'}", HERE / f"{name}.cc", "-o", program, f"-L{self.prefix / LIB}",
                     "-lgpupool-client")
-                self.assertEqual(run(program, env=environment), f"{name} in C++\n")
+                self.assertEqual(self.run_installed(program), f"{name} in C++\n")
                 self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
 
     def test_a_program_can_bring_the_installed_daemon_along(self):
         program = self.work / "private"
         run(CC, "-Wall", "-Werror", *SANITIZE, f"-I{self.prefix / 'include'}", HERE / "program.c", "-o", program,
             f"-L{self.prefix / LIB}", "-lgpupool-client")
-        environment = {**os.environ, "GPUPOOL_SOCKET": "private", "GPUPOOL_DAEMON": str(self.prefix / "sbin/gpupoold"),
-                       "GPUPOOL_DAEMON_ARGS": "--gpu sim --sim-memory 1GiB", "GPUPOOL_SIM_LATENCY": "0",
-                       "LD_LIBRARY_PATH": str(self.prefix / LIB)}
-        self.assertIn("there and back", run(program, env=environment))
+        own = {"GPUPOOL_SOCKET": "private", "GPUPOOL_DAEMON": str(self.prefix / "sbin/gpupoold"),
+               "GPUPOOL_DAEMON_ARGS": "--gpu sim --sim-memory 1GiB"}
+        self.assertIn("there and back", self.run_installed(program, environment=own))
 
     @unittest.skipUnless(os.environ["GPUPOOL_MAN"] == "ON", "built without manual pages")
     def test_the_manual_pages_are_manual_pages(self):

@@ -63,4 +63,8 @@ struct gpupool_client *open_client(void);
 struct gpupool_client *start(bool (*handle)(struct false_daemon *, struct false_session *,
                                             const struct proto_message *));
 
+/* Puts a copy of the driver's table in its place, for the test to change. Returns the table itself, to pass
+ * calls on to. Before other threads use the client. */
+const struct gpu *table_over(struct gpupool_client *client, struct gpu *ret_table);
+
 #endif

@@ -45,8 +45,8 @@ static void a_small_request_grows_the_pool_by_a_step_and_a_large_one_by_itself(v
     take_new(session, pool, MIB, 8 * MIB);
     take(session, pool, 2 * MIB, 0); /* beside it */
     take_new(session, pool, 5 * MIB + 512, 6 * MIB);
-    take_new(session, pool, GIB, GIB);
-    assert_int_equal(pool_step_bytes(pool), 16 * MIB); /* a 64th */
+    take_new(session, pool, 2 * GIB, 2 * GIB);
+    assert_int_equal(pool_step_bytes(pool), 16 * MIB); /* a 128th */
     take(session, pool, 4 * MIB, 0);                   /* which is small now: in the first segment */
     take_new(session, pool, 4 * MIB, 16 * MIB);
     core_destroy(core);
@@ -174,7 +174,7 @@ static void half_a_step_is_kept_at_hand_whatever_the_step_is(void **state) {
     struct session *session = open_session(core, 1, UID_A);
     (void)state;
 
-    take_new(session, pool, GIB, GIB);
+    take_new(session, pool, 2 * GIB, 2 * GIB);
     configure(pool, 4 * GIB, POOL_STEP_BY_SIZE, 0, POOL_LOW_WATER_BY_STEP, 0);
     assert_int_equal(pool_low_water_bytes(pool), 8 * MIB);
     grow(pool, 16 * MIB, 0);

@@ -562,6 +562,33 @@ static void faults_are_planned_from_outside(void **state) {
     peer_end(&peer, 0);
 }
 
+static void *remove_late(void *path) {
+    poll(NULL, 0, 20); /* a call that does not hang is back before */
+    unlink(path);
+    return NULL;
+}
+
+static void a_call_may_hang_as_long_as_there_is_a_file(void **state) {
+    char path[] = "/tmp/gpupool-hang-XXXXXX", variable[96];
+    int fd = mkstemp(path);
+    pthread_t thread;
+
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    snprintf(variable, sizeof(variable), "GPUPOOL_SIM_HANG=memory_allocate:1:%s,memory_free:1:1", path);
+    struct peer peer = peer_start(GPU_PEER, "sim", -1, (char *[]){variable, NULL});
+    assert_int_equal(peer_ask(&peer, "start"), 0);
+    assert_int_equal(pthread_create(&thread, NULL, remove_late, path), 0);
+    int error = peer_ask(&peer, "allocate %u", 2u << 20);
+    bool is_there = access(path, F_OK) == 0;
+    pthread_join(thread, NULL);
+    assert_int_equal(error, 0);
+    assert_false(is_there);
+    assert_int_equal(peer_ask(&peer, "free 0"), 0);
+    peer_end(&peer, 0);
+}
+
 static void a_lost_device_fails_all_calls_on_it_and_no_others(void **state) {
     struct peer peer =
         peer_start(GPU_PEER, "sim", -1,
@@ -588,6 +615,7 @@ static void a_plan_that_cannot_be_read_is_an_error(void **state) {
         "GPUPOOL_SIM_FAIL=ipc_open@:1:201",        "GPUPOOL_SIM_FAIL=ipc_open@99:1:201",
         "GPUPOOL_SIM_FAIL=ipc_open:~1+:201",       "GPUPOOL_SIM_HANG=ipc_open:1!:201",
         "GPUPOOL_SIM_HANG=memory_allocate:1:long", "GPUPOOL_SIM_LINGER_MS=soon",
+        "GPUPOOL_SIM_FAIL=ipc_open:1:/tmp",
     };
 
     (void)state;
@@ -654,6 +682,7 @@ int main(void) {
         cmocka_unit_test(every_call_can_be_made_to_fail),
         cmocka_unit_test(a_failure_means_one_call_of_one_kind),
         cmocka_unit_test(faults_are_planned_from_outside),
+        cmocka_unit_test(a_call_may_hang_as_long_as_there_is_a_file),
         cmocka_unit_test(a_lost_device_fails_all_calls_on_it_and_no_others),
         cmocka_unit_test(a_plan_that_cannot_be_read_is_an_error),
         cmocka_unit_test(a_forked_child_has_no_gpu),

@@ -10,8 +10,32 @@
 
 #include "gpu/sim_internal.h"
 #include "gpu_sim_fixture.h"
+#include "tests/ghost.h"
 
 #define OTHER_UID 65534 /* nobody */
+
+static unsigned fds_at_rest; /* of this process, which has exported, when nobody is connected to it */
+
+static int start_exporter(void **state) {
+    int r = sim_setup(state);
+    void *memory = r == 0 ? allocate(2 * MIB) : NULL;
+
+    if (memory == NULL)
+        return r;
+    export(memory);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+    fds_at_rest = open_fds();
+    return 0;
+}
+
+/* The exporter notices in its own time that a peer has ended: the next test is not to meet one. */
+static int await_rest(void **state) {
+    (void)state;
+    wait_until(open_fds() == fds_at_rest);
+    return 0;
+}
+
+#define AT_REST(test) cmocka_unit_test_setup(test, await_rest)
 
 static bool is_listed(pid_t pid) {
     pid_t pids[64];
@@ -97,13 +121,12 @@ static void only_own_device_memory_is_exported(void **state) {
 }
 
 static void a_handle_is_good_under_any_uid(void **state) {
-    void *memory = allocate(2 * MIB);
-    struct gpu_ipc_handle handle = export(memory);
-    struct peer peer = start_peer();
-
     (void)state;
     if (geteuid() != 0)
         skip();
+    void *memory = allocate(2 * MIB);
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = start_peer();
     write_word(memory, 13);
     assert_int_equal(peer_ask(&peer, "setuid %u", OTHER_UID), 0);
     assert_int_equal(peer_open(&peer, &handle), 0);
@@ -236,13 +259,13 @@ static void words_order_streams_of_two_processes(void **state) {
 
 /* --- ghosts --- */
 
-#define LINGER "GPUPOOL_SIM_LINGER_MS=2000"
-
-/* A client that dies by a signal with the memory mapped. */
-static struct peer lingering_peer(const struct gpu_ipc_handle *handle, char *keep) {
-    struct peer peer = peer_start(GPU_PEER, "sim", -1, (char *[]){LINGER, keep, NULL});
+/* A client that dies by a signal with the memory mapped, and its ghost, which goes on until it is killed. */
+static struct peer lingering_peer(const struct gpu_ipc_handle *handle, char *keep, pid_t *ret_ghost) {
+    struct peer peer =
+        peer_start(GPU_PEER, "sim", -1, (char *[]){"GPUPOOL_SIM_LINGER_MS=" GHOST_LINGERS, keep, NULL});
 
     assert_int_equal(peer_open(&peer, handle), 0);
+    wait_until((*ret_ghost = find_ghost(peer.pid)) > 0);
     return peer;
 }
 
@@ -261,7 +284,8 @@ static bool socket_is_at_end(int fd) {
 static void a_dead_client_writes_on_and_stays_listed(void **state) {
     uint64_t *memory = allocate(2 * MIB), *closed = allocate(2 * MIB), last;
     struct gpu_ipc_handle handle = export(memory), closed_handle = export(closed);
-    struct peer peer = lingering_peer(&handle, NULL);
+    pid_t ghost;
+    struct peer peer = lingering_peer(&handle, NULL, &ghost);
 
     (void)state;
     assert_int_equal(peer_open(&peer, &closed_handle), 0);
@@ -272,8 +296,9 @@ static void a_dead_client_writes_on_and_stays_listed(void **state) {
     /* Its socket ends with it; its work does not. */
     wait_until(socket_is_at_end(peer.fd));
     assert_true(is_listed(peer.pid));
-    wait_until(__atomic_load_n(memory, __ATOMIC_ACQUIRE) >= 3);
+    wait_until(__atomic_load_n(memory, __ATOMIC_ACQUIRE) > 3);
     assert_true(is_listed(peer.pid));
+    kill(ghost, SIGKILL);
     wait_until(!is_listed(peer.pid));
     last = read_word(memory);
     assert_true(last > 3);
@@ -286,10 +311,28 @@ static void a_dead_client_writes_on_and_stays_listed(void **state) {
     assert_int_equal(gpu->memory_free(0, closed), 0);
 }
 
+static void a_dead_clients_work_ends_by_itself(void **state) {
+    uint64_t *memory = allocate(2 * MIB), last;
+    struct gpu_ipc_handle handle = export(memory);
+    struct peer peer = peer_start(GPU_PEER, "sim", -1, (char *[]){"GPUPOOL_SIM_LINGER_MS=20", NULL});
+
+    (void)state;
+    assert_int_equal(peer_open(&peer, &handle), 0);
+    kill_peer(&peer);
+    wait_until(!is_listed(peer.pid));
+    last = read_word(memory);
+    wait_until(socket_is_at_end(peer.fd));
+    assert_false(is_listed(peer.pid));
+    assert_int_equal(read_word(memory), last);
+    close(peer.fd);
+    assert_int_equal(gpu->memory_free(0, memory), 0);
+}
+
 static void a_dead_client_that_closed_everything_is_gone(void **state) {
     uint64_t *memory = allocate(2 * MIB);
     struct gpu_ipc_handle handle = export(memory);
-    struct peer peer = lingering_peer(&handle, NULL);
+    pid_t ghost;
+    struct peer peer = lingering_peer(&handle, NULL, &ghost);
 
     (void)state;
     write_word(memory, 0);
@@ -306,7 +349,8 @@ static void a_dead_client_that_closed_everything_is_gone(void **state) {
 static void a_forked_childs_descriptors_outlive_the_client(void **state) {
     uint64_t *memory = allocate(2 * MIB);
     struct gpu_ipc_handle handle = export(memory);
-    struct peer peer = lingering_peer(&handle, "GPUPOOL_SIM_LINGER_KEEP_FDS=1");
+    pid_t ghost;
+    struct peer peer = lingering_peer(&handle, "GPUPOOL_SIM_LINGER_KEEP_FDS=1", &ghost);
 
     (void)state;
     write_word(memory, 0);
@@ -315,6 +359,7 @@ static void a_forked_childs_descriptors_outlive_the_client(void **state) {
     /* The ghost is still at it, and still holds the socket. */
     assert_false(socket_is_at_end(peer.fd));
     assert_true(is_listed(peer.pid));
+    kill(ghost, SIGKILL);
     wait_until(!is_listed(peer.pid));
     wait_until(socket_is_at_end(peer.fd));
     close(peer.fd);
@@ -517,23 +562,24 @@ static void the_exporter_survives_descriptor_exhaustion(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_is_shared_by_handle),
-        cmocka_unit_test(opening_again_gives_the_same_pointer_and_counts),
-        cmocka_unit_test(the_exporter_cannot_open_its_own),
-        cmocka_unit_test(only_own_device_memory_is_exported),
-        cmocka_unit_test(a_handle_is_good_under_any_uid),
-        cmocka_unit_test(what_is_not_a_handle_is_refused),
-        cmocka_unit_test(a_mapping_outlives_its_exporter),
-        cmocka_unit_test(those_who_have_memory_mapped_are_listed),
-        cmocka_unit_test(words_order_streams_of_two_processes),
-        cmocka_unit_test(a_dead_client_writes_on_and_stays_listed),
-        cmocka_unit_test(a_dead_client_that_closed_everything_is_gone),
-        cmocka_unit_test(a_forked_childs_descriptors_outlive_the_client),
-        cmocka_unit_test(the_exporter_survives_hostile_packets),
-        cmocka_unit_test(silent_connections_are_bounded),
-        cmocka_unit_test(the_exporter_forgets_a_peer_that_a_child_keeps_open),
-        cmocka_unit_test(the_exporter_survives_descriptor_exhaustion),
+        AT_REST(memory_is_shared_by_handle),
+        AT_REST(opening_again_gives_the_same_pointer_and_counts),
+        AT_REST(the_exporter_cannot_open_its_own),
+        AT_REST(only_own_device_memory_is_exported),
+        AT_REST(a_handle_is_good_under_any_uid),
+        AT_REST(what_is_not_a_handle_is_refused),
+        AT_REST(a_mapping_outlives_its_exporter),
+        AT_REST(those_who_have_memory_mapped_are_listed),
+        AT_REST(words_order_streams_of_two_processes),
+        AT_REST(a_dead_client_writes_on_and_stays_listed),
+        AT_REST(a_dead_clients_work_ends_by_itself),
+        AT_REST(a_dead_client_that_closed_everything_is_gone),
+        AT_REST(a_forked_childs_descriptors_outlive_the_client),
+        AT_REST(the_exporter_survives_hostile_packets),
+        AT_REST(silent_connections_are_bounded),
+        AT_REST(the_exporter_forgets_a_peer_that_a_child_keeps_open),
+        AT_REST(the_exporter_survives_descriptor_exhaustion),
     };
 
-    return cmocka_run_group_tests_name("gpu_sim_ipc", tests, sim_setup, sim_teardown);
+    return cmocka_run_group_tests_name("gpu_sim_ipc", tests, start_exporter, sim_teardown);
 }
