@@ -95,13 +95,25 @@ static void *crew_main(void *argument) {
     return NULL;
 }
 
+/* Signals are for the program's threads. But a thread of the crew touches the program's memory, and what that
+ * brings about is its own: the program's handler has it as if memcpy() had been called there (the kernel ends
+ * a process whose fault finds the signal blocked). */
+static void block_signals(sigset_t *ret_before) {
+    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    sigset_t others;
+
+    sigfillset(&others);
+    for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&others, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &others, ret_before);
+}
+
 static void start_locked(struct crew *crew, unsigned threads) {
-    sigset_t all, before;
+    sigset_t before;
 
     if (crew->started >= threads)
         return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's threads */
+    block_signals(&before);
     while (crew->started < threads && crew->started < CREW_THREADS_MAX &&
            pthread_create(&crew->threads[crew->started], NULL, crew_main, crew) == 0)
         crew->started++;

@@ -120,15 +120,15 @@ static void read_chunk(const struct job *job, struct slot *slot) {
 }
 
 void job_do(struct job *job, struct slot *slot) {
-    char *memory = job->in_memory != NULL ? job->in_memory + chunk_offset(job, slot) : NULL;
     uint64_t size_bytes = chunk_size(job, slot);
 
     slot->done_bytes = 0;
     slot->error = 0;
-    if (memory == NULL) {
+    if (job->is_file) {
         read_chunk(job, slot);
         return;
     }
+    char *memory = job->in_memory + chunk_offset(job, slot);
     if (job->is_upload)
         memcpy(slot->block.data, memory, size_bytes);
     else

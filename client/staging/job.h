@@ -58,7 +58,8 @@ struct job {
     void *stream;
     bool is_upload;
     char *on_device; /* to or from */
-    char *in_memory; /* from or to; NULL: from fd */
+    char *in_memory; /* from or to */
+    bool is_file;    /* from fd instead, up only */
     int fd;
     bool is_sequential; /* fd can only be read in order, from where it stands */
     uint64_t offset_bytes;

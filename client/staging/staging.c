@@ -49,7 +49,7 @@ int staging_configure(struct staging *staging, bool with_threads) {
     if (threads != NULL) {
         char *end;
         number = strtoul(threads, &end, 10);
-        if (*end != '\0' || number < 1 || number > CREW_THREADS_MAX + 1)
+        if (*threads < '0' || *threads > '9' || *end != '\0' || number < 1 || number > CREW_THREADS_MAX + 1)
             return error_set(GPUPOOL_E_INVALID, "GPUPOOL_STAGING_THREADS is '%s': not a number from 1 to %u",
                              threads, CREW_THREADS_MAX + 1);
     }
@@ -81,8 +81,12 @@ static int prepare(struct gpupool_client *client, int device, void *stream, stru
     *ret_nothing = job->size_bytes == 0;
     if (*ret_nothing)
         return 0;
-    if (job->on_device == NULL || (job->in_memory == NULL && job->fd < 0))
-        return error_set(GPUPOOL_E_INVALID, "from or to is nothing");
+    if (job->on_device == NULL)
+        return error_set(GPUPOOL_E_INVALID, "the device memory is NULL");
+    if (job->is_file && job->fd < 0)
+        return error_set(GPUPOOL_E_INVALID, "%d is no descriptor: the file is not open", job->fd);
+    if (!job->is_file && job->in_memory == NULL)
+        return error_set(GPUPOOL_E_INVALID, "the ordinary memory is NULL");
     if (wraps(job->on_device, job->size_bytes) || wraps(job->in_memory, job->size_bytes))
         return error_set(GPUPOOL_E_INVALID, "no memory has %" PRIu64 " bytes there", job->size_bytes);
     if (stream == GPUPOOL_NO_STREAM)
@@ -110,7 +114,6 @@ int gpupool_upload(struct gpupool_client *client, int device, void *to, const vo
         .is_upload = true,
         .on_device = to,
         .in_memory = (char *)(uintptr_t)from,
-        .fd = -1,
         .size_bytes = size_bytes,
     };
     return run(client, device, stream, &job, "uploading");
@@ -121,7 +124,6 @@ int gpupool_download(struct gpupool_client *client, int device, void *to, const 
     struct job job = {
         .on_device = (char *)(uintptr_t)from,
         .in_memory = to,
-        .fd = -1,
         .size_bytes = size_bytes,
     };
     return run(client, device, stream, &job, "downloading");
@@ -132,6 +134,7 @@ int gpupool_upload_file(struct gpupool_client *client, int device, void *to, int
     struct job job = {
         .is_upload = true,
         .on_device = to,
+        .is_file = true,
         .fd = fd,
         .is_sequential = fd >= 0 && lseek(fd, 0, SEEK_CUR) < 0 && errno == ESPIPE,
         .offset_bytes = offset_bytes,

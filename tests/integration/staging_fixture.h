@@ -3,8 +3,8 @@
 #define TESTS_INTEGRATION_STAGING_FIXTURE_H
 /*
  * What the tests of staging share: clients whose copies are cut into small chunks, patterns, device memory
- * that is looked at in another way than by staging, and that nothing stays leased. To be included once, by a
- * test program.
+ * that is looked at in another way than by staging, copies there and back, and that nothing stays leased. To
+ * be included once, by a test program.
  */
 #include <inttypes.h>
 
@@ -78,6 +78,27 @@ static inline bool has_host_memory(struct gpupool_client *client, uint64_t wante
 /* Blocks that are behind fences come back when those are ready. */
 static inline void expect_no_blocks(struct gpupool_client *client) {
     WAIT_UNTIL(has_host_memory(client, 0));
+}
+
+/* Up, and down again, between odd places. */
+static inline void there_and_back(struct gpupool_client *client, void *stream, uint64_t size_bytes,
+                                  unsigned odd) {
+    struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, size_bytes + 16, stream);
+    _cleanup_(freep) char *from = need_memory(size_bytes + 16), *to = need_memory(size_bytes + 16);
+    char *place = (char *)device.data + odd % 3;
+
+    fill(from + odd, size_bytes, size_bytes + odd);
+    memset(to, 0x5a, size_bytes + 16);
+    MUST(gpupool_upload(client, 0, place, from + odd, size_bytes, stream));
+    memset(from, 0, size_bytes + 16); /* it was read */
+    expect_on_device(client, place, size_bytes, size_bytes + odd, stream);
+    MUST(gpupool_download(client, 0, to + odd, place, size_bytes, stream));
+    expect(to + odd, size_bytes, size_bytes + odd);
+    for (unsigned i = 0; i < odd; i++)
+        assert_int_equal(to[i], 0x5a);
+    for (uint64_t i = odd + size_bytes; i < size_bytes + 16; i++)
+        assert_int_equal(to[i], 0x5a);
+    MUST(gpupool_release(client, &device, stream));
 }
 
 #define SKIP_WITHOUT_DEVICE()                                                                                \

@@ -3,31 +3,9 @@
  * Ordinary memory to a device and back, through pinned blocks: what arrives is what was there when the call
  * was made, in the stream's order, whoever copies; and no block is left behind, whatever fails.
  */
-#include <dirent.h>
-
 #include "tests/integration/staging_fixture.h"
 
 /* --- contents --- */
-
-/* Up, and down again, between odd places. */
-static void there_and_back(struct gpupool_client *client, void *stream, uint64_t size_bytes, unsigned odd) {
-    struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, size_bytes + 16, stream);
-    _cleanup_(freep) char *from = need_memory(size_bytes + 16), *to = need_memory(size_bytes + 16);
-    char *place = (char *)device.data + odd % 3;
-
-    fill(from + odd, size_bytes, size_bytes + odd);
-    memset(to, 0x5a, size_bytes + 16);
-    MUST(gpupool_upload(client, 0, place, from + odd, size_bytes, stream));
-    memset(from, 0, size_bytes + 16); /* it was read */
-    expect_on_device(client, place, size_bytes, size_bytes + odd, stream);
-    MUST(gpupool_download(client, 0, to + odd, place, size_bytes, stream));
-    expect(to + odd, size_bytes, size_bytes + odd);
-    for (unsigned i = 0; i < odd; i++)
-        assert_int_equal(to[i], 0x5a);
-    for (uint64_t i = odd + size_bytes; i < size_bytes + 16; i++)
-        assert_int_equal(to[i], 0x5a);
-    MUST(gpupool_release(client, &device, stream));
-}
 
 static void whatever_the_size_and_place_all_bytes_arrive(void **state) {
     const uint64_t sizes[] = {
@@ -77,7 +55,9 @@ static void what_cannot_be_copied_is_refused(void **state) {
     struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, 16, NULL);
     MUST_BE(gpupool_upload(NULL, 0, device.data, memory, 16, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_upload(client, 0, NULL, memory, 16, NULL), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "the device memory is NULL"));
     MUST_BE(gpupool_upload(client, 0, device.data, NULL, 16, NULL), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "the ordinary memory is NULL"));
     MUST_BE(gpupool_download(client, 0, NULL, device.data, 16, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_download(client, 0, memory, NULL, 16, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_upload(client, 0, device.data, memory, UINT64_MAX, NULL), GPUPOOL_E_INVALID);
@@ -104,7 +84,8 @@ static void without_a_gpu_there_is_nothing_to_copy_to(void **state) {
 }
 
 static void settings_that_make_no_sense_are_refused(void **state) {
-    const char *threads[] = {"0", "33", "many", "4x", "-1"}, *chunks[] = {"1KiB", "1GiB", "large"};
+    const char *threads[] = {"0", "33", "many", "4x", "-1", "+4", " 4"},
+               *chunks[] = {"1KiB", "1GiB", "large"};
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client = NULL;
 
@@ -246,114 +227,6 @@ static void another_device_need_not_be_current(void **state) {
     close_cached(client);
 }
 
-/* --- threads --- */
-
-struct caller {
-    struct gpupool_client *client;
-    unsigned number;
-    pthread_t thread;
-};
-
-static void *call_often(void *argument) {
-    const struct caller *caller = argument;
-    void *stream;
-
-    MUST(gpupool_stream_create(caller->client, 0, &stream));
-    for (unsigned round = 0; round < 12; round++)
-        there_and_back(caller->client, round % 3 == 2 ? GPUPOOL_PER_THREAD : stream,
-                       (round + caller->number) % 5 * 3 * CHUNK + 77, (round + caller->number) % 8);
-    MUST(gpupool_trim(caller->client, NULL));
-    MUST(gpupool_stream_destroy(caller->client, 0, stream));
-    return NULL;
-}
-
-static void several_callers_share_the_crew(void **state) {
-    struct caller callers[4];
-    struct gpupool_client *client;
-
-    (void)state;
-    SKIP_WITHOUT_DEVICE();
-    client = open_staging(4, 0);
-    for (unsigned i = 0; i < 4; i++) {
-        callers[i] = (struct caller){.client = client, .number = i};
-        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_often, &callers[i]), 0);
-    }
-    for (unsigned i = 0; i < 4; i++)
-        pthread_join(callers[i].thread, NULL);
-    expect_no_blocks(client);
-    close_cached(client);
-}
-
-/* By their name: a driver has threads too. */
-static unsigned crew_threads(void) {
-    DIR *tasks = opendir("/proc/self/task");
-    const struct dirent *task;
-    unsigned count = 0;
-
-    assert_non_null(tasks);
-    while ((task = readdir(tasks)) != NULL) {
-        char path[300], name[32] = {0};
-        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
-        _cleanup_(fclosep) FILE *file = fopen(path, "re");
-        count +=
-            file != NULL && fgets(name, sizeof name, file) != NULL && strcmp(name, "gpupool-staging\n") == 0;
-    }
-    closedir(tasks);
-    return count;
-}
-
-static void copy_much(struct gpupool_client *client) {
-    there_and_back(client, NULL, 20 * CHUNK, 0);
-}
-
-static void threads_are_started_by_the_first_large_copy_and_end_with_the_client(void **state) {
-    (void)state;
-    SKIP_WITHOUT_DEVICE();
-    WAIT_UNTIL(crew_threads() == 0);
-    struct gpupool_client *client = open_staging(4, 0);
-    there_and_back(client, NULL, CHUNK, 0);
-    assert_int_equal(client->staging.crew.started, 0);
-    for (unsigned i = 0; i < 2; i++) {
-        copy_much(client);
-        assert_int_equal(client->staging.crew.started, 3);
-        WAIT_UNTIL(crew_threads() == 3); /* a thread has its name when it has run */
-    }
-    close_cached(client);
-    WAIT_UNTIL(crew_threads() == 0);
-
-    client = open_staging(4, GPUPOOL_OPEN_NO_THREAD);
-    copy_much(client);
-    assert_int_equal(crew_threads(), 0);
-    assert_int_equal(client->staging.crew.started, 0);
-    close_cached(client);
-}
-
-static void a_forked_child_is_refused_and_leaves_the_crew_alone(void **state) {
-    struct gpupool_client *client;
-    char memory[16] = {0};
-
-    (void)state;
-    SKIP_WITHOUT_DEVICE();
-    if (!test_is_simulated())
-        skip();
-    client = open_staging(4, 0);
-    copy_much(client);
-    struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, 16, NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        int up = gpupool_upload(client, 0, device.data, memory, 16, NULL);
-        int down = gpupool_download(client, 0, memory, device.data, 16, NULL);
-        gpupool_close(client);
-        _exit(up == GPUPOOL_E_FORKED && down == GPUPOOL_E_FORKED ? 0 : 1);
-    }
-    assert_true(pid > 0);
-    assert_int_equal(test_wait(pid), 0);
-    copy_much(client);
-    MUST(gpupool_release(client, &device, NULL));
-    expect_no_blocks(client);
-    close_cached(client);
-}
-
 /* --- too little of everything --- */
 
 static void where_the_pool_is_short_smaller_blocks_do(void **state) {
@@ -388,6 +261,50 @@ static void where_the_pool_is_short_smaller_blocks_do(void **state) {
         puppet_quit(&puppet);
         close_cached(client);
     }
+}
+
+struct holder {
+    struct puppet puppet; /* has all of the pool, in slot 0 */
+    uint64_t failures;    /* of the pool, before */
+};
+
+/* Gives the pool back when the upload has found room neither for a whole block nor for a smaller one. */
+static void *give_back_late(void *argument) {
+    struct holder *holder = argument;
+
+    WAIT_UNTIL(host_pool("failures") >= holder->failures + 2 && host_pool("waiters") == 1);
+    PUPPET_MUST(&holder->puppet, puppet_release(&holder->puppet, 0));
+    return NULL;
+}
+
+static void where_the_pool_is_full_a_copy_waits_for_room(void **state) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client;
+    struct holder holder;
+    pthread_t giver;
+
+    (void)state;
+    SKIP_WITHOUT_DEVICE();
+    empty_the_pools();
+    puppet_connect(&holder.puppet, &daemon_);
+    PUPPET_MUST(&holder.puppet,
+                puppet_acquire(&holder.puppet, 0, GPUPOOL_POOL_HOST, POOL_MIB * MIB, GPUPOOL_FOREVER, 0));
+    options.socket = daemon_.socket;
+    options.decay_ns = GPUPOOL_FOREVER;
+    options.alloc_timeout_ns = GPUPOOL_FOREVER;
+    MUST(gpupool_open(&options, &client));
+    struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, 2 * MIB, NULL);
+    _cleanup_(freep) char *memory = need_memory(2 * MIB);
+    fill(memory, 2 * MIB, 8);
+    holder.failures = host_pool("failures");
+    assert_int_equal(pthread_create(&giver, NULL, give_back_late, &holder), 0);
+    MUST(gpupool_upload(client, 0, device.data, memory, 2 * MIB, NULL));
+    pthread_join(giver, NULL);
+    expect_on_device(client, device.data, 2 * MIB, 8, NULL);
+    MUST(gpupool_release(client, &device, NULL));
+    puppet_quit(&holder.puppet);
+    expect_no_blocks(client);
+    close_cached(client);
 }
 
 /* Every call of the driver fails once, in its turn. */
@@ -442,6 +359,42 @@ static void any_failing_call_of_the_driver_is_said_and_leaves_no_block_leased(vo
         each_call_fails_once(i % 2 == 0 ? 0 : GPUPOOL_OPEN_NO_CACHE, i / 2 == 0);
 }
 
+/* The driver takes the copy and then refuses what would tell that it is done: the block is nobody's before
+ * that. */
+static void a_copy_that_no_fence_can_follow_is_waited_for(void **state) {
+    const uint64_t size = 3 * CHUNK;
+    struct gpupool_client *client;
+    struct gate gate;
+    pthread_t opener;
+
+    (void)state;
+    SKIP_WITHOUT_DEVICE();
+    if (!test_is_simulated())
+        skip();
+    client = open_staging(2, 0);
+    gate_init(&gate, client);
+    struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, size, gate.stream);
+    _cleanup_(freep) char *memory = calloc(1, size);
+    assert_non_null(memory);
+    have_blocks(client, 24); /* to map more memory may take a driver that is idle */
+    for (unsigned is_upload = 0; is_upload < 2; is_upload++) {
+        gate_close(&gate);
+        assert_int_equal(gpu_sim_fail("stream_write64", 1, 999), 0);
+        assert_int_equal(pthread_create(&opener, NULL, gate_open_late, &gate), 0);
+        MUST_BE(is_upload ? gpupool_upload(client, 0, device.data, memory, size, gate.stream)
+                          : gpupool_download(client, 0, memory, device.data, size, gate.stream),
+                GPUPOOL_E_DRIVER);
+        assert_true(gate_was_passed(&gate));
+        assert_true(gpu_sim_failed());
+        assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
+        pthread_join(opener, NULL);
+    }
+    MUST(gpupool_release(client, &device, gate.stream));
+    gate_deinit(&gate);
+    expect_no_blocks(client);
+    close_cached(client);
+}
+
 /* What the stream has before the copy never ends, and the driver says that the device is gone. */
 static void a_device_that_is_lost_ends_the_waiting(void **state) {
     const uint64_t size = 40 * CHUNK;
@@ -490,11 +443,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_copy_larger_than_its_blocks_goes_on_when_the_stream_does),
         cmocka_unit_test(a_stream_that_is_captured_is_refused),
         cmocka_unit_test(another_device_need_not_be_current),
-        cmocka_unit_test(several_callers_share_the_crew),
-        cmocka_unit_test(threads_are_started_by_the_first_large_copy_and_end_with_the_client),
-        cmocka_unit_test(a_forked_child_is_refused_and_leaves_the_crew_alone),
         cmocka_unit_test(where_the_pool_is_short_smaller_blocks_do),
+        cmocka_unit_test(where_the_pool_is_full_a_copy_waits_for_room),
         cmocka_unit_test(any_failing_call_of_the_driver_is_said_and_leaves_no_block_leased),
+        cmocka_unit_test(a_copy_that_no_fence_can_follow_is_waited_for),
         cmocka_unit_test(a_device_that_is_lost_ends_the_waiting),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);

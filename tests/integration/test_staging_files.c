@@ -22,6 +22,7 @@ enum call {
     PREAD,
     READ,
     PTHREAD_CREATE,
+    CALLOC,
 };
 
 /* The nth call from now on fails with error; error 0: it does half of what it was to do. */
@@ -48,9 +49,47 @@ static bool fails(enum call call) {
            atomic_fetch_add(&fault.seen, 1) + 1 == atomic_load(&fault.nth);
 }
 
+/* A read that fails in the calling thread while others are under way in the crew: it fails when one of those
+ * has begun, and that one goes on when the calling thread waits for it, or has returned. */
+static struct {
+    _Atomic bool is_armed, waits, has_returned;
+    _Atomic unsigned begun, under_way;
+    pthread_t caller;
+} slow;
+
+static bool is_caller(void) {
+    return pthread_equal(pthread_self(), slow.caller) != 0;
+}
+
+static void read_slowly(void) {
+    if (is_caller()) {
+        WAIT_UNTIL(atomic_load(&slow.begun) > 0);
+        arm(PREAD, 1, EIO);
+        return;
+    }
+    atomic_fetch_add(&slow.under_way, 1);
+    atomic_fetch_add(&slow.begun, 1);
+    WAIT_UNTIL(atomic_load(&slow.waits) || atomic_load(&slow.has_returned));
+}
+
+int __real_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock);
+int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock);
+int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock) {
+    if (atomic_load(&slow.is_armed) && is_caller())
+        atomic_store(&slow.waits, true);
+    return __real_pthread_cond_wait(condition, lock);
+}
+
 ssize_t __real_pread(int fd, void *memory, size_t size, off_t offset);
 ssize_t __wrap_pread(int fd, void *memory, size_t size, off_t offset);
 ssize_t __wrap_pread(int fd, void *memory, size_t size, off_t offset) {
+    if (atomic_load(&slow.is_armed))
+        read_slowly();
+    if (atomic_load(&slow.is_armed) && !is_caller()) {
+        ssize_t n = __real_pread(fd, memory, size, offset);
+        atomic_fetch_sub(&slow.under_way, 1);
+        return n;
+    }
     if (!fails(PREAD))
         return __real_pread(fd, memory, size, offset);
     errno = atomic_load(&fault.error);
@@ -74,6 +113,12 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
                           void *argument) {
     return fails(PTHREAD_CREATE) ? atomic_load(&fault.error)
                                  : __real_pthread_create(thread, attributes, start, argument);
+}
+
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size) {
+    return fails(CALLOC) ? NULL : __real_calloc(count, size);
 }
 
 /* --- files --- */
@@ -178,9 +223,14 @@ static void from_a_stream(const int fds[2], uint64_t written_bytes, uint64_t wan
     struct gpupool_client *client = open_staging(4, 0);
     struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, wanted_bytes, NULL);
     struct writer writer = {.fd = fds[1], .size_bytes = written_bytes};
+    sigset_t alarm;
 
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
     MUST_BE(gpupool_upload_file(client, 0, device.data, fds[0], 1, wanted_bytes, NULL), GPUPOOL_E_INVALID);
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL); /* it is for the one that reads */
     assert_int_equal(pthread_create(&writer.thread, NULL, write_pieces, &writer), 0);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
     ring(alarm_every_us);
     int r = gpupool_upload_file(client, 0, device.data, fds[0], 0, wanted_bytes, NULL);
     ring(0);
@@ -224,11 +274,16 @@ static void signals_do_not_cut_a_file_short(void **state) {
     (void)state;
     SKIP_WITHOUT_DEVICE();
     assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
-    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-    alarm_every_us = 500;
-    from_a_stream(fds, 9 * CHUNK, 9 * CHUNK, 0);
-    alarm_every_us = 0;
-    assert_true(alarms > 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+        if (i == 1) /* it is poll() that is interrupted */
+            assert_int_equal(fcntl(fds[0], F_SETFL, O_NONBLOCK), 0);
+        alarms = 0;
+        alarm_every_us = 500;
+        from_a_stream(fds, 9 * CHUNK, 9 * CHUNK, 0);
+        alarm_every_us = 0;
+        assert_true(alarms > 0);
+    }
     assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
 }
 
@@ -278,6 +333,7 @@ static void what_cannot_be_read_is_said_with_its_error(void **state) {
         expect_no_blocks(client);
     }
     MUST_BE(gpupool_upload_file(client, 0, device.data, -1, 0, 1, NULL), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "-1 is no descriptor"));
     MUST_BE(gpupool_upload_file(client, 0, device.data, 0, UINT64_MAX, 1, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_upload_file(client, 0, device.data, 0, INT64_MAX, 1, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_upload_file(client, 0, NULL, 0, 0, 1, NULL), GPUPOOL_E_INVALID);
@@ -322,6 +378,63 @@ static void any_read_that_fails_is_said_and_leaves_no_block(void **state) {
     }
     MUST(gpupool_release(client, &device, NULL));
     close_cached(client);
+}
+
+static void a_read_that_fails_waits_for_those_under_way(void **state) {
+    const uint64_t size = 9 * CHUNK;
+    struct gpupool_client *client;
+
+    (void)state;
+    SKIP_WITHOUT_DEVICE();
+    client = open_staging(3, 0);
+    _cleanup_(close_fdp) int fd = make_file(size, 5);
+    struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, size, NULL);
+    slow.caller = pthread_self();
+    atomic_store(&slow.is_armed, true);
+    int r = gpupool_upload_file(client, 0, device.data, fd, 0, size, NULL);
+    const unsigned under_way = atomic_load(&slow.under_way);
+    atomic_store(&slow.has_returned, true);
+    WAIT_UNTIL(atomic_load(&slow.under_way) == 0);
+    atomic_store(&slow.is_armed, false);
+    assert_true(disarm());
+    assert_int_equal(under_way, 0);
+    MUST_BE(r, GPUPOOL_E_DRIVER);
+    MUST(gpupool_upload_file(client, 0, device.data, fd, 0, size, NULL));
+    expect_part(client, device.data, 0, size, 5);
+    MUST(gpupool_release(client, &device, NULL));
+    expect_no_blocks(client);
+    close_cached(client);
+}
+
+/* Without room for what it has to note down an upload waits, or is refused; and leaves nothing. */
+static void any_allocation_that_fails_leaves_no_block(void **state) {
+    const uint64_t size = 9 * CHUNK + 1;
+    unsigned nth = 1;
+
+    (void)state;
+    SKIP_WITHOUT_DEVICE();
+    if (!test_is_simulated())
+        skip();
+    _cleanup_(freep) char *memory = need_memory(size);
+    for (bool failed = true; failed; nth++) {
+        struct gpupool_client *client = open_staging(3, 0);
+        struct gpupool_buffer device = acquire(client, GPUPOOL_POOL_DEVICE, size, NULL);
+        fill(memory, size, nth);
+        MUST(gpupool_set(client, 0, device.data, 0, size, NULL));
+        arm(CALLOC, nth, ENOMEM);
+        int r = gpupool_upload(client, 0, device.data, memory, size, NULL);
+        failed = disarm();
+        if (r < 0)
+            assert_true(failed && (r == GPUPOOL_E_NO_MEMORY || r == GPUPOOL_E_DRIVER));
+        else
+            expect_on_device(client, device.data, size, nth, NULL);
+        expect_no_blocks(client);
+        assert_true(lanes_are_valid(client));
+        MUST(gpupool_release(client, &device, NULL));
+        close_cached(client);
+    }
+    print_message("%u rounds\n", nth - 1);
+    assert_true(nth > 5);
 }
 
 static void any_read_of_a_pipe_that_fails_is_said(void **state) {
@@ -386,6 +499,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_file_that_ends_early_is_said_with_the_place),
         cmocka_unit_test(what_cannot_be_read_is_said_with_its_error),
         cmocka_unit_test(any_read_that_fails_is_said_and_leaves_no_block),
+        cmocka_unit_test(a_read_that_fails_waits_for_those_under_way),
+        cmocka_unit_test(any_allocation_that_fails_leaves_no_block),
         cmocka_unit_test(any_read_of_a_pipe_that_fails_is_said),
         cmocka_unit_test(where_threads_cannot_be_started_fewer_copy),
     };

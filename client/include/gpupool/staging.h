@@ -13,7 +13,9 @@
  * the program crashes (but on a simulated GPU), as it would with memcpy().
  *
  * Threads: the calling one and, for more than about 1 MiB, those of the client's crew, which the first such copy starts,
- * which sleep between copies, block all signals, call no CUDA, and end with gpupool_close(). All callers share them.
+ * which sleep between copies, call no CUDA, and end with gpupool_close(). All callers share them. They block all signals but
+ * those of faults (SIGSEGV, SIGBUS and their like), which come where the memory is touched: a program that handles them for
+ * its memory finds them on these threads too.
  * $GPUPOOL_STAGING_THREADS is how many copy, the calling one included (1 to 32; otherwise half of the processors that the
  * process may use, 8 at most). A client that was opened with GPUPOOL_OPEN_NO_THREAD uses the calling thread alone.
  * $GPUPOOL_STAGING_CHUNK is the size of a large copy's chunks (64KiB to 64MiB; otherwise 2MiB). Both are read by
@@ -26,8 +28,9 @@
  *
  * Calls are thread-safe, and return 0 or a negative GPUPOOL_E_…: INVALID, NO_GPU, NO_POOL (no host pool), EXHAUSTED and what
  * else gpupool_acquire() says of the first block, CAPTURING (the stream is being captured into a graph: nothing was done),
- * DRIVER. After an error nothing of the call is under way any more but copies to the device that were enqueued before it;
- * what the destination holds is undefined; and no block stays leased.
+ * DRIVER. After an error nothing of the call touches ordinary memory or a file any more, but copies that it enqueued may still
+ * be under way on the stream, and write (upload) or read (download) the device memory; what the destination holds is
+ * undefined; and no block stays leased.
  */
 #include <gpupool/gpupool.h>
 
@@ -61,7 +64,8 @@ GPUPOOL_API int gpupool_download(struct gpupool_client *client, int device, void
  * Copies a part of a file to a device, read straight into pinned blocks. Otherwise as gpupool_upload(): on return all of it
  * was read.
  * @param fd open for reading. The threads read it by offset (pread) and leave its position alone. What cannot be read so
- * (a pipe, a socket, a terminal) is read in order by the calling thread, which waits for input, non-blocking or not
+ * (a pipe, a socket, a terminal) is read in order by the calling thread, which waits for input, non-blocking or not. With
+ * O_DIRECT, offset and size have to be such as the file system wants them; the addresses are
  * @param offset_bytes where to begin; 0 for a pipe and its like (else INVALID), which begins where it stands
  * @param size_bytes a file that ends earlier is an error
  * @return also INVALID: the file ends before, and DRIVER: it cannot be read (the text has errno's name), both with the
