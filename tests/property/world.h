@@ -19,7 +19,7 @@
 #include "client/include/gpupool/gpupool.h"
 #include "gpu/gpu.h"
 #include "tests/property/spy.h"
-#include "tests/sim/random.h"
+#include "tests/random.h"
 
 #define KIB                (UINT64_C(1) << 10)
 #define MIB                (UINT64_C(1) << 20)

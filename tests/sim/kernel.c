@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "tests/sim/random.h"
+#include "tests/random.h"
 
 #define FIRST_PID 100
 

@@ -32,7 +32,7 @@
 #include "daemon/pool/death.h"
 #include "tests/sim/kernel.h"
 #include "tests/sim/memory.h"
-#include "tests/sim/random.h"
+#include "tests/random.h"
 
 #define SIM_POOLS     3u
 #define SIM_TENANTS   4u

@@ -8,15 +8,12 @@
 
 #include "base/units.h"
 #include "heap/heap.h"
+#include "tests/random.h"
 
-/* xorshift64*: the same numbers on every machine. */
 static uint64_t random_state;
 
 static inline uint64_t random64(void) {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return random_state * UINT64_C(2685821657736338717);
+    return random_next(&random_state);
 }
 
 static inline uint64_t random_below(uint64_t bound) {

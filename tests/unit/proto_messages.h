@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "proto/proto.h"
+#include "tests/random.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
@@ -30,14 +31,10 @@ static inline enum proto_sender other(enum proto_sender sender) {
     return sender == PROTO_FROM_CLIENT ? PROTO_FROM_DAEMON : PROTO_FROM_CLIENT;
 }
 
-/* xorshift64*: the same numbers on every machine. */
 static uint64_t random_state;
 
 static inline uint64_t random64(void) {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return random_state * UINT64_C(2685821657736338717);
+    return random_next(&random_state);
 }
 
 /* 0…bound, both included. */

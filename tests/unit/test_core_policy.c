@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "quota_fixture.h"
+#include "tests/random.h"
 
 /* --- policies --- */
 
@@ -163,10 +164,7 @@ static void a_pool_that_one_may_not_use_is_none(void **state) {
 static uint64_t random_state;
 
 static uint64_t random_below(uint64_t bound) {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return random_state * UINT64_C(2685821657736338717) % bound;
+    return random_next(&random_state) % bound;
 }
 
 #define RANDOM_SESSIONS 8u

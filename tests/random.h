@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TESTS_SIM_RANDOM_H
-#define TESTS_SIM_RANDOM_H
+#ifndef TESTS_RANDOM_H
+#define TESTS_RANDOM_H
 /* xorshift64* (Vigna, 2016): the same numbers on every machine. */
 #include <stdint.h>
 
