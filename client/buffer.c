@@ -224,6 +224,12 @@ static int find_piece(const struct gpupool_client *client, const struct gpupool_
     return 0;
 }
 
+static int check_and_find(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                          struct piece **ret_piece) {
+    int r = buffer_check(buffer);
+    return r == 0 ? find_piece(client, buffer, ret_piece) : r;
+}
+
 /* Where the daemon knows the buffer's memory. */
 static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, const struct piece *piece) {
     return piece == NULL
@@ -231,13 +237,15 @@ static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, con
                : (struct proto_lease_name){.lease = piece->lease, .generation = piece->lease_generation};
 }
 
-/* Gives a buffer's piece back: into the cache, or to the daemon when it was shared and so is a lease of its
- * own. */
-static int release_piece(struct gpupool_client *client, struct piece *piece, struct fence fence) {
-    if (!piece->split_off)
+/* Gives a buffer back: its piece into the cache, or to the daemon what is a lease of its own, as it is
+ * without a cache or once it was shared. */
+static int release_behind(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                          struct piece *piece, struct fence fence) {
+    if (piece != NULL && !piece->split_off)
         return cache_put_behind(client, piece, fence);
-    int r = lease_release_patiently(client, piece->lease, piece->lease_generation, 0, 0, fence);
-    if (r < 0)
+    struct proto_lease_name lease = lease_of(buffer, piece);
+    int r = lease_release_patiently(client, lease.lease, lease.generation, 0, 0, fence);
+    if (r < 0 || piece == NULL)
         return r;
     pthread_mutex_lock(&piece->lane->lock);
     piece->generation++;
@@ -271,10 +279,7 @@ static int release(struct gpupool_client *client, const struct gpupool_buffer *b
     struct fence fence;
     int r = settle(client, buffer, named, stream, &piece, &fence);
 
-    if (r < 0)
-        return r;
-    return piece != NULL ? release_piece(client, piece, fence)
-                         : lease_release_patiently(client, buffer->lease, buffer->generation, 0, 0, fence);
+    return r < 0 ? r : release_behind(client, buffer, piece, fence);
 }
 
 /* Gives the part of a buffer from kept_bytes on back. */
@@ -339,12 +344,9 @@ int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buff
 
 int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence) {
     struct piece *piece = NULL;
-    int r = buffer_check(buffer);
+    int r = check_and_find(client, buffer, &piece);
     if (r == 0)
-        r = find_piece(client, buffer, &piece);
-    if (r == 0)
-        r = piece != NULL ? release_piece(client, piece, fence)
-                          : lease_release_patiently(client, buffer->lease, buffer->generation, 0, 0, fence);
+        r = release_behind(client, buffer, piece, fence);
     if (r < 0)
         return error_prefix(r, "gpupool_release");
     *buffer = (struct gpupool_buffer){0};
@@ -404,9 +406,7 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
     int r = client_enter(client);
     if (r < 0)
         return r;
-    r = buffer_check(buffer);
-    if (r == 0)
-        r = find_piece(client, buffer, &piece);
+    r = check_and_find(client, buffer, &piece);
     if (r < 0)
         return error_prefix(r, "gpupool_share");
     if (ret_token == NULL)
@@ -462,9 +462,7 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
     int r = client_enter(client);
     if (r < 0)
         return r;
-    r = buffer_check(buffer);
-    if (r == 0)
-        r = find_piece(client, buffer, &piece);
+    r = check_and_find(client, buffer, &piece);
     if (r < 0)
         return error_prefix(r, "gpupool_query");
     if (ret_info == NULL)

@@ -29,6 +29,15 @@ int deferred_reserve_locked(struct lane *lane, struct fence fence) {
     return 0;
 }
 
+static void append(struct deferred_queue *queue, struct piece *piece) {
+    piece->next = NULL;
+    if (queue->first == NULL)
+        queue->first = piece;
+    else
+        queue->last->next = piece;
+    queue->last = piece;
+}
+
 void deferred_push_locked(struct lane *lane, struct piece *piece, struct fence fence) {
     struct deferred_queue *queue = find_queue(lane, fence.word);
 
@@ -41,12 +50,7 @@ void deferred_push_locked(struct lane *lane, struct piece *piece, struct fence f
         list_append(&lane->deferred, &queue->link);
     }
     piece->fence_value = fence.value;
-    piece->next = NULL;
-    if (queue->first == NULL)
-        queue->first = piece;
-    else
-        queue->last->next = piece;
-    queue->last = piece;
+    append(queue, piece);
     if (is_after(fence.value, queue->newest))
         queue->newest = fence.value;
     lane->deferred_bytes += piece->capacity_bytes;
@@ -117,14 +121,8 @@ static void filter(struct lane *lane, struct deferred_queue *queue,
     queue->first = queue->last = NULL;
     while (piece != NULL) {
         struct piece *next = piece->next;
-        if (!accept(lane, piece, user)) {
-            piece->next = NULL;
-            if (queue->first == NULL)
-                queue->first = piece;
-            else
-                queue->last->next = piece;
-            queue->last = piece;
-        }
+        if (!accept(lane, piece, user))
+            append(queue, piece);
         piece = next;
     }
     retire_if_empty(lane, queue);
