@@ -89,12 +89,6 @@ static inline void *stream_of(unsigned kind) {
     return kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : NULL;
 }
 
-static inline void for_each_kind(void (*test)(unsigned kind)) {
-    unsigned kinds[2], count = puppet_kinds(kinds);
-    for (unsigned i = 0; i < count; i++)
-        test(kinds[i]);
-}
-
 static inline bool lanes_are_valid(struct gpupool_client *client) {
     bool valid = true;
     pthread_mutex_lock(&client->cache.lanes_lock);

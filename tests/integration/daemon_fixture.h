@@ -2,11 +2,15 @@
 #ifndef TESTS_INTEGRATION_DAEMON_FIXTURE_H
 #define TESTS_INTEGRATION_DAEMON_FIXTURE_H
 /* One daemon for all tests of a program, with pools of POOL_MIB, which the program defines before it includes
- * this; and, where it defines TEST_SIM_GPUS, with so many simulated GPUs instead of one. */
+ * this; and, where it defines TEST_SIM_GPUS, with so many simulated GPUs instead of one, and
+ * TEST_FOR_ALL_USERS as true, for other users' clients, too. */
 #include "tests/integration/harness.h"
 
 #ifndef TEST_SIM_GPUS
 #define TEST_SIM_GPUS 0
+#endif
+#ifndef TEST_FOR_ALL_USERS
+#define TEST_FOR_ALL_USERS false
 #endif
 
 static char config[TEST_CONFIG_SIZE];
@@ -15,7 +19,8 @@ static struct test_daemon daemon_;
 static inline int start_daemon(void **state) {
     (void)state;
     daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
-                                                    .sim_gpus = TEST_SIM_GPUS});
+                                                    .sim_gpus = TEST_SIM_GPUS,
+                                                    .for_all_users = TEST_FOR_ALL_USERS});
     return 0;
 }
 

@@ -193,6 +193,12 @@ unsigned puppet_kinds(unsigned kinds[static 2]) {
     return count;
 }
 
+void for_each_kind(void (*test)(unsigned kind)) {
+    unsigned kinds[2], count = puppet_kinds(kinds);
+    for (unsigned i = 0; i < count; i++)
+        test(kinds[i]);
+}
+
 const char *puppet_kind_name(unsigned kind) {
     return kind == GPUPOOL_POOL_HOST ? "host" : "device";
 }

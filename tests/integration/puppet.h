@@ -43,8 +43,8 @@ enum puppet_verb {
     PUPPET_CUT,      /* shuts the socket of the daemon down behind the library's back; the process lives on */
     PUPPET_GPU_KIND, /* → number */
     PUPPET_SOCKET_PATH, /* → text */
-    PUPPET_PAIR,        /* device, size, flags: a pair that grows to size in three steps, is copied and cleared */
-    PUPPET_STREAM,      /* makes a stream and uses it for all that follows */
+    PUPPET_PAIR,   /* device, size, flags: a pair that grows to size in three steps, is copied and cleared */
+    PUPPET_STREAM, /* makes a stream and uses it for all that follows */
     PUPPET_QUIT,
 };
 
@@ -126,6 +126,7 @@ int puppet_do(struct puppet *puppet, enum puppet_verb verb, unsigned slot);
 /* The kinds of pools that the daemon under test has; writes 1 or 2 of them and returns how many. */
 unsigned puppet_kinds(unsigned kinds[static 2]);
 const char *puppet_kind_name(unsigned kind);
+void for_each_kind(void (*test)(unsigned kind));
 
 /* Asserts a result and shows the puppet's error text otherwise. */
 #define PUPPET_MUST(puppet, call) PUPPET_MUST_BE(puppet, call, 0)

@@ -4,29 +4,11 @@
 
 #include "tests/integration/puppet.h"
 
+#define POOL_MIB   64u
 #define SIZE_BYTES (3 * MIB + 4096 + 8) /* no multiple of anything that blocks are rounded to */
 #define ROUNDS     1000u
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, 64, 64)});
-    return 0;
-}
-
-static int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
-
-static void for_each_kind(void (*test)(unsigned kind)) {
-    unsigned kinds[2], count = puppet_kinds(kinds);
-    for (unsigned i = 0; i < count; i++)
-        test(kinds[i]);
-}
+#include "tests/integration/daemon_fixture.h"
 
 static void write_and_read(unsigned kind) {
     struct gpupool_token token;

@@ -10,26 +10,13 @@
 #include "base/cleanup.h"
 #include "tests/integration/puppet.h"
 
-#define POOL_MIB 16u
-#define MOST     (12 * MIB)
-#define ALICE    65534u
-#define BOB      65533u
+#define POOL_MIB           16u
+#define MOST               (12 * MIB)
+#define ALICE              65534u
+#define BOB                65533u
+#define TEST_FOR_ALL_USERS true
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
-                                                    .for_all_users = true});
-    return 0;
-}
-
-static int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
+#include "tests/integration/daemon_fixture.h"
 
 static void connect_both(struct puppet *alice, struct puppet *bob) {
     puppet_connect_as(alice, &daemon_, NULL, ALICE);

@@ -8,24 +8,12 @@
 #include "base/cleanup.h"
 #include "tests/integration/puppet.h"
 
-#define THREADS 8u
-#define ROUNDS  200u
-#define HELD    4u
+#define POOL_MIB 64u
+#define THREADS  8u
+#define ROUNDS   200u
+#define HELD     4u
 
-static char config[TEST_CONFIG_SIZE];
-static struct test_daemon daemon_;
-
-static int start_daemon(void **state) {
-    (void)state;
-    daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, 64, 64)});
-    return 0;
-}
-
-static int stop_daemon(void **state) {
-    (void)state;
-    daemon_stop(&daemon_);
-    return 0;
-}
+#include "tests/integration/daemon_fixture.h"
 
 /* --- in the worker --- */
 

@@ -172,40 +172,59 @@ static void an_adopted_path_may_fill_the_address(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* A listener at work. */
+struct door {
+    uv_loop_t loop;
+    struct turns turns;
+    struct listener listener;
+    int accepted; /* -1: nobody yet */
+};
+
 static void on_accept(struct listener *listener, int fd) {
     *(int *)listener->user = fd;
 }
 
+static void door_make(struct door *door) {
+    door->accepted = -1;
+    turns_init(&door->turns);
+    assert_int_equal(uv_loop_init(&door->loop), 0);
+    assert_int_equal(listener_open(&door->listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
+}
+
+static void door_open(struct door *door, bool (*make_room)(struct listener *listener)) {
+    assert_int_equal(
+        listener_start(&door->listener, &door->loop, &door->turns, on_accept, make_room, &door->accepted), 0);
+}
+
 /* What the daemon's loop does. */
-static void serve_one(uv_loop_t *loop, struct turns *turns) {
-    uv_run(loop, UV_RUN_ONCE);
-    struct turn *turn = turns_next(turns);
+static void door_serve(struct door *door) {
+    uv_run(&door->loop, UV_RUN_ONCE);
+    struct turn *turn = turns_next(&door->turns);
     assert_non_null(turn);
     turn->serve(turn);
-    assert_true(turns_are_over(turns));
+    assert_true(turns_are_over(&door->turns));
+}
+
+static void door_remove(struct door *door) {
+    close(door->accepted);
+    listener_close(&door->listener);
+    uv_run(&door->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&door->loop), 0);
 }
 
 static void accepted_sockets_are_close_on_exec_and_do_not_block(void **state) {
-    struct listener listener;
-    struct turns turns;
-    uv_loop_t loop;
-    int accepted = -1;
+    struct door door;
     (void)state;
 
-    turns_init(&turns);
-    assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
-    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, NULL, &accepted), 0);
+    door_make(&door);
+    door_open(&door, NULL);
     _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
     assert_true(client >= 0);
-    serve_one(&loop, &turns);
-    assert_true(accepted >= 0);
-    assert_true(fcntl(accepted, F_GETFD) & FD_CLOEXEC);
-    assert_true(fcntl(accepted, F_GETFL) & O_NONBLOCK);
-    close(accepted);
-    listener_close(&listener);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&loop), 0);
+    door_serve(&door);
+    assert_true(door.accepted >= 0);
+    assert_true(fcntl(door.accepted, F_GETFD) & FD_CLOEXEC);
+    assert_true(fcntl(door.accepted, F_GETFL) & O_NONBLOCK);
+    door_remove(&door);
 }
 
 static unsigned too_many; /* for another to be let in */
@@ -216,28 +235,20 @@ static bool make_room(struct listener *listener) {
 }
 
 static void who_makes_room_and_who_is_let_in_take_a_turn_each(void **state) {
-    struct listener listener;
-    struct turns turns;
-    uv_loop_t loop;
-    int accepted = -1;
+    struct door door;
     (void)state;
 
-    turns_init(&turns);
-    assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
-    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, make_room, &accepted), 0);
+    door_make(&door);
+    door_open(&door, make_room);
     _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
     assert_true(client >= 0);
     for (too_many = 2; too_many > 0;) {
-        serve_one(&loop, &turns);
-        assert_int_equal(accepted, -1);
+        door_serve(&door);
+        assert_int_equal(door.accepted, -1);
     }
-    serve_one(&loop, &turns);
-    assert_true(accepted >= 0);
-    close(accepted);
-    listener_close(&listener);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&loop), 0);
+    door_serve(&door);
+    assert_true(door.accepted >= 0);
+    door_remove(&door);
 }
 
 /* Opens descriptors until there are no more. Returns how many. */
@@ -251,48 +262,41 @@ static unsigned use_up(int *fds, unsigned size) {
 }
 
 static void without_descriptors_clients_are_sent_away(void **state) {
-    struct listener listener;
     struct rlimit before, few;
-    struct turns turns;
-    uv_loop_t loop;
-    int accepted = -1, fds[256];
+    struct door door;
+    int fds[256];
     (void)state;
 
-    turns_init(&turns);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = (struct rlimit){.rlim_cur = 64, .rlim_max = before.rlim_max};
-    assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
+    door_make(&door);
     _cleanup_(close_fdp) int early = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     _cleanup_(close_fdp) int late = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", listener.path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", door.listener.path);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
 
     /* It begins when there is not even a spare one, */
     unsigned count = use_up(fds, 256);
-    assert_int_equal(listener_start(&listener, &loop, &turns, on_accept, NULL, &accepted), 0);
-    assert_true(listener.spare_fd < 0);
+    door_open(&door, NULL);
+    assert_true(door.listener.spare_fd < 0);
     while (count > 0)
         close(fds[--count]);
     assert_int_equal(connect(early, (struct sockaddr *)&address, sizeof address), 0);
-    serve_one(&loop, &turns);
-    assert_true(accepted >= 0);
+    door_serve(&door);
+    assert_true(door.accepted >= 0);
     /* and is without any again: who comes now hears so instead of waiting, and the loop does not turn on it.
      */
     count = use_up(fds, 256);
     assert_int_equal(connect(late, (struct sockaddr *)&address, sizeof address), 0);
-    serve_one(&loop, &turns);
+    door_serve(&door);
     while (count > 0)
         close(fds[--count]);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     struct pollfd hangup = {.fd = late, .events = POLLIN};
     assert_int_equal(poll(&hangup, 1, 0), 1);
     assert_true(hangup.revents & POLLHUP);
-    close(accepted);
-    listener_close(&listener);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&loop), 0);
+    door_remove(&door);
 }
 
 /* --- the worker */
