@@ -102,6 +102,29 @@ static inline void expect_nothing_leased(struct gpupool_client *client) {
     WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
 }
 
+/* A test that is given a client, which has nothing on loan afterwards. */
+struct client_test {
+    void (*test)(struct gpupool_client *client);
+};
+
+static inline void run_with_client(void **state) {
+    const struct client_test *test = *state;
+
+    if (!test_has_device())
+        skip();
+    struct gpupool_client *client = open_cached();
+    test->test(client);
+    expect_nothing_leased(client);
+    close_cached(client);
+}
+
+#define WITH_CLIENT(name)                                                                                    \
+    {                                                                                                        \
+#name, run_with_client, NULL, NULL, &(struct client_test) {                                          \
+            name                                                                                             \
+        }                                                                                                    \
+    }
+
 /* --- streams --- */
 
 /* What is needed at a closed gate is mapped before, memory and the words of fences: the driver may wait for a
@@ -147,6 +170,36 @@ static inline void scene_end(struct scene *scene) {
     expect_nothing_leased(scene->client);
     close_cached(scene->client);
 }
+
+/* A test that is given a scene. */
+struct scene_test {
+    void (*test)(struct scene *scene);
+    bool needs_simulation;
+};
+
+static inline void run_in_scene(void **state) {
+    const struct scene_test *test = *state;
+    struct scene scene;
+
+    if (!test_has_device() || (test->needs_simulation && !test_is_simulated()))
+        skip();
+    scene_begin(&scene);
+    test->test(&scene);
+    scene_end(&scene);
+}
+
+#define IN_SCENE(name)                                                                                       \
+    {                                                                                                        \
+#name, run_in_scene, NULL, NULL, &(struct scene_test) {                                              \
+            name, false                                                                                      \
+        }                                                                                                    \
+    }
+#define IN_SIMULATED_SCENE(name)                                                                             \
+    {                                                                                                        \
+#name, run_in_scene, NULL, NULL, &(struct scene_test) {                                              \
+            name, true                                                                                       \
+        }                                                                                                    \
+    }
 
 static inline bool is_idle(struct scene *scene, void *stream) {
     return scene->client->devices.gpu->stream_query(0, stream) == 0;

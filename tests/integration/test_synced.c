@@ -4,15 +4,8 @@
 
 /* --- states --- */
 
-static void memory_comes_with_the_first_access_and_is_zero(void **state) {
-    struct gpupool_client *client;
-    struct gpupool_buffer sink;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
-    sink = sink_new(client);
+static void memory_comes_with_the_first_access_and_is_zero(struct gpupool_client *client) {
+    struct gpupool_buffer sink = sink_new(client);
     uint64_t before = daemon_sum(&daemon_, "acquires");
     struct gpupool_synced *array = create(client, SIZE);
     assert_int_equal(daemon_sum(&daemon_, "acquires"), before);
@@ -61,19 +54,10 @@ static void memory_comes_with_the_first_access_and_is_zero(void **state) {
     assert_int_equal(info_of(array).zeroed, 0);
     end(array, NULL);
     MUST(gpupool_release(client, &sink, GPUPOOL_NO_STREAM));
-    expect_nothing_leased(client);
-    close_cached(client);
 }
 
-static void copies_are_made_exactly_when_they_are_needed(void **state) {
-    struct gpupool_client *client;
-    struct gpupool_buffer sink;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
-    sink = sink_new(client);
+static void copies_are_made_exactly_when_they_are_needed(struct gpupool_client *client) {
+    struct gpupool_buffer sink = sink_new(client);
     struct gpupool_synced *array = create(client, SIZE);
     set_on_host(array, 1);
     expect(array, GPUPOOL_SYNCED_HOST_NEWER, 0, 0);
@@ -122,19 +106,11 @@ static void copies_are_made_exactly_when_they_are_needed(void **state) {
     assert_int_equal(info_of(array).copies_between_devices, 0);
     end(array, NULL);
     MUST(gpupool_release(client, &sink, GPUPOOL_NO_STREAM));
-    expect_nothing_leased(client);
-    close_cached(client);
 }
 
 /* --- size --- */
 
-static void to_less_the_first_bytes_stay_and_to_more_all_is_gone(void **state) {
-    struct gpupool_client *client;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
+static void to_less_the_first_bytes_stay_and_to_more_all_is_gone(struct gpupool_client *client) {
     struct gpupool_synced *array = create(client, SIZE);
     set_on_device(client, array, 5, NULL);
     const unsigned char *memory = on_host(array, GPUPOOL_READ, NULL);
@@ -164,17 +140,9 @@ static void to_less_the_first_bytes_stay_and_to_more_all_is_gone(void **state) {
     assert_true(is_all(on_host(array, GPUPOOL_READ, NULL), 7, MIB));
     assert_true(info_of(array).host_capacity_bytes >= MIB);
     end(array, NULL);
-    expect_nothing_leased(client);
-    close_cached(client);
 }
 
-static void varying_sizes_within_the_capacity_take_no_memory(void **state) {
-    struct gpupool_client *client;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
+static void varying_sizes_within_the_capacity_take_no_memory(struct gpupool_client *client) {
     struct gpupool_synced *array = create(client, MIB);
     const void *on_gpu = on_device(array, GPUPOOL_OVERWRITE, NULL),
                *memory = on_host(array, GPUPOOL_OVERWRITE, NULL);
@@ -190,21 +158,15 @@ static void varying_sizes_within_the_capacity_take_no_memory(void **state) {
     assert_int_equal(daemon_sum(&daemon_, "releases"), releases);
     expect(array, GPUPOOL_SYNCED_HOST_NEWER, 0, 0);
     end(array, NULL);
-    close_cached(client);
 }
 
 /* --- memory of the user's --- */
 
-static void adopted_memory_counts_and_is_never_freed(void **state) {
-    struct gpupool_client *client;
+static void adopted_memory_counts_and_is_never_freed(struct gpupool_client *client) {
     struct gpupool_buffer host, device, sink;
     struct gpupool_buffer_info known;
     void *stream;
 
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
     MUST(gpupool_stream_create(client, 0, &stream));
     sink = sink_new(client);
     host = acquire(client, HOST, SIZE, GPUPOOL_NO_STREAM);
@@ -262,17 +224,9 @@ static void adopted_memory_counts_and_is_never_freed(void **state) {
     MUST(gpupool_release(client, &device, stream));
     MUST(gpupool_release(client, &sink, GPUPOOL_NO_STREAM));
     MUST(gpupool_stream_destroy(client, 0, stream));
-    expect_nothing_leased(client);
-    close_cached(client);
 }
 
-static void pageable_memory_can_be_adopted(void **state) {
-    struct gpupool_client *client;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    client = open_cached();
+static void pageable_memory_can_be_adopted(struct gpupool_client *client) {
     unsigned char *memory = malloc(SIZE);
     struct gpupool_buffer sink = sink_new(client);
     struct gpupool_synced *array = create(client, SIZE);
@@ -290,8 +244,6 @@ static void pageable_memory_can_be_adopted(void **state) {
     memset(memory, 6, SIZE);
     free(memory);
     MUST(gpupool_release(client, &sink, GPUPOOL_NO_STREAM));
-    expect_nothing_leased(client);
-    close_cached(client);
 }
 
 /* --- errors --- */
@@ -408,12 +360,12 @@ static void without_a_cache_it_is_the_same(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_comes_with_the_first_access_and_is_zero),
-        cmocka_unit_test(copies_are_made_exactly_when_they_are_needed),
-        cmocka_unit_test(to_less_the_first_bytes_stay_and_to_more_all_is_gone),
-        cmocka_unit_test(varying_sizes_within_the_capacity_take_no_memory),
-        cmocka_unit_test(adopted_memory_counts_and_is_never_freed),
-        cmocka_unit_test(pageable_memory_can_be_adopted),
+        WITH_CLIENT(memory_comes_with_the_first_access_and_is_zero),
+        WITH_CLIENT(copies_are_made_exactly_when_they_are_needed),
+        WITH_CLIENT(to_less_the_first_bytes_stay_and_to_more_all_is_gone),
+        WITH_CLIENT(varying_sizes_within_the_capacity_take_no_memory),
+        WITH_CLIENT(adopted_memory_counts_and_is_never_freed),
+        WITH_CLIENT(pageable_memory_can_be_adopted),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(without_room_nothing_changes_and_later_it_is_had),
         cmocka_unit_test(without_a_cache_it_is_the_same),

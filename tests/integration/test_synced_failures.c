@@ -91,26 +91,20 @@ static void whatever_the_driver_fails_can_be_tried_again(void **state) {
     assert_true(rounds > 40);
 }
 
-static void a_device_that_is_broken_is_said_and_nobody_waits_for_ever(void **state) {
-    struct scene scene;
+static void a_device_that_is_broken_is_said_and_nobody_waits_for_ever(struct scene *scene) {
     void *memory;
 
-    (void)state;
-    if (!test_has_device() || !test_is_simulated())
-        skip();
-    scene_begin(&scene);
-    set_on_device(scene.client, scene.array, 1, scene.gate.stream);
-    gate_close(&scene.gate); /* the copy will never come */
-    MUST(gpupool_synced_pull(scene.array, scene.gate.stream));
+    set_on_device(scene->client, scene->array, 1, scene->gate.stream);
+    gate_close(&scene->gate); /* the copy will never come */
+    MUST(gpupool_synced_pull(scene->array, scene->gate.stream));
     assert_int_equal(gpu_sim_fail("stream_query", 1, GPU_ERROR_UNKNOWN), 0);
-    MUST_BE(gpupool_synced_host(scene.array, GPUPOOL_READ, &memory, scene.other), GPUPOOL_E_DRIVER);
+    MUST_BE(gpupool_synced_host(scene->array, GPUPOOL_READ, &memory, scene->other), GPUPOOL_E_DRIVER);
     assert_true(gpu_sim_failed());
     assert_non_null(strstr(gpupool_error_text(), "waiting for a copy"));
     assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
-    gate_open(&scene.gate);
-    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.other), 1, SIZE));
-    expect(scene.array, GPUPOOL_SYNCED_IN_STEP, 0, 1);
-    scene_end(&scene);
+    gate_open(&scene->gate);
+    assert_true(is_all(on_host(scene->array, GPUPOOL_READ, scene->other), 1, SIZE));
+    expect(scene->array, GPUPOOL_SYNCED_IN_STEP, 0, 1);
 }
 
 /* A driver that tells that somebody asks how far the asking thread's own stream is. */
@@ -137,33 +131,27 @@ static void *gate_open_when_asked(void *argument) {
     return NULL;
 }
 
-static void who_waits_long_for_a_copy_spoils_no_capture(void **state) {
-    struct scene scene;
+static void who_waits_long_for_a_copy_spoils_no_capture(struct scene *scene) {
     unsigned operations = 1;
     pthread_t thread;
 
-    (void)state;
-    if (!test_has_device() || !test_is_simulated())
-        skip();
-    scene_begin(&scene);
-    driver = scene.client->devices.gpu;
+    driver = scene->client->devices.gpu;
     struct gpu watched = *driver;
     watched.stream_query = query_own;
     watched.stream_is_capturing = is_capturing_own;
-    set_on_device(scene.client, scene.array, 3, scene.gate.stream);
-    gate_close(&scene.gate);
-    MUST(gpupool_synced_pull(scene.array, scene.gate.stream));
+    set_on_device(scene->client, scene->array, 3, scene->gate.stream);
+    gate_close(&scene->gate);
+    MUST(gpupool_synced_pull(scene->array, scene->gate.stream));
     assert_int_equal(gpu_sim_capture_begin(0, GPUPOOL_PER_THREAD), 0);
-    scene.client->devices.gpu = &watched;
+    scene->client->devices.gpu = &watched;
     atomic_store(&asked, 0);
-    assert_int_equal(pthread_create(&thread, NULL, gate_open_when_asked, &scene.gate), 0);
-    const unsigned char *memory = on_host(scene.array, GPUPOOL_READ, scene.other);
+    assert_int_equal(pthread_create(&thread, NULL, gate_open_when_asked, &scene->gate), 0);
+    const unsigned char *memory = on_host(scene->array, GPUPOOL_READ, scene->other);
     pthread_join(thread, NULL);
-    scene.client->devices.gpu = driver;
+    scene->client->devices.gpu = driver;
     assert_true(is_all(memory, 3, SIZE));
     assert_int_equal(gpu_sim_capture_end(0, GPUPOOL_PER_THREAD, &operations), 0);
     assert_int_equal(operations, 0);
-    scene_end(&scene);
 }
 
 static void *write_on_own_stream(void *argument) {
@@ -174,25 +162,19 @@ static void *write_on_own_stream(void *argument) {
 }
 
 /* Nobody can wait for all of a device then. */
-static void behind_another_threads_stream_a_capture_is_said(void **state) {
-    struct scene scene;
+static void behind_another_threads_stream_a_capture_is_said(struct scene *scene) {
     unsigned operations;
     pthread_t thread;
     void *memory;
 
-    (void)state;
-    if (!test_has_device() || !test_is_simulated())
-        skip();
-    scene_begin(&scene);
-    assert_int_equal(pthread_create(&thread, NULL, write_on_own_stream, &scene), 0);
+    assert_int_equal(pthread_create(&thread, NULL, write_on_own_stream, scene), 0);
     pthread_join(thread, NULL);
-    assert_int_equal(gpu_sim_capture_begin(0, scene.third), 0);
-    MUST_BE(gpupool_synced_device(scene.array, GPUPOOL_READ, &memory, scene.other), GPUPOOL_E_CAPTURING);
-    MUST_BE(gpupool_synced_host(scene.array, GPUPOOL_READ, &memory, scene.other), GPUPOOL_E_CAPTURING);
-    expect(scene.array, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0);
-    assert_int_not_equal(gpu_sim_capture_end(0, scene.third, &operations), 0);
-    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.other), 6, SIZE));
-    scene_end(&scene);
+    assert_int_equal(gpu_sim_capture_begin(0, scene->third), 0);
+    MUST_BE(gpupool_synced_device(scene->array, GPUPOOL_READ, &memory, scene->other), GPUPOOL_E_CAPTURING);
+    MUST_BE(gpupool_synced_host(scene->array, GPUPOOL_READ, &memory, scene->other), GPUPOOL_E_CAPTURING);
+    expect(scene->array, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0);
+    assert_int_not_equal(gpu_sim_capture_end(0, scene->third, &operations), 0);
+    assert_true(is_all(on_host(scene->array, GPUPOOL_READ, scene->other), 6, SIZE));
 }
 
 static void a_daemon_that_is_gone_costs_no_array_its_contents(void **state) {
@@ -233,24 +215,19 @@ static void a_daemon_that_is_gone_costs_no_array_its_contents(void **state) {
     }
 }
 
-/* Which was forgotten: gpupool_synced_settle() should have been called before. */
-static void a_stream_that_is_gone_is_in_nobodys_way(void **state) {
-    struct scene scene;
+/* Which was forgotten: gpupool_synced_settle() should have been called before. CUDA does not promise to
+ * notice. */
+static void a_stream_that_is_gone_is_in_nobodys_way(struct scene *scene) {
     void *stream;
 
-    (void)state;
-    if (!test_has_device() || !test_is_simulated()) /* CUDA does not promise to notice */
-        skip();
-    scene_begin(&scene);
-    MUST(gpupool_stream_create(scene.client, 0, &stream));
-    set_on_device(scene.client, scene.array, 4, stream);
-    MUST(gpupool_stream_destroy(scene.client, 0, stream));
-    read_on_device(scene.client, scene.array, &scene.sink, scene.other);
-    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.third), 4, SIZE));
-    set_on_device(scene.client, scene.array, 5, scene.third);
-    assert_true(sink_has(&scene.sink, 4));
-    assert_true(is_all(on_host(scene.array, GPUPOOL_READ, scene.third), 5, SIZE));
-    scene_end(&scene);
+    MUST(gpupool_stream_create(scene->client, 0, &stream));
+    set_on_device(scene->client, scene->array, 4, stream);
+    MUST(gpupool_stream_destroy(scene->client, 0, stream));
+    read_on_device(scene->client, scene->array, &scene->sink, scene->other);
+    assert_true(is_all(on_host(scene->array, GPUPOOL_READ, scene->third), 4, SIZE));
+    set_on_device(scene->client, scene->array, 5, scene->third);
+    assert_true(sink_has(&scene->sink, 4));
+    assert_true(is_all(on_host(scene->array, GPUPOOL_READ, scene->third), 5, SIZE));
 }
 
 static void a_forked_child_is_refused(void **state) {
@@ -284,11 +261,11 @@ static void a_forked_child_is_refused(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whatever_the_driver_fails_can_be_tried_again),
-        cmocka_unit_test(a_device_that_is_broken_is_said_and_nobody_waits_for_ever),
-        cmocka_unit_test(who_waits_long_for_a_copy_spoils_no_capture),
-        cmocka_unit_test(behind_another_threads_stream_a_capture_is_said),
+        IN_SIMULATED_SCENE(a_device_that_is_broken_is_said_and_nobody_waits_for_ever),
+        IN_SIMULATED_SCENE(who_waits_long_for_a_copy_spoils_no_capture),
+        IN_SIMULATED_SCENE(behind_another_threads_stream_a_capture_is_said),
         cmocka_unit_test(a_daemon_that_is_gone_costs_no_array_its_contents),
-        cmocka_unit_test(a_stream_that_is_gone_is_in_nobodys_way),
+        IN_SIMULATED_SCENE(a_stream_that_is_gone_is_in_nobodys_way),
         cmocka_unit_test(a_forked_child_is_refused),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
