@@ -138,15 +138,31 @@ def page(text, document):
     return f"{before}{BEGIN}\n\n{figures(document)}\n\n![Timeline](plots/{NAME}.svg)\n\n{END}{after}"
 
 
+def read(path):
+    """The file's text, what is in it, and the picture of that: what cannot be drawn and tabulated is no such file."""
+    try:
+        text = pathlib.Path(path).read_text()
+        document = json.loads(text)
+        drawn = draw(document)
+        figures(document)
+    except OSError as error:
+        sys.exit(f"{path}: {error.strerror}")
+    except (ValueError, LookupError, TypeError, StopIteration, ArithmeticError):
+        sys.exit(f"{path}: not what `pipeline --json` writes")
+    return text, document, drawn
+
+
 def main(path, picture=None):
-    text = pathlib.Path(path).read_text()
-    document = json.loads(text)
+    text, document, drawn = read(path)
     if picture is not None:
-        pathlib.Path(picture).write_text(draw(document))
+        try:
+            pathlib.Path(picture).write_text(drawn)
+        except OSError as error:
+            sys.exit(f"{picture}: {error.strerror}")
         return
     PAGE.write_text(page(PAGE.read_text(), document))
     PLOTS.mkdir(exist_ok=True)
-    (PLOTS / f"{NAME}.svg").write_text(draw(document))
+    (PLOTS / f"{NAME}.svg").write_text(drawn)
     (PLOTS / f"{NAME}.json").write_text(text)
 
 

@@ -98,6 +98,44 @@ class Run(unittest.TestCase):
         without = [page.split(timeline.BEGIN)[0] + page.split(timeline.END)[1] for page in (text, once)]
         self.assertEqual(*without)
 
+    def test_what_is_no_pipelines_file_is_said(self):
+        directory = pathlib.Path(self.directory.name)
+        files = {"empty": "", "text": "pipeline\n", "list": "[]", "object": "{}", "no ways": json.dumps({**self.document, "ways": []}),
+                 "no spans": json.dumps({**self.document, "ways": [{**way, "spans": []} for way in self.document["ways"]]}),
+                 "binary": "\x00"}
+        for name, text in files.items():
+            with self.subTest(name):
+                (directory / name).write_text(text)
+                done = self.draw(directory / name, directory / "picture.svg")
+                self.assertEqual((done.returncode, done.stderr), (1, f"{directory / name}: not what `pipeline --json` writes\n"))
+        (directory / "latin-1").write_bytes(b"\xe9")
+        self.assertIn("not what", self.draw(directory / "latin-1", directory / "picture.svg").stderr)
+        done = self.draw(directory / "missing", directory / "picture.svg")
+        self.assertEqual((done.returncode, done.stderr), (1, f"{directory / 'missing'}: No such file or directory\n"))
+        done = self.draw(self.path, "/nonexistent/picture.svg")
+        self.assertEqual((done.returncode, done.stderr), (1, "/nonexistent/picture.svg: No such file or directory\n"))
+
+    def draw(self, *arguments):
+        return subprocess.run([sys.executable, SOURCE / "docs/timeline.py", *arguments], check=False, capture_output=True, text=True,
+                              timeout=WAIT_S)
+
+    def test_the_commands_of_the_page_work(self):
+        """Without the first lines, which build and say where the daemon is: here it is another one."""
+        commands = re.search(r"^export GPUPOOL_DAEMON=.*\n((?:.*\n)+?)```$", (SOURCE / "docs/streams.md").read_text(), re.MULTILINE)[1]
+        commands = commands.replace("build/release/client/examples/pipeline", f"'{PIPELINE}' --gpu sim --batches 3 --rounds 1")
+        commands = commands.replace("docs/timeline.py", f"'{SOURCE}/docs/timeline.py'")
+        directory = pathlib.Path(self.directory.name) / "commands"
+        directory.mkdir()
+        unset = ("GPUPOOL_SOCKET", "GPUPOOL_DAEMON_ARGS")
+        environment = {**{name: value for name, value in os.environ.items() if name not in unset}, "GPUPOOL_DAEMON": DAEMON,
+                       "GPUPOOL_SIM_LATENCY": "0"}
+        done = subprocess.run(["/bin/sh", "-eu", "-c", commands], check=False, capture_output=True, text=True, timeout=WAIT_S,
+                              cwd=directory, env=environment)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), commands)
+        picture = xml.etree.ElementTree.parse(directory / "picture.svg").getroot()
+        texts = [text.text for text in picture.findall(".//{http://www.w3.org/2000/svg}text")]
+        self.assertEqual(sum("8 streams, pool memory" in text for text in texts), 1)
+
     def test_all_bars_lie_in_the_picture(self):
         root = xml.etree.ElementTree.fromstring(timeline.draw(self.document))
         width, height = float(root.get("width")), float(root.get("height"))
