@@ -194,7 +194,7 @@ static bool access_side(struct array_model *model, enum side side, enum gpupool_
     snprintf(what, sizeof what, "array %u, %s for the %s, %s stream", model->number, access_names[access],
              side == HOST ? "host" : "device", world_stream_name(stream));
     world_tell("%s (%s)", what, state_names[model->state]);
-    world_library_begin();
+    world_library_begin(model->device, stream);
     int r = side == HOST ? gpupool_synced_host(model->array, access, &memory, stream->handle)
                          : gpupool_synced_device(model->array, access, &memory, stream->handle);
     if (!world_library_end(r, what)) {
@@ -256,7 +256,7 @@ static void push_or_pull(struct array_model *model, bool push, const struct worl
     world_tell("array %u: %s, %s stream (%s)", model->number, what, world_stream_name(stream),
                state_names[model->state]);
     end_writing(model);
-    world_library_begin();
+    world_library_begin(model->device, stream);
     int r = push ? gpupool_synced_push(model->array, stream->handle)
                  : gpupool_synced_pull(model->array, stream->handle);
     if (!world_library_end(r, what))
@@ -276,7 +276,7 @@ static void resize(struct array_model *model) {
 
     world_tell("array %u: resize from %llu to %llu bytes", model->number,
                (unsigned long long)model->size_bytes, (unsigned long long)size_bytes);
-    world_library_begin();
+    world_library_begin(model->device, NULL);
     int r = gpupool_synced_resize(model->array, size_bytes);
     if (!world_library_end(r, "resizing"))
         return;
@@ -305,7 +305,7 @@ static void adopt(struct array_model *model, enum side side) {
                                       : "pageable",
                world_stream_name(stream), state_names[model->state]);
     end_access(model);
-    world_library_begin();
+    world_library_begin(model->device, stream);
     int r = side == HOST ? gpupool_synced_adopt_host(model->array, memory, stream->handle)
                          : gpupool_synced_adopt_device(model->array, memory, stream->handle);
     if (!world_library_end(r, "adopting"))
@@ -325,7 +325,7 @@ static void move(struct array_model *model) {
     world_tell("array %u: move from device %u to %u, %s stream (%s)", model->number, model->device, device,
                world_stream_name(stream), state_names[model->state]);
     end_access(model);
-    world_library_begin();
+    world_library_begin(device, stream);
     int r = gpupool_synced_move(model->array, (int)device, stream->handle);
     if (!world_library_end(r, "moving"))
         return;
@@ -345,7 +345,7 @@ static void move(struct array_model *model) {
 static void settle(struct array_model *model) {
     world_tell("array %u: settle", model->number);
     end_access(model);
-    world_library_begin();
+    world_library_begin(model->device, world_random_stream(model->device));
     if (world_library_end(gpupool_synced_settle(model->array), "settling"))
         expect_copies(model, "settling", 0);
 }
@@ -382,9 +382,9 @@ static void read_before(struct array_model *model, const struct world_stream *he
  * fails: who cannot leave a fence waits for the whole stream. */
 static void wait_for_no_more(struct array_model *model) {
     const struct world_stream *held = &world.streams[model->device][WORLD_STREAMS - 1];
-    bool has_failures = world.has_failures;
+    bool has_failures = world.has_failures, has_captures = world.has_captures;
 
-    world.has_failures = false;
+    world.has_failures = world.has_captures = false;
     settle(model);
     world_settle(); /* and need not before the stream goes on */
     if (world_one_in(2))
@@ -392,6 +392,7 @@ static void wait_for_no_more(struct array_model *model) {
     else
         read_before(model, held);
     world.has_failures = has_failures;
+    world.has_captures = has_captures;
 }
 
 /* A failure may have cost the array its contents, and leaves an array to be destroyed. */
@@ -402,7 +403,7 @@ static void end(struct array_model *model) {
         if (tries > TRIES_MAX)
             world_fail("array %u cannot be destroyed: %s", model->number, gpupool_error_text());
         world_tell("array %u: destroy, %s stream", model->number, world_stream_name(stream));
-        world_library_begin();
+        world_library_begin(model->device, stream);
         if (!world_library_end(gpupool_synced_destroy(model->array, stream->handle), "destroying"))
             continue;
         expect_copies(model, "destroying", 0);

@@ -2,9 +2,9 @@
 /*
  * Random histories of pairs and synchronised arrays, step by step beside a plain model (pairs.c, arrays.c):
  * sizes, devices, streams (null, per-thread, created) and threads, writes by host and device, adoption,
- * resizing, moving, pushing and pulling, pools that are full, driver calls that fail. After each step
- * contents and states are those of the model and copies were made exactly where the model needs one; at the
- * end of each history the pools have everything back.
+ * resizing, moving, pushing and pulling, pools that are full, driver calls that fail, streams that are
+ * captured. After each step contents and states are those of the model and copies were made exactly where the
+ * model needs one; at the end of each history the pools have everything back.
  *
  *     histories [--gpu sim|cuda] [--seed N] [--histories N | --seconds N]
  *               [--one HISTORY [--steps MASK]] [--verbose] [--as-is]
@@ -73,6 +73,7 @@ static void play(uint64_t history, uint64_t mask) {
 
     world.is_tight = random_next(&state) % 3 == 0;
     world.has_failures = random_next(&state) % 2 == 0;
+    world.has_captures = !world.is_cuda && random_next(&state) % 2 == 0;
     /* What hardly ever meets on average does meet in some of them: few objects, or of one kind. */
     static const unsigned chances[] = {0, 3, 6, WORLD_PAIR_CHANCES};
     world.pair_chances = chances[random_next(&state) % 4];
@@ -95,7 +96,7 @@ static void play(uint64_t history, uint64_t mask) {
     }
     progress->step = n_steps;
     world.thread = 0;
-    world.has_failures = false;
+    world.has_failures = world.has_captures = false;
     pairs_end();
     arrays_end();
     world_history_ends();
@@ -201,6 +202,8 @@ static int summarise(double seconds) {
         {"accesses on another stream than before", tally->across_streams},
         {"pieces of memory adopted", tally->adopted},
         {"streams that stood still", tally->held},
+        {"streams that were captured", tally->captures},
+        {"captures that were in the way", tally->captures_met},
     };
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)

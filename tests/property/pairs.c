@@ -159,7 +159,7 @@ static void ask(struct pair_model *model, enum side side) {
 
     world_tell("pair %u: %s, %llu bytes, %s stream", model->number, side_names[side],
                (unsigned long long)size_bytes, world_stream_name(stream));
-    world_library_begin();
+    world_library_begin(model->device, stream);
     int r = side == HOST ? gpupool_pair_host(&model->pair, size_bytes, &memory, stream->handle)
                          : gpupool_pair_device(&model->pair, size_bytes, &memory, stream->handle);
     if (!world_library_end(r, "asking a pair for memory")) {
@@ -206,7 +206,7 @@ static void adopt(struct pair_model *model, enum side side) {
         return;
     world_tell("pair %u: adopt %llu bytes for the %s side, %s stream", model->number,
                (unsigned long long)size_bytes, side_names[side], world_stream_name(stream));
-    world_library_begin();
+    world_library_begin(model->device, stream);
     int r = side == HOST ? gpupool_pair_adopt_host(&model->pair, memory, size_bytes, stream->handle)
                          : gpupool_pair_adopt_device(&model->pair, memory, size_bytes, stream->handle);
     if (!world_library_end(r, "adopting memory for a pair"))
@@ -230,7 +230,7 @@ static void copy(struct pair_model *model, enum side to) {
 
     world_tell("pair %u: copy %llu bytes to %s, %s stream", model->number, (unsigned long long)size_bytes,
                side_names[to], world_stream_name(stream));
-    world_library_begin();
+    world_library_begin(model->device, NULL); /* for a copy that is asked for does land in a capture */
     int r = to == HOST ? gpupool_pair_copy_to_host(&model->pair, size_bytes, stream->handle)
                        : gpupool_pair_copy_to_device(&model->pair, size_bytes, stream->handle);
     if (size_bytes > least && r == GPUPOOL_E_INVALID) {
@@ -256,7 +256,7 @@ static bool end(struct pair_model *model) {
     const struct world_stream *stream = choose_stream(model);
 
     world_tell("pair %u: clear, %s stream", model->number, world_stream_name(stream));
-    world_library_begin();
+    world_library_begin(model->device, stream);
     int r = gpupool_pair_clear(&model->pair, stream->handle);
     if (!world_library_end(r, "clearing a pair")) {
         /* One side may be gone. */

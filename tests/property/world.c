@@ -135,24 +135,61 @@ static void pass_time(unsigned device, void *handle) {
              "passing time");
 }
 
-void world_library_begin(void) {
+/* --- captures --- */
+
+static struct {
+    const struct world_stream *stream; /* NULL: none */
+    unsigned device;
+} captured;
+
+static void capture_begin(unsigned device, const struct world_stream *stream) {
+    captured.stream = NULL;
+    if (!world.has_captures || stream == NULL || !world_one_in(8))
+        return;
+    captured.stream = world_one_in(2) ? stream : world_random_stream(device);
+    captured.device = device;
+    world_tell("  … while the %s stream is captured", world_stream_name(captured.stream));
+    if (gpu_sim_capture_begin(device, captured.stream->handle) != 0)
+        world_break("a capture");
+    world.progress->tally.captures++;
+}
+
+/* Whether the library may have been in the capture's way, and says so. */
+static bool capture_end(int result, const char *what) {
+    unsigned operations = 0;
+
+    if (captured.stream == NULL)
+        return false;
+    int error = gpu_sim_capture_end(captured.device, captured.stream->handle, &operations);
+    captured.stream = NULL;
+    if (operations > 0)
+        world_fail("%s: %u operations landed in a capture", what, operations);
+    if (error != 0 && result != GPUPOOL_E_CAPTURING)
+        world_fail("%s: it spoilt a capture", what);
+    world.progress->tally.captures_met += result == GPUPOOL_E_CAPTURING;
+    return result == GPUPOOL_E_CAPTURING;
+}
+
+void world_library_begin(unsigned device, const struct world_stream *stream) {
     enum spy_call call = (enum spy_call)world_random(SPY_ANY + 1);
     unsigned nth = 1 + (unsigned)world_random(3);
     /* Where nothing at all works any more nobody could wait for what is under way on a device that in truth
      * goes on. */
     bool lasts = call != SPY_ANY && world_one_in(3);
+    capture_begin(device, stream);
     spy_begin(call, world.has_failures && world_one_in(6) ? nth : 0, lasts);
 }
 
 bool world_library_end(int result, const char *what) {
     spy_end(&world.sight);
     world.progress->tally.planned_failures += world.sight.failed;
+    bool met_capture = capture_end(result, what);
     if (result == 0)
         return true;
     world_tell("  … %s: %s", gpupool_error_name(result), gpupool_error_text());
     if (result == GPUPOOL_E_EXHAUSTED && world.is_tight)
         world.progress->tally.exhausted++;
-    else if (!world.sight.failed)
+    else if (!world.sight.failed && !met_capture)
         world_fail("%s: %s: %s, and no driver call failed", what, gpupool_error_name(result),
                    gpupool_error_text());
     return false;

@@ -60,7 +60,7 @@ struct world_check {
 /* How often what happened. */
 struct world_tally {
     uint64_t histories, steps, copies, zeroed, checks, planned_failures, exhausted, across_streams,
-        across_devices, adopted, held;
+        across_devices, adopted, held, captures, captures_met;
 };
 
 /* Between parent and child. */
@@ -93,6 +93,7 @@ struct world {
     /* of the history */
     bool is_tight; /* pools can be full */
     bool has_failures;
+    bool has_captures; /* on the simulation: here nobody can begin one on CUDA */
     uint64_t bytes_max;
     unsigned n_objects;    /* of each kind */
     unsigned pair_chances; /* of WORLD_PAIR_CHANCES: that a step is one of a pair */
@@ -129,9 +130,11 @@ uint64_t world_random_size(void);
 struct world_stream *world_random_stream(unsigned device);
 const char *world_stream_name(const struct world_stream *stream);
 
-/* The library's part of a step: between them the spy watches, and a driver call may fail. */
-void world_library_begin(void);
-/* Whether what the library returned stands: true for 0. A failure that nothing explains is a finding. */
+/* The library's part of a step: between them the spy watches, a driver call may fail, and a stream of the
+ * device may be captured, the call's own or another (stream NULL: none is). */
+void world_library_begin(unsigned device, const struct world_stream *stream);
+/* Whether what the library returned stands: true for 0. A failure that nothing explains is a finding; so is
+ * what lands in a capture, and a capture that comes to nothing, unless the library says that it met one. */
 bool world_library_end(int result, const char *what);
 
 /* Random bytes. */
