@@ -2,8 +2,8 @@
 /*
  * Host memory of the pools beside the CUDA runtime's own, in one run and as a user's program sees them: with
  * a runtime of its own (this program's), default streams and cudaMemcpyAsync. Checks that copies reach
- * cudaMallocHost's speed and that gpupool's calls leave the program's current device and pending error alone;
- * exits 1 when they do not.
+ * cudaMallocHost's speed and that gpupool's calls leave the program's current device, pending error and
+ * captures alone; exits 1 when they do not.
  *
  *     host_memory [--json FILE]
  */
@@ -14,6 +14,8 @@
 #include <string.h>
 
 #include <gpupool/gpupool.h>
+#include <gpupool/pair.h>
+#include <gpupool/synced.h>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -119,6 +121,52 @@ static void check_that_captures_go_on(uint32_t device_pool, uint32_t host_pool, 
     cudaStreamDestroy(other);
 }
 
+/* Pairs and synchronised arrays beside the capture of a stream that the default stream would wait for: there
+ * that stream must not be used, and is what a pair works on that is told of none. */
+static void check_that_objects_spoil_no_capture(struct gpupool_client *client) {
+    cudaStream_t captured = NULL, other = NULL;
+    struct gpupool_synced *array;
+    struct gpupool_pair pair;
+    cudaGraph_t graph = NULL;
+    size_t nodes = 0;
+    void *found;
+
+    need(cudaStreamCreate(&captured) == cudaSuccess &&
+             cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) == cudaSuccess,
+         "streams");
+    need(gpupool_pair_init(&pair, client, 0, GPUPOOL_PAIR_ZERO) == 0 &&
+             gpupool_pair_host(&pair, MIB, &found, other) == 0 &&
+             gpupool_pair_device(&pair, MIB, &found, other) == 0,
+         "a pair");
+    need(gpupool_synced_create(client, 0, MIB, &array) == 0 &&
+             gpupool_synced_host(array, GPUPOOL_WRITE, &found, other) == 0,
+         "an array");
+    need(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal) == cudaSuccess &&
+             cudaMemsetAsync(pair.on_device.data, 1, MIB, captured) == cudaSuccess,
+         "a capture");
+    check(gpupool_pair_device(&pair, 8 * MIB, &found, GPUPOOL_NO_STREAM) == GPUPOOL_E_CAPTURING &&
+              gpupool_pair_copy_to_host(&pair, MIB, GPUPOOL_NO_STREAM) == GPUPOOL_E_CAPTURING,
+          "a pair without a stream keeps off the default stream");
+    check(gpupool_synced_device(array, GPUPOOL_READ, &found, captured) == GPUPOOL_E_CAPTURING &&
+              gpupool_synced_push(array, captured) == GPUPOOL_E_CAPTURING,
+          "an array is not copied into the graph");
+    check(gpupool_synced_device(array, GPUPOOL_WRITE, &found, other) == 0 &&
+              gpupool_synced_host(array, GPUPOOL_READ, &found, other) == 0 &&
+              gpupool_pair_device(&pair, 8 * MIB, &found, other) == 0,
+          "on another stream both go on");
+    check(cudaGetLastError() == cudaSuccess, "and no error is left");
+    check(cudaStreamEndCapture(captured, &graph) == cudaSuccess && graph != NULL &&
+              cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes == 1,
+          "the graph has what the program captured, and nothing else");
+    if (graph != NULL)
+        cudaGraphDestroy(graph);
+    need(gpupool_pair_clear(&pair, other) == 0 && gpupool_synced_destroy(array, other) == 0 &&
+             cudaStreamSynchronize(other) == cudaSuccess && gpupool_trim(client, NULL) == 0,
+         "the end of both");
+    cudaStreamDestroy(captured);
+    cudaStreamDestroy(other);
+}
+
 int main(int argc, char **argv) {
     const char *json_path = argc == 3 && strcmp(argv[1], "--json") == 0 ? argv[2] : NULL;
     struct gpupool_client *client;
@@ -135,6 +183,7 @@ int main(int argc, char **argv) {
     check_that_nothing_is_disturbed(client, host_pool);
     check_that_captures_go_on(device_pool, host_pool, 0);
     check_that_captures_go_on(device_pool, host_pool, GPUPOOL_OPEN_NO_CACHE);
+    check_that_objects_spoil_no_capture(client);
 
     need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess,
          "cudaStreamCreateWithFlags");
