@@ -4,12 +4,16 @@ wrong with one image is no other's trouble. On a simulated GPU, or on that of GP
 
 By hand, on a machine with a GPU: CLASSIFIER=… MAKE_DIGITS=… CLASSIFIER_IMAGES=… GPUPOOL_DAEMON=… GPUPOOL_TEST_GPU=cuda
 python3 test_classifier.py. Tests with a planted fault are left out there (CLASSIFIER_PLANTED)."""
+import contextlib
+import json
 import os
 import pathlib
 import re
+import socket
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 import zlib
 
@@ -156,22 +160,59 @@ class Classifier(unittest.TestCase):
     def test_an_image_that_fits_into_no_memory_fails_alone(self):
         """Its own daemon has pools that are smaller than the image."""
         large = self.write("large.png", png(4000, 4000, [bytes(4000)] * 4000))
-        sockets = [self.directory / name for name in ("data", "admin")]
         configuration = self.write("configuration", b"[host]\nlimit = 8MiB\nstep = 2MiB\n[device]\nlimit = 8MiB\nstep = 2MiB\n")
-        with subprocess.Popen([os.environ["GPUPOOL_DAEMON"], "--gpu", GPU, "--config", configuration, "--log-level", "error",
-                               "--socket", sockets[0], "--admin-socket", sockets[1]], env=self.environment) as daemon:
-            self.addCleanup(daemon.kill)
-            self.environment["GPUPOOL_SOCKET"] = str(sockets[0])
-            self.wait_for_daemon(daemon)
+        with self.daemon("--config", configuration):
             done = self.classify("--check", IMAGES[0], large, IMAGES[1])
             other = self.run_program(CLASSIFIER, "--gpu", "cuda" if GPU == "sim" else "sim", "--model", MODEL, IMAGES[0])
-            daemon.terminate()
         self.assertEqual(done.returncode, 1)
         self.assertEqual([path for path, _, _ in LINE.findall(done.stdout)], [str(IMAGES[0]), str(IMAGES[1])])
         self.assertRegex(done.stderr, r"large\.png: pinned memory for the pixels: .*\d")
         self.assertIn("1 of 3 requests failed", done.stderr)
         self.assertEqual((other.returncode, other.stdout), (1, ""))
         self.assertIn("another kind of GPU", other.stderr)
+
+    @contextlib.contextmanager
+    def daemon(self, *arguments):
+        """One that several programs use; it ends well."""
+        sockets = [self.directory / name for name in ("data", "admin")]
+        with subprocess.Popen([os.environ["GPUPOOL_DAEMON"], "--gpu", GPU, "--log-level", "error", "--socket", sockets[0],
+                               "--admin-socket", sockets[1], *arguments], env=self.environment) as daemon:
+            try:
+                self.environment["GPUPOOL_SOCKET"] = str(sockets[0])
+                self.wait_for_daemon(daemon)
+                yield
+                daemon.terminate()
+                self.assertEqual(daemon.wait(WAIT_S), 0)
+            finally:
+                daemon.kill()
+
+    def leased(self):
+        """Bytes of all pools that somebody has."""
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.connect(str(self.directory / "admin"))
+            admin.sendall(b'{"command":"pools"}\n')
+            pools = json.loads(admin.makefile().readline())["pools"]
+        return sum(pool[name] for pool in pools for name in ("leased_bytes", "quarantined_bytes", "fenced_bytes"))
+
+    @unittest.skipIf(GPU != "sim", "a real driver fails when it wants to")
+    def test_any_failing_call_of_the_driver_fails_requests_and_leaves_nothing(self):
+        with self.daemon():
+            failures = 0
+            for number in range(1, 120, 3):
+                self.environment["GPUPOOL_SIM_FAIL"] = f"any:{number}:999"
+                done = self.classify("--check", "--streams", 3, *IMAGES)
+                failures += done.returncode
+                self.assertIn(done.returncode, (0, 1), f"call {number}: {done.stderr}")
+                self.assertTrue(done.returncode == 0 or "cudaErrorUnknown" in done.stderr, f"call {number}: {done.stderr}")
+                self.assertNotIn("not those of the CPU path", done.stderr)
+                for path, digit, _ in LINE.findall(done.stdout):
+                    self.assertEqual(pathlib.Path(path).name[0], digit)
+            self.assertGreater(failures, 10)
+            del self.environment["GPUPOOL_SIM_FAIL"]
+            self.classify_well("--check", *IMAGES)
+            until = time.monotonic() + WAIT_S  # what could not say farewell is in quarantine until it is known to be gone
+            while self.leased() > 0:
+                self.assertLess(time.monotonic(), until)
 
     def wait_for_daemon(self, daemon):
         """The first client that gets through: one that is refused tries again, for as long as the daemon lives."""
