@@ -142,12 +142,13 @@ static bool range_is_whole(const struct heap_range *range) {
     return range->size == range->span->size;
 }
 
-/* Makes a node that is linked into its span a free range. In a class whole spans come last, because they may
- * be kept from a request, and only the first few are looked at. */
+/* Makes a node that is linked into its span a free range. In a class whole spans come last, and what is left
+ * of spans that are kept whole, because these may be kept from a request, and only the first few are looked
+ * at. */
 static void range_enlist(struct heap *heap, struct heap_range *range) {
     unsigned class = class_of(range->size);
     range->free = true;
-    if (range_is_whole(range))
+    if (range_is_whole(range) || range->span->kept_whole)
         list_append(class_list(heap, class), &range->class_link);
     else
         list_prepend(class_list(heap, class), &range->class_link);
@@ -183,11 +184,11 @@ struct wanted {
 
 /* Whether a range is where it may be taken from. */
 static bool range_is_open(const struct heap_range *range, const struct wanted *wanted) {
-    if (!range->span->kept_whole)
-        return (wanted->from & HEAP_SHARED) != 0;
-    if (!range_is_whole(range))
-        return wanted->from == HEAP_ANY;
-    return (wanted->from & (heap_keeps(range->size, wanted->size) ? HEAP_CUT : HEAP_FITTING)) != 0;
+    unsigned place = !range->span->kept_whole ? HEAP_SHARED | (range_is_whole(range) ? HEAP_CUT : 0)
+                     : !range_is_whole(range) ? HEAP_REST
+                     : heap_keeps(range->size, wanted->size) ? HEAP_CUT
+                                                             : HEAP_FITTING;
+    return (wanted->from & place) != 0;
 }
 
 /* The smallest suitable member of a class, of the first few; or NULL. */
@@ -313,8 +314,8 @@ void heap_keep_whole(struct heap_span *span, bool keep) {
     span->kept_whole = keep;
 }
 
-int heap_take_from(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
-                   struct heap_range **ret_range) {
+int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
+              struct heap_range **ret_range) {
     if (size == 0 || size > HEAP_SPAN_MAX)
         return -EINVAL;
     if (alignment < HEAP_GRANULE || (alignment & (alignment - 1)) != 0)
@@ -358,10 +359,6 @@ int heap_take_from(struct heap *heap, unsigned from, uint64_t size, uint64_t ali
     range_mark_taken(heap, range);
     *ret_range = range;
     return 0;
-}
-
-int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range) {
-    return heap_take_from(heap, HEAP_SHARED | HEAP_FITTING, size, alignment, ret_range);
 }
 
 bool heap_has(struct heap *heap, unsigned from, uint64_t size) {

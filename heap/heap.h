@@ -2,26 +2,28 @@
 #ifndef HEAP_HEAP_H
 #define HEAP_HEAP_H
 /*
- * The range allocator: cuts spans (a daemon's segments, a client's extents) into ranges and joins them again. It
- * never touches the memory that it deals in: a range is an offset and a size, and all bookkeeping is in nodes of its
- * own.
+ * The range allocator: cuts spans (a daemon's segments, a client's extents) into ranges and joins them again.
+ * It never touches the memory that it deals in: a range is an offset and a size, and all bookkeeping is in
+ * nodes of its own.
  *
- * Search is a two-level segregated good fit (Masmano et al., TLSF, 2004): the class of a size is its power of two,
- * divided linearly into HEAP_SUBCLASSES. Of the request's own class, whose members may fit, and then of the first class
- * that surely fits, which a bitmap finds in constant time, the smallest of the first HEAP_CHOICE_MAX members is taken: on
- * traces of what programs allocate, taking any member of a class that surely fits needed up to a seventh more memory.
- * (Taking what lies lowest instead spoils as much memory, and has to look at far more ranges.)
- * Where only the request's own class is left, up to HEAP_SCAN_MAX of its members are looked at. Freed ranges are joined
- * with free neighbours at once.
+ * Search is a two-level segregated good fit (Masmano et al., TLSF, 2004): the class of a size is its power of
+ * two, divided linearly into HEAP_SUBCLASSES. Of the request's own class, whose members may fit, and then of
+ * the first class that surely fits, which a bitmap finds in constant time, the smallest of the first
+ * HEAP_CHOICE_MAX members is taken: on traces of what programs allocate, taking any member of a class that
+ * surely fits needed up to a seventh more memory. (Taking what lies lowest instead spoils as much memory, and
+ * has to look at far more ranges.) Where only the request's own class is left, up to HEAP_SCAN_MAX of its
+ * members are looked at. Freed ranges are joined with free neighbours at once.
  *
- * A span of which nothing is taken could also go back to where it came from. What is cut from it keeps it here, and with it
- * a hole of almost its size: on the same traces that was most of what was held and not used. So the owner can have spans
- * that were made for one request kept whole (heap_keep_whole): a taker says whether it may have one that it fills nearly, or
- * cut one that it does not fill, which is kept no more then, as one that a part is given back of. What is left of one beside
- * a range that nearly fills it serves only who may have any.
+ * A span of which nothing is taken could also go back to where it came from. What is cut from it keeps it
+ * here, and with it a hole of almost its size: on the same traces that was most of what was held and not
+ * used. So the owner can have spans that were made for one request kept whole (heap_keep_whole): a taker says
+ * whether it may have one that it fills nearly, or cut one that it does not fill, which is kept no more then,
+ * as one that a part is given back of. What is left of one beside a range that nearly fills it serves only
+ * who may have any.
  *
- * Invariants (heap_is_valid): the ranges of a span tile it without gap or overlap; no two neighbours are both free;
- * every free range is in the list of its class and the bitmaps say so; free_bytes + taken_bytes is the sum of spans.
+ * Invariants (heap_is_valid): the ranges of a span tile it without gap or overlap; no two neighbours are both
+ * free; every free range is in the list of its class and the bitmaps say so; free_bytes + taken_bytes is the
+ * sum of spans.
  *
  * Not thread-safe: the owner locks.
  */
@@ -30,8 +32,8 @@
 
 #include "base/list.h"
 
-/* Every offset and size is a multiple of this. 512 is what CUDA aligns allocations to in practice and what PyTorch's
- * caching allocator rounds to; it also satisfies O_DIRECT on common disks. */
+/* Every offset and size is a multiple of this. 512 is what CUDA aligns allocations to in practice and what
+ * PyTorch's caching allocator rounds to; it also satisfies O_DIRECT on common disks. */
 #define HEAP_GRANULE UINT64_C(512)
 
 /* 32 linear classes in each power of two: a good fit wastes no search on more than 1/32 of the size. */
@@ -40,8 +42,8 @@
 #define HEAP_CHOICE_MAX 16u
 #define HEAP_SCAN_MAX   64u
 
-/* What is cut from a free span that is kept whole may leave so much of it: a 16th of the span, or what is lost by rounding a
- * request up to the 2 MiB that segments are multiples of. */
+/* What is cut from a free span that is kept whole may leave so much of it: a 16th of the span, or what is
+ * lost by rounding a request up to the 2 MiB that segments are multiples of. */
 #define HEAP_WHOLE_SHARE      16u
 #define HEAP_WHOLE_LEFT_BYTES ((UINT64_C(2) << 20) - HEAP_GRANULE)
 
@@ -59,8 +61,8 @@ struct heap;
 struct heap_span;
 
 /* One range of a span. The heap owns the node; offset, size and span are the heap's and may be read; user and
- * user_link are the owner's for as long as the range is taken (user is NULL and user_link unlinked when it is handed
- * out; user_link must be unlinked when it is given back). */
+ * user_link are the owner's for as long as the range is taken (user is NULL and user_link unlinked when it is
+ * handed out; user_link must be unlinked when it is given back). */
 struct heap_range {
     uint64_t offset, size;
     struct heap_span *span;
@@ -69,14 +71,14 @@ struct heap_range {
     struct list user_link;
     /* below: the heap's own */
     struct heap_range *lower, *upper; /* neighbours by address in the span */
-    struct list class_link;           /* in its class's list while free; in the heap's spare nodes while unused */
+    struct list class_link; /* in its class's list while free; in the heap's spare nodes while unused */
 };
 
 /* One contiguous piece of memory that the heap deals in. user is the owner's (a segment, an extent). */
 struct heap_span {
     struct heap *heap;
     uint64_t size;
-    uint64_t taken_bytes;      /* 0: the whole span is free */
+    uint64_t taken_bytes; /* 0: the whole span is free */
     bool kept_whole;
     void *user;
     struct heap_range *lowest; /* the range at offset 0 */
@@ -100,8 +102,9 @@ void heap_init(struct heap *heap);
 /* Frees all bookkeeping, whatever is still taken. Accepts a zeroed heap that was never initialised. */
 void heap_deinit(struct heap *heap);
 
-/* Adds a span of size bytes (a positive multiple of HEAP_GRANULE, at most HEAP_SPAN_MAX), all free. user is borrowed.
- * Returns 0, -EINVAL or -ENOMEM; *ret_span is untouched on failure and owned by the heap on success. */
+/* Adds a span of size bytes (a positive multiple of HEAP_GRANULE, at most HEAP_SPAN_MAX), all free. user is
+ * borrowed. Returns 0, -EINVAL or -ENOMEM; *ret_span is untouched on failure and owned by the heap on
+ * success. */
 int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span **ret_span);
 
 /* Removes a span that is wholly free (asserted). Its free range leaves the lists; the node is destroyed. */
@@ -111,49 +114,48 @@ void heap_remove_span(struct heap_span *span);
 void heap_keep_whole(struct heap_span *span, bool keep);
 
 /* Where a range may be taken from. */
-#define HEAP_SHARED   1u /* spans that are not kept whole */
-#define HEAP_FITTING  2u /* free ones that are, and that it fills nearly */
-#define HEAP_CUT      4u /* …and that it does not */
-#define HEAP_ANY      (HEAP_SHARED | HEAP_FITTING | HEAP_CUT) /* …and what is left of them */
+#define HEAP_SHARED  1u /* spans that are not kept whole */
+#define HEAP_FITTING 2u /* free ones that are, and that it fills nearly */
+#define HEAP_CUT     4u /* …and that it does not; and free ones that are not kept whole */
+#define HEAP_REST    8u /* what is left of those that are, beside what fills them nearly */
+#define HEAP_ANY     (HEAP_SHARED | HEAP_FITTING | HEAP_CUT | HEAP_REST)
 
-/* Takes a range of size bytes, rounded up to HEAP_GRANULE, whose offset is a multiple of alignment (a power of two, at
- * least HEAP_GRANULE; pass HEAP_GRANULE where no more is asked). Constant time.
+/* Takes a range of size bytes, rounded up to HEAP_GRANULE, from HEAP_… whose offset is a multiple of
+ * alignment (a power of two, at least HEAP_GRANULE; pass HEAP_GRANULE where no more is asked). Constant time.
  * Returns 0, -EINVAL (size 0 or too large, alignment), -ENOSPC (no free range fits), -ENOMEM (no node). */
-int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range);
-
-/* The same from somewhere: HEAP_… heap_take() takes from HEAP_SHARED and HEAP_FITTING. */
-int heap_take_from(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
-                   struct heap_range **ret_range);
+int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
+              struct heap_range **ret_range);
 
 /* Takes a range that is free, whole, without a search: one that the caller found by walking its span. user is
  * NULL and user_link unlinked. Constant time, cannot fail. */
 void heap_claim(struct heap_range *range);
 
-/* Splits a taken range at a distance from its start (a multiple of HEAP_GRANULE, inside the range). The range keeps
- * the lower part; *ret_upper gets the upper one, taken as well, with user NULL and user_link unlinked.
+/* Splits a taken range at a distance from its start (a multiple of HEAP_GRANULE, inside the range). The range
+ * keeps the lower part; *ret_upper gets the upper one, taken as well, with user NULL and user_link unlinked.
  * Returns 0, -EINVAL or -ENOMEM (nothing changed). Constant time. */
 int heap_split(struct heap_range *range, uint64_t distance, struct heap_range **ret_upper);
 
-/* Joins a taken range with the one above it in its span, which has to be taken too and in no list (asserted): that
- * node is gone afterwards. Constant time, cannot fail. */
+/* Joins a taken range with the one above it in its span, which has to be taken too and in no list (asserted):
+ * that node is gone afterwards. Constant time, cannot fail. */
 void heap_join(struct heap_range *range);
 
 /* Makes a span larger, at its end, by so many bytes, which are taken: *ret_range. Walks the span.
  * Returns 0, -EINVAL or -ENOMEM (nothing changed). */
 int heap_extend_span(struct heap_span *span, uint64_t size, struct heap_range **ret_range);
 
-/* Gives a taken range back and joins it with free neighbours. The node is gone afterwards. Constant time, cannot
- * fail. Double frees are the caller's to prevent; they are asserted where the node is still alive. */
+/* Gives a taken range back and joins it with free neighbours. The node is gone afterwards. Constant time,
+ * cannot fail. Double frees are the caller's to prevent; they are asserted where the node is still alive. */
 void heap_give(struct heap_range *range);
 
-/* Whether heap_take_from() would find a range of size bytes (1 or more). Constant time. */
+/* Whether heap_take() would find a range of size bytes (1 or more). Constant time. */
 bool heap_has(struct heap *heap, unsigned from, uint64_t size);
 
-/* Size of the largest free range, 0 when there is none. Looks at one class list: at most as long as that list. */
+/* Size of the largest free range, 0 when there is none. Looks at one class list: at most as long as that
+ * list. */
 uint64_t heap_largest_free(const struct heap *heap);
 
-/* Whether a range of that size may be free somewhere: false is certain, true is a guess that is off by one class at most.
- * Constant time. */
+/* Whether a range of that size may be free somewhere: false is certain, true is a guess that is off by one
+ * class at most. Constant time. */
 bool heap_may_have(const struct heap *heap, uint64_t size);
 
 /* Walks everything and checks the invariants above. For tests and on demand: linear. */

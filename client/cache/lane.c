@@ -199,9 +199,9 @@ int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_
     if (piece == NULL)
         return -ENOMEM;
     struct heap *heap = &lane->heaps[lane_heap_of(size_bytes)];
-    int r = heap_take_from(heap, lane_place(lane), size_bytes, HEAP_GRANULE, &range);
+    int r = heap_take(heap, lane_place(lane), size_bytes, HEAP_GRANULE, &range);
     if (r == -ENOSPC && lane->is_short)
-        r = heap_take_from(other_heap(lane, size_bytes), HEAP_ANY, size_bytes, HEAP_GRANULE, &range);
+        r = heap_take(other_heap(lane, size_bytes), HEAP_ANY, size_bytes, HEAP_GRANULE, &range);
     if (r < 0) {
         piece_put(lane, piece);
         return r;

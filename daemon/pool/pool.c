@@ -43,28 +43,6 @@ uint64_t pool_largest_free_bytes(const struct pool *pool) {
     return largest;
 }
 
-/* Whether a segment without a tenant is where a request may take from; what nobody was lent yet needs no
- * cutting to be of use. */
-static bool segment_is_open(const struct segment *segment, unsigned from, uint64_t size_bytes) {
-    bool fits = !segment->kept_whole || !heap_keeps(segment->size_bytes, size_bytes);
-    return segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
-           (fits || (from & POOL_NEW) != 0);
-}
-
-/* The smallest of them. */
-static struct segment *pool_find_unassigned(struct pool *pool, unsigned from, uint64_t size_bytes) {
-    struct segment *best = NULL;
-    if (pool->unassigned_bytes < size_bytes) /* as it mostly is: who waits must not pay for the segments */
-        return NULL;
-    list_for_each(position, &pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
-        if (segment_is_open(segment, from, size_bytes) &&
-            (best == NULL || segment->size_bytes < best->size_bytes))
-            best = segment;
-    }
-    return best;
-}
-
 static uint64_t pool_room(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
 }
@@ -91,17 +69,44 @@ static bool pool_grows_exactly(const struct pool *pool, uint64_t size_bytes) {
            segment_bytes_for(size_bytes) > pool_step_bytes(pool) / POOL_STEP_SMALL_SHARE;
 }
 
-unsigned pool_place(const struct pool *pool, uint64_t size_bytes, bool may_cut) {
-    if (pool->step_bytes != POOL_STEP_BY_SIZE || !pool_can_grow_for(pool, size_bytes))
+/* Which of its tenant's segments are for requests of that size, as HEAP_… */
+static unsigned pool_place(const struct pool *pool, uint64_t size_bytes) {
+    if (pool->step_bytes != POOL_STEP_BY_SIZE)
         return HEAP_ANY;
-    return (pool_grows_exactly(pool, size_bytes) ? HEAP_FITTING : HEAP_SHARED) | (may_cut ? HEAP_CUT : 0);
+    return pool_grows_exactly(pool, size_bytes) ? HEAP_FITTING : HEAP_SHARED;
+}
+
+/* And which serve it when these do not. What is small may lie in what it nearly fills, too: that was made
+ * when the pool, and so what is small, was smaller. */
+static unsigned pool_place_beyond(const struct pool *pool, uint64_t size_bytes, enum pool_reach reach) {
+    if (reach == POOL_REACH_ALL || !pool_can_grow_for(pool, size_bytes))
+        return HEAP_ANY;
+    return pool_place(pool, size_bytes) | (reach == POOL_REACH_IDLE ? HEAP_FITTING | HEAP_CUT : 0);
+}
+
+/* The smallest segment without a tenant that may serve a request: what was made for another size only where
+ * it may be cut. */
+static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes, enum pool_reach reach) {
+    bool may_cut = reach != POOL_REACH_FITTING || pool_place_beyond(pool, size_bytes, reach) == HEAP_ANY;
+    struct segment *best = NULL;
+
+    if (pool->unassigned_bytes < size_bytes) /* as it mostly is: who waits must not pay for the segments */
+        return NULL;
+    list_for_each(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
+            (may_cut || !segment->kept_whole || !heap_keeps(segment->size_bytes, size_bytes)) &&
+            (best == NULL || segment->size_bytes < best->size_bytes))
+            best = segment;
+    }
+    return best;
 }
 
 bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes) {
     struct tenant_heap *heap = tenant_heap_find(tenant, pool);
-    unsigned from = pool_place(pool, size_bytes, false);
-    return (heap != NULL && heap_has(&heap->heap, from, size_bytes)) ||
-           pool_find_unassigned(pool, from, size_bytes) != NULL;
+    unsigned place = pool_place_beyond(pool, size_bytes, POOL_REACH_FITTING);
+    return (heap != NULL && heap_has(&heap->heap, place, size_bytes)) ||
+           pool_find_unassigned(pool, size_bytes, POOL_REACH_FITTING) != NULL;
 }
 
 /* Takes the lower part of a segment of which nothing is taken. Returns 0 or -ENOMEM. */
@@ -122,25 +127,40 @@ static int segment_take(struct segment *segment, uint64_t size_bytes, struct hea
     return 0;
 }
 
-/* From the tenant's own segments. */
-static int heap_serve(struct tenant_heap *heap, unsigned from, uint64_t size_bytes,
-                      struct heap_range **ret_range) {
-    return heap == NULL ? -ENOSPC
-                        : heap_take_from(&heap->heap, from & HEAP_ANY, size_bytes, HEAP_GRANULE, ret_range);
+int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
+                  struct heap_range **ret_range) {
+    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
+    unsigned place = pool_place(pool, size_bytes), beyond = pool_place_beyond(pool, size_bytes, reach);
+
+    if (heap == NULL)
+        return -ENOSPC;
+    int r = heap_take(&heap->heap, place, size_bytes, HEAP_GRANULE, ret_range);
+    if (r == -ENOSPC && beyond != place)
+        r = heap_take(&heap->heap, beyond, size_bytes, HEAP_GRANULE, ret_range);
+    return r;
 }
 
-int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, unsigned from,
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
               struct heap_range **ret_range) {
-    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
-    bool is_any = (from & HEAP_ANY) == HEAP_ANY;
-    int r = heap_serve(heap, is_any ? from : from & ~HEAP_CUT, size_bytes, ret_range);
+    bool from_anywhere = pool_place_beyond(pool, size_bytes, reach) == HEAP_ANY;
+
+    int r = pool_take_own(pool, tenant, size_bytes, from_anywhere ? reach : POOL_REACH_FITTING, ret_range);
     if (r != -ENOSPC)
         return r;
-    struct segment *segment = pool_find_unassigned(pool, from, size_bytes);
+    struct segment *segment = pool_find_unassigned(pool, size_bytes, reach);
     if (segment == NULL) /* nothing is cut that need not be */
-        return is_any || (from & HEAP_CUT) == 0 ? -ENOSPC : heap_serve(heap, from, size_bytes, ret_range);
+        return from_anywhere ? -ENOSPC : pool_take_own(pool, tenant, size_bytes, reach, ret_range);
     r = tenant_adopt(tenant, segment);
     return r < 0 ? r : segment_take(segment, size_bytes, ret_range);
+}
+
+void pool_give(struct heap_range *range) {
+    struct heap_span *span = range->span;
+    const struct segment *segment = span->user;
+
+    heap_give(range);
+    if (span->taken_bytes == 0)
+        heap_keep_whole(span, segment->kept_whole);
 }
 
 uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes) {
@@ -177,6 +197,10 @@ static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
         return true;
     uint64_t need = segment_bytes_for(first->size_bytes), room = pool_room(pool);
     return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
+}
+
+bool pool_is_settled(const struct pool *pool) {
+    return pool->growing_bytes == 0 && pool->retiring_bytes == 0;
 }
 
 bool pool_waits_for_fences(const struct pool *pool) {
@@ -397,6 +421,10 @@ bool pool_is_valid(const struct pool *pool) {
                 return false;
             continue;
         }
+        /* cut or not: what is idle is as it was made */
+        if (segment->span->taken_bytes == 0 ? segment->span->kept_whole != segment->kept_whole
+                                            : segment->span->kept_whole && !segment->kept_whole)
+            return false;
         for (const struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
             if (range->free)
                 continue;

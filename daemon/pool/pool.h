@@ -134,19 +134,25 @@ bool pool_can_grow_for(const struct pool *pool, uint64_t size_bytes);
 /* Whether the pool may lend, now or ever. */
 bool pool_is_closed(const struct pool *pool);
 
-/* From which of its tenant's segments a request is served while the pool can grow (then: any), as HEAP_…: in
- * a pool that grows by its size, large requests have segments of their own, and small ones share others, so
- * that none of these keeps the place of a large one. With may_cut it may cut those that are kept whole, too.
- */
-unsigned pool_place(const struct pool *pool, uint64_t size_bytes, bool may_cut);
-
-/* With HEAP_…: and from any segment that nobody was lent yet. */
-#define POOL_NEW 8u
+/* From where a request is served while a pool that grows by its size can grow for it; else it is from
+ * anywhere. Large requests have segments of their own, and small ones share others, so that none of these
+ * keeps the place of a large one. */
+enum pool_reach {
+    POOL_REACH_FITTING, /* its tenant's segments for such sizes */
+    POOL_REACH_NEW,     /* …and any that nobody was lent yet */
+    POOL_REACH_IDLE,    /* …and what lies idle as a whole, of which it may be cut */
+    POOL_REACH_ALL,     /* anywhere */
+};
 
 /* Takes a range for the tenant, from its own segments or from one that has no tenant yet. Returns 0, -ENOSPC
- * or -ENOMEM. */
-int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, unsigned from,
+ * or -ENOMEM. / The same from its own alone. */
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
               struct heap_range **ret_range);
+int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
+                  struct heap_range **ret_range);
+
+/* Gives a range back. Its segment is kept whole again when nothing is taken of it any more. */
+void pool_give(struct heap_range *range);
 
 /* What has to be done for those who wait, as far as it can be done at all: growth, retirement, asking. */
 void pool_plan(struct pool *pool, uint64_t now_ns);
@@ -159,6 +165,9 @@ uint64_t pool_next_reclaim_ns(const struct pool *pool);
  * in pool->returned. */
 bool pool_waits_for_fences(const struct pool *pool);
 void pool_collect(struct pool *pool, uint64_t now_ns);
+
+/* Whether nothing is being made or freed for those who wait, and nothing is about to be. */
+bool pool_is_settled(const struct pool *pool);
 
 /* Whether waiting has no end: the driver gives nothing, and nobody has anything that could come back. */
 bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns);
@@ -177,8 +186,7 @@ uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes);
  * those who come later keep. */
 void pool_lose_reclaimer(struct pool *pool);
 
-/* Whether the tenant could be given a block of that size at once, of what is not kept whole from it. Linear
- * in the segments. */
+/* Whether POOL_REACH_FITTING would find the tenant a block of that size. Linear in the segments. */
 bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes);
 
 /* Sends a segment that is unassigned, and nobody's, back to the driver. */

@@ -18,12 +18,13 @@
 /* Where a request may be served from. Who asks only for what is there does not cut what is kept whole: its
  * client closes what it has idle next, and then asks for as much to be made. For so much it does not either:
  * the pool becomes no larger by it. Otherwise what is idle serves before the pool grows. */
-static unsigned request_place(const struct request *request) {
+static enum pool_reach request_reach(const struct request *request) {
     const struct pool *pool = request->pool;
     uint64_t vacated_bytes = request->session->vacated_bytes[pool->id - 1];
-    bool has_vacated = vacated_bytes >= pool_growth_bytes(pool, request->size_bytes);
-    return pool_place(pool, request->size_bytes, !request->within && !has_vacated) |
-           (request->within ? 0 : POOL_NEW);
+
+    if (request->within)
+        return POOL_REACH_FITTING;
+    return vacated_bytes >= pool_growth_bytes(pool, request->size_bytes) ? POOL_REACH_NEW : POOL_REACH_IDLE;
 }
 
 /* What it closed has been made anew. */
@@ -34,17 +35,14 @@ static void request_use_vacated(const struct request *request) {
 }
 
 /* Takes a range for a request that came after one that is overdue: of what that one could use, nothing. */
-static int take_beside(const struct request *request, unsigned from, struct heap_range **ret_range) {
-    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
+static int take_beside(const struct request *request, enum pool_reach reach, struct heap_range **ret_range) {
     struct heap_range *range;
 
-    if (heap == NULL)
-        return -ENOSPC;
-    int r = heap_take_from(&heap->heap, from & HEAP_ANY, request->size_bytes, HEAP_GRANULE, &range);
+    int r = pool_take_own(request->pool, request->session->tenant, request->size_bytes, reach, &range);
     if (r < 0)
         return r;
     if (line_is_reserved(request, range->span->user)) {
-        heap_give(range);
+        pool_give(range);
         return -ENOSPC;
     }
     *ret_range = range;
@@ -53,7 +51,7 @@ static int take_beside(const struct request *request, unsigned from, struct heap
 
 /* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its tenant's
  * quota), -ENOSPC (or for room) or -ENOMEM. */
-static int pool_grant(struct pool *pool, struct request *request) {
+static int pool_grant(struct pool *pool, struct request *request, enum pool_reach reach) {
     struct session *session = request->session;
     struct heap_range *range;
     struct lease *lease;
@@ -63,16 +61,16 @@ static int pool_grant(struct pool *pool, struct request *request) {
         return PROTO_E_LIMIT;
     if (line_awaits_quota(request))
         return -EDQUOT;
-    unsigned from = request_place(request);
-    int r = line_is_behind(request) ? take_beside(request, from, &range)
-                                    : pool_take(pool, session->tenant, request->size_bytes, from, &range);
+    /* While others are overdue nothing is made for it. */
+    int r = line_is_behind(request) ? take_beside(request, POOL_REACH_ALL, &range)
+                                    : pool_take(pool, session->tenant, request->size_bytes, reach, &range);
     if (r < 0)
         return r;
     r = session_reserve_segment(session, range->span->user);
     if (r == 0)
         r = lease_open(session, range, request->size_bytes, &lease);
     if (r < 0) {
-        heap_give(range);
+        pool_give(range);
         return r;
     }
     request_use_vacated(request);
@@ -167,7 +165,7 @@ static bool serve_line(struct pool *pool, struct line *line, bool one) {
             all = false;
             break;
         }
-        int r = pool_grant(pool, request);
+        int r = pool_grant(pool, request, request_reach(request));
         pool_settle(pool, request, r);
         any = any || r == 0;
         if (request->line != kind)
@@ -214,7 +212,7 @@ static void pool_serve_lines(struct pool *pool) {
 
     list_for_each_safe(position, &pool->overdue) {
         struct request *request = container_of(position, struct request, overdue_link);
-        pool_settle(pool, request, pool_grant(pool, request));
+        pool_settle(pool, request, pool_grant(pool, request, request_reach(request)));
     }
     pool->rounds++;
     while ((heap = pool_next_line(pool)) != NULL)
@@ -243,7 +241,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request_refuse(request, PROTO_E_TOO_LARGE);
         return;
     }
-    int r = pool_grant(pool, request);
+    int r = pool_grant(pool, request, request_reach(request));
     if (r == 0 && list_is_empty(&pool->lines))
         pool_plan_ahead(pool, now_ns);
     else if (r == 0 && !pool->stuck)
@@ -259,13 +257,16 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     bool returned = fences_collect_heap(heap);
     if (request->within && request->line == LINE_ROOM) {
         bool is_first = line_first(&heap->waiting) == request;
-        if (!returned || !is_first || pool_grant(pool, request) != 0)
+        if (!returned || !is_first || pool_grant(pool, request, POOL_REACH_FITTING) != 0)
             request_give_up(request);
         return;
     }
     if (returned)
         pool_serve_waiting(pool, now_ns);
     else
+        pool_plan(pool, now_ns);
+    /* Far behind in a long line: growth looks at the first only, and so may not come. */
+    if (request->line == LINE_ROOM && pool_is_settled(pool) && pool_grant(pool, request, POOL_REACH_ALL) == 0)
         pool_plan(pool, now_ns);
     if (request->state != REQUEST_WAITING)
         return;

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "core_fixture.h"
+#include "daemon/pool/limits.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
@@ -168,6 +169,128 @@ static void at_its_limit_the_pool_serves_from_anywhere(void **state) {
     core_destroy(core);
 }
 
+/* Processes without a cache, or that share what lies idle, close nothing. */
+static void sizes_that_alternate_do_not_make_a_pool_grow_for_ever(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * GIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_new(session, pool, 64 * MIB, 64 * MIB);
+    struct segment *segment = lease->block->segment;
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    for (unsigned round = 0; round < 8; round++) {
+        lease = take(session, pool, (round % 2 == 0 ? 32 : 64) * MIB, 0);
+        assert_ptr_equal(lease->block->segment, segment);
+        assert_int_equal(release(session, name_of(lease), 0), 0);
+    }
+    expect_nothing_within(session, pool, 32 * MIB); /* it is whole again */
+    core_destroy(core);
+}
+
+static void an_idle_step_serves_what_is_large_before_the_pool_grows(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, GIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *small = take_new(session, pool, MIB, 8 * MIB);
+    struct segment *segment = small->block->segment;
+    assert_int_equal(release(session, name_of(small), 0), 0);
+    expect_nothing_within(session, pool, 6 * MIB); /* who can close it does */
+    assert_ptr_equal(take(session, pool, 6 * MIB, 0)->block->segment, segment);
+    take_new(session, pool, 6 * MIB, 6 * MIB);
+    core_destroy(core);
+}
+
+/* What was large while the pool was small. */
+static void what_fills_an_idle_segment_is_served_from_it_although_it_is_small_by_now(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * GIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_new(session, pool, 4 * MIB, 4 * MIB);
+    struct segment *segment = lease->block->segment;
+    take_new(session, pool, 2 * GIB, 2 * GIB);
+    assert_true(pool_step_bytes(pool) >= 4 * 4 * MIB);
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    expect_nothing_within(session, pool, 4 * MIB); /* who can close it does */
+    assert_ptr_equal(take(session, pool, 4 * MIB, 0)->block->segment, segment);
+    core_destroy(core);
+}
+
+/* A segment of which the upper 60 MiB are free, among small ones: the pool would rather grow for a large one.
+ */
+static struct segment *leave_room_beside(struct session *session, struct pool *pool) {
+    struct lease *lease = take_new(session, pool, 64 * MIB, 64 * MIB);
+    assert_int_equal(release_part(session, name_of(lease), 4 * MIB, 60 * MIB, 0), 0);
+    expect_nothing_within(session, pool, 6 * MIB);
+    return lease->block->segment;
+}
+
+/* Nothing is made for one who came after somebody that is overdue. */
+static void who_came_after_one_that_is_overdue_is_served_from_anywhere(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 96 * MIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A), *large = open_session(core, 2, UID_B);
+    struct session *passing = open_session(core, 3, UID_A);
+    (void)state;
+
+    struct segment *segment = leave_room_beside(session, pool);
+    ask(large, pool, 1, 80 * MIB, NS_FOREVER, 0);
+    for (unsigned i = 0; i < PASSES_MAX; i++) { /* each has a segment mapped anew that the other could use */
+        struct lease *lease = take(passing, pool, MIB, 0);
+        assert_ptr_equal(lease->block->segment, segment);
+        assert_int_equal(release(passing, name_of(lease), 0), 0);
+    }
+    assert_false(list_is_empty(&pool->overdue));
+    assert_ptr_equal(take(session, pool, 6 * MIB, 0)->block->segment, segment);
+    ask(session, pool, 3, 6 * MIB, NS_FOREVER, 0);
+    assert_ptr_equal(expect_granted(core, session, 3)->block->segment, segment);
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+/* Growth, too, looks at the first of a line only. */
+static void who_is_far_behind_in_a_line_is_served_from_anywhere(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 96 * MIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct segment *segment = leave_room_beside(session, pool);
+    for (unsigned i = 0; i < LINE_WINDOW; i++)
+        ask(session, pool, 10 + i, 80 * MIB, NS_FOREVER, 0);
+    expect_no_growth(core);
+    ask(session, pool, 3, 6 * MIB, NS_FOREVER, 0);
+    assert_ptr_equal(expect_granted(core, session, 3)->block->segment, segment);
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
+/* Who came after one that is overdue gets nothing that this one could use: also not a part of it. */
+static void what_one_looked_at_in_vain_stays_whole(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 128 * MIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A), *large = open_session(core, 2, UID_A);
+    struct session *passing = open_session(core, 3, UID_A);
+    (void)state;
+
+    leave_room_beside(session, pool);
+    struct lease *lease = take_new(session, pool, 24 * MIB, 24 * MIB);
+    struct heap_span *span = lease->block->segment->span;
+    ask(large, pool, 1, 120 * MIB, NS_FOREVER, 0);
+    for (unsigned i = 0; i < PASSES_MAX; i++)
+        assert_int_equal(release(passing, name_of(take(passing, pool, MIB, 0)), 0), 0);
+    assert_false(list_is_empty(&pool->overdue));
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    ask(passing, pool, 2, 16 * MIB, 0, 0);
+    expect_refused(core, passing, 2, PROTO_E_EXHAUSTED);
+    assert_true(span->kept_whole);
+    core_destroy(core);
+}
+
 static void half_a_step_is_kept_at_hand_whatever_the_step_is(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 4 * GIB, POOL_STEP_BY_SIZE, 0);
@@ -191,6 +314,12 @@ int main(void) {
         cmocka_unit_test(what_was_closed_is_made_anew_although_something_else_could_be_cut),
         cmocka_unit_test(a_segment_that_nobody_has_mapped_goes_back_without_being_closed),
         cmocka_unit_test(at_its_limit_the_pool_serves_from_anywhere),
+        cmocka_unit_test(sizes_that_alternate_do_not_make_a_pool_grow_for_ever),
+        cmocka_unit_test(an_idle_step_serves_what_is_large_before_the_pool_grows),
+        cmocka_unit_test(what_fills_an_idle_segment_is_served_from_it_although_it_is_small_by_now),
+        cmocka_unit_test(who_came_after_one_that_is_overdue_is_served_from_anywhere),
+        cmocka_unit_test(who_is_far_behind_in_a_line_is_served_from_anywhere),
+        cmocka_unit_test(what_one_looked_at_in_vain_stays_whole),
         cmocka_unit_test(half_a_step_is_kept_at_hand_whatever_the_step_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

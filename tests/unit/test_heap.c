@@ -44,7 +44,7 @@ static void empty_heap_is_valid_and_has_nothing(void **state) {
 
     assert_true(heap_is_valid(heap));
     assert_int_equal(heap_largest_free(heap), 0);
-    assert_int_equal(heap_take(heap, 1, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 1, HEAP_GRANULE, &range), -ENOSPC);
     assert_null(range);
     heap_destroy(heap);
 
@@ -66,12 +66,12 @@ static void arguments_out_of_range_are_refused(void **state) {
     assert_null(span);
     add_span(heap, MIB);
 
-    assert_int_equal(heap_take(heap, 0, 512, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, HEAP_SPAN_MAX + 1, 512, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, UINT64_MAX, 512, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, 512, 0, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, 512, 256, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, 512, 1536, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 0, 512, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, HEAP_ANY, HEAP_SPAN_MAX + 1, 512, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, HEAP_ANY, UINT64_MAX, 512, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 512, 0, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 512, 256, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 512, 1536, &range), -EINVAL);
     assert_null(range);
 
     range = take(heap, 4096);
@@ -94,13 +94,13 @@ static void largest_sizes_do_not_overflow(void **state) {
 
     add_span(heap, HEAP_SPAN_MAX);
     assert_int_equal(heap_largest_free(heap), HEAP_SPAN_MAX);
-    assert_int_equal(heap_take(heap, HEAP_SPAN_MAX, UINT64_C(1) << 63, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY, HEAP_SPAN_MAX, UINT64_C(1) << 63, &range), 0);
     assert_int_equal(range->size, HEAP_SPAN_MAX);
-    assert_int_equal(heap_take(heap, 512, UINT64_C(1) << 63, &none), -ENOSPC);
-    assert_int_equal(heap_take(heap, HEAP_SPAN_MAX, 512, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 512, UINT64_C(1) << 63, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, HEAP_SPAN_MAX, 512, &none), -ENOSPC);
     heap_give(range);
-    assert_int_equal(heap_take(heap, 512, UINT64_C(1) << 63, &range), 0);
-    assert_int_equal(heap_take(heap, 512, UINT64_C(1) << 63, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 512, UINT64_C(1) << 63, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 512, UINT64_C(1) << 63, &none), -ENOSPC);
     heap_give(range);
     assert_true(heap_is_valid(heap));
 
@@ -190,7 +190,7 @@ static void spans_do_not_join(void **state) {
     struct heap_range *range = NULL;
     add_span(heap, MIB);
     add_span(heap, MIB);
-    assert_int_equal(heap_take(heap, 2 * MIB, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 2 * MIB, HEAP_GRANULE, &range), -ENOSPC);
     assert_int_equal(heap_largest_free(heap), MIB);
     heap_destroy(heap);
 }
@@ -202,7 +202,7 @@ static void alignment_is_kept_and_the_surplus_stays_free(void **state) {
     add_span(heap, 16 * MIB);
     struct heap_range *first = take(heap, 512);
 
-    assert_int_equal(heap_take(heap, MIB, 2 * MIB, &aligned), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY, MIB, 2 * MIB, &aligned), 0);
     assert_int_equal(aligned->offset, 2 * MIB);
     assert_int_equal(aligned->size, MIB);
     assert_true(heap_is_valid(heap));
@@ -221,13 +221,13 @@ static void aligned_range_without_surplus_is_found(void **state) {
     struct heap *heap = heap_new();
     struct heap_range *range = NULL, *none = NULL;
     add_span(heap, 2 * MIB);
-    assert_int_equal(heap_take(heap, 2 * MIB, 2 * MIB, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY, 2 * MIB, 2 * MIB, &range), 0);
     assert_int_equal(range->offset, 0);
     heap_give(range);
     /* The only free range begins off the alignment and is too short behind it. */
     struct heap_range *first = take(heap, 512);
-    assert_int_equal(heap_take(heap, MIB + 512, MIB, &none), -ENOSPC);
-    assert_int_equal(heap_take(heap, MIB, MIB, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY, MIB + 512, MIB, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, MIB, MIB, &range), 0);
     assert_int_equal(range->offset, MIB);
     assert_true(heap_is_valid(heap));
     heap_give(first);
@@ -362,7 +362,7 @@ static void search_in_a_class_is_bounded(void **state) {
         struct heap_range **ranges = take_fenced_ranges(heap, after, MIB / 2);
         add_span(heap, MIB / 2 + 512);
         give_ranges(ranges, after);
-        int r = heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range);
+        int r = heap_take(heap, HEAP_ANY, MIB / 2 + 512, HEAP_GRANULE, &range);
         assert_int_equal(r, after < HEAP_SCAN_MAX ? 0 : -ENOSPC);
         assert_true(heap_is_valid(heap));
         heap_destroy(heap);
@@ -374,13 +374,13 @@ static void higher_class_is_found_past_a_crowded_one(void **state) {
     struct heap *heap = heap_new();
     make_free_ranges(heap, 4 * HEAP_SCAN_MAX, MIB / 2);
     struct heap_range *range = NULL;
-    assert_int_equal(heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2 + 512, HEAP_GRANULE, &range), -ENOSPC);
     /* With an alignment too: the range at offset 0 would do, and was freed before all others. */
-    assert_int_equal(heap_take(heap, MIB / 2, 64 * MIB, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2, 64 * MIB, &range), -ENOSPC);
     struct heap_span *span = add_span(heap, 8 * MIB);
-    assert_int_equal(heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2 + 512, HEAP_GRANULE, &range), 0);
     assert_ptr_equal(range->span, span);
-    assert_int_equal(heap_take(heap, MIB / 2 + 512, 2 * MIB, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2 + 512, 2 * MIB, &range), 0);
     assert_ptr_equal(range->span, span);
     assert_int_equal(range->offset % (2 * MIB), 0);
     assert_true(heap_is_valid(heap));
@@ -485,7 +485,7 @@ static unsigned history_with_failure(unsigned n) {
         struct sums before = sums_of(heap);
         uint64_t size = 512 + random_below(64 * KIB), alignment = HEAP_GRANULE << random_below(10);
         int r;
-        while ((r = heap_take(heap, size, alignment, &range)) == -ENOMEM) {
+        while ((r = heap_take(heap, HEAP_ANY, size, alignment, &range)) == -ENOMEM) {
             assert_null(range);
             assert_unchanged(heap, before);
             failures++;
@@ -545,14 +545,15 @@ static void a_span_that_is_kept_whole_serves_what_nearly_fills_it(void **state) 
     (void)state;
 
     assert_false(heap_has(heap, HEAP_SHARED | HEAP_FITTING, 60 * MIB - HEAP_GRANULE));
-    assert_int_equal(heap_take(heap, 60 * MIB - HEAP_GRANULE, HEAP_GRANULE, &range), -ENOSPC);
-    assert_int_equal(heap_take_from(heap, HEAP_SHARED | HEAP_CUT, 60 * MIB, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(
+        heap_take(heap, HEAP_SHARED | HEAP_FITTING, 60 * MIB - HEAP_GRANULE, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_SHARED | HEAP_CUT, 60 * MIB, HEAP_GRANULE, &range), -ENOSPC);
     assert_true(heap_has(heap, HEAP_FITTING, 60 * MIB));
-    assert_int_equal(heap_take_from(heap, HEAP_FITTING, 60 * MIB, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_FITTING, 60 * MIB, HEAP_GRANULE, &range), 0);
     assert_true(spans[0]->kept_whole);
     struct heap_range *rest;
-    assert_int_equal(heap_take(heap, HEAP_GRANULE, HEAP_GRANULE, &rest), -ENOSPC);
-    assert_int_equal(heap_take_from(heap, HEAP_ANY, HEAP_GRANULE, HEAP_GRANULE, &rest), 0);
+    assert_int_equal(heap_take(heap, HEAP_ANY & ~HEAP_REST, HEAP_GRANULE, HEAP_GRANULE, &rest), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_REST, HEAP_GRANULE, HEAP_GRANULE, &rest), 0);
     heap_give(rest);
     heap_give(range);
     assert_true(heap_is_valid(heap));
@@ -565,14 +566,14 @@ static void a_span_that_is_cut_is_kept_no_more(void **state) {
     struct heap_range *range, *other, *upper;
     (void)state;
 
-    assert_int_equal(heap_take_from(heap, HEAP_CUT, MIB, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_CUT, MIB, HEAP_GRANULE, &range), 0);
     assert_false(range->span->kept_whole);
-    assert_int_equal(heap_take_from(heap, HEAP_SHARED, MIB, HEAP_GRANULE, &other), 0);
+    assert_int_equal(heap_take(heap, HEAP_SHARED, MIB, HEAP_GRANULE, &other), 0);
     assert_ptr_equal(other->span, range->span);
     heap_give(range);
     heap_give(other);
     /* neither is one that a part is given back of */
-    assert_int_equal(heap_take_from(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &range), 0);
     assert_true(range->span->kept_whole);
     assert_int_equal(heap_split(range, 32 * MIB, &upper), 0);
     heap_give(upper);
@@ -590,13 +591,46 @@ static void what_is_not_kept_is_found_behind_what_is(void **state) {
     (void)state;
 
     heap_keep_whole(spans[0], false);
-    assert_int_equal(heap_take(heap, MIB, HEAP_GRANULE, &part),
+    assert_int_equal(heap_take(heap, HEAP_SHARED, MIB, HEAP_GRANULE, &part),
                      0); /* 63 MiB of it are left, in the same class */
     assert_ptr_equal(part->span, spans[0]);
-    assert_int_equal(heap_take(heap, 8 * MIB, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_SHARED, 8 * MIB, HEAP_GRANULE, &range), 0);
     assert_ptr_equal(range->span, spans[0]);
     heap_give(range);
     heap_give(part);
+    heap_destroy(heap);
+}
+
+/* Nor does what is left of them, however late it came. */
+static void what_is_not_kept_is_found_among_what_is_left_of_others(void **state) {
+    struct heap_span *spans[HEAP_SCAN_MAX + 2];
+    struct heap *heap = heap_of_kept_spans(HEAP_SCAN_MAX + 2, spans);
+    struct heap_range *range, *part;
+    (void)state;
+
+    heap_keep_whole(spans[0], false);
+    assert_int_equal(heap_take(heap, HEAP_SHARED, 62 * MIB, HEAP_GRANULE, &part), 0);
+    for (unsigned i = 1; i < HEAP_SCAN_MAX + 2; i++)
+        assert_int_equal(heap_take(heap, HEAP_FITTING, 62 * MIB, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_SHARED, 2 * MIB, HEAP_GRANULE, &range), 0);
+    assert_ptr_equal(range->span, spans[0]);
+    assert_true(heap_is_valid(heap));
+    heap_destroy(heap);
+}
+
+static void a_free_span_that_is_not_kept_is_cut_like_one_that_is(void **state) {
+    struct heap_span *spans[2];
+    struct heap *heap = heap_of_kept_spans(2, spans);
+    struct heap_range *range, *part;
+    (void)state;
+
+    heap_keep_whole(spans[0], false);
+    assert_int_equal(heap_take(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &range), 0);
+    assert_ptr_equal(range->span, spans[1]);
+    assert_int_equal(heap_take(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &part), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_CUT, MIB, HEAP_GRANULE, &part), 0);
+    assert_ptr_equal(part->span, spans[0]);
+    assert_int_equal(heap_take(heap, HEAP_CUT, MIB, HEAP_GRANULE, &part), -ENOSPC); /* not free as a whole */
     heap_destroy(heap);
 }
 
@@ -624,6 +658,8 @@ int main(void) {
         cmocka_unit_test(a_span_that_is_kept_whole_serves_what_nearly_fills_it),
         cmocka_unit_test(a_span_that_is_cut_is_kept_no_more),
         cmocka_unit_test(what_is_not_kept_is_found_behind_what_is),
+        cmocka_unit_test(what_is_not_kept_is_found_among_what_is_left_of_others),
+        cmocka_unit_test(a_free_span_that_is_not_kept_is_cut_like_one_that_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
