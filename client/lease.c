@@ -85,17 +85,31 @@ static int close_segment(struct gpupool_client *client, uint32_t pool_id, uint64
     return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
 }
 
-int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                     bool *ret_may_grow) {
+/* As many as one message names. Returns 0, and whether there may be more. */
+static int close_some(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, bool *ret_more,
+                      bool *ret_may_grow) {
     _cleanup_(request_recyclep) struct request *request = connection_request(&client->connection, PROTO_IDLE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.idle = (struct proto_idle){.pool = pool_id, .size_bytes = size_bytes};
     int r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
-    for (uint32_t i = 0; r == 0 && i < request->message.segments.count; i++)
-        r = close_segment(client, pool_id, request->message.segments.ids[i]);
-    if (r == 0)
-        *ret_may_grow = request->message.segments.may_grow == 1;
+    if (r < 0)
+        return r;
+    const struct proto_segments *segments = &request->message.segments;
+    for (uint32_t i = 0; r == 0 && i < segments->count; i++)
+        r = close_segment(client, pool_id, segments->ids[i]);
+    *ret_more = segments->count == PROTO_CLOSE_MAX;
+    *ret_may_grow = segments->may_grow == 1;
+    return r;
+}
+
+int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                     bool *ret_may_grow) {
+    bool more = true;
+    int r = 0;
+
+    while (r == 0 && more)
+        r = close_some(client, pool_id, size_bytes, &more, ret_may_grow);
     return r;
 }
 

@@ -30,8 +30,8 @@ int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64
                          struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
 /* Asks the daemon which segments of a pool this process can close before the pool grows for a request of that
- * size, and closes them: some 100 us each, the driver's part. 0 also when there are none; then, whether the
- * pool can grow for it now. */
+ * size (0: for those of others that wait), and closes them: some 100 us each, the driver's part. 0 also when
+ * there are none; then, whether the pool can grow for it now. */
 int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
                      bool *ret_may_grow);
 

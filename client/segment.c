@@ -111,6 +111,17 @@ int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
     return -EIO;
 }
 
+uint64_t segments_pools(struct segments *segments) {
+    uint64_t pools = 0;
+
+    pthread_mutex_lock(&segments->lock);
+    for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
+        list_for_each(link, &segments->buckets[i]) pools |=
+            UINT64_C(1) << ((container_of(link, struct segment, link)->pool - 1) % PROTO_POOLS_MAX);
+    pthread_mutex_unlock(&segments->lock);
+    return pools;
+}
+
 static bool segment_covers(const struct segment *segment, uint64_t offset_bytes, uint64_t capacity_bytes) {
     return capacity_bytes <= segment->size_bytes && offset_bytes <= segment->size_bytes - capacity_bytes;
 }

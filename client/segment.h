@@ -72,9 +72,12 @@ void segments_init(struct segments *segments);
  * true when the driver did all of it, so that the daemon may be told that this process maps nothing. */
 bool segments_close(struct segments *segments);
 
-/* Closes one segment and forgets it: the daemon said that nothing in it is leased. 0; -EBADMSG: there is no such
- * segment of the pool, or it is being opened; -EIO: the driver would not close it. */
+/* Closes one segment and forgets it: the daemon said that nothing in it is leased. 0; -EBADMSG: there is no
+ * such segment of the pool, or it is being opened; -EIO: the driver would not close it. */
 int segments_remove(struct segments *segments, uint64_t id, uint32_t pool);
+
+/* Which pools there are segments of: bit id - 1. */
+uint64_t segments_pools(struct segments *segments);
 
 /* Closes what is still open and frees the bookkeeping. */
 void segments_deinit(struct segments *segments);

@@ -247,10 +247,10 @@ static int handle_query(struct connection *connection, const struct proto_messag
     return connection_send(connection, &reply, -1);
 }
 
-static int handle_idle(struct connection *connection, const struct proto_message *message) {
+static int handle_idle(struct connection *connection, const struct proto_message *message, uint64_t now_ns) {
     struct proto_message reply;
     reply_begin(&reply, PROTO_SEGMENTS, message->header.request);
-    int r = core_idle(connection->session, &message->idle, &reply.segments);
+    int r = core_idle(connection->session, &message->idle, now_ns, &reply.segments);
     if (r != 0)
         return refuse(connection, message->header.request, r);
     return connection_send(connection, &reply, -1);
@@ -327,7 +327,7 @@ int request_handle(struct connection *connection, const struct proto_message *me
     case PROTO_ASK_PAGE:
         return handle_ask_page(connection, message);
     case PROTO_IDLE:
-        return handle_idle(connection, message);
+        return handle_idle(connection, message, now_ns);
     case PROTO_CLOSED:
         return handle_closed(connection, message, now_ns);
     case PROTO_OPENED:

@@ -341,7 +341,7 @@ static const char *check_idle(const struct proto_message *message) {
     const struct proto_idle *idle = &message->idle;
     if (idle->reserved != 0)
         return "IDLE: reserved field not zero";
-    if (idle->size_bytes == 0 || idle->size_bytes > PROTO_SIZE_MAX)
+    if (idle->size_bytes > PROTO_SIZE_MAX)
         return "IDLE: size out of range";
     return NULL;
 }

@@ -34,7 +34,8 @@
  * for more without the flag.
  *
  * Closing: a segment stays mapped in a client when the client has given all of it back, and so stays reserved, of a size
- * that may fit nothing any more. IDLE asks for what the session can close before it asks for more, and SEGMENTS names
+ * that may fit nothing any more. IDLE asks for what the session can close before it asks for more, or after a Reclaim
+ * for others; where SEGMENTS is full, it asks again when it has closed those. SEGMENTS names
  * segments that nobody else has mapped and nothing of which is taken. From then on nothing is lent in them. The client
  * closes each and says CLOSED; what it does not close stays reserved until its session ends.
  *
@@ -223,7 +224,7 @@ struct proto_opened {
 struct proto_idle {
     uint32_t pool;
     uint32_t reserved;    /* 0 */
-    uint64_t size_bytes;  /* 1…PROTO_SIZE_MAX: what is about to be asked for */
+    uint64_t size_bytes;  /* what is about to be asked for, up to PROTO_SIZE_MAX; 0: nothing, it is for those who wait */
 };
 
 struct proto_segments {

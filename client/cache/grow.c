@@ -272,23 +272,20 @@ static bool close_idle(struct gpupool_client *client, struct lane *lane, uint64_
     return lease_close_idle(client, lane->pool, bytes, &may_grow) == 0 && may_grow;
 }
 
-/* While this waits the daemon asks for idle memory, here too: the keeper answers. Without its thread nobody
- * might, so that the wait for what lies idle here would never end: it goes after a moment, which growing
- * takes too. Then, too, segments that have become idle since the wait began are closed: nobody else can, and
- * all of them may be too small for the request. */
+/* While this waits the daemon asks for idle memory, here too: the keeper answers, gives it back, and closes
+ * segments that have become idle. Without its thread nobody might, so that the wait for what lies idle here
+ * would never end: this thread does it after a moment, which growing takes too. */
 static int acquire_waiting(struct gpupool_client *client, struct lane *lane, uint64_t needed,
                            uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
                            struct segment **ret_segment) {
     uint64_t moment_ns = clock_deadline_ns(clock_now_ns(), PATIENCE_NS), freed;
-    bool alone = !client->cache.keeper.runs;
-    bool pauses = (alone || lane->kind == GPUPOOL_POOL_DEVICE) && deadline_ns > moment_ns;
+    bool pauses = !client->cache.keeper.runs && deadline_ns > moment_ns;
 
     int r = acquire_patiently(client, lane, needed, pauses ? moment_ns : deadline_ns, ret_lease, ret_pool,
                               ret_segment);
     if (r == GPUPOOL_E_EXHAUSTED && pauses) {
-        if (alone)
-            cache_give_back(client, false, &freed);
-        (void)close_idle(client, lane, needed, alone);
+        cache_give_back(client, false, &freed);
+        (void)close_idle(client, lane, needed, true);
         r = acquire_patiently(client, lane, needed, deadline_ns, ret_lease, ret_pool, ret_segment);
     }
     if (r == GPUPOOL_E_EXHAUSTED) {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "client/client.h"
 #include "client/error.h"
+#include "client/lease.h"
 
 void keeper_init(struct keeper *keeper) {
     keeper->reclaim_fd = keeper->stop_fd = keeper->loop_fd = keeper->decay_fd = -1;
@@ -36,6 +37,19 @@ static int fail(const char *what, int error) {
                      strerrordesc_np(error));
 }
 
+/* Gives back what lies idle. When the daemon asked for it, then the segments, too, in which nothing is left,
+ * and which others who wait need more than this process does. */
+static int give_back(struct gpupool_client *client, bool asked) {
+    uint64_t bytes;
+    bool may_grow;
+
+    int r = cache_give_back(client, !asked, &bytes);
+    for (uint64_t pools = asked ? segments_pools(&client->segments) : 0; pools != 0; pools &= pools - 1)
+        if (lease_close_idle(client, 1 + (uint32_t)__builtin_ctzll(pools), 0, &may_grow) < 0)
+            break; /* the connection's, which the next call says */
+    return r;
+}
+
 /* --- the thread --- */
 
 /* Reads what poll() saw. The daemon may have set its timer anew since then, and there is nothing to be read
@@ -52,7 +66,6 @@ static void *keeper_main(void *argument) {
                            {.fd = keeper->reclaim_fd, .events = POLLIN}};
     uint64_t decay_ms = keeper->decay_ns / NS_PER_MS;
     int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
-    uint64_t bytes;
 
     for (;;) {
         int n = poll(fds, keeper->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
@@ -64,7 +77,7 @@ static void *keeper_main(void *argument) {
         if (n > 0 && fds[1].revents != 0 && !(asked && acknowledge(keeper->reclaim_fd)))
             fds[1].fd = -1; /* of no more use */
         if (n >= 0)
-            (void)cache_give_back(client, !asked, &bytes);
+            (void)give_back(client, asked);
     }
 }
 
@@ -151,14 +164,13 @@ static bool has_gone_off(int fd) {
 }
 
 int gpupool_dispatch(struct gpupool_client *client) {
-    uint64_t bytes;
     int r = enter(client);
 
     if (r == 0) {
         bool asked = has_gone_off(client->cache.keeper.reclaim_fd);
         bool decayed = has_gone_off(client->cache.keeper.decay_fd);
         if (asked || decayed)
-            r = cache_give_back(client, !asked, &bytes);
+            r = give_back(client, asked);
     }
     return r < 0 ? error_prefix(r, "gpupool_dispatch") : 0;
 }

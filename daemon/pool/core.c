@@ -328,12 +328,20 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
     return 0;
 }
 
-int core_idle(struct session *session, const struct proto_idle *idle, struct proto_segments *ret_segments) {
+int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
+              struct proto_segments *ret_segments) {
     struct pool *pool = core_find_pool(session->core, idle->pool);
 
-    if (pool == NULL || !session_may_use(session, pool))
+    *ret_segments = (struct proto_segments){0};
+    if (pool == NULL || (idle->size_bytes != 0 && !session_may_use(session, pool)))
         return PROTO_E_NO_POOL;
-    closing_choose(session, pool, idle->size_bytes, ret_segments);
+    struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
+    if (heap != NULL && fences_collect_heap(heap))
+        pool_serve(pool, now_ns); /* what came back serves as it is before it is closed */
+    if (idle->size_bytes == 0)
+        closing_choose_for_others(session, pool, ret_segments);
+    else
+        closing_choose(session, pool, idle->size_bytes, ret_segments);
     return 0;
 }
 

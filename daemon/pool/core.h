@@ -154,10 +154,11 @@ int core_attach(struct session *session, const struct proto_token *token, struct
 /* Describes a lease. 0 or PROTO_E_STALE. */
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info);
 
-/* Before the session asks for more of a pool: which of its idle segments it can close for that. Nothing is
- * lent in those any more. 0 or PROTO_E_NO_POOL. / It has closed one of them. 0 or PROTO_E_INVALID (it was not
- * told to). See closing.h. */
-int core_idle(struct session *session, const struct proto_idle *idle, struct proto_segments *ret_segments);
+/* Before the session asks for more of a pool, or when it was asked for what it keeps idle: which of its idle
+ * segments it can close for that. Nothing is lent in those any more. 0 or PROTO_E_NO_POOL. / It has closed
+ * one of them. 0 or PROTO_E_INVALID (it was not told to). See closing.h. */
+int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
+              struct proto_segments *ret_segments);
 int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns);
 
 /* The shell made the growth that core_next_growth gave it. size_bytes: as decided. Takes backing along.

@@ -9,6 +9,7 @@
 static bool session_is_valid(const struct session *session) {
     uint64_t ranges = 0, leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0},
              shared_bytes[PROTO_POOLS_MAX] = {0};
+    uint32_t mapped[PROTO_POOLS_MAX] = {0};
     unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
 
     list_for_each(position, &session->leases) {
@@ -35,11 +36,19 @@ static bool session_is_valid(const struct session *session) {
     }
     list_for_each(position, &session->requests) requests++;
     for (size_t word = 0; word < session->seen_words; word++)
-        segments += (unsigned)__builtin_popcountll(session->seen[word]);
+        for (uint64_t seen = session->seen[word]; seen != 0; seen &= seen - 1) {
+            const struct segment *segment =
+                session->core->segments[word * 64 + (unsigned)__builtin_ctzll(seen)];
+            if (segment == NULL)
+                return false;
+            mapped[segment->pool->id - 1]++;
+            segments++;
+        }
     return leased == session->leased_bytes && fenced == session->fenced_bytes && behind_fences == queued &&
            memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
            memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
-           leases == session->n_leases && ranges == session->n_ranges && requests == session->n_requests &&
+           memcmp(mapped, session->mapped, sizeof mapped) == 0 && leases == session->n_leases &&
+           ranges == session->n_ranges && requests == session->n_requests &&
            segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
 }
 

@@ -90,22 +90,20 @@ static void block_count(struct block *block, int live, int fenced, int quarantin
 /* The session holds more, or less, of the block; its pool counts those that it can ask for something. */
 static void session_hold(struct session *session, const struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
-    bool held_nothing = !session_can_be_asked(session, pool);
+    bool was_askable = session_can_be_asked(session, pool);
     session->leased_bytes += bytes;
     session->shared_bytes[pool->id - 1] += block->shared ? bytes : 0;
     session->pool_bytes[pool->id - 1] += bytes;
-    if (held_nothing && session_can_be_asked(session, pool))
-        pool->n_reclaimers++;
+    session_count_askable(session, pool, was_askable);
 }
 
 static void session_let_go(struct session *session, const struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
-    bool held_something = session_can_be_asked(session, pool);
+    bool was_askable = session_can_be_asked(session, pool);
     session->leased_bytes -= bytes;
     session->shared_bytes[pool->id - 1] -= block->shared ? bytes : 0;
     session->pool_bytes[pool->id - 1] -= bytes;
-    if (held_something && !session_can_be_asked(session, pool))
-        pool_lose_reclaimer(pool);
+    session_count_askable(session, pool, was_askable);
 }
 
 /* Makes a block that nobody is on yet and that has no range. NULL: no memory. */

@@ -199,6 +199,14 @@ static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
     return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
 }
 
+uint64_t pool_missing_bytes(const struct pool *pool) {
+    const struct request *first = line_oldest(pool);
+    uint64_t need = segment_bytes_for(first != NULL ? first->size_bytes : pool->refused_bytes);
+    uint64_t room = pool->grow_retry_ns != 0 ? 0 : pool_room(pool); /* the driver refuses what it says */
+    uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes + pool_idle_bytes(pool);
+    return need > comes ? need - comes : 0;
+}
+
 bool pool_is_settled(const struct pool *pool) {
     return pool->growing_bytes == 0 && pool->retiring_bytes == 0;
 }

@@ -101,7 +101,8 @@ struct pool {
     bool reclaim_owed;         /* …but then, for one who did not wait */
     uint64_t fence_ns;         /* fences are looked at again, while somebody waits */
     bool returned;             /* fenced memory came back, and those in line have not been asked yet */
-    unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and hold something here */
+    uint64_t refused_bytes;    /* …nor what it asked for; 0 when somebody has found room since */
+    unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and have something of it */
     unsigned n_segments;
     uint64_t n_leases, n_waiters;                                    /* the latter with those that are held */
     uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
@@ -158,6 +159,9 @@ void pool_give(struct heap_range *range);
 void pool_plan(struct pool *pool, uint64_t now_ns);
 /* Grows ahead of demand, see above. Nobody waits. */
 void pool_plan_ahead(struct pool *pool, uint64_t now_ns);
+/* What has to go back to the driver, beside what is idle or on its way there, so that the pool can grow for
+ * the first in line, or for who did not wait and found it stuck. */
+uint64_t pool_missing_bytes(const struct pool *pool);
 /* When pool_plan has sessions to ask again; NS_FOREVER: never. */
 uint64_t pool_next_reclaim_ns(const struct pool *pool);
 

@@ -33,9 +33,12 @@ bool session_see_segment(struct session *session, struct segment *segment) {
     assert(segment->slot / 64 < session->seen_words);
     if (session->seen[segment->slot / 64] & bit)
         return false;
+    bool was_askable = session_can_be_asked(session, segment->pool);
     session->seen[segment->slot / 64] |= bit;
     session->n_segments++;
+    session->mapped[segment->pool->id - 1]++;
     segment->mappers++;
+    session_count_askable(session, segment->pool, was_askable);
     return true;
 }
 
@@ -50,9 +53,12 @@ bool session_has_seen(const struct session *session, const struct segment *segme
 
 void session_forget_segment(struct session *session, struct segment *segment) {
     assert(session_has_seen(session, segment) && segment->mappers > 0);
+    bool was_askable = session_can_be_asked(session, segment->pool);
     session->seen[segment->slot / 64] &= ~(UINT64_C(1) << segment->slot % 64);
     session->n_segments--;
+    session->mapped[segment->pool->id - 1]--;
     segment->mappers--;
+    session_count_askable(session, segment->pool, was_askable);
     if (segment->state == SEGMENT_CLOSING) {
         session->closing_bytes[segment->pool->id - 1] -= segment->size_bytes;
         closing_end(segment);
@@ -61,7 +67,15 @@ void session_forget_segment(struct session *session, struct segment *segment) {
 
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {
     return session->wants_reclaim && session->state == SESSION_ACTIVE &&
-           session->pool_bytes[pool->id - 1] > 0;
+           (session->pool_bytes[pool->id - 1] > 0 || session->mapped[pool->id - 1] > 0);
+}
+
+void session_count_askable(const struct session *session, struct pool *pool, bool was_askable) {
+    bool is_askable = session_can_be_asked(session, pool);
+    if (is_askable && !was_askable)
+        pool->n_reclaimers++;
+    else if (was_askable && !is_askable)
+        pool_lose_reclaimer(pool);
 }
 
 bool session_may_lease(struct session *session, unsigned beyond) {

@@ -15,7 +15,7 @@
  * fenced_bytes) until the fence is ready: see fence.h.
  *
  * A session may want to be asked for what it keeps idle. It is asked through core_next_reclaim() while it is
- * ACTIVE and holds a lease in the pool that needs it.
+ * ACTIVE and holds a lease in the pool that needs it, or has a segment of it mapped.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,11 +69,14 @@ struct session {
      * refusal with each packet, so they must not walk all leases. A lease holds at least a granule: 0 means
      * that there is none. */
     uint64_t pool_bytes[PROTO_POOLS_MAX];
-    uint64_t shared_bytes[PROTO_POOLS_MAX];  /* those of them that are in shared blocks */
+    uint64_t shared_bytes[PROTO_POOLS_MAX]; /* those of them that are in shared blocks */
+    uint32_t mapped[PROTO_POOLS_MAX]; /* segments that it was given the handles of, and has not closed */
     uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */
     /* Of segments that went back to the driver because it closed them, less what it leased since that had to
      * be made: for so much its requests leave whole what is kept whole, see waiting.c. */
     uint64_t vacated_bytes[PROTO_POOLS_MAX];
+    /* What it was told to close by a message that could name no more: the next goes on from there. */
+    uint64_t named_bytes[PROTO_POOLS_MAX];
     uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
     size_t seen_words;
     unsigned n_segments;               /* bits that are set */
@@ -104,8 +107,10 @@ bool session_has_seen(const struct session *session, const struct segment *segme
 /* The session does not map the segment any more. */
 void session_forget_segment(struct session *session, struct segment *segment);
 
-/* Whether it can be asked for what it keeps idle of the pool. */
+/* Whether it can be asked for what it keeps idle of the pool: leases, or segments that it has mapped. / To be
+ * called when that may have changed, with what it was before: the pool counts those that can. */
 bool session_can_be_asked(const struct session *session, const struct pool *pool);
+void session_count_askable(const struct session *session, struct pool *pool, bool was_askable);
 
 /* Whether it may have one more lease, if need be after a look at what it and its tenant have behind fences.
  * beyond: so many more than its limit; then its tenant's quota is not asked (nobody hears of a refusal). */

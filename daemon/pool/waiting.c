@@ -74,6 +74,7 @@ static int pool_grant(struct pool *pool, struct request *request, enum pool_reac
         return r;
     }
     request_use_vacated(request);
+    pool->refused_bytes = 0;
     request_grant(request, lease);
     line_count_passes(request, lease->block->segment);
     pool->demand = lease->block->segment->owner;
@@ -284,6 +285,8 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         heap->reclaim_owed = heap->reclaim_owed || owed;
     else
         pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && owed);
+    if (request->line == LINE_ROOM && pool->stuck)
+        pool->refused_bytes = request->size_bytes;
     request_give_up(request);
 }
 

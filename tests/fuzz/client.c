@@ -7,6 +7,7 @@
  *
  * Input: how the client is opened, then calls and the answers to them, interleaved as they come to be read.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -35,7 +36,7 @@ static struct {
     void *stream; /* of device 0; NULL: not made yet */
     bool cached;
     void *kept; /* the segment's memory, once it is open for longer than the library has it open; so often */
-    unsigned n_kept;
+    _Atomic unsigned n_kept;
 } scene;
 
 /* Starts what there is one of in a process: before anything else, because it forks. */
@@ -59,8 +60,10 @@ static void set_scene(void) {
 
 /* A false daemon can have a segment closed that is in use (SECURITY.md says so), and whatever is touched of
  * it then would end the process. So that all that comes after is still looked at, the memory stays where it
- * is to the end. */
+ * is to the end: the device's is opened once more, and the host's is not closed, as if the driver refused. */
 int __wrap_segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
+    if (pool == LIAR_POOL_HOST)
+        return -EIO;
     if (gpu->ipc_open(0, &exporter.handle, &scene.kept) == 0)
         scene.n_kept++;
     return __real_segments_remove(segments, id, pool);

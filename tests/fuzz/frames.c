@@ -116,8 +116,7 @@ static void check_body(const struct proto_message *message) {
         MUST(message->closed.segment != 0);
         return;
     case PROTO_IDLE:
-        MUST(message->idle.size_bytes >= 1 && message->idle.size_bytes <= PROTO_SIZE_MAX &&
-             message->idle.reserved == 0);
+        MUST(message->idle.size_bytes <= PROTO_SIZE_MAX && message->idle.reserved == 0);
         return;
     case PROTO_SEGMENTS:
         MUST(message->segments.count <= PROTO_CLOSE_MAX && message->segments.may_grow <= 1);
@@ -148,7 +147,8 @@ static void check_body(const struct proto_message *message) {
 
 static void check_message(const struct proto_message *message, enum proto_sender sender) {
     unsigned operation = message->header.operation;
-    bool one_way = operation == PROTO_OPENED, either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
+    bool one_way = operation == PROTO_OPENED,
+         either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
     MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_CLOSED
                                      : operation >= PROTO_HELLO_REPLY && operation <= PROTO_SEGMENTS);

@@ -508,6 +508,104 @@ static void idle_memory_of_one_is_had_by_another_that_waits(void **state) {
     for_each_kind(reclaim);
 }
 
+/* However long it waits, and whatever goes back meanwhile: it asks once. */
+static void keep_place(unsigned kind) {
+    const uint64_t large = 40 * MIB; /* no two of them fit */
+    struct puppet holder, first, second, clock;
+
+    empty_the_pools();
+    puppet_connect(&holder, &daemon_);
+    puppet_connect(&second, &daemon_);
+    puppet_connect(&clock, &daemon_);
+    puppet_start(&first, &daemon_);
+    PUPPET_MUST(&first, puppet_call(&first, &(struct puppet_command){.verb = PUPPET_OPEN, .flags = 0}));
+    PUPPET_MUST(&holder, puppet_acquire(&holder, 0, kind, large, GPUPOOL_FOREVER, 0));
+    puppet_send_acquire(&first, 0, kind, large, GPUPOOL_FOREVER);
+    WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
+    puppet_send_acquire(&second, 0, kind, large, GPUPOOL_FOREVER);
+    WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 2);
+    PUPPET_MUST_BE(&clock, puppet_acquire(&clock, 0, kind, large, 150 * NS_PER_MS, 0), GPUPOOL_E_EXHAUSTED);
+    PUPPET_MUST(&holder, puppet_release(&holder, 0));
+    PUPPET_MUST(&first, puppet_receive(&first));
+    assert_false(puppet_has_answered(&second));
+    PUPPET_MUST(&first, puppet_release(&first, 0));
+    PUPPET_MUST(&second, puppet_receive(&second));
+    puppet_quit(&first);
+    puppet_quit(&second);
+    puppet_quit(&clock);
+    puppet_quit(&holder);
+}
+
+static void who_waits_keeps_its_place_in_line(void **state) {
+    (void)state;
+    for_each_kind(keep_place);
+}
+
+/* In segments each of which is too small: what nobody uses goes back to where it came from. */
+static void idle_segments(unsigned kind) {
+    enum {
+        COUNT = POOL_MIB / 8
+    };
+    struct gpupool_buffer buffers[COUNT];
+    struct gpupool_client *client;
+    struct puppet puppet;
+
+    empty_the_pools();
+    puppet_start(&puppet, &daemon_);
+    PUPPET_MUST(&puppet, puppet_call(&puppet, &(struct puppet_command){.verb = PUPPET_OPEN, .flags = 0}));
+    client = open_cached();
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < COUNT; i++)
+            buffers[i] = acquire(client, kind, 8 * MIB, NULL);
+        for (unsigned i = 0; i < COUNT; i++)
+            MUST(gpupool_release(client, &buffers[i], stream_of(kind)));
+        PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, kind, (POOL_MIB - 8) * MIB, TEST_WAIT_NS / 4, 0));
+        PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, round + 1));
+        PUPPET_MUST(&puppet, puppet_check(&puppet, 0, round + 1));
+        PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
+    }
+    puppet_quit(&puppet);
+    close_cached(client);
+}
+
+static void idle_segments_of_one_make_room_for_another_that_waits(void **state) {
+    (void)state;
+    for_each_kind(idle_segments);
+}
+
+/* More than one message names. */
+static void any_number_of_idle_segments_is_closed(void **state) {
+    enum {
+        COUNT = 200,
+        SIZE_MIB = 4
+    };
+    static const char *const arguments[] = {"--sim-memory", "2GiB", NULL};
+    struct gpupool_buffer buffers[COUNT], large;
+    struct test_daemon daemon = {0};
+    struct gpupool_client *client;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    daemon_start(&daemon, &(struct daemon_options){.config = "[device]\nlimit = 1GiB\nlow_water = 0\n",
+                                                   .arguments = test_is_simulated() ? arguments : NULL});
+    client = open_client(&daemon, 0, GPUPOOL_FOREVER);
+    MUST(gpupool_stream_create(client, 0, &stream));
+    for (unsigned i = 0; i < COUNT; i++)
+        buffers[i] = acquire(client, GPUPOOL_POOL_DEVICE, SIZE_MIB * MIB, stream);
+    assert_true(daemon_pool(&daemon, "device", 0, "segments") > 2 * PROTO_CLOSE_MAX);
+    for (unsigned i = 0; i < COUNT; i++)
+        MUST(gpupool_release(client, &buffers[i], stream));
+    MUST(gpupool_acquire(client, pool_of(client, GPUPOOL_POOL_DEVICE), GIB - 8 * MIB, stream,
+                         TEST_WAIT_NS / 4, 0, &large));
+    MUST(gpupool_release(client, &large, stream));
+    MUST(gpupool_trim(client, NULL));
+    MUST(gpupool_stream_destroy(client, 0, stream));
+    gpupool_close(client);
+    daemon_stop(&daemon);
+}
+
 /* --- sharing --- */
 
 static void share(unsigned kind, uint64_t size, bool owner_first) {
@@ -626,6 +724,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_waiting_miss_gets_what_another_process_releases),
         cmocka_unit_test(closing_leaves_no_thread_and_no_descriptor),
         cmocka_unit_test(idle_memory_of_one_is_had_by_another_that_waits),
+        cmocka_unit_test(who_waits_keeps_its_place_in_line),
+        cmocka_unit_test(idle_segments_of_one_make_room_for_another_that_waits),
+        cmocka_unit_test(any_number_of_idle_segments_is_closed),
         cmocka_unit_test(a_shared_buffer_is_the_others_too_and_its_neighbours_are_not),
         cmocka_unit_test(an_attached_buffer_goes_back_to_the_daemon),
     };

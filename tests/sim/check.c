@@ -59,7 +59,7 @@ static uint64_t largest_gap(const struct world *world, const struct model_segmen
     return largest * world->grain;
 }
 
-/* Whether a live session that wants to be asked holds something of the pool. */
+/* Whether a live session that wants to be asked holds something of the pool, or has it mapped. */
 static bool somebody_can_be_asked(const struct world *world, unsigned p) {
     for (unsigned l = 0; l < world->leases_end; l++) {
         const struct model_lease *lease = &world->leases[l];
@@ -68,6 +68,10 @@ static bool somebody_can_be_asked(const struct world *world, unsigned p) {
             world->segments[world->blocks[lease->block].segment].pool == p)
             return true;
     }
+    for (unsigned s = 0; s < SIM_SESSIONS; s++)
+        if (world->sessions[s].session != NULL && world->sessions[s].wants && !world->sessions[s].lost &&
+            model_has_mapped(world, s, p))
+            return true;
     return false;
 }
 

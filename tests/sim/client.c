@@ -431,16 +431,20 @@ void step_streams(struct world *world) {
     }
 }
 
-/* A session asks what it can close before it asks for more. */
+/* A session asks what it can close before it asks for more, or for others. */
 void step_idle(struct world *world) {
     unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools);
     struct proto_segments segments;
     if (s == SIM_SESSIONS)
         return;
-    const struct proto_idle idle = {.pool = p + 1, .size_bytes = random_size(world)};
-    int r = core_idle(world->sessions[s].session, &idle, &segments);
-    must(r == (model_may_use(world, s, p) ? 0 : PROTO_E_NO_POOL),
+    const struct pool *pool = world->pools[p].pool;
+    bool for_others = one_in(world, 2);
+    const struct proto_idle idle = {.pool = p + 1, .size_bytes = for_others ? 0 : random_size(world)};
+    int r = core_idle(world->sessions[s].session, &idle, world->now_ns, &segments);
+    must(r == (for_others || model_may_use(world, s, p) ? 0 : PROTO_E_NO_POOL),
          "a session asks about a pool that it may not use");
+    must(!for_others || segments.count == 0 || !list_is_empty(&pool->lines) || pool->refused_bytes > 0,
+         "a session is to close what nobody waits for");
     model_see(world);
     for (unsigned i = 0; r == 0 && i < segments.count; i++) {
         struct model_segment *where = &world->segments[find_segment(world, segments.ids[i])];

@@ -331,6 +331,13 @@ static void model_refused_for_quota(struct world *world, const struct model_requ
              "a request is refused for a quota within which it is");
 }
 
+bool model_has_mapped(const struct world *world, unsigned s, unsigned p) {
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
+        if (world->segments[g].segment != NULL && world->segments[g].pool == p && world->sessions[s].seen[g])
+            return true;
+    return false;
+}
+
 /* Whether a process was told to close a segment of the pool, which comes back then. */
 static bool is_to_be_closed(const struct world *world, unsigned p) {
     bool any = false;

@@ -289,6 +289,9 @@ bool model_is_behind(const struct world *world, const struct model_request *requ
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
                      const struct model_segment *where);
 
+/* Whether the session has been given a segment of the pool, and has it mapped. */
+bool model_has_mapped(const struct world *world, unsigned s, unsigned p);
+
 /* --- policy.c */
 gid_t policy_gid(unsigned group);
 /* What a tenant may have of an item; a process of the group is about to join (SIM_GROUPS: none). */

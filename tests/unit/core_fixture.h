@@ -85,7 +85,7 @@ static inline void ask_within(struct session *session, const struct pool *pool, 
 static inline struct proto_segments idle(struct session *session, const struct pool *pool, uint64_t size) {
     const struct proto_idle idle = {.pool = pool->id, .size_bytes = size};
     struct proto_segments segments;
-    assert_int_equal(core_idle(session, &idle, &segments), 0);
+    assert_int_equal(core_idle(session, &idle, 0, &segments), 0);
     assert_true(core_is_valid(session->core));
     return segments;
 }

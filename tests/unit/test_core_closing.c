@@ -230,7 +230,146 @@ static void a_pool_that_does_not_exist_has_nothing_to_close(void **state) {
     struct proto_segments segments;
     (void)state;
 
-    assert_int_equal(core_idle(session, &message, &segments), PROTO_E_NO_POOL);
+    assert_int_equal(core_idle(session, &message, 0, &segments), PROTO_E_NO_POOL);
+    core_destroy(core);
+}
+
+/* --- for others --- */
+
+static struct session *open_wanting(struct core *core, pid_t pid, uid_t uid) {
+    struct session *session = open_session(core, pid, uid);
+    core_session_want_reclaim(session);
+    return session;
+}
+
+static void expect_reclaim(struct core *core, const struct session *session) {
+    struct session *asked = NULL;
+    assert_true(core_next_reclaim(core, &asked));
+    assert_ptr_equal(asked, session);
+}
+
+static void what_one_keeps_mapped_and_idle_makes_room_for_another(void **state) {
+    (void)state;
+    for (unsigned own = 0; own < 2; own++) { /* of another user, or of the same */
+        struct core *core = core_make();
+        struct pool *pool = add_pool(core, 24 * MIB, 8 * MIB, 0);
+        struct session *holder = open_wanting(core, 1, UID_A);
+        struct session *other = open_session(core, 2, own != 0 ? UID_A : UID_B);
+
+        for (unsigned i = 0; i < 3; i++)
+            describe(take_growing(holder, pool, 8 * MIB, 0), NULL);
+        while (!list_is_empty(&holder->leases))
+            release(holder, name_of(container_of(holder->leases.next, struct lease, session_link)), 0);
+        ask(other, pool, 1, 16 * MIB, NS_FOREVER, 0);
+        expect_no_growth(core);
+        expect_reclaim(core, holder); /* although it has nothing leased */
+        struct proto_segments segments = idle(holder, pool, 0);
+        assert_int_equal(segments.count, 2); /* no more than is needed */
+        assert_int_equal(idle(holder, pool, 0).count, 0);
+        for (unsigned i = 0; i < 2; i++)
+            assert_int_equal(closed(holder, segments.ids[i]), 0);
+        assert_int_equal(retire_all(core, 0), 16 * MIB);
+        grow(pool, 16 * MIB, 0);
+        expect_granted(core, other, 1);
+        assert_int_equal(idle(holder, pool, 0).count, 0);
+        core_destroy(core);
+    }
+}
+
+static void nothing_is_closed_for_nobody(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 32 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_B);
+    (void)state;
+
+    uint64_t segment = leave_segment(session, pool, 8 * MIB);
+    assert_int_equal(idle(session, pool, 0).count, 0);
+    ask(other, pool, 1, 24 * MIB, NS_FOREVER, 0); /* there is room */
+    assert_int_equal(idle(session, pool, 0).count, 0);
+    grow(pool, 24 * MIB, 0);
+    expect_granted(core, other, 1);
+    ask(other, pool, 2, 8 * MIB, NS_PER_MS, 0);
+    tick(core, NS_PER_MS);
+    expect_refused(core, other, 2, PROTO_E_EXHAUSTED); /* its time is over */
+    assert_int_equal(idle(session, pool, 0).count, 0);
+    ask(other, pool, 3, 8 * MIB, NS_FOREVER, 0);
+    struct proto_segments segments = idle(session, pool, 0);
+    assert_int_equal(segments.count, 1);
+    assert_int_equal(segments.ids[0], segment);
+    core_destroy(core);
+}
+
+static void who_did_not_wait_finds_room_when_it_comes_again(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
+    (void)state;
+
+    leave_segment(holder, pool, 8 * MIB);
+    leave_segment(holder, pool, 8 * MIB);
+    ask(other, pool, 1, 12 * MIB, 0, 0);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    expect_reclaim(core, holder);
+    struct proto_segments segments = idle(holder, pool, 0);
+    assert_int_equal(segments.count, 2);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(closed(holder, segments.ids[i]), 0);
+    assert_int_equal(retire_all(core, 0), 16 * MIB);
+    ask(other, pool, 2, 12 * MIB, NS_FOREVER, 0);
+    grow(pool, 12 * MIB, 0);
+    expect_granted(core, other, 2);
+    assert_int_equal(idle(holder, pool, 0).count, 0);
+    core_destroy(core);
+}
+
+/* --- messages --- */
+
+static void what_one_message_does_not_hold_the_next_does(void **state) {
+    enum {
+        COUNT = PROTO_CLOSE_MAX + 30
+    };
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, GIB, 4 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct proto_segments segments;
+    (void)state;
+
+    for (unsigned i = 0; i < COUNT; i++)
+        describe(take_growing(session, pool, 4 * MIB, 0), NULL);
+    while (!list_is_empty(&session->leases))
+        release(session, name_of(container_of(session->leases.next, struct lease, session_link)), 0);
+    segments = idle(session, pool, (COUNT - 10) * 4 * MIB);
+    assert_int_equal(segments.count, PROTO_CLOSE_MAX);
+    for (unsigned i = 0; i < segments.count; i++)
+        assert_int_equal(closed(session, segments.ids[i]), 0);
+    retire_all(core, 0);
+    segments = idle(session, pool, (COUNT - 10) * 4 * MIB);
+    assert_int_equal(segments.count, COUNT - 10 - PROTO_CLOSE_MAX); /* no more than at once */
+    segments = idle(session, pool, 11 * 4 * MIB);                   /* another request's */
+    assert_int_equal(segments.count, 10);
+    core_destroy(core);
+}
+
+static void a_session_is_told_whether_the_pool_can_grow(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    assert_int_equal(idle(session, pool, 8 * MIB).may_grow, 1); /* its user has nothing yet */
+    leave_segment(session, pool, 8 * MIB);
+    take_growing(session, pool, 8 * MIB, 0);
+    leave_segment(session, pool, 8 * MIB);
+    assert_int_equal(idle(session, pool, 12 * MIB).may_grow, 0);
+    core_destroy(core);
+
+    core = core_make();
+    pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+    session = open_session(core, 1, UID_A);
+    leave_segment(session, pool, 8 * MIB);
+    struct proto_segments segments = idle(session, pool, 16 * MIB);
+    assert_int_equal(segments.count, 1);
+    assert_int_equal(segments.may_grow, 1); /* when it is closed */
     core_destroy(core);
 }
 
@@ -248,6 +387,11 @@ int main(void) {
         cmocka_unit_test(only_what_was_named_can_be_closed_and_only_once_and_by_its_session),
         cmocka_unit_test(what_is_behind_a_fence_is_waited_for_by_the_client_and_then_closed),
         cmocka_unit_test(a_pool_that_does_not_exist_has_nothing_to_close),
+        cmocka_unit_test(what_one_keeps_mapped_and_idle_makes_room_for_another),
+        cmocka_unit_test(nothing_is_closed_for_nobody),
+        cmocka_unit_test(who_did_not_wait_finds_room_when_it_comes_again),
+        cmocka_unit_test(what_one_message_does_not_hold_the_next_does),
+        cmocka_unit_test(a_session_is_told_whether_the_pool_can_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -331,7 +331,7 @@ static uint64_t have_closing(struct session *session, struct pool *pool, uint64_
     struct lease *lease = take_growing(session, pool, size, 0);
     assert_true(describe(lease, NULL));
     assert_int_equal(release(session, name_of(lease), 0), 0);
-    assert_int_equal(core_idle(session, &idle, &segments), 0);
+    assert_int_equal(core_idle(session, &idle, 0, &segments), 0);
     assert_true(core_is_valid(session->core));
     assert_int_equal(segments.count, 1);
     return segments.ids[0];

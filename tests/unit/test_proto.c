@@ -105,8 +105,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_CLOSED:
         return size == 8 && message->closed.segment != 0;
     case PROTO_IDLE:
-        return size == 16 && message->idle.reserved == 0 && message->idle.size_bytes >= 1 &&
-               message->idle.size_bytes <= PROTO_SIZE_MAX;
+        return size == 16 && message->idle.reserved == 0 && message->idle.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_SEGMENTS:
         for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
             if ((message->segments.ids[i] == 0) != (i >= message->segments.count))

@@ -199,7 +199,6 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_PAGE, BODY(proto_page_reply, reserved), U32, 1},
         {PROTO_CLOSED, BODY(proto_closed, segment), U64, 0},
         {PROTO_IDLE, BODY(proto_idle, reserved), U32, 1},
-        {PROTO_IDLE, BODY(proto_idle, size_bytes), U64, 0},
         {PROTO_IDLE, BODY(proto_idle, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 1},
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 3},
