@@ -9,6 +9,7 @@
  */
 #include <gpupool/pair.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -221,6 +222,7 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
         r = cannot_hold_both(pair, side, pool, size_bytes, &cannot);
     if (r < 0)
         return r;
+    assert(gpu != NULL);
     if (cannot) {
         r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
     } else {
