@@ -4,7 +4,8 @@
 /**
  * Staging: copies between ordinary (pageable) host memory, or a file, and device memory through pinned blocks of the host
  * pool, cut into chunks that several threads copy at once while others are on their way. Some times as fast as the
- * driver's own copy from pageable memory, which is made by one thread.
+ * driver's own copy from pageable memory, which is made by one thread, where there is much to copy; up to a few MiB about as
+ * fast, or a little slower (the project's docs/benchmarks.md has figures).
  *
  *     ordinary memory ──threads──▶ pinned blocks ──copy engine──▶ device memory      (and back)
  *
