@@ -372,6 +372,36 @@ static void a_daemon_that_is_gone_costs_no_pair_its_memory(void **state) {
     daemon_remove(&daemon);
 }
 
+/* What the client remembers of a limit is not enough to give a block up for. */
+static void where_the_limit_was_raised_nothing_is_given_up(void **state) {
+    struct test_daemon daemon;
+    char text[TEST_CONFIG_SIZE];
+    void *memory;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    daemon_start(&daemon, &(struct daemon_options){.config = test_config(text, POOL_MIB, POOL_MIB)});
+    struct gpupool_client *client = open_client(&daemon, 0, GPUPOOL_FOREVER);
+    struct gpupool_pair pair = make_pair(client, 0, 0);
+    get(&pair, ON_DEVICE, 40 * MIB, NULL);
+    fill(&pair, ON_DEVICE, 40 * MIB, 63);
+    daemon_write_config(&daemon, test_config(text, 4 * POOL_MIB, POOL_MIB));
+    daemon_signal(&daemon, SIGHUP);
+    WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "limit_bytes") == 4 * POOL_MIB * MIB);
+    struct gpupool_pair before = pair;
+    assert_int_equal(gpu_sim_fail("ipc_open", 1, GPU_ERROR_UNKNOWN), 0); /* there would be room, but */
+    MUST_BE(ask(&pair, ON_DEVICE, 48 * MIB, &memory, NULL), GPUPOOL_E_DRIVER);
+    assert_true(gpu_sim_failed());
+    assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
+    assert_memory_equal(&pair, &before, sizeof pair);
+    assert_true(has(&pair, ON_DEVICE, 40 * MIB, 63));
+    get(&pair, ON_DEVICE, 48 * MIB, NULL);
+    clear(&pair, NULL);
+    gpupool_close(client);
+    daemon_stop(&daemon);
+}
+
 /* There is no room for both blocks, but nothing would come for the one that is given up. */
 static void for_a_daemon_that_is_gone_nothing_is_given_up(void **state) {
     struct test_daemon daemon;
@@ -411,6 +441,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(any_failing_call_of_the_driver_leaves_the_pair_as_it_was),
         cmocka_unit_test(a_daemon_that_is_gone_costs_no_pair_its_memory),
         cmocka_unit_test(for_a_daemon_that_is_gone_nothing_is_given_up),
+        cmocka_unit_test(where_the_limit_was_raised_nothing_is_given_up),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
 }
