@@ -27,9 +27,9 @@
 #include "base/list.h"
 #include "gpu/sim_internal.h"
 
-#define PEERS_MAX       4096u /* what a process with 16 GPUs and 256 clients of each needs */
-#define FRESH_PEERS_MAX 64u   /* an importer presents its handle in the moment after it connected */
-#define FRESH_NS        (10 * NS_PER_S)
+#define PEERS_MAX       4096u           /* what a process with 16 GPUs and 256 clients of each needs */
+#define FRESH_PEERS_MAX 64u             /* an importer presents its handle in the moment after it connected */
+#define FRESH_NS        (60 * NS_PER_S) /* which is long only for a machine that has far too much to do */
 #define BACKLOG         1024
 #define EVENTS_MAX      64
 #define ACCEPTS_MAX     64              /* in a row, before the peers have their turn again */
