@@ -199,6 +199,17 @@ int fences_enqueue(struct gpupool_client *client, unsigned device, void *stream,
     return 0;
 }
 
+void fences_show(struct fences *fences) {
+#if defined(__SANITIZE_THREAD__)
+    pthread_mutex_lock(&fences->lock);
+    for (unsigned number = 0; number < fences->count; number++)
+        (void)word_now(fences, number);
+    pthread_mutex_unlock(&fences->lock);
+#else
+    (void)fences;
+#endif
+}
+
 bool fence_is_ready(const struct gpupool_client *client, struct fence fence) {
     return fence.word == 0 || proto_fence_is_ready(word_now(&client->fences, fence.word - 1), fence.value);
 }

@@ -35,6 +35,7 @@ int lease_take(struct gpupool_client *client, struct request *request, uint64_t 
         lease_give_back(client, lease);
         return r;
     }
+    fences_show(&client->fences);
     *ret_lease = *lease;
     *ret_pool = pool;
     *ret_segment = segment;
