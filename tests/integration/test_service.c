@@ -23,6 +23,20 @@ static void start_plain(struct test_daemon *daemon) {
     daemon_start(daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
 }
 
+/* One has a buffer of each kind, filled, and another waits for room that only that one could make. */
+static void have_and_wait(const struct test_daemon *daemon, struct puppet *holder, struct puppet *waiting,
+                          unsigned kind) {
+    unsigned kinds[2], count = puppet_kinds(kinds);
+
+    puppet_connect(holder, daemon);
+    puppet_connect(waiting, daemon);
+    for (unsigned i = 0; i < count; i++) {
+        PUPPET_MUST(holder, puppet_acquire(holder, i, kinds[i], 20 * MIB, GPUPOOL_FOREVER, 0));
+        PUPPET_MUST(holder, puppet_fill(holder, i, 50 + i));
+    }
+    puppet_send_acquire(waiting, 0, kind, 20 * MIB, GPUPOOL_FOREVER);
+}
+
 static void buffers_outlive_a_crashed_daemon_and_the_next_one_serves(void **state) {
     unsigned kinds[2], count = puppet_kinds(kinds);
     struct gpupool_token token;
@@ -31,13 +45,7 @@ static void buffers_outlive_a_crashed_daemon_and_the_next_one_serves(void **stat
 
     (void)state;
     start_plain(&daemon);
-    puppet_connect(&worker, &daemon);
-    puppet_connect(&waiting, &daemon);
-    for (unsigned i = 0; i < count; i++) {
-        PUPPET_MUST(&worker, puppet_acquire(&worker, i, kinds[i], 20 * MIB, GPUPOOL_FOREVER, 0));
-        PUPPET_MUST(&worker, puppet_fill(&worker, i, 50 + i));
-    }
-    puppet_send_acquire(&waiting, 0, kinds[count - 1], 20 * MIB, GPUPOOL_FOREVER);
+    have_and_wait(&daemon, &worker, &waiting, kinds[count - 1]);
     WAIT_UNTIL(daemon_sum(&daemon, "waiters") == 1);
     daemon_crash(&daemon);
     PUPPET_MUST_BE(&waiting, puppet_receive(&waiting), GPUPOOL_E_DISCONNECTED);
@@ -95,13 +103,7 @@ static void clients_of_a_daemon_that_stops_are_told(void **state) {
 
     (void)state;
     start_plain(&daemon);
-    puppet_connect(&holder, &daemon);
-    puppet_connect(&waiting, &daemon);
-    for (unsigned i = 0; i < count; i++) {
-        PUPPET_MUST(&holder, puppet_acquire(&holder, i, kinds[i], 20 * MIB, GPUPOOL_FOREVER, 0));
-        PUPPET_MUST(&holder, puppet_fill(&holder, i, 50 + i));
-    }
-    puppet_send_acquire(&waiting, 0, GPUPOOL_POOL_HOST, 20 * MIB, GPUPOOL_FOREVER);
+    have_and_wait(&daemon, &holder, &waiting, GPUPOOL_POOL_HOST);
     WAIT_UNTIL(daemon_sum(&daemon, "waiters") == 1);
     daemon_stop(&daemon); /* with exit status 0 */
     PUPPET_MUST_BE(&waiting, puppet_receive(&waiting), GPUPOOL_E_DISCONNECTED);
