@@ -16,12 +16,13 @@ void lease_give_back(struct gpupool_client *client, const struct proto_lease *le
     error_restore(text);
 }
 
-int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
-               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+static int take_with_pause(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
+                           const struct connection_pause *pause, struct proto_lease *ret_lease,
+                           struct pool *ret_pool, struct segment **ret_segment) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
 
-    int r = connection_exchange(&client->connection, &reply, deadline_ns);
+    int r = connection_exchange_with_pause(&client->connection, &reply, deadline_ns, pause);
     if (r < 0)
         return r;
     const struct proto_lease *lease = &reply->message.lease;
@@ -42,32 +43,47 @@ int lease_take(struct gpupool_client *client, struct request *request, uint64_t 
     return 0;
 }
 
-static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
-                   uint32_t flags, struct proto_lease *ret_lease, struct pool *ret_pool,
+int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
+               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+    return take_with_pause(client, request, deadline_ns, NULL, ret_lease, ret_pool, ret_segment);
+}
+
+static int acquire(struct gpupool_client *client, const struct proto_acquire *acquire,
+                   const struct connection_pause *pause, struct proto_lease *ret_lease, struct pool *ret_pool,
                    struct segment **ret_segment) {
     struct request *request = connection_request(&client->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.acquire = (struct proto_acquire){
-        .pool = pool_id, .flags = flags, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
-    int r =
-        lease_take(client, request, client_deadline_ns(client, timeout_ns), ret_lease, ret_pool, ret_segment);
+    request->message.acquire = *acquire;
+    int r = take_with_pause(client, request, client_deadline_ns(client, acquire->timeout_ns), pause,
+                            ret_lease, ret_pool, ret_segment);
     if (r < 0)
         return r;
-    if (ret_lease->pool != pool_id || ret_lease->size_bytes != size_bytes)
+    if (ret_lease->pool != acquire->pool || ret_lease->size_bytes != acquire->size_bytes)
         return connection_refuse(&client->connection, "a lease of another pool or size than asked for");
     return 0;
 }
 
 int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    return acquire(client, pool_id, size_bytes, timeout_ns, 0, ret_lease, ret_pool, ret_segment);
+    return lease_acquire_with_pause(client, pool_id, size_bytes, timeout_ns, NULL, ret_lease, ret_pool,
+                                    ret_segment);
+}
+
+int lease_acquire_with_pause(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                             uint64_t timeout_ns, const struct connection_pause *pause,
+                             struct proto_lease *ret_lease, struct pool *ret_pool,
+                             struct segment **ret_segment) {
+    return acquire(
+        client, &(struct proto_acquire){.pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns},
+        pause, ret_lease, ret_pool, ret_segment);
 }
 
 int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
                          struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    return acquire(client, pool_id, size_bytes, GPUPOOL_NOW, PROTO_ACQUIRE_WITHIN, ret_lease, ret_pool,
-                   ret_segment);
+    const struct proto_acquire within = {
+        .pool = pool_id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size_bytes, .timeout_ns = GPUPOOL_NOW};
+    return acquire(client, &within, NULL, ret_lease, ret_pool, ret_segment);
 }
 
 /* Closes a segment and tells the daemon. What the driver would not close stays the session's until its end.

@@ -16,6 +16,7 @@
 #include "client/segment.h"
 #include "proto/proto.h"
 
+struct connection_pause;
 struct gpupool_client;
 
 /* Far fewer than the daemon has room for (PROTO_ONE_WAY_MAX): an answer costs some 10 us. */
@@ -24,6 +25,12 @@ struct gpupool_client;
 /* Acquires a lease and opens its segment. */
 int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
+
+/* The same; while it waits, this thread does something else for a moment. Its place in line it keeps. */
+int lease_acquire_with_pause(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                             uint64_t timeout_ns, const struct connection_pause *pause,
+                             struct proto_lease *ret_lease, struct pool *ret_pool,
+                             struct segment **ret_segment);
 
 /* The same from what the pool has: EXHAUSTED at once rather than that it grows, or asks others, for it. */
 int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,

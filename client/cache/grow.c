@@ -126,6 +126,11 @@ static struct growth plan_growth(struct cache *cache, struct lane *lane, uint64_
     return growth;
 }
 
+/* Whether a smaller one may be had. LIMIT: perhaps of the user's quota, which that is within. */
+static bool is_too_much(int error) {
+    return error == GPUPOOL_E_EXHAUSTED || error == GPUPOOL_E_TOO_LARGE || error == GPUPOOL_E_LIMIT;
+}
+
 /* Leases an extent that the pool has room for at once: of the size that is wanted, else of a smaller one
  * that still serves more than this request. A pool that is short of long ranges, or about to grow, so costs a
  * message for many small requests and not one for each; the lane begins next time where it got something now,
@@ -136,9 +141,7 @@ static int lease_at_once(struct gpupool_client *client, struct lane *lane, uint6
 
     while (bytes > needed) {
         r = lease_acquire(client, lane->pool, bytes, GPUPOOL_NOW, ret_lease, ret_pool, ret_segment);
-        /* LIMIT: perhaps of the user's quota, which a smaller one is within */
-        bool is_too_much = r == GPUPOOL_E_EXHAUSTED || r == GPUPOOL_E_TOO_LARGE || r == GPUPOOL_E_LIMIT;
-        if (!is_too_much)
+        if (!is_too_much(r))
             return r;
         pthread_mutex_lock(&lane->lock);
         bytes = lane_learn_locked(lane, bytes, false);
@@ -249,7 +252,7 @@ static int acquire_sharing(struct gpupool_client *client, struct lane *lane, uin
     if (!may_share)
         return GPUPOOL_E_EXHAUSTED;
     int r = acquire_grown(client, lane, wanted, deadline_ns, ret_lease, ret_pool, ret_segment);
-    if (r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE)
+    if (!is_too_much(r))
         return r;
     pthread_mutex_lock(&lane->lock);
     lane->is_short = true;
@@ -272,6 +275,21 @@ static bool close_idle(struct gpupool_client *client, struct lane *lane, uint64_
     return lease_close_idle(client, lane->pool, bytes, &may_grow) == 0 && may_grow;
 }
 
+/* What a thread does that waits in a client without the keeper's. */
+struct lonely {
+    struct gpupool_client *client;
+    struct lane *lane;
+    uint64_t needed_bytes;
+};
+
+static void give_way(void *argument) {
+    const struct lonely *lonely = argument;
+    uint64_t freed;
+
+    cache_give_back(lonely->client, false, &freed);
+    (void)close_idle(lonely->client, lonely->lane, lonely->needed_bytes, true);
+}
+
 /* While this waits the daemon asks for idle memory, here too: the keeper answers, gives it back, and closes
  * segments that have become idle. Without its thread nobody might, so that the wait for what lies idle here
  * would never end: this thread does it after a moment, which growing takes too. */
@@ -279,14 +297,21 @@ static int acquire_waiting(struct gpupool_client *client, struct lane *lane, uin
                            uint64_t deadline_ns, struct proto_lease *ret_lease, struct pool *ret_pool,
                            struct segment **ret_segment) {
     uint64_t moment_ns = clock_deadline_ns(clock_now_ns(), PATIENCE_NS), freed;
-    bool pauses = !client->cache.keeper.runs && deadline_ns > moment_ns;
+    struct lonely lonely = {client, lane, needed};
+    const struct connection_pause pause = {moment_ns, give_way, &lonely};
+    bool alone = !client->cache.keeper.runs && deadline_ns > moment_ns;
+    int r;
 
-    int r = acquire_patiently(client, lane, needed, pauses ? moment_ns : deadline_ns, ret_lease, ret_pool,
+    if (alone && deferred_bytes(lane) == 0) {
+        r = lease_acquire_with_pause(client, lane->pool, needed, time_left_ns(deadline_ns), &pause, ret_lease,
+                                     ret_pool, ret_segment);
+    } else {
+        r = acquire_patiently(client, lane, needed, alone ? moment_ns : deadline_ns, ret_lease, ret_pool,
                               ret_segment);
-    if (r == GPUPOOL_E_EXHAUSTED && pauses) {
-        cache_give_back(client, false, &freed);
-        (void)close_idle(client, lane, needed, true);
-        r = acquire_patiently(client, lane, needed, deadline_ns, ret_lease, ret_pool, ret_segment);
+        if (r == GPUPOOL_E_EXHAUSTED && alone) {
+            give_way(&lonely);
+            r = acquire_patiently(client, lane, needed, deadline_ns, ret_lease, ret_pool, ret_segment);
+        }
     }
     if (r == GPUPOOL_E_EXHAUSTED) {
         /* There was no time to wait, or the keeper cannot: what lies idle here, for other streams and in
@@ -308,7 +333,7 @@ static int acquire_within(struct gpupool_client *client, struct lane *lane, uint
         return GPUPOOL_E_EXHAUSTED;
     for (uint64_t bytes = wanted;;) {
         int r = lease_acquire_within(client, lane->pool, bytes, ret_lease, ret_pool, ret_segment);
-        if (r != GPUPOOL_E_EXHAUSTED && r != GPUPOOL_E_TOO_LARGE)
+        if (!is_too_much(r))
             return r;
         if (bytes <= needed)
             return GPUPOOL_E_EXHAUSTED;
@@ -358,7 +383,7 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
     int r = acquire_within(client, lane, needed, wanted, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED && close_idle(client, lane, wanted, growth.surplus_bytes > 0))
         r = acquire_grown(client, lane, wanted, deadline_ns, &lease, &pool, &segment);
-    if (r == GPUPOOL_E_EXHAUSTED)
+    if (is_too_much(r))
         r = acquire_now(client, lane, needed, wanted, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED)
         r = acquire_sharing(client, lane, needed, wanted, deadline_ns, &lease, &pool, &segment);

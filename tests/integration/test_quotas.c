@@ -99,6 +99,25 @@ static void what_the_users_caches_hold_idle_makes_room_within_the_quota(void **s
     daemon_stop(&daemon_);
 }
 
+/* A cache asks for more than it needs, but not for more than there is. */
+static void a_quota_below_what_a_cache_asks_for_is_used_up_all_the_same(void **state) {
+    unsigned kinds[2], count = puppet_kinds(kinds);
+    (void)state;
+
+    if (!is_root())
+        skip();
+    start(POOLS "[quota]\nhost = 1MiB\ndevice = 1MiB\n");
+    for (unsigned i = 0; i < count; i++) {
+        struct puppet one;
+        connect_cached(&one, ALICE);
+        for (unsigned slot = 0; slot < 3; slot++)
+            PUPPET_MUST(&one, puppet_acquire(&one, slot, kinds[i], 256 * KIB, GPUPOOL_FOREVER, 0));
+        PUPPET_MUST_BE(&one, puppet_acquire(&one, 3, kinds[i], 2 * MIB, GPUPOOL_FOREVER, 0), GPUPOOL_E_LIMIT);
+        puppet_quit(&one);
+    }
+    daemon_stop(&daemon_);
+}
+
 static void a_quota_that_is_raised_serves_who_waits(void **state) {
     struct puppet one, two;
     (void)state;
@@ -269,6 +288,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_beyond_the_quota_waits_for_the_users_own_memory),
         cmocka_unit_test(what_the_users_caches_hold_idle_makes_room_within_the_quota),
+        cmocka_unit_test(a_quota_below_what_a_cache_asks_for_is_used_up_all_the_same),
         cmocka_unit_test(a_quota_that_is_raised_serves_who_waits),
         cmocka_unit_test(a_user_has_no_more_sessions_than_allowed_and_others_have_theirs),
         cmocka_unit_test(what_is_said_of_a_group_holds_for_its_members),
