@@ -59,7 +59,9 @@ static int acquire(struct gpupool_client *client, const struct proto_acquire *ac
                             ret_lease, ret_pool, ret_segment);
     if (r < 0)
         return r;
-    if (ret_lease->pool != acquire->pool || ret_lease->size_bytes != acquire->size_bytes)
+    uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
+    if (ret_lease->pool != acquire->pool || ret_lease->size_bytes > acquire->size_bytes ||
+        ret_lease->size_bytes < least_bytes)
         return connection_refuse(&client->connection, "a lease of another pool or size than asked for");
     return 0;
 }
@@ -80,9 +82,13 @@ int lease_acquire_with_pause(struct gpupool_client *client, uint32_t pool_id, ui
 }
 
 int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                         struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    const struct proto_acquire within = {
-        .pool = pool_id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size_bytes, .timeout_ns = GPUPOOL_NOW};
+                         uint64_t least_bytes, struct proto_lease *ret_lease, struct pool *ret_pool,
+                         struct segment **ret_segment) {
+    const struct proto_acquire within = {.pool = pool_id,
+                                         .flags = PROTO_ACQUIRE_WITHIN,
+                                         .size_bytes = size_bytes,
+                                         .least_bytes = least_bytes,
+                                         .timeout_ns = GPUPOOL_NOW};
     return acquire(client, &within, NULL, ret_lease, ret_pool, ret_segment);
 }
 

@@ -32,9 +32,11 @@ int lease_acquire_with_pause(struct gpupool_client *client, uint32_t pool_id, ui
                              struct proto_lease *ret_lease, struct pool *ret_pool,
                              struct segment **ret_segment);
 
-/* The same from what the pool has: EXHAUSTED at once rather than that it grows, or asks others, for it. */
+/* The same from what the pool has: EXHAUSTED at once rather than that it grows, or asks others, for it. Where
+ * it does not have as much, less, of least_bytes or more. */
 int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                         struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
+                         uint64_t least_bytes, struct proto_lease *ret_lease, struct pool *ret_pool,
+                         struct segment **ret_segment);
 
 /* Asks the daemon which segments of a pool this process can close before the pool grows for a request of that
  * size (0: for those of others that wait), and closes them: some 100 us each, the driver's part. 0 also when

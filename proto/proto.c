@@ -70,11 +70,12 @@ OFFSET_OF(proto_pools, count, 0);
 OFFSET_OF(proto_pools, reserved, 4);
 OFFSET_OF(proto_pools, pools, 8);
 
-SIZE_OF(proto_acquire, 24);
+SIZE_OF(proto_acquire, 32);
 OFFSET_OF(proto_acquire, pool, 0);
 OFFSET_OF(proto_acquire, flags, 4);
 OFFSET_OF(proto_acquire, size_bytes, 8);
-OFFSET_OF(proto_acquire, timeout_ns, 16);
+OFFSET_OF(proto_acquire, least_bytes, 16);
+OFFSET_OF(proto_acquire, timeout_ns, 24);
 
 SIZE_OF(proto_release, 48);
 OFFSET_OF(proto_release, lease, 0);
@@ -295,6 +296,9 @@ static const char *check_acquire(const struct proto_message *message) {
         return "ACQUIRE: waits, and wants nothing to grow";
     if (acquire->size_bytes == 0 || acquire->size_bytes > PROTO_SIZE_MAX)
         return "ACQUIRE: size out of range";
+    if ((acquire->flags & PROTO_ACQUIRE_WITHIN) == 0 ? acquire->least_bytes != 0
+                                                     : acquire->least_bytes - 1 >= acquire->size_bytes)
+        return "ACQUIRE: least size out of range";
     return NULL;
 }
 

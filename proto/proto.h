@@ -30,8 +30,9 @@
  * releases, and whether, is its own decision.
  *
  * Growth: an ACQUIRE with the flag WITHIN is answered from what the pool has, or refused at once (EXHAUSTED): nothing grows
- * and nobody is asked for it. A client can so make do with less than it would like, and close segments, before it asks
- * for more without the flag.
+ * and nobody is asked for it. Where the pool does not have as much, a smaller block serves, down to least_bytes: the largest
+ * that it has of size_bytes, a quarter of that, and so on. A client can so make do with less than it would like, and close
+ * segments, before it asks for more without the flag.
  *
  * Closing: a segment stays mapped in a client when the client has given all of it back, and so stays reserved, of a size
  * that may fit nothing any more. IDLE asks for what the session can close before it asks for more, or after a Reclaim
@@ -180,6 +181,7 @@ struct proto_acquire {
     uint32_t pool;
     uint32_t flags;       /* PROTO_ACQUIRE_…; WITHIN only with timeout 0 */
     uint64_t size_bytes;  /* 1…PROTO_SIZE_MAX */
+    uint64_t least_bytes; /* with WITHIN: that serves, too; 1…size_bytes. Otherwise 0 */
     uint64_t timeout_ns;  /* 0: only what is free now; UINT64_MAX: for ever */
 };
 

@@ -34,8 +34,6 @@
 #define MOMENT_NS (10 * NS_PER_US)
 /* Before a pool grows, for what was released a moment ago: as long as growing takes, a few times over. */
 #define CATCH_UP_NS (2 * NS_PER_MS)
-/* Where the pool has no range of the length that is wanted, a quarter is tried. */
-#define WITHIN_STEP_DOWN 4u
 /* Fences that a stream is made to wait for at a time. */
 #define ORDER_MAX 32u
 /* Who waits for room in a lane with deferred pieces looks at these so often, ever more rarely. */
@@ -331,15 +329,8 @@ static int acquire_within(struct gpupool_client *client, struct lane *lane, uint
                           struct segment **ret_segment) {
     if (lane->kind != GPUPOOL_POOL_DEVICE) /* slow to make: better grown while something smaller serves */
         return GPUPOOL_E_EXHAUSTED;
-    for (uint64_t bytes = wanted;;) {
-        int r = lease_acquire_within(client, lane->pool, bytes, ret_lease, ret_pool, ret_segment);
-        if (!is_too_much(r))
-            return r;
-        if (bytes <= needed)
-            return GPUPOOL_E_EXHAUSTED;
-        bytes = bytes / WITHIN_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
-        bytes = bytes < needed ? needed : bytes;
-    }
+    int r = lease_acquire_within(client, lane->pool, wanted, needed, ret_lease, ret_pool, ret_segment);
+    return is_too_much(r) ? GPUPOOL_E_EXHAUSTED : r;
 }
 
 /* Adds what was leased for a request to the lane: to an extent that it continues, else as one of its own. */

@@ -318,7 +318,10 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
         request_new(session, pool, request_id, acquire->size_bytes, now_ns, acquire->timeout_ns, &request);
     if (r < 0)
         return r;
-    request->within = (acquire->flags & PROTO_ACQUIRE_WITHIN) != 0;
+    if ((acquire->flags & PROTO_ACQUIRE_WITHIN) != 0) {
+        request->within = true;
+        request->least_bytes = acquire->least_bytes;
+    }
     if (pool == NULL)
         request_refuse(request, PROTO_E_NO_POOL);
     else if (session->n_requests > SESSION_WAITING_MAX)

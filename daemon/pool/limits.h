@@ -62,6 +62,9 @@
 #define PASSES_MAX                                                                                           \
     16u /* later requests that may be given what one who waits could use: about what clients take while      \
          * a busy pool goes once around, and nothing against the time for which large memory is had */
+#define WITHIN_STEP_DOWN                                                                                     \
+    4u /* by which who makes do with less gets less, until it fits: a few tries, and no less than a quarter  \
+        * of what there was */
 #define HOLDERS_NAMED 3u /* holders that a refusal names: what fits a line */
 
 #endif

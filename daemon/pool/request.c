@@ -23,7 +23,7 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_
     request->session = session;
     request->pool = pool;
     request->id = id;
-    request->size_bytes = size_bytes;
+    request->size_bytes = request->least_bytes = size_bytes;
     request->asked_ns = now_ns;
     request->deadline_ns = clock_deadline_ns(now_ns, timeout_ns);
     request->quota_item = -1;

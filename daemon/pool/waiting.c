@@ -81,6 +81,22 @@ static int pool_grant(struct pool *pool, struct request *request, enum pool_reac
     return 0;
 }
 
+/* Grants a request, which does not wait, what there is: behind which fences that have arrived, too, if nobody
+ * of its tenant waits for it. Where that is not as much as it asks for, a part. Returns as pool_grant(). */
+static int pool_grant_within(struct pool *pool, struct request *request) {
+    for (;;) {
+        int r =
+            request->size_bytes > pool->limit_bytes ? -ENOSPC : pool_grant(pool, request, POOL_REACH_FITTING);
+        struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
+        if (r == -ENOSPC && heap != NULL && fences_collect_heap(heap) && line_first(&heap->waiting) == NULL)
+            r = pool_grant(pool, request, POOL_REACH_FITTING);
+        if ((r != -ENOSPC && r != -EDQUOT) || request->size_bytes <= request->least_bytes)
+            return r;
+        uint64_t less_bytes = request->size_bytes / WITHIN_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
+        request->size_bytes = less_bytes < request->least_bytes ? request->least_bytes : less_bytes;
+    }
+}
+
 /* Has a request wait for room. */
 static void pool_wait(struct pool *pool, struct request *request) {
     struct tenant_heap *heap;
@@ -114,6 +130,8 @@ static void pool_settle(struct pool *pool, struct request *request, int r) {
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
     else if (r == -EDQUOT)
         pool_hold(pool, request);
+    else if (r == -ENOSPC && request->within)
+        request_give_up(request);
     else if (r == -ENOSPC)
         pool_wait(pool, request);
 }
@@ -238,11 +256,12 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request_refuse(request, PROTO_E_DRIVER);
         return;
     }
-    if (request->size_bytes > pool->limit_bytes) {
+    if (request->least_bytes > pool->limit_bytes) {
         request_refuse(request, PROTO_E_TOO_LARGE);
         return;
     }
-    int r = pool_grant(pool, request, request_reach(request));
+    int r = request->within ? pool_grant_within(pool, request)
+                            : pool_grant(pool, request, request_reach(request));
     if (r == 0 && list_is_empty(&pool->lines))
         pool_plan_ahead(pool, now_ns);
     else if (r == 0 && !pool->stuck)
@@ -256,12 +275,6 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
     bool returned = fences_collect_heap(heap);
-    if (request->within && request->line == LINE_ROOM) {
-        bool is_first = line_first(&heap->waiting) == request;
-        if (!returned || !is_first || pool_grant(pool, request, POOL_REACH_FITTING) != 0)
-            request_give_up(request);
-        return;
-    }
     if (returned)
         pool_serve_waiting(pool, now_ns);
     else

@@ -101,6 +101,9 @@ static void check_body(const struct proto_message *message) {
         MUST(message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX);
         MUST(message->acquire.flags == 0 ||
              (message->acquire.flags == PROTO_ACQUIRE_WITHIN && message->acquire.timeout_ns == 0));
+        MUST(message->acquire.flags == 0 ? message->acquire.least_bytes == 0
+                                         : message->acquire.least_bytes >= 1 &&
+                                               message->acquire.least_bytes <= message->acquire.size_bytes);
         return;
     case PROTO_RELEASE:
     case PROTO_SPLIT:

@@ -81,6 +81,8 @@ void client_send_request(struct input *input) {
         choice = input_below(input, 8);
         message->acquire.timeout_ns = timeouts[choice % 4];
         message->acquire.flags = choice == 4 ? PROTO_ACQUIRE_WITHIN : 0;
+        message->acquire.least_bytes =
+            choice == 4 ? message->acquire.size_bytes >> 2 * input_below(input, 4) : 0;
         break;
     case PROTO_IDLE:
         message->idle.pool = 1 + input_below(input, 3);

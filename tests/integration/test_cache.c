@@ -392,6 +392,30 @@ static void a_miss_is_one_exchange_where_the_pool_has_room(void **state) {
     daemon_stop(&daemon);
 }
 
+/* Less than an extent should be is there: a part of that is lent, in the same exchange. */
+static void a_miss_is_one_exchange_where_little_is_left(void **state) {
+    struct test_daemon daemon = {0};
+    struct gpupool_buffer most, buffer;
+
+    (void)state;
+    if (!test_has_devices(1))
+        skip();
+    daemon_start(&daemon, &(struct daemon_options){
+                              .config = "[device]\nlimit = 64MiB\nreserve = 64MiB\nlow_water = 0\n"});
+    WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "reserved_bytes") == 64 * MIB);
+    struct gpupool_client *holder = open_client(&daemon, GPUPOOL_OPEN_NO_CACHE, GPUPOOL_FOREVER);
+    struct gpupool_client *client = open_client(&daemon, 0, GPUPOOL_FOREVER);
+    uint32_t pool = pool_of(client, GPUPOOL_POOL_DEVICE);
+    MUST(gpupool_acquire(holder, pool, 64 * MIB - 20 * KIB, NULL, GPUPOOL_FOREVER, 0, &most));
+    uint64_t before = client->connection.last_id;
+    MUST(gpupool_acquire(client, pool, 512, NULL, GPUPOOL_FOREVER, 0, &buffer));
+    assert_int_equal(client->connection.last_id - before, 1);
+    MUST(gpupool_release(holder, &most, NULL));
+    gpupool_close(client);
+    gpupool_close(holder);
+    daemon_stop(&daemon);
+}
+
 /* --- the limit --- */
 
 /* Each buffer is larger than the one before, so that none fits where that one was. */
@@ -750,6 +774,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(idle_memory_goes_back_by_itself),
         cmocka_unit_test(closing_returns_what_is_cached_and_what_is_held),
         cmocka_unit_test(a_miss_is_one_exchange_where_the_pool_has_room),
+        cmocka_unit_test(a_miss_is_one_exchange_where_little_is_left),
         cmocka_unit_test(what_is_too_small_goes_back_before_the_pool_grows),
         cmocka_unit_test(own_idle_memory_is_given_up_before_exhausted_is_said),
         cmocka_unit_test(room_that_is_kept_for_other_sizes_is_used_before_exhausted_is_said),

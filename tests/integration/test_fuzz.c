@@ -62,8 +62,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         message.acquire = (struct proto_acquire){.pool = (uint32_t)(1 + test_random(random) % 3),
                                                  .size_bytes = 1 + test_random(random) % MIB,
                                                  .timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0};
-        if (message.acquire.timeout_ns == 0 && test_random(random) % 2 == 0)
+        if (message.acquire.timeout_ns == 0 && test_random(random) % 2 == 0) {
             message.acquire.flags = PROTO_ACQUIRE_WITHIN;
+            message.acquire.least_bytes = 1 + test_random(random) % message.acquire.size_bytes;
+        }
         break;
     case PROTO_MERGE:
         message.merge = (struct proto_merge){lease, 1 + test_random(random) % 1000,

@@ -70,17 +70,23 @@ void step_acquire(struct world *world) {
     if (r == SIM_REQUESTS)
         return;
     uint64_t timeout_ns = timeouts_ns[random_below(world, sizeof timeouts_ns / sizeof *timeouts_ns)];
+    uint64_t size = random_size(world);
     world->requests[r] = (struct model_request){.id = ++world->next_request,
                                                 .session = s,
                                                 .pool = p,
-                                                .size = random_size(world),
+                                                .size = size,
+                                                .least = size,
                                                 .asked_ns = world->now_ns,
                                                 .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
                                                 .within = timeout_ns == 0 && one_in(world, 2),
                                                 .used = true};
+    bool within = world->requests[r].within;
+    while (within && world->requests[r].least % (4 * world->grain) == 0 && one_in(world, 2))
+        world->requests[r].least /= 4;
     const struct proto_acquire acquire = {.pool = p + 1,
-                                          .flags = world->requests[r].within ? PROTO_ACQUIRE_WITHIN : 0,
-                                          .size_bytes = world->requests[r].size,
+                                          .flags = within ? PROTO_ACQUIRE_WITHIN : 0,
+                                          .size_bytes = size,
+                                          .least_bytes = within ? world->requests[r].least : 0,
                                           .timeout_ns = timeout_ns};
     int error = core_acquire(world->sessions[s].session, world->requests[r].id, &acquire, world->now_ns);
     if (out_of_memory(error)) {

@@ -293,6 +293,8 @@ static void model_granted(struct world *world, struct model_request *request,
     struct model_segment *where = &world->segments[g];
 
     must(where->pool == request->pool, "a block is of another pool than was asked");
+    while (request->size > got->size_bytes && request->size > request->least)
+        request->size /= 4;
     must(got->size_bytes == request->size && got->capacity_bytes == round_up(request->size, HEAP_GRANULE),
          "a block has another size than was asked");
     must(got->capacity_bytes % world->grain == 0, "a request was no number of grains");
@@ -327,7 +329,7 @@ static void model_refused_for_quota(struct world *world, const struct model_requ
         must((item == QUOTA_LEASES || item == QUOTA_WAITING) && use.used[tenant][item] >= limit,
              "a request is refused for a quota that is not used up");
     else
-        must(item == QUOTA_POOLS + request->pool && round_up(request->size, HEAP_GRANULE) > limit,
+        must(item == QUOTA_POOLS + request->pool && round_up(request->least, HEAP_GRANULE) > limit,
              "a request is refused for a quota within which it is");
 }
 
@@ -366,7 +368,7 @@ static void model_refused(struct world *world, const struct model_request *reque
         must(memory_failed(), "a request is refused for lack of memory that there was");
         break;
     case PROTO_E_TOO_LARGE:
-        must(request->size > pool->limit_bytes, "a request is called too large that is not");
+        must(request->least > pool->limit_bytes, "a request is called too large that is not");
         break;
     case PROTO_E_NO_POOL:
         must(!model_may_use(world, request->session, request->pool),

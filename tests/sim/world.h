@@ -129,9 +129,9 @@ struct model_session {
 struct model_request {
     uint64_t id;
     unsigned session, pool;
-    uint64_t size, asked_ns, deadline_ns;
-    bool within;         /* rather refused than that the pool grows for it */
-    bool used, answered; /* the latter: decided, and still in the core */
+    uint64_t size, least, asked_ns, deadline_ns; /* least: that serves, too */
+    bool within;                                 /* rather refused than that the pool grows for it */
+    bool used, answered;                         /* the latter: decided, and still in the core */
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
 };

@@ -73,12 +73,17 @@ static inline void ask(struct session *session, const struct pool *pool, uint64_
 }
 
 /* The same for what the pool has: it neither grows nor asks anybody. */
-static inline void ask_within(struct session *session, const struct pool *pool, uint64_t request,
-                              uint64_t size) {
+static inline void ask_within_down_to(struct session *session, const struct pool *pool, uint64_t request,
+                                      uint64_t size, uint64_t least) {
     const struct proto_acquire acquire = {
-        .pool = pool->id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size};
+        .pool = pool->id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size, .least_bytes = least};
     assert_int_equal(core_acquire(session, request, &acquire, 0), 0);
     assert_true(core_is_valid(session->core));
+}
+
+static inline void ask_within(struct session *session, const struct pool *pool, uint64_t request,
+                              uint64_t size) {
+    ask_within_down_to(session, pool, request, size, size);
 }
 
 /* What the session is to close before it asks for so much. */

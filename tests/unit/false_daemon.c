@@ -236,7 +236,7 @@ void false_send_page(struct false_session *session, uint64_t request, uint64_t s
 
 void false_daemon_serve(struct false_daemon *daemon, struct false_session *session,
                         const struct proto_message *request) {
-    uint64_t id = request->header.request;
+    uint64_t id = request->header.request, size;
     struct proto_message reply = {.header = {.request = id}};
     struct false_lease *lease;
 
@@ -256,11 +256,14 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
             false_send_error(session, id, PROTO_E_NO_POOL, "no such pool");
             return;
         }
-        if (request->acquire.size_bytes > MIB) {
+        size = request->acquire.size_bytes;
+        if (request->acquire.least_bytes != 0 && size > MIB)
+            size = request->acquire.least_bytes;
+        if (size > MIB) {
             false_send_error(session, id, PROTO_E_EXHAUSTED, "the pool holds 4 MiB, pid 4711 has them all");
             return;
         }
-        reply = false_lease_message(daemon, id, request->acquire.pool, request->acquire.size_bytes,
+        reply = false_lease_message(daemon, id, request->acquire.pool, size,
                                     !session->described[request->acquire.pool]);
         send_lease(daemon, session, &reply);
         return;

@@ -145,6 +145,7 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         if (random_to(3) == 0) {
             message->acquire.timeout_ns = 0;
             message->acquire.flags = PROTO_ACQUIRE_WITHIN;
+            message->acquire.least_bytes = random_size(message->acquire.size_bytes);
         }
         break;
     case PROTO_RELEASE:

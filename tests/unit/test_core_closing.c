@@ -84,6 +84,29 @@ static void within_what_there_is_nothing_grows_and_nobody_is_asked(void **state)
     core_destroy(core);
 }
 
+static void who_makes_do_with_less_is_lent_the_most_that_there_is(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 16 * MIB, 0);
+    assert_int_equal(release_part(session, name_of(lease), 5 * MIB, 11 * MIB, 0), 0);
+    ask_within_down_to(session, pool, 1, 32 * MIB, MIB); /* neither as much, nor a quarter of a quarter */
+    assert_int_equal(expect_granted(core, session, 1)->block->size_bytes, 8 * MIB);
+    ask_within_down_to(session, pool, 2, 32 * MIB, 6 * MIB);
+    expect_refused(core, session, 2, PROTO_E_EXHAUSTED);           /* 3 MiB are left */
+    ask_within_down_to(session, pool, 3, 16 * GIB, 3 * MIB + 512); /* more than the pool may have */
+    expect_refused(core, session, 3, PROTO_E_EXHAUSTED);
+    ask_within_down_to(session, pool, 4, 5 * MIB, 3 * MIB);
+    assert_int_equal(expect_granted(core, session, 4)->block->size_bytes,
+                     3 * MIB); /* no less than the least */
+    ask_within_down_to(session, pool, 5, 16 * GIB, 65 * MIB);
+    expect_refused(core, session, 5, PROTO_E_TOO_LARGE);
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
 static void what_others_have_mapped_stays(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
@@ -378,6 +401,7 @@ int main(void) {
         cmocka_unit_test(what_is_closed_goes_back_before_the_pool_grows),
         cmocka_unit_test(what_fits_closes_nothing),
         cmocka_unit_test(within_what_there_is_nothing_grows_and_nobody_is_asked),
+        cmocka_unit_test(who_makes_do_with_less_is_lent_the_most_that_there_is),
         cmocka_unit_test(what_others_have_mapped_stays),
         cmocka_unit_test(what_is_in_use_is_not_closed),
         cmocka_unit_test(no_more_is_closed_than_would_be_grown_by),

@@ -56,7 +56,7 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
             .id = 1, .kind = PROTO_POOL_HOST, .device = -1, .numa_node = 0, .name = "host memory, node 0"};
         break;
     case PROTO_ACQUIRE:
-        message->acquire = (struct proto_acquire){1, 0, 1, 1};
+        message->acquire = (struct proto_acquire){1, 0, 1, 0, 1};
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -134,6 +134,7 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_POOLS, IN_POOL(name) + 63, BYTE, 'x'},
         {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, 1}, /* it waits */
         {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, 2},
+        {PROTO_ACQUIRE, BODY(proto_acquire, least_bytes), U64, 1}, /* it can wait for all of it */
         {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, 0},
         {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, 513},
@@ -225,6 +226,21 @@ static void each_broken_rule_is_refused(void **state) {
         memcpy(packet + 16 + breakage->offset, &breakage->value, breakage->width);
         if (decode_exactly(sender_of(breakage->operation), packet, size, &decoded) == 0)
             fail_msg("breakage %zu of %s was let through", i, proto_operation_name(breakage->operation));
+    }
+}
+
+static void who_makes_do_with_less_says_with_how_much(void **state) {
+    (void)state;
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (uint64_t least = 0; least <= 5; least++) {
+        plain_message(PROTO_ACQUIRE, &message);
+        message.acquire = (struct proto_acquire){1, PROTO_ACQUIRE_WITHIN, 4, 4, 0};
+        size_t size = proto_encode(&message, packet);
+        memcpy(packet + 16 + BODY(proto_acquire, least_bytes), &least, sizeof least);
+        assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded),
+                         least >= 1 && least <= 4 ? 0 : -EBADMSG);
     }
 }
 
@@ -451,6 +467,7 @@ static void encoding_what_would_be_refused_is_caught(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_broken_rule_is_refused),
+        cmocka_unit_test(who_makes_do_with_less_says_with_how_much),
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
         cmocka_unit_test(malformed_utf8_is_refused),
