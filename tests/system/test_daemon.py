@@ -285,7 +285,9 @@ class Workers(unittest.TestCase):
         self.assertEqual(sum(self.pools("leases")), 2)
         self.assertEqual(self.daemon.ask("stats")["daemon"]["sessions"], 1)
         shown = ctl("sessions", socket_path=self.daemon.admin_socket).stdout.splitlines()[-1]
-        for word in (str(self.worker.pid), "active", f"{leased // MIB} MiB", session["command"]):
+        self.assertEqual(session["in_use_bytes"] + session["cached_bytes"], leased)
+        in_use = f"{session['in_use_bytes'] // MIB} MiB"
+        for word in (str(self.worker.pid), "active", in_use, session["command"]):
             self.assertIn(word, shown)
 
     def test_a_users_quota_shows_what_its_workers_hold(self):
@@ -486,7 +488,7 @@ class Life(unittest.TestCase):
         with Daemon(prefix=[*unprivileged, "prlimit", "--nofile=64:64"]) as daemon:
             host = next(pool["id"] for pool in daemon.ask("pools")["pools"] if pool["kind"] == "host")
             hello = struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0)  # no GPU: its end is its end
-            acquire = struct.pack("<HHIQIIQQ", 3, 0, 40, 2, host, 0, 4096, WAIT_S * 10**9)
+            acquire = struct.pack("<HHIQIIQQQ", 3, 0, 48, 2, host, 0, 4096, 0, WAIT_S * 10**9)
 
             def is_stalled():
                 return "does not take" in daemon.log_text()
