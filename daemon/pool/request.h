@@ -30,7 +30,7 @@ struct request {
     struct session *session;
     struct pool *pool; /* NULL: the client named none that exists */
     uint64_t id;
-    uint64_t number; /* in order of arrival, over all that the core ever had */
+    uint64_t number;                  /* in order of arrival, over all that the core ever had */
     uint64_t size_bytes, least_bytes; /* least: the same, but of one within what there is */
     uint64_t asked_ns, deadline_ns;
     enum request_state state;

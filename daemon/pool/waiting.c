@@ -81,8 +81,9 @@ static int pool_grant(struct pool *pool, struct request *request, enum pool_reac
     return 0;
 }
 
-/* Grants a request, which does not wait, what there is: behind which fences that have arrived, too, if nobody
- * of its tenant waits for it. Where that is not as much as it asks for, a part. Returns as pool_grant(). */
+/* Grants a request that makes do with what there is: what is free, and what is behind fences that have
+ * arrived since, unless somebody of its tenant waits for that. Where there is not as much as it asks for, it
+ * gets less. Returns as pool_grant() does. */
 static int pool_grant_within(struct pool *pool, struct request *request) {
     for (;;) {
         int r =
