@@ -368,7 +368,7 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
         return error_set(GPUPOOL_E_INVALID,
                          "gpupool_shrink: to %" PRIu64 " bytes a buffer that may use %" PRIu64,
                          new_size_bytes, buffer->capacity_bytes);
-    uint64_t kept_bytes = (new_size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
+    uint64_t kept_bytes = heap_round_up(new_size_bytes);
     if (kept_bytes < buffer->capacity_bytes) {
         r = release_tail(client, buffer, stream, kept_bytes);
         if (r < 0)

@@ -320,7 +320,7 @@ int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignmen
         return -EINVAL;
     if (alignment < HEAP_GRANULE || (alignment & (alignment - 1)) != 0)
         return -EINVAL;
-    size = align_up(size, HEAP_GRANULE);
+    size = heap_round_up(size);
 
     struct heap_range *range = range_find(heap, &(struct wanted){size, alignment, from});
     if (range == NULL)
@@ -362,7 +362,7 @@ int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignmen
 }
 
 bool heap_has(struct heap *heap, unsigned from, uint64_t size) {
-    return range_find(heap, &(struct wanted){align_up(size, HEAP_GRANULE), HEAP_GRANULE, from}) != NULL;
+    return range_find(heap, &(struct wanted){heap_round_up(size), HEAP_GRANULE, from}) != NULL;
 }
 
 void heap_claim(struct heap_range *range) {
@@ -462,7 +462,7 @@ void heap_give(struct heap_range *range) {
 bool heap_may_have(const struct heap *heap, uint64_t size) {
     if (size == 0 || size > HEAP_SPAN_MAX)
         return false;
-    return class_up(heap, class_of(align_up(size, HEAP_GRANULE))) != NO_CLASS;
+    return class_up(heap, class_of(heap_round_up(size))) != NO_CLASS;
 }
 
 uint64_t heap_largest_free(const struct heap *heap) {

@@ -50,6 +50,11 @@
 /* Largest span: 2^56 bytes leaves room for sums of many spans in 64 bits. */
 #define HEAP_SPAN_MAX (UINT64_C(1) << 56)
 
+/* What a request of so many bytes takes. */
+static inline uint64_t heap_round_up(uint64_t size) {
+    return (size + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
+}
+
 /* Whether so much is left of a span that is kept whole that a request gets none of it. */
 static inline bool heap_keeps(uint64_t span_size, uint64_t size) {
     uint64_t share = span_size / HEAP_WHOLE_SHARE;

@@ -173,22 +173,26 @@ static struct heap *other_heap(struct lane *lane, uint64_t size_bytes) {
     return &lane->heaps[lane_heap_of(size_bytes) == LANE_SMALL ? LANE_LARGE : LANE_SMALL];
 }
 
+static struct heap *own_heap(struct lane *lane, uint64_t size_bytes) {
+    return &lane->heaps[lane_heap_of(size_bytes)];
+}
+
 /* Where the next piece may be cut from. */
 static unsigned lane_place(const struct lane *lane) {
     return lane->is_short || lane->may_cut ? HEAP_ANY : HEAP_SHARED | HEAP_FITTING;
 }
 
 bool lane_has_locked(struct lane *lane, uint64_t size_bytes) {
-    return heap_has(&lane->heaps[lane_heap_of(size_bytes)], lane_place(lane), size_bytes);
+    return heap_has(own_heap(lane, size_bytes), lane_place(lane), size_bytes);
 }
 
 bool lane_may_share_locked(struct lane *lane, uint64_t size_bytes) {
     return !lane->is_short && (heap_may_have(other_heap(lane, size_bytes), size_bytes) ||
-                               heap_has(&lane->heaps[lane_heap_of(size_bytes)], HEAP_ANY, size_bytes));
+                               heap_has(own_heap(lane, size_bytes), HEAP_ANY, size_bytes));
 }
 
 bool lane_cut_whole_locked(struct lane *lane, uint64_t size_bytes) {
-    lane->may_cut = lane->may_cut || heap_has(&lane->heaps[lane_heap_of(size_bytes)], HEAP_ANY, size_bytes);
+    lane->may_cut = lane->may_cut || heap_has(own_heap(lane, size_bytes), HEAP_ANY, size_bytes);
     return lane->may_cut;
 }
 
@@ -198,8 +202,7 @@ int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_
 
     if (piece == NULL)
         return -ENOMEM;
-    struct heap *heap = &lane->heaps[lane_heap_of(size_bytes)];
-    int r = heap_take(heap, lane_place(lane), size_bytes, HEAP_GRANULE, &range);
+    int r = heap_take(own_heap(lane, size_bytes), lane_place(lane), size_bytes, HEAP_GRANULE, &range);
     if (r == -ENOSPC && lane->is_short)
         r = heap_take(other_heap(lane, size_bytes), HEAP_ANY, size_bytes, HEAP_GRANULE, &range);
     if (r < 0) {

@@ -46,7 +46,7 @@ static inline uint64_t size_class_bytes(unsigned size_class) {
 static inline uint64_t size_class_round(uint64_t size_bytes) {
     if (size_bytes <= SIZE_CLASS_ROUNDED_MAX)
         return size_class_bytes(size_class_of(size_bytes));
-    return (size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
+    return heap_round_up(size_bytes);
 }
 
 /* Whether a cached piece may serve a request: one that is large enough, and wastes no more of a large request

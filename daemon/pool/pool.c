@@ -111,7 +111,7 @@ bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes
 
 /* Takes the lower part of a segment of which nothing is taken. Returns 0 or -ENOMEM. */
 static int segment_take(struct segment *segment, uint64_t size_bytes, struct heap_range **ret_range) {
-    uint64_t taken_bytes = (size_bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
+    uint64_t taken_bytes = heap_round_up(size_bytes);
     struct heap_range *range = segment->span->lowest, *rest;
 
     heap_claim(range);

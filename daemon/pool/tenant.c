@@ -134,16 +134,12 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
         ->held.least_bytes = 0;
 }
 
-static uint64_t round_up_to_granule(uint64_t bytes) {
-    return (bytes + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE; /* sizes are below PROTO_SIZE_MAX */
-}
-
 bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {
-    return round_up_to_granule(size_bytes) <= quota_left(&tenant->quota, quota_item_of_pool(pool));
+    return heap_round_up(size_bytes) <= quota_left(&tenant->quota, quota_item_of_pool(pool));
 }
 
 bool tenant_may_ever_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {
-    return round_up_to_granule(size_bytes) <= tenant->quota.limits[quota_item_of_pool(pool)];
+    return heap_round_up(size_bytes) <= tenant->quota.limits[quota_item_of_pool(pool)];
 }
 
 bool tenant_may_lease(struct tenant *tenant) {

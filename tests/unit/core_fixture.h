@@ -302,4 +302,18 @@ static inline struct proto_info query(struct session *session, const struct leas
     return info;
 }
 
+/* A session that keeps idle memory, and gives it back when it is asked. */
+static inline struct session *open_wanting(struct core *core, pid_t pid, uid_t uid) {
+    struct session *session = open_session(core, pid, uid);
+    core_session_want_reclaim(session);
+    return session;
+}
+
+static inline void expect_reclaim(struct core *core, const struct session *session) {
+    struct session *asked = NULL;
+    assert_true(core_next_reclaim(core, &asked));
+    assert_ptr_equal(asked, session);
+    assert_true(core_is_valid(core));
+}
+
 #endif

@@ -259,18 +259,6 @@ static void a_pool_that_does_not_exist_has_nothing_to_close(void **state) {
 
 /* --- for others --- */
 
-static struct session *open_wanting(struct core *core, pid_t pid, uid_t uid) {
-    struct session *session = open_session(core, pid, uid);
-    core_session_want_reclaim(session);
-    return session;
-}
-
-static void expect_reclaim(struct core *core, const struct session *session) {
-    struct session *asked = NULL;
-    assert_true(core_next_reclaim(core, &asked));
-    assert_ptr_equal(asked, session);
-}
-
 static void what_one_keeps_mapped_and_idle_makes_room_for_another(void **state) {
     (void)state;
     for (unsigned own = 0; own < 2; own++) { /* of another user, or of the same */

@@ -12,19 +12,6 @@
 
 #include "core_fixture.h"
 
-static struct session *open_wanting(struct core *core, pid_t pid, uid_t uid) {
-    struct session *session = open_session(core, pid, uid);
-    core_session_want_reclaim(session);
-    return session;
-}
-
-static void expect_reclaim(struct core *core, const struct session *session) {
-    struct session *asked = NULL;
-    assert_true(core_next_reclaim(core, &asked));
-    assert_ptr_equal(asked, session);
-    assert_true(core_is_valid(core));
-}
-
 static void expect_no_reclaim(struct core *core) {
     struct session *asked;
     assert_false(core_next_reclaim(core, &asked));
