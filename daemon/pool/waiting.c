@@ -85,12 +85,17 @@ static int pool_grant(struct pool *pool, struct request *request, enum pool_reac
  * arrived since, unless somebody of its tenant waits for that. Where there is not as much as it asks for, it
  * gets less. Returns as pool_grant() does. */
 static int pool_grant_within(struct pool *pool, struct request *request) {
+    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
+    bool has_looked = heap == NULL;
+
     for (;;) {
         int r =
             request->size_bytes > pool->limit_bytes ? -ENOSPC : pool_grant(pool, request, POOL_REACH_FITTING);
-        struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
-        if (r == -ENOSPC && heap != NULL && fences_collect_heap(heap) && line_first(&heap->waiting) == NULL)
-            r = pool_grant(pool, request, POOL_REACH_FITTING);
+        if (r == -ENOSPC && !has_looked) { /* what came back then serves what is smaller, too */
+            has_looked = true;
+            if (fences_collect_heap(heap) && line_first(&heap->waiting) == NULL)
+                r = pool_grant(pool, request, POOL_REACH_FITTING);
+        }
         if ((r != -ENOSPC && r != -EDQUOT) || request->size_bytes <= request->least_bytes)
             return r;
         uint64_t less_bytes = request->size_bytes / WITHIN_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
