@@ -402,29 +402,8 @@ int connection_tell(struct connection *connection, const struct proto_message *m
                      "sending to the daemon: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
 }
 
-/* Waits until the moment of a pause, acts, and waits on. Locked; unlocks while it waits or acts. */
-static int request_wait_with_pause(struct request *request, uint64_t deadline_ns,
-                                   const struct connection_pause *pause) {
-    struct connection *connection = request->connection;
-
-    if (pause == NULL || pause->moment_ns >= deadline_ns)
-        return request_wait(request, deadline_ns);
-    int r = request_wait(request, pause->moment_ns);
-    if (r != -ETIMEDOUT)
-        return r;
-    reader_pass_on(connection);
-    pthread_mutex_unlock(&connection->lock);
-    pause->act(pause->argument);
-    pthread_mutex_lock(&connection->lock);
-    return request_wait(request, deadline_ns);
-}
-
-int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns) {
-    return connection_exchange_with_pause(connection, request, deadline_ns, NULL);
-}
-
-int connection_exchange_with_pause(struct connection *connection, struct request **request_pointer,
-                                   uint64_t deadline_ns, const struct connection_pause *pause) {
+int connection_exchange(struct connection *connection, struct request **request_pointer,
+                        uint64_t deadline_ns) {
     struct request *request = take_ptr(request_pointer);
     bool sent = false;
     int r;
@@ -444,7 +423,7 @@ int connection_exchange_with_pause(struct connection *connection, struct request
 
         pthread_mutex_lock(&connection->lock);
         if (sent)
-            r = request_wait_with_pause(request, deadline_ns, pause);
+            r = request_wait(request, deadline_ns);
         reader_pass_on(connection);
     } else
         r = 0;

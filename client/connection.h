@@ -87,18 +87,6 @@ struct request *connection_request(struct connection *connection, enum proto_ope
  * Returns 0, the daemon's error, DISCONNECTED, PROTOCOL, TIMED_OUT. */
 int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns);
 
-/* What a thread does in between when it has waited for a reply until a moment: it may have other exchanges.
- */
-struct connection_pause {
-    uint64_t moment_ns;
-    void (*act)(void *argument);
-    void *argument;
-};
-
-/* The same; pause: NULL, or borrowed. */
-int connection_exchange_with_pause(struct connection *connection, struct request **request,
-                                   uint64_t deadline_ns, const struct connection_pause *pause);
-
 /* Sends a one-way message. Returns 0, which does not mean that the daemon did what it says; DISCONNECTED,
  * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. */
 int connection_tell(struct connection *connection, const struct proto_message *message, uint64_t deadline_ns);

@@ -167,6 +167,12 @@ int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
     return 0;
 }
 
+bool devices_stream_is_busy(const struct gpu *gpu, unsigned device, void *stream) {
+    bool capturing = false;
+    return gpu->stream_is_capturing(device, stream, &capturing) != 0 || capturing ||
+           gpu->stream_query(device, stream) != 0;
+}
+
 int devices_check_device(const struct gpu *gpu, unsigned device) {
     void *own = GPUPOOL_PER_THREAD; /* whose captures are this thread's: nobody begins one meanwhile */
     bool capturing = false;

@@ -64,6 +64,10 @@ int devices_synchronize(struct devices *devices);
  * noted. Returns 0, DRIVER (no device knows the stream), or CAPTURING. */
 int devices_find_stream(struct devices *devices, const struct gpu *gpu, void *stream, unsigned *ret_device);
 
+/* Whether a stream has work that is not done; a stream that is being captured, or that the driver does not
+ * know, counts as busy. Spoils no capture. */
+bool devices_stream_is_busy(const struct gpu *gpu, unsigned device, void *stream);
+
 /* Refuses a stream that is being captured into a graph: waiting for it would break the capture. 0, CAPTURING,
  * DRIVER. */
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream);

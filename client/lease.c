@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "client/client.h"
 #include "client/error.h"
 
@@ -16,13 +17,12 @@ void lease_give_back(struct gpupool_client *client, const struct proto_lease *le
     error_restore(text);
 }
 
-static int take_with_pause(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
-                           const struct connection_pause *pause, struct proto_lease *ret_lease,
-                           struct pool *ret_pool, struct segment **ret_segment) {
+int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
+               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
 
-    int r = connection_exchange_with_pause(&client->connection, &reply, deadline_ns, pause);
+    int r = connection_exchange(&client->connection, &reply, deadline_ns);
     if (r < 0)
         return r;
     const struct proto_lease *lease = &reply->message.lease;
@@ -43,20 +43,14 @@ static int take_with_pause(struct gpupool_client *client, struct request *reques
     return 0;
 }
 
-int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
-               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    return take_with_pause(client, request, deadline_ns, NULL, ret_lease, ret_pool, ret_segment);
-}
-
-static int acquire(struct gpupool_client *client, const struct proto_acquire *acquire,
-                   const struct connection_pause *pause, struct proto_lease *ret_lease, struct pool *ret_pool,
-                   struct segment **ret_segment) {
+int lease_acquire_as(struct gpupool_client *client, const struct proto_acquire *acquire,
+                     struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
     struct request *request = connection_request(&client->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.acquire = *acquire;
-    int r = take_with_pause(client, request, client_deadline_ns(client, acquire->timeout_ns), pause,
-                            ret_lease, ret_pool, ret_segment);
+    int r = lease_take(client, request, client_deadline_ns(client, acquire->timeout_ns), ret_lease, ret_pool,
+                       ret_segment);
     if (r < 0)
         return r;
     uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
@@ -68,33 +62,15 @@ static int acquire(struct gpupool_client *client, const struct proto_acquire *ac
 
 int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    return lease_acquire_with_pause(client, pool_id, size_bytes, timeout_ns, NULL, ret_lease, ret_pool,
-                                    ret_segment);
-}
-
-int lease_acquire_with_pause(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                             uint64_t timeout_ns, const struct connection_pause *pause,
-                             struct proto_lease *ret_lease, struct pool *ret_pool,
-                             struct segment **ret_segment) {
-    return acquire(
-        client, &(struct proto_acquire){.pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns},
-        pause, ret_lease, ret_pool, ret_segment);
-}
-
-int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                         uint64_t least_bytes, struct proto_lease *ret_lease, struct pool *ret_pool,
-                         struct segment **ret_segment) {
-    const struct proto_acquire within = {.pool = pool_id,
-                                         .flags = PROTO_ACQUIRE_WITHIN,
-                                         .size_bytes = size_bytes,
-                                         .least_bytes = least_bytes,
-                                         .timeout_ns = GPUPOOL_NOW};
-    return acquire(client, &within, NULL, ret_lease, ret_pool, ret_segment);
+    const struct proto_acquire acquire = {
+        .pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
+    return lease_acquire_as(client, &acquire, ret_lease, ret_pool, ret_segment);
 }
 
 /* Closes a segment and tells the daemon. What the driver would not close stays the session's until its end.
  */
 static int close_segment(struct gpupool_client *client, uint32_t pool_id, uint64_t segment) {
+    uint64_t start_ns = clock_now_ns();
     int r = segments_remove(&client->segments, segment, pool_id);
     if (r == -EBADMSG)
         return connection_refuse(&client->connection, "it has a segment closed that is not there");
@@ -104,35 +80,38 @@ static int close_segment(struct gpupool_client *client, uint32_t pool_id, uint64
         connection_request(&client->connection, PROTO_CLOSED);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.closed.segment = segment;
+    request->message.closed = (struct proto_closed){.segment = segment, .time_ns = clock_now_ns() - start_ns};
     return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
 }
 
 /* As many as one message names. Returns 0, and whether there may be more. */
-static int close_some(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, bool *ret_more,
-                      bool *ret_may_grow) {
+static int close_some(struct gpupool_client *client, const struct proto_idle *idle, bool *ret_more,
+                      bool *ret_any) {
     _cleanup_(request_recyclep) struct request *request = connection_request(&client->connection, PROTO_IDLE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.idle = (struct proto_idle){.pool = pool_id, .size_bytes = size_bytes};
+    request->message.idle = *idle;
     int r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
     if (r < 0)
         return r;
     const struct proto_segments *segments = &request->message.segments;
     for (uint32_t i = 0; r == 0 && i < segments->count; i++)
-        r = close_segment(client, pool_id, segments->ids[i]);
+        r = close_segment(client, idle->pool, segments->ids[i]);
     *ret_more = segments->count == PROTO_CLOSE_MAX;
-    *ret_may_grow = segments->may_grow == 1;
+    *ret_any = *ret_any || segments->count > 0;
     return r;
 }
 
-int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                     bool *ret_may_grow) {
+int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
+                     bool *ret_any) {
+    const struct proto_idle idle = {
+        .pool = pool_id, .flags = is_busy ? PROTO_IDLE_BUSY : 0, .size_bytes = size_bytes};
     bool more = true;
     int r = 0;
 
+    *ret_any = false;
     while (r == 0 && more)
-        r = close_some(client, pool_id, size_bytes, &more, ret_may_grow);
+        r = close_some(client, &idle, &more, ret_any);
     return r;
 }
 

@@ -16,7 +16,6 @@
 #include "client/segment.h"
 #include "proto/proto.h"
 
-struct connection_pause;
 struct gpupool_client;
 
 /* Far fewer than the daemon has room for (PROTO_ONE_WAY_MAX): an answer costs some 10 us. */
@@ -26,23 +25,17 @@ struct gpupool_client;
 int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
-/* The same; while it waits, this thread does something else for a moment. Its place in line it keeps. */
-int lease_acquire_with_pause(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                             uint64_t timeout_ns, const struct connection_pause *pause,
-                             struct proto_lease *ret_lease, struct pool *ret_pool,
-                             struct segment **ret_segment);
+/* The same with all that an ACQUIRE can say (proto.h). */
+int lease_acquire_as(struct gpupool_client *client, const struct proto_acquire *acquire,
+                     struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
-/* The same from what the pool has: EXHAUSTED at once rather than that it grows, or asks others, for it. Where
- * it does not have as much, less, of least_bytes or more. */
-int lease_acquire_within(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                         uint64_t least_bytes, struct proto_lease *ret_lease, struct pool *ret_pool,
-                         struct segment **ret_segment);
-
-/* Asks the daemon which segments of a pool this process can close before the pool grows for a request of that
- * size (0: for those of others that wait), and closes them: some 100 us each, the driver's part. 0 also when
- * there are none; then, whether the pool can grow for it now. */
-int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                     bool *ret_may_grow);
+/* Asks the daemon which idle segments of a pool this process has to close, and closes them. That stops the
+ * work of the process on the device, and launches of its other threads wait, so the daemon names some only
+ * where nothing else helps: a request of size_bytes of this process's that was refused (0: requests that
+ * wait). is_busy: this process has work on the GPU. 0 also when there are none; *ret_any: whether any were
+ * closed. */
+int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
+                     bool *ret_any);
 
 /* Sends a request that is answered by a LEASE (it is taken), and opens the segment. The lease is copied out,
  * because the request goes back at once. */

@@ -168,17 +168,13 @@ static int wait_for(const struct gpupool_pair *pair, const struct gpu *gpu, stru
 }
 
 /* A loan was given back to make room. Its memory becomes part of a larger block when the stream is through
- * with it, which is waited for; when the daemon has it; and when a segment that fits nothing is closed here,
- * so that the pool can make another. gpupool_acquire() does the same in less time than this may need, and
- * once. Not worth a failure: without it growth waits, and says why it got nothing. But on a device that
- * failed it would wait in vain: DRIVER. */
-static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, uint32_t pool,
-                     uint64_t size_bytes, void *stream) {
+ * with it, which is waited for, and when the daemon has it. Not worth a failure: without it growth waits, and
+ * says why it got nothing. But on a device that failed it would wait in vain: DRIVER. */
+static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, void *stream) {
     struct gpupool_client *client = pair->client;
     uint64_t freed_bytes;
     struct fence fence = FENCE_NONE;
     char text[ERROR_TEXT_SIZE];
-    bool may_grow;
 
     error_save(text);
     if (client->cache.enabled)
@@ -188,7 +184,6 @@ static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, uin
     int r = wait_for(pair, gpu, fence);
     if (r < 0)
         return r;
-    (void)lease_close_idle(client, pool, size_bytes, &may_grow);
     error_restore(text);
     return 0;
 }
@@ -200,7 +195,7 @@ static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair
     int r = side_empty(pair, side, stream);
     if (r < 0)
         return r;
-    r = make_room(pair, gpu, pool, size_bytes, stream);
+    r = make_room(pair, gpu, stream);
     if (r == 0)
         r = take(pair, side, gpu, pool, size_bytes, stream, ret_buffer);
     return r < 0 ? error_prefix(r, "after what it had was given back to make room") : 0;

@@ -273,7 +273,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_integer(object, "limit_bytes", pool->limit_bytes);
     put_integer(object, "step_bytes", pool_step_bytes(pool));
     put_integer(object, "reserve_bytes", pool->reserve_bytes);
-    put_integer(object, "low_water_bytes", pool_low_water_bytes(pool));
+    put_integer(object, "low_water_bytes", pool->low_water_bytes);
     put_integer(object, "reserved_bytes", pool->reserved_bytes);
     put_integer(object, "leased_bytes", pool->leased_bytes);
     put_integer(object, "in_use_bytes", use->in_use_bytes);
@@ -292,6 +292,8 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_integer(object, "grows", pool->n_grows);
     put_integer(object, "retires", pool->n_retires);
     put_integer(object, "failures", pool->n_failures);
+    put_integer(object, "closes", pool->n_closes);
+    put_integer(object, "close_ns", pool->close_ns);
     cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");
     put_histogram(histograms, "acquire_ns", &pool->serving);
     put_histogram(histograms, "waiting_ns", &pool->waiting);

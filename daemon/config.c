@@ -428,12 +428,12 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
     ret_sizes->step_bytes =
         resolve_step(one ? &one->step : NULL, &common->step,
                      default_step(kind, ret_sizes->reserve_bytes, total_bytes), total_bytes);
-    /* half a step: who needs little is not given two steps, who takes one piece after another finds the next
-     * step made */
-    ret_sizes->low_water_bytes = resolve_size(
-        one ? &one->low_water : NULL, &common->low_water,
-        ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? POOL_LOW_WATER_BY_STEP : ret_sizes->step_bytes / 2,
-        total_bytes);
+    /* Half a step: a client that needs little is not given two steps, one that takes piece after piece finds
+     * the next step made. A pool that grows by what is asked for makes nothing ahead: nobody knows the next
+     * size, and the memory of a GPU is what users run out of. */
+    ret_sizes->low_water_bytes =
+        resolve_size(one ? &one->low_water : NULL, &common->low_water,
+                     ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? 0 : ret_sizes->step_bytes / 2, total_bytes);
     int enabled = one != NULL && one->enabled >= 0 ? one->enabled : common->enabled;
     int huge_pages = one != NULL && one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
     const char *allow = one != NULL && one->allow != NULL ? one->allow : common->allow;

@@ -15,7 +15,7 @@ int page_make(struct page *page) {
     if (ftruncate(fd, PROTO_PAGE_BYTES) < 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return -errno;
-    void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return -errno;
     /* The loop looks there, and a client can be made to swap by limits of its own. As far as the daemon may.
@@ -28,7 +28,7 @@ int page_make(struct page *page) {
 
 void page_drop(struct page *page) {
     if (page->memory != NULL)
-        munmap((void *)page->memory, PROTO_PAGE_BYTES);
+        munmap(page->memory, PROTO_PAGE_BYTES);
     page->memory = NULL;
     page->fd = close_fd(page->fd);
 }

@@ -3,10 +3,10 @@
 #define DAEMON_PAGE_H
 /*
  * A session's page as the daemon has it (proto/page.h): the memfd that the client is given, and a mapping to
- * look at what the client writes. A connection owns one from ASK_PAGE on. The mapping is read-only: the
- * daemon takes nothing from there but the client's word about its own memory. The seals keep the size, so
- * looking never goes beyond the end; what was looked at stays in memory; a client that punches holes reads
- * zeros, and so does the daemon.
+ * look at what the client writes. A connection owns one from ASK_PAGE on. The
+ * daemon takes nothing from there but the client's word about its own memory, and writes nothing but which
+ * pools are short. The seals keep the size, so looking never goes beyond the end; what was looked at stays in
+ * memory; a client that punches holes reads zeros, and so does the daemon.
  *
  * Invariant: fd ≥ 0 exactly when memory != NULL.
  */
@@ -14,7 +14,7 @@
 
 struct page {
     int fd;
-    const struct proto_page *memory;
+    struct proto_page *memory;
 };
 #define PAGE_NONE ((struct page){.fd = -1})
 

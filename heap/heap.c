@@ -142,13 +142,11 @@ static bool range_is_whole(const struct heap_range *range) {
     return range->size == range->span->size;
 }
 
-/* Makes a node that is linked into its span a free range. In a class whole spans come last, and what is left
- * of spans that are kept whole, because these may be kept from a request, and only the first few are looked
- * at. */
+/* Makes a node that is linked into its span a free range. In a class whole spans come last. */
 static void range_enlist(struct heap *heap, struct heap_range *range) {
     unsigned class = class_of(range->size);
     range->free = true;
-    if (range_is_whole(range) || range->span->kept_whole)
+    if (range_is_whole(range))
         list_append(class_list(heap, class), &range->class_link);
     else
         list_prepend(class_list(heap, class), &range->class_link);
@@ -179,19 +177,16 @@ static bool range_fits(const struct heap_range *range, uint64_t size, uint64_t a
 /* What is looked for. */
 struct wanted {
     uint64_t size, alignment;
-    unsigned from; /* HEAP_… */
 };
 
-/* Whether a range is where it may be taken from. */
-static bool range_is_open(const struct heap_range *range, const struct wanted *wanted) {
-    unsigned place = !range->span->kept_whole ? HEAP_SHARED | (range_is_whole(range) ? HEAP_CUT : 0)
-                     : !range_is_whole(range) ? HEAP_REST
-                     : heap_keeps(range->size, wanted->size) ? HEAP_CUT
-                                                             : HEAP_FITTING;
-    return (wanted->from & place) != 0;
+/* Whether a range lies before another one: in an older span, or lower in the same one. */
+static bool range_comes_before(const struct heap_range *range, const struct heap_range *other) {
+    return range->span == other->span ? range->offset < other->offset
+                                      : range->span->number < other->span->number;
 }
 
-/* The smallest suitable member of a class, of the first few; or NULL. */
+/* The smallest suitable member of a class, of the first few; of several the one that comes first, so that
+ * what is taken lies together. One that fits exactly is taken at once. NULL: there is none. */
 static struct heap_range *class_find(struct heap *heap, unsigned class, const struct wanted *wanted,
                                      unsigned *looks_left) {
     struct heap_range *best = NULL;
@@ -201,9 +196,8 @@ static struct heap_range *class_find(struct heap *heap, unsigned class, const st
         if (*looks_left == 0)
             break;
         (*looks_left)--;
-        if (!range_is_open(range, wanted))
-            continue;
-        if ((best == NULL || range->size < best->size) &&
+        if ((best == NULL || range->size < best->size ||
+             (range->size == best->size && range_comes_before(range, best))) &&
             range_fits(range, wanted->size, wanted->alignment)) {
             best = range;
             if (range->size == wanted->size)
@@ -273,6 +267,7 @@ int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span
         return -ENOMEM;
     }
     span->heap = heap;
+    span->number = heap->next_number++;
     span->size = size;
     span->user = user;
     list_append(&heap->spans, &span->link);
@@ -310,19 +305,14 @@ static void range_mark_taken(struct heap *heap, struct heap_range *range) {
     heap->taken_ranges++;
 }
 
-void heap_keep_whole(struct heap_span *span, bool keep) {
-    span->kept_whole = keep;
-}
-
-int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
-              struct heap_range **ret_range) {
+int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range) {
     if (size == 0 || size > HEAP_SPAN_MAX)
         return -EINVAL;
     if (alignment < HEAP_GRANULE || (alignment & (alignment - 1)) != 0)
         return -EINVAL;
     size = heap_round_up(size);
 
-    struct heap_range *range = range_find(heap, &(struct wanted){size, alignment, from});
+    struct heap_range *range = range_find(heap, &(struct wanted){size, alignment});
     if (range == NULL)
         return -ENOSPC;
     assert(range->free && range_fits(range, size, alignment));
@@ -340,8 +330,6 @@ int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignmen
     /* The surplus on either side becomes free ranges; beyond them the neighbours are taken, there is nothing
      * to join. */
     range_delist(heap, range);
-    if (range_is_whole(range) && heap_keeps(range->size, size))
-        range->span->kept_whole = false;
     if (lower != NULL) {
         lower->offset = range->offset;
         lower->size = below;
@@ -361,8 +349,8 @@ int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignmen
     return 0;
 }
 
-bool heap_has(struct heap *heap, unsigned from, uint64_t size) {
-    return range_find(heap, &(struct wanted){heap_round_up(size), HEAP_GRANULE, from}) != NULL;
+bool heap_has(struct heap *heap, uint64_t size) {
+    return range_find(heap, &(struct wanted){heap_round_up(size), HEAP_GRANULE}) != NULL;
 }
 
 void heap_claim(struct heap_range *range) {
@@ -440,8 +428,6 @@ void heap_give(struct heap_range *range) {
     heap->free_bytes += range->size;
     heap->taken_ranges--;
 
-    if (span->taken_bytes > 0 && heap_keeps(span->size, span->taken_bytes))
-        span->kept_whole = false; /* a part of what it was kept for: the rest would serve nobody */
     struct heap_range *lower = range->lower, *upper = range->upper;
     if (lower != NULL && lower->free) {
         range_delist(heap, lower);

@@ -14,12 +14,8 @@
  * has to look at far more ranges.) Where only the request's own class is left, up to HEAP_SCAN_MAX of its
  * members are looked at. Freed ranges are joined with free neighbours at once.
  *
- * A span of which nothing is taken could also go back to where it came from. What is cut from it keeps it
- * here, and with it a hole of almost its size: on the same traces that was most of what was held and not
- * used. So the owner can have spans that were made for one request kept whole (heap_keep_whole): a taker says
- * whether it may have one that it fills nearly, or cut one that it does not fill, which is kept no more then,
- * as one that a part is given back of. What is left of one beside a range that nearly fills it serves only
- * who may have any.
+ * Among the members of a class, a range that is the whole of its span is taken last: it could also go back to
+ * where it came from.
  *
  * Invariants (heap_is_valid): the ranges of a span tile it without gap or overlap; no two neighbours are both
  * free; every free range is in the list of its class and the bitmaps say so; free_bytes + taken_bytes is the
@@ -42,24 +38,12 @@
 #define HEAP_CHOICE_MAX 16u
 #define HEAP_SCAN_MAX   64u
 
-/* What is cut from a free span that is kept whole may leave so much of it: a 16th of the span, or what is
- * lost by rounding a request up to the 2 MiB that segments are multiples of. */
-#define HEAP_WHOLE_SHARE      16u
-#define HEAP_WHOLE_LEFT_BYTES ((UINT64_C(2) << 20) - HEAP_GRANULE)
-
 /* Largest span: 2^56 bytes leaves room for sums of many spans in 64 bits. */
 #define HEAP_SPAN_MAX (UINT64_C(1) << 56)
 
 /* What a request of so many bytes takes. */
 static inline uint64_t heap_round_up(uint64_t size) {
     return (size + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
-}
-
-/* Whether so much is left of a span that is kept whole that a request gets none of it. */
-static inline bool heap_keeps(uint64_t span_size, uint64_t size) {
-    uint64_t share = span_size / HEAP_WHOLE_SHARE;
-    return span_size > size &&
-           span_size - size > (share > HEAP_WHOLE_LEFT_BYTES ? share : HEAP_WHOLE_LEFT_BYTES);
 }
 
 struct heap;
@@ -82,9 +66,9 @@ struct heap_range {
 /* One contiguous piece of memory that the heap deals in. user is the owner's (a segment, an extent). */
 struct heap_span {
     struct heap *heap;
+    uint64_t number; /* in the order in which they were added */
     uint64_t size;
     uint64_t taken_bytes; /* 0: the whole span is free */
-    bool kept_whole;
     void *user;
     struct heap_range *lowest; /* the range at offset 0 */
     struct list link;          /* in heap->spans */
@@ -94,6 +78,7 @@ struct heap {
     struct list spans;
     uint64_t free_bytes, taken_bytes;
     uint64_t taken_ranges;
+    uint64_t next_number;
     uint64_t class_bitmap;
     uint32_t subclass_bitmap[HEAP_CLASSES];
     struct list classes[HEAP_CLASSES][HEAP_SUBCLASSES];
@@ -115,21 +100,10 @@ int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span
 /* Removes a span that is wholly free (asserted). Its free range leaves the lists; the node is destroyed. */
 void heap_remove_span(struct heap_span *span);
 
-/* From now on a span is kept whole, or is not, as a new one. */
-void heap_keep_whole(struct heap_span *span, bool keep);
-
-/* Where a range may be taken from. */
-#define HEAP_SHARED  1u /* spans that are not kept whole */
-#define HEAP_FITTING 2u /* free ones that are, and that it fills nearly */
-#define HEAP_CUT     4u /* …and that it does not; and free ones that are not kept whole */
-#define HEAP_REST    8u /* what is left of those that are, beside what fills them nearly */
-#define HEAP_ANY     (HEAP_SHARED | HEAP_FITTING | HEAP_CUT | HEAP_REST)
-
-/* Takes a range of size bytes, rounded up to HEAP_GRANULE, from HEAP_… whose offset is a multiple of
- * alignment (a power of two, at least HEAP_GRANULE; pass HEAP_GRANULE where no more is asked). Constant time.
- * Returns 0, -EINVAL (size 0 or too large, alignment), -ENOSPC (no free range fits), -ENOMEM (no node). */
-int heap_take(struct heap *heap, unsigned from, uint64_t size, uint64_t alignment,
-              struct heap_range **ret_range);
+/* Takes a range of size bytes, rounded up to HEAP_GRANULE, whose offset is a multiple of alignment (a power
+ * of two, at least HEAP_GRANULE; pass HEAP_GRANULE where no more is asked). Constant time. Returns 0, -EINVAL
+ * (size 0 or too large, alignment), -ENOSPC (no free range fits), -ENOMEM (no node). */
+int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_range **ret_range);
 
 /* Takes a range that is free, whole, without a search: one that the caller found by walking its span. user is
  * NULL and user_link unlinked. Constant time, cannot fail. */
@@ -153,7 +127,7 @@ int heap_extend_span(struct heap_span *span, uint64_t size, struct heap_range **
 void heap_give(struct heap_range *range);
 
 /* Whether heap_take() would find a range of size bytes (1 or more). Constant time. */
-bool heap_has(struct heap *heap, unsigned from, uint64_t size);
+bool heap_has(struct heap *heap, uint64_t size);
 
 /* Size of the largest free range, 0 when there is none. Looks at one class list: at most as long as that
  * list. */

@@ -3,9 +3,9 @@
 #define PROTO_PAGE_H
 /*
  * The page: memory that a session shares with the daemon. The daemon makes it (a memfd, zero, sealed against
- * a change of size), both map it; the client writes, the daemon only reads. What it reads there is the
- * client's word and no more: it decides when the client's own memory comes back, and what the stats say of
- * this session.
+ * a change of size), both map it; the client writes, the daemon reads, but for the last line. What the daemon
+ * reads there is the client's word and no more: it decides when the client's own memory comes back, and what
+ * the stats say of this session.
  *
  * Fences: 64-bit words that the client's streams write, each by one stream, in ascending order. A fence is
  * ready when the word has reached its value: proto_fence_is_ready().
@@ -17,9 +17,12 @@
  * in use: the daemon looks no further than the first whose pool is 0.
  *
  * What is counted is memory of leases that only this session holds, from which its buffers are cut (extents).
- * Buffers that are shared blocks, here or attached, are not: the daemon knows who holds these, and counts them
- * as in use. So the client counts a buffer as given when it splits it off to share it, and does not count its
- * release.
+ * Buffers that are shared blocks, here or attached, are not: the daemon knows who holds these, and counts
+ * them as in use. So the client counts a buffer as given when it splits it off to share it, and does not
+ * count its release.
+ *
+ * Short pools: the daemon's line. It marks the pools in which requests wait for memory that sessions hold.
+ * The daemon never reads it; a client that writes there deceives itself.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -38,11 +41,19 @@ struct proto_counters {
 };
 _Static_assert(sizeof(struct proto_counters) == 64, "a cache line, so that threads do not share one");
 
-#define PROTO_PAGE_COUNTERS ((PROTO_PAGE_BYTES - PROTO_PAGE_FENCES * 8u) / 64u)
+struct proto_shortage {
+    _Atomic uint64_t pools; /* bit id - 1 */
+    uint64_t reserved[7];
+};
+_Static_assert(sizeof(struct proto_shortage) == 64, "a cache line");
+_Static_assert(PROTO_POOLS_MAX <= 64, "a bit for each pool");
+
+#define PROTO_PAGE_COUNTERS ((PROTO_PAGE_BYTES - PROTO_PAGE_FENCES * 8u) / 64u - 1)
 
 struct proto_page {
     _Atomic uint64_t fences[PROTO_PAGE_FENCES];
     struct proto_counters counters[PROTO_PAGE_COUNTERS];
+    struct proto_shortage shortage;
 };
 _Static_assert(sizeof(struct proto_page) == PROTO_PAGE_BYTES, "the page is what its memfd is");
 

@@ -102,16 +102,18 @@ OFFSET_OF(proto_share, size_bytes, 16);
 
 SIZE_OF(proto_token, PROTO_TOKEN_BYTES);
 SIZE_OF(proto_opened, 8);
-SIZE_OF(proto_closed, 8);
+SIZE_OF(proto_closed, 16);
+OFFSET_OF(proto_closed, segment, 0);
+OFFSET_OF(proto_closed, time_ns, 8);
 
 SIZE_OF(proto_idle, 16);
 OFFSET_OF(proto_idle, pool, 0);
-OFFSET_OF(proto_idle, reserved, 4);
+OFFSET_OF(proto_idle, flags, 4);
 OFFSET_OF(proto_idle, size_bytes, 8);
 
 SIZE_OF(proto_segments, 8 + 8 * PROTO_CLOSE_MAX);
 OFFSET_OF(proto_segments, count, 0);
-OFFSET_OF(proto_segments, may_grow, 4);
+OFFSET_OF(proto_segments, reserved, 4);
 OFFSET_OF(proto_segments, ids, 8);
 
 SIZE_OF(proto_segment, 88);
@@ -292,12 +294,9 @@ static const char *check_acquire(const struct proto_message *message) {
     const struct proto_acquire *acquire = &message->acquire;
     if ((acquire->flags & ~PROTO_ACQUIRE_FLAGS) != 0)
         return "ACQUIRE: unknown flags";
-    if ((acquire->flags & PROTO_ACQUIRE_WITHIN) != 0 && acquire->timeout_ns != 0)
-        return "ACQUIRE: waits, and wants nothing to grow";
     if (acquire->size_bytes == 0 || acquire->size_bytes > PROTO_SIZE_MAX)
         return "ACQUIRE: size out of range";
-    if ((acquire->flags & PROTO_ACQUIRE_WITHIN) == 0 ? acquire->least_bytes != 0
-                                                     : acquire->least_bytes - 1 >= acquire->size_bytes)
+    if (acquire->least_bytes > acquire->size_bytes)
         return "ACQUIRE: least size out of range";
     return NULL;
 }
@@ -343,8 +342,8 @@ static const char *check_closed(const struct proto_message *message) {
 
 static const char *check_idle(const struct proto_message *message) {
     const struct proto_idle *idle = &message->idle;
-    if (idle->reserved != 0)
-        return "IDLE: reserved field not zero";
+    if ((idle->flags & ~PROTO_IDLE_FLAGS) != 0)
+        return "IDLE: unknown flags";
     if (idle->size_bytes > PROTO_SIZE_MAX)
         return "IDLE: size out of range";
     return NULL;
@@ -354,8 +353,8 @@ static const char *check_segments(const struct proto_message *message) {
     const struct proto_segments *segments = &message->segments;
     if (segments->count > PROTO_CLOSE_MAX)
         return "SEGMENTS: more than there can be";
-    if (segments->may_grow > 1)
-        return "SEGMENTS: neither that the pool can grow nor that it cannot";
+    if (segments->reserved != 0)
+        return "SEGMENTS: reserved field not zero";
     for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
         if ((segments->ids[i] != 0) != (i < segments->count))
             return "SEGMENTS: count and ids differ";

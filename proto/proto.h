@@ -2,57 +2,68 @@
 #ifndef PROTO_PROTO_H
 #define PROTO_PROTO_H
 /*
- * The wire format: what travels between a client and the daemon over a SOCK_SEQPACKET Unix socket. One message is one
- * packet: a header, then the fixed little-endian struct of its operation (ERROR's text and POOLS' array end where the
- * packet ends). This object is pure: it does no I/O and allocates nothing.
+ * The wire format: what travels between a client and the daemon over a SOCK_SEQPACKET Unix socket. One
+ * message is one packet: a header, then the fixed little-endian struct of its operation (ERROR's text and
+ * POOLS' array end where the packet ends). This object is pure: it does no I/O and allocates nothing.
  *
- * A decoded message is safe to use: its length is right for its operation, its operation is one that the named sender
- * may send, every enum is in range, every count fits the packet, sizes and ends of ranges do not overflow, reserved
- * fields are zero. What ids mean is for the receiver to check.
+ * A decoded message is safe to use: its length is right for its operation, its operation is one that the
+ * named sender may send, every enum is in range, every count fits the packet, sizes and ends of ranges do not
+ * overflow, reserved fields are zero. What ids mean is for the receiver to check.
  *
- * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests under
- * way, and replies come in any order. One-way messages have id 0. A RELEASE may be one: then nobody hears whether it
- * was done, and what was refused stays the session's until its end. So that nothing is refused for a limit, a part that
- * is released one-way has PROTO_ONE_WAY_MAX more room than one whose release is answered: a client loses nothing that has
- * at least every PROTO_ONE_WAY_MAX-th release of a part answered, and after a LIMIT sends no more of them one-way until
- * one is answered with OK. (Behind fences, that is one behind a fence; for a lease's ranges, one of that lease.) A MERGE
- * may be one-way too, with the same room: for leases that the client knows to be as they have to be, since what cannot be
- * merged ends the session then.
+ * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests
+ * under way, and replies come in any order. One-way messages have id 0. A RELEASE may be one: then nobody
+ * hears whether it was done, and what was refused stays the session's until its end. So that nothing is
+ * refused for a limit, a part that is released one-way has PROTO_ONE_WAY_MAX more room than one whose release
+ * is answered: a client loses nothing that has at least every PROTO_ONE_WAY_MAX-th release of a part
+ * answered, and after a LIMIT sends no more of them one-way until one is answered with OK. (Behind fences,
+ * that is one behind a fence; for a lease's ranges, one of that lease.) A MERGE may be one-way too, with the
+ * same room: for leases that the client knows to be as they have to be, since what cannot be merged ends the
+ * session then.
  *
- * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a kind that
- * has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a LEASE the daemon sends the
- * session nothing more until OPENED names the segment: at most one segment's descriptor per session is unread. A
- * HELLO_REPLY's and PAGE's need no OPENED: there is one of each in a session.
+ * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a
+ * kind that has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a
+ * LEASE the daemon sends the session nothing more until OPENED names the segment: at most one segment's
+ * descriptor per session is unread. A HELLO_REPLY's and PAGE's need no OPENED: there is one of each in a
+ * session.
  *
- * Reclaim: a client that keeps idle memory asks in HELLO to be told when others need it. The descriptor it gets is
- * read like an eventfd, 8 bytes without blocking. It becomes readable when a request of some session finds no room that
- * growth could make, again and again while one waits, and the client then releases what it has no use for. What it
- * releases, and whether, is its own decision.
+ * Reclaim: a client that keeps idle memory asks in HELLO to be told when others need it. The descriptor it
+ * gets is read like an eventfd, 8 bytes without blocking. It becomes readable when a request of some session
+ * finds no room that growth could make, again and again while one waits, and the client then releases what it
+ * has no use for. What it releases, and whether, is its own decision. In the session's page the daemon marks
+ * the pools that are short, until they are short no more: meanwhile a client that keeps nothing serves those
+ * that wait without being asked again.
  *
- * Growth: an ACQUIRE with the flag WITHIN is answered from what the pool has, or refused at once (EXHAUSTED): nothing grows
- * and nobody is asked for it. Where the pool does not have as much, a smaller block serves, down to least_bytes: the largest
- * that it has of size_bytes, a quarter of that, and so on. A client can so make do with less than it would like, and close
- * segments, before it asks for more without the flag.
+ * Growth: an ACQUIRE may name a smaller size that serves, too (least_bytes). It is granted the largest that
+ * is free of size_bytes, a quarter of that, and so on down to least_bytes. Where not even that is free, the
+ * pool grows, and the request keeps its place in the wait queue until the new segment serves it. An ACQUIRE
+ * with the flag NO_RECLAIM waits for growth and for nothing else: it is refused (EXHAUSTED) as soon as only
+ * memory that sessions hold could serve it, and nobody is asked for memory on its behalf. A client asks so
+ * before it has looked through its own caches.
  *
- * Closing: a segment stays mapped in a client when the client has given all of it back, and so stays reserved, of a size
- * that may fit nothing any more. IDLE asks for what the session can close before it asks for more, or after a Reclaim
- * for others; where SEGMENTS is full, it asks again when it has closed those. SEGMENTS names
- * segments that nobody else has mapped and nothing of which is taken. From then on nothing is lent in them. The client
- * closes each and says CLOSED; what it does not close stays reserved until its session ends.
+ * Closing: a segment stays mapped in a client when the client has given all of it back. Closing a mapping
+ * stops the work of the whole process (measured on H200), so a client closes one only when the daemon names
+ * it, and the daemon names one only when nothing else serves a request: the pool is at its limit, or the
+ * driver refuses. IDLE asks for segments to close: for the session's own request of size_bytes that was
+ * refused, or, with size 0, for requests that wait. With the flag BUSY the session says that its GPU has
+ * work: then the daemon asks the sessions first that have none. SEGMENTS names segments that nobody else has
+ * mapped and nothing of which is taken; where it is full, the client asks again when it has closed those.
+ * From then on nothing is lent in them. The client closes each and says CLOSED, with the time that the driver
+ * took; what it does not close stays reserved until its session ends.
  *
- * Page: a session may ask, once, for a page of memory that it shares with the daemon (proto/page.h). In it lie the words
- * that the client's streams write as fences, and counters that the daemon displays.
+ * Page: a session may ask, once, for a page of memory that it shares with the daemon (proto/page.h). In it
+ * lie the words that the client's streams write as fences, and counters that the daemon displays.
  *
- * Fences: a RELEASE may name a word of the page and a value. What it gives back is not used by anybody before the word
- * has reached the value, in cyclic order; nor is it the session's any more. How a stream comes to write the word is the
- * client's business. A word that never gets there keeps the memory until the session has ended. What waits behind a
- * fence counts as a lease of the session's until then, so a part needs room for one more below the session's limit:
- * LIMIT, when a look at the words finds none. The daemon looks when it needs memory, and for each word at the oldest
- * release only: values have to ascend in the order of releases; a lower one comes back with the higher one before it.
+ * Fences: a RELEASE may name a word of the page and a value. What it gives back is not used by anybody before
+ * the word has reached the value, in cyclic order; nor is it the session's any more. How a stream comes to
+ * write the word is the client's business. A word that never gets there keeps the memory until the session
+ * has ended. What waits behind a fence counts as a lease of the session's until then, so a part needs room
+ * for one more below the session's limit: LIMIT, when a look at the words finds none. The daemon looks when
+ * it needs memory, and for each word at the oldest release only: values have to ascend in the order of
+ * releases; a lower one comes back with the higher one before it.
  *
- * Parts: RELEASE of a part and SPLIT leave the rest of a lease in ranges, with gaps between them. A lease can be in some
- * thousand ranges (the daemon searches them); who would make more is told LIMIT, and has first to give back what lies at
- * a gap.
+ * Parts: RELEASE of a part and SPLIT leave the rest of a lease in ranges, with gaps between them. A lease can
+ * be in some thousand ranges (the daemon searches them); who would make more is told LIMIT, and has first to
+ * give back what lies at a gap.
  *
  * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
  */
@@ -62,26 +73,27 @@
 
 #include "proto/limits.h"
 
-#define PROTO_MAGIC         UINT32_C(0x4c505047) /* "GPPL" in memory */
-#define PROTO_VERSION_MIN   1u
-#define PROTO_VERSION_MAX   1u
+#define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
+#define PROTO_VERSION_MIN 1u
+#define PROTO_VERSION_MAX 1u
 
 enum proto_operation {
     /* client → daemon */
-    PROTO_HELLO = 1,       /* first message of a session; anything else first ends it */
-    PROTO_LIST_POOLS = 2,  /* → POOLS */
-    PROTO_ACQUIRE = 3,     /* → LEASE */
-    PROTO_RELEASE = 4,     /* → OK; one-way with id 0 */
-    PROTO_SHARE = 5,       /* → TOKEN */
-    PROTO_ATTACH = 6,      /* → LEASE */
-    PROTO_QUERY = 7,       /* → INFO */
-    PROTO_OPENED = 8,      /* one-way: the descriptor of this segment has been received */
-    PROTO_BYE = 9,         /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
-    PROTO_SPLIT = 10,      /* → LEASE: a part of a lease becomes a lease of its own */
-    PROTO_ASK_PAGE = 11,   /* → PAGE, once in a session */
-    PROTO_MERGE = 12,      /* → OK: a lease takes over what another one holds, which ends; one-way with id 0 */
-    PROTO_IDLE = 13,       /* → SEGMENTS: which segments can the session close, before it asks for more? */
-    PROTO_CLOSED = 14,     /* → OK: it has closed one of those; it has no mapping of it any more */
+    PROTO_HELLO = 1,      /* first message of a session; anything else first ends it */
+    PROTO_LIST_POOLS = 2, /* → POOLS */
+    PROTO_ACQUIRE = 3,    /* → LEASE */
+    PROTO_RELEASE = 4,    /* → OK; one-way with id 0 */
+    PROTO_SHARE = 5,      /* → TOKEN */
+    PROTO_ATTACH = 6,     /* → LEASE */
+    PROTO_QUERY = 7,      /* → INFO */
+    PROTO_OPENED = 8,     /* one-way: the descriptor of this segment has been received */
+    PROTO_BYE =
+        9, /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
+    PROTO_SPLIT = 10,    /* → LEASE: a part of a lease becomes a lease of its own */
+    PROTO_ASK_PAGE = 11, /* → PAGE, once in a session */
+    PROTO_MERGE = 12,  /* → OK: a lease takes over what another one holds, which ends; one-way with id 0 */
+    PROTO_IDLE = 13,   /* → SEGMENTS: which segments has the session to close, for itself or for others? */
+    PROTO_CLOSED = 14, /* → OK: it has closed one of those; it has no mapping of it any more */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -89,25 +101,25 @@ enum proto_operation {
     PROTO_OK = 67,
     PROTO_TOKEN = 68,
     PROTO_INFO = 69,
-    PROTO_ERROR = 70,      /* → any request that failed */
-    PROTO_PAGE = 71,       /* carries the sealed memfd of the session's page */
+    PROTO_ERROR = 70, /* → any request that failed */
+    PROTO_PAGE = 71,  /* carries the sealed memfd of the session's page */
     PROTO_SEGMENTS = 72,
 };
 
 /* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
 enum proto_error {
-    PROTO_E_INVALID = 1,       /* an argument is out of its range */
-    PROTO_E_VERSION = 2,       /* no common version */
-    PROTO_E_NO_POOL = 3,       /* no pool with this id */
-    PROTO_E_TOO_LARGE = 4,     /* larger than the pool may ever be */
-    PROTO_E_EXHAUSTED = 5,     /* not free now, and the deadline passed */
-    PROTO_E_STALE = 6,         /* no such lease in this session, or its generation has passed */
-    PROTO_E_NO_TOKEN = 7,      /* nothing shared under this token, or not with this user */
-    PROTO_E_SHARED = 8,        /* a block that others hold too cannot be given back in parts, split or merged */
-    PROTO_E_LIMIT = 9,         /* the session or the tenant has as many as it may */
-    PROTO_E_DRIVER = 10,       /* the driver or the kernel refused; the text has its error */
-    PROTO_E_SHUTDOWN = 11,     /* the daemon is stopping */
-    PROTO_E_NO_MEMORY = 12,    /* the daemon itself is out of memory for bookkeeping */
+    PROTO_E_INVALID = 1,    /* an argument is out of its range */
+    PROTO_E_VERSION = 2,    /* no common version */
+    PROTO_E_NO_POOL = 3,    /* no pool with this id */
+    PROTO_E_TOO_LARGE = 4,  /* larger than the pool may ever be */
+    PROTO_E_EXHAUSTED = 5,  /* not free now, and the deadline passed */
+    PROTO_E_STALE = 6,      /* no such lease in this session, or its generation has passed */
+    PROTO_E_NO_TOKEN = 7,   /* nothing shared under this token, or not with this user */
+    PROTO_E_SHARED = 8,     /* a block that others hold too cannot be given back in parts, split or merged */
+    PROTO_E_LIMIT = 9,      /* the session or the tenant has as many as it may */
+    PROTO_E_DRIVER = 10,    /* the driver or the kernel refused; the text has its error */
+    PROTO_E_SHUTDOWN = 11,  /* the daemon is stopping */
+    PROTO_E_NO_MEMORY = 12, /* the daemon itself is out of memory for bookkeeping */
     PROTO_E_MAX = 12,
 };
 
@@ -120,7 +132,8 @@ enum proto_pool_kind {
 enum proto_segment_kind {
     PROTO_SEGMENT_LEGACY_IPC = 1, /* handle[] is a cudaIpcMemHandle_t */
     PROTO_SEGMENT_MEMFD = 2,      /* the message carries a sealed memfd; handle[] is zero */
-    PROTO_SEGMENT_VMM_FD = 3,     /* reserved: a cuMemExportToShareableHandle descriptor. Refused by this version */
+    PROTO_SEGMENT_VMM_FD =
+        3, /* reserved: a cuMemExportToShareableHandle descriptor. Refused by this version */
 };
 
 enum proto_gpu_kind {
@@ -143,11 +156,12 @@ struct proto_hello {
     uint32_t reserved; /* 0 */
 };
 
-#define PROTO_HELLO_RECLAIM         UINT32_C(1) /* tell this session when others need what it keeps idle */
-#define PROTO_HELLO_NO_GPU          UINT32_C(2) /* this process does no GPU work on what it is given: its end is its end */
-#define PROTO_HELLO_FLAGS           (PROTO_HELLO_RECLAIM | PROTO_HELLO_NO_GPU)
-#define PROTO_HELLO_REPLY_EVENTFD   UINT32_C(1) /* the packet carries the descriptor that tells it */
-#define PROTO_HELLO_REPLY_FLAGS     PROTO_HELLO_REPLY_EVENTFD
+#define PROTO_HELLO_RECLAIM UINT32_C(1) /* tell this session when others need what it keeps idle */
+#define PROTO_HELLO_NO_GPU                                                                                   \
+    UINT32_C(2) /* this process does no GPU work on what it is given: its end is its end */
+#define PROTO_HELLO_FLAGS         (PROTO_HELLO_RECLAIM | PROTO_HELLO_NO_GPU)
+#define PROTO_HELLO_REPLY_EVENTFD UINT32_C(1) /* the packet carries the descriptor that tells it */
+#define PROTO_HELLO_REPLY_FLAGS   PROTO_HELLO_REPLY_EVENTFD
 
 struct proto_hello_reply {
     uint32_t magic;
@@ -155,14 +169,15 @@ struct proto_hello_reply {
     uint16_t gpu;        /* enum proto_gpu_kind */
     uint64_t session;    /* id in the daemon's stats */
     uint32_t daemon_pid; /* in the daemon's PID namespace */
-    uint32_t flags;      /* PROTO_HELLO_REPLY_…; what was asked for may be missing where the daemon has no descriptor left */
+    uint32_t flags;      /* PROTO_HELLO_REPLY_…; what was asked for may be missing where the daemon has no
+                            descriptor left */
 };
 
 struct proto_pool {
-    uint32_t id;         /* never 0 */
-    uint32_t kind;       /* enum proto_pool_kind */
-    int32_t device;      /* the daemon's ordinal; -1 for host pools */
-    int32_t numa_node;   /* -1 unknown */
+    uint32_t id;                    /* never 0 */
+    uint32_t kind;                  /* enum proto_pool_kind */
+    int32_t device;                 /* the daemon's ordinal; -1 for host pools */
+    int32_t numa_node;              /* -1 unknown */
     uint8_t uuid[PROTO_UUID_BYTES]; /* zero for host pools */
     uint64_t limit_bytes, reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes;
     char name[PROTO_NAME_SIZE]; /* NUL-terminated, printable: "NVIDIA H200", "host memory, node 0" */
@@ -174,32 +189,37 @@ struct proto_pools {
     struct proto_pool pools[PROTO_POOLS_MAX];
 };
 
-#define PROTO_ACQUIRE_WITHIN UINT32_C(1) /* rather refused than that the pool grows for it */
-#define PROTO_ACQUIRE_FLAGS  PROTO_ACQUIRE_WITHIN
+#define PROTO_ACQUIRE_NO_RECLAIM                                                                             \
+    UINT32_C(1) /* waits for growth only: rather refused than that sessions are asked for memory */
+#define PROTO_ACQUIRE_FLAGS PROTO_ACQUIRE_NO_RECLAIM
 
 struct proto_acquire {
     uint32_t pool;
-    uint32_t flags;       /* PROTO_ACQUIRE_…; WITHIN only with timeout 0 */
+    uint32_t flags;       /* PROTO_ACQUIRE_… */
     uint64_t size_bytes;  /* 1…PROTO_SIZE_MAX */
-    uint64_t least_bytes; /* with WITHIN: that serves, too; 1…size_bytes. Otherwise 0 */
+    uint64_t least_bytes; /* that serves, too; 1…size_bytes, or 0: only size_bytes does */
     uint64_t timeout_ns;  /* 0: only what is free now; UINT64_MAX: for ever */
 };
 
 struct proto_release {
     uint64_t lease, generation;
-    /* The part of the block, relative to its start; size 0 (and offset 0): the whole lease, or what is left of it. */
+    /* The part of the block, relative to its start; size 0 (and offset 0): the whole lease, or what is left
+     * of it. */
     uint64_t offset_bytes, size_bytes;
-    /* Behind which fence: the word's number in the page plus 1, and the value that it has to reach; 0 and 0: none. */
+    /* Behind which fence: the word's number in the page plus 1, and the value that it has to reach; 0 and 0:
+     * none. */
     uint32_t fence;
     uint32_t reserved; /* 0 */
     uint64_t fence_value;
 };
 
-/* SPLIT's body is RELEASE's, with a size above 0 and no fence. The part leaves the old lease as a release in part does, but never
- * returns to the pool: it is the block of the new lease, whose size and capacity are the part's. */
+/* SPLIT's body is RELEASE's, with a size above 0 and no fence. The part leaves the old lease as a release in
+ * part does, but never returns to the pool: it is the block of the new lease, whose size and capacity are the
+ * part's. */
 
-/* MERGE: two leases in one segment, of which the other one's block begins above the lease's. The lease's block then holds
- * both, with a gap where something else lies between them, and reaches as far as they did; offsets stay what they were. */
+/* MERGE: two leases in one segment, of which the other one's block begins above the lease's. The lease's
+ * block then holds both, with a gap where something else lies between them, and reaches as far as they did;
+ * offsets stay what they were. */
 struct proto_merge {
     uint64_t lease, generation;
     uint64_t other_lease, other_generation;
@@ -212,7 +232,8 @@ struct proto_lease_name {
 
 struct proto_share {
     uint64_t lease, generation;
-    uint64_t size_bytes; /* what those who attach are told: up to the block's capacity; 0: the size that it has */
+    uint64_t
+        size_bytes; /* what those who attach are told: up to the block's capacity; 0: the size that it has */
 };
 
 struct proto_token {
@@ -223,36 +244,42 @@ struct proto_opened {
     uint64_t segment;
 };
 
+#define PROTO_IDLE_BUSY                                                                                      \
+    UINT32_C(1) /* the session's process has work on the GPU: closing a segment would stop it */
+#define PROTO_IDLE_FLAGS PROTO_IDLE_BUSY
+
 struct proto_idle {
     uint32_t pool;
-    uint32_t reserved;    /* 0 */
-    uint64_t size_bytes;  /* what is about to be asked for, up to PROTO_SIZE_MAX; 0: nothing, it is for those who wait */
+    uint32_t flags; /* PROTO_IDLE_… */
+    uint64_t
+        size_bytes; /* of the session's own request, up to PROTO_SIZE_MAX; 0: it is for requests that wait */
 };
 
 struct proto_segments {
-    uint32_t count;       /* ≤ PROTO_CLOSE_MAX; the other ids are 0 */
-    uint32_t may_grow;    /* 1: when they are closed the pool can grow by what was asked about, in no time; else 0 */
+    uint32_t count;    /* ≤ PROTO_CLOSE_MAX; the other ids are 0 */
+    uint32_t reserved; /* 0 */
     uint64_t ids[PROTO_CLOSE_MAX];
 };
 
 struct proto_closed {
     uint64_t segment;
+    uint64_t time_ns; /* that closing it took the driver */
 };
 
 struct proto_segment {
     uint64_t id;         /* never 0; unique in the daemon's life */
     uint64_t size_bytes; /* multiple of 2 MiB */
     uint32_t pool;
-    uint32_t kind;       /* enum proto_segment_kind; 0 with everything else 0: not described here, seen before */
+    uint32_t kind; /* enum proto_segment_kind; 0 with everything else 0: not described here, seen before */
     uint8_t handle[PROTO_HANDLE_BYTES];
 };
 
 struct proto_lease {
     uint64_t lease, generation;
-    uint64_t segment;          /* id: described in this message or an earlier one */
-    uint64_t offset_bytes;     /* of the block in the segment */
-    uint64_t size_bytes;       /* as asked, or as the sharer asked */
-    uint64_t capacity_bytes;   /* the block's: size rounded up to the granule */
+    uint64_t segment;        /* id: described in this message or an earlier one */
+    uint64_t offset_bytes;   /* of the block in the segment */
+    uint64_t size_bytes;     /* as asked, or as the sharer asked */
+    uint64_t capacity_bytes; /* the block's: size rounded up to the granule */
     uint32_t pool;
     uint32_t reserved;
     struct proto_segment description;
@@ -272,8 +299,8 @@ struct proto_page_reply {
 };
 
 struct proto_failure {
-    uint32_t error;       /* enum proto_error */
-    uint32_t text_length; /* bytes that follow; printable UTF-8, no NUL */
+    uint32_t error;                /* enum proto_error */
+    uint32_t text_length;          /* bytes that follow; printable UTF-8, no NUL */
     char text[PROTO_TEXT_MAX + 1]; /* decoded: NUL-terminated */
 };
 
@@ -306,13 +333,14 @@ enum proto_sender {
     PROTO_FROM_DAEMON,
 };
 
-/* Decodes one packet of size bytes. Returns 0 and the checked message, or -EBADMSG with *ret_reason naming what is
- * wrong (a constant string, for a log; ret_reason may be NULL). ret_message is undefined on failure. */
+/* Decodes one packet of size bytes. Returns 0 and the checked message, or -EBADMSG with *ret_reason naming
+ * what is wrong (a constant string, for a log; ret_reason may be NULL). ret_message is undefined on failure.
+ */
 int proto_decode(enum proto_sender sender, const void *packet, size_t size, struct proto_message *ret_message,
                  const char **ret_reason);
 
-/* Encodes a message into packet (PROTO_PACKET_MAX bytes). Returns the packet's length. The message must be one that
- * proto_decode would accept: asserted. */
+/* Encodes a message into packet (PROTO_PACKET_MAX bytes). Returns the packet's length. The message must be
+ * one that proto_decode would accept: asserted. */
 size_t proto_encode(const struct proto_message *message, void *packet);
 
 /* How many descriptors accompany the message: 0 or 1. */

@@ -46,6 +46,7 @@ static const struct wire_field wire_request_fields[] = {
     WIRE_FIELD(PROTO_ACQUIRE, proto_acquire, pool),
     WIRE_FIELD(PROTO_ACQUIRE, proto_acquire, flags),
     WIRE_FIELD(PROTO_ACQUIRE, proto_acquire, size_bytes),
+    WIRE_FIELD(PROTO_ACQUIRE, proto_acquire, least_bytes),
     WIRE_FIELD(PROTO_ACQUIRE, proto_acquire, timeout_ns),
     WIRE_FIELD(PROTO_RELEASE, proto_release, lease),
     WIRE_FIELD(PROTO_RELEASE, proto_release, generation),
@@ -72,9 +73,10 @@ static const struct wire_field wire_request_fields[] = {
     WIRE_FIELD(PROTO_QUERY, proto_lease_name, generation),
     WIRE_FIELD(PROTO_OPENED, proto_opened, segment),
     WIRE_FIELD(PROTO_IDLE, proto_idle, pool),
-    WIRE_FIELD(PROTO_IDLE, proto_idle, reserved),
+    WIRE_FIELD(PROTO_IDLE, proto_idle, flags),
     WIRE_FIELD(PROTO_IDLE, proto_idle, size_bytes),
     WIRE_FIELD(PROTO_CLOSED, proto_closed, segment),
+    WIRE_FIELD(PROTO_CLOSED, proto_closed, time_ns),
 };
 #define WIRE_REQUEST_FIELDS (sizeof wire_request_fields / sizeof *wire_request_fields)
 
@@ -121,7 +123,7 @@ static const struct wire_field wire_reply_fields[] = {
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, size_bytes),
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, reserved),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, count),
-    WIRE_FIELD(PROTO_SEGMENTS, proto_segments, may_grow),
+    WIRE_FIELD(PROTO_SEGMENTS, proto_segments, reserved),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, ids[0]),
     WIRE_FIELD(PROTO_ERROR, proto_failure, error),
     WIRE_FIELD(PROTO_ERROR, proto_failure, text_length),

@@ -102,10 +102,16 @@ static int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *str
     return 0;
 }
 
+/* Whether nothing is kept in this lane. */
+static bool lane_is_short(const struct lane *lane) {
+    const struct gpupool_client *client = lane->owner;
+    return shortage_is_on(&client->cache.shortage, lane->pool);
+}
+
 /* --- taking --- */
 
 /* From the process's heap. Small pieces for the next requests come along. */
-static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t size_bytes,
+static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t size_bytes, bool anywhere,
                           struct piece **ret_piece) {
     uint64_t rounded = size_class_round(size_bytes);
     struct piece *more[BATCH];
@@ -115,9 +121,9 @@ static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t
     pthread_mutex_lock(&lane->lock);
     if (lane->deferred_bytes > 0)
         deferred_settle_locked(lane, SETTLE_MAX);
-    int r = lane_take_locked(lane, rounded, ret_piece);
-    while (r == 0 && count + 1 < BATCH && (count + 1) * rounded < BATCH_BYTES &&
-           lane_take_locked(lane, rounded, &more[count]) == 0)
+    int r = lane_take_locked(lane, rounded, anywhere, ret_piece);
+    while (r == 0 && count + 1 < BATCH && (count + 1) * rounded < BATCH_BYTES && !lane_is_short(lane) &&
+           lane_take_locked(lane, rounded, false, &more[count]) == 0)
         count++;
     pthread_mutex_unlock(&lane->lock);
     while (count > 0)
@@ -138,7 +144,7 @@ static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct pie
     /* The large piece that lies here may be just what is missing to a longer range. */
     if (size_class >= SIZE_CLASS_LARGE)
         bin_flush(&own->bins[own->large_class], own->lane);
-    int r = take_from_lane(own, size_class, size_bytes, ret_piece);
+    int r = take_from_lane(own, size_class, size_bytes, false, ret_piece);
     if (r != -ENOSPC)
         return r;
     for (unsigned other = 0; other < SIZE_CLASSES; other++)
@@ -147,17 +153,22 @@ static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct pie
     lane_flush_transfer_locked(own->lane, false);
     deferred_settle_locked(own->lane, UINT_MAX);
     pthread_mutex_unlock(&own->lane->lock);
-    return take_from_lane(own, size_class, size_bytes, ret_piece);
+    return take_from_lane(own, size_class, size_bytes, true, ret_piece);
+}
+
+/* The lane that the fast paths try next, unless its pool is short. Inside, so that a shortage that begins
+ * comes by after this. */
+static void use_lane(struct thread_cache *thread, struct thread_lane *own) {
+    own->touched = true;
+    thread->last = lane_is_short(own->lane) ? NULL : own;
 }
 
 static struct thread_lane *own_lane(struct thread_cache *thread, struct lane *lane) {
     struct thread_lane *own = thread_cache_find(thread, lane);
     if (own == NULL)
         own = thread_cache_add(thread, lane);
-    if (own != NULL) {
-        own->touched = true;
-        thread->last = own;
-    }
+    if (own != NULL)
+        use_lane(thread, own);
     return own;
 }
 
@@ -191,8 +202,7 @@ bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_byte
     while (own != NULL && !cache_is_lane(own->lane, pool, stream))
         own = own->next;
     if (own != NULL) {
-        own->touched = true;
-        thread->last = own;
+        use_lane(thread, own);
         r = take_at_hand(own, size_bytes, &piece);
         if (r == 0)
             count_taken(own, piece, false);
@@ -260,13 +270,19 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
 void cache_put(struct gpupool_client *client, struct piece *piece) {
     struct thread_cache *thread = thread_cache_get(client, &client->cache.threads);
     struct thread_lane *own = NULL;
+    struct lane *lane = piece->lane;
+    bool is_short = lane_is_short(lane);
 
     piece->generation++;
+    if (is_short)
+        shortage_end_if_over(client, lane->pool);
     if (thread != NULL) {
         thread_cache_enter(thread);
-        own = own_lane(thread, piece->lane);
-        if (own != NULL) {
+        own = own_lane(thread, lane);
+        is_short = lane_is_short(lane); /* inside: else a shortage that begins would not find the piece */
+        if (own != NULL)
             count_up(&own->counters->given_bytes, piece->capacity_bytes);
+        if (own != NULL && !is_short) {
             if (piece->size_class >= SIZE_CLASS_LARGE && piece->size_class != own->large_class) {
                 bin_flush(&own->bins[own->large_class], own->lane);
                 own->large_class = piece->size_class;
@@ -275,10 +291,12 @@ void cache_put(struct gpupool_client *client, struct piece *piece) {
         }
         thread_cache_leave(thread);
     }
-    if (own == NULL) {
-        pthread_mutex_lock(&piece->lane->lock);
-        lane_give_locked(piece->lane, piece);
-        pthread_mutex_unlock(&piece->lane->lock);
+    if (is_short) {
+        give_back_piece(client, piece);
+    } else if (own == NULL) {
+        pthread_mutex_lock(&lane->lock);
+        lane_give_locked(lane, piece);
+        pthread_mutex_unlock(&lane->lock);
     }
 }
 
@@ -314,6 +332,8 @@ int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct 
     if (r < 0)
         return cache_no_memory();
     cache_count_given(client, lane, given_bytes);
+    if (lane_is_short(lane))
+        give_back_lane(client, lane);
     return 0;
 }
 
@@ -338,7 +358,26 @@ int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint
     if (r < 0)
         return cache_no_memory();
     cache_count_given(client, lane, given_bytes);
+    if (lane_is_short(lane))
+        give_back_lane(client, lane);
     return 0;
+}
+
+bool cache_is_busy(struct gpupool_client *client) {
+    struct cache *cache = &client->cache;
+    const struct gpu *gpu;
+    bool busy = false;
+
+    if (devices_gpu(&client->devices, &gpu) < 0 || gpu == NULL)
+        return false;
+    pthread_mutex_lock(&cache->lanes_lock);
+    list_for_each(position, &cache->lanes) {
+        const struct lane *lane = container_of(position, struct lane, link);
+        if (lane->kind == GPUPOOL_POOL_DEVICE && lane->stream != GPUPOOL_NO_STREAM)
+            busy = busy || devices_stream_is_busy(gpu, (unsigned)lane->device, lane->stream);
+    }
+    pthread_mutex_unlock(&cache->lanes_lock);
+    return busy;
 }
 
 /* --- start and stop --- */

@@ -6,7 +6,7 @@
  * to it that idle memory goes back to the daemon.
  *
  *   thread cache ──miss──▶ transfer ──miss──▶ lane ──miss──▶ own, then other threads' caches of the lane
- *                                                             ──miss──▶ an extent from the daemon
+ *                                                             ──miss──▶ an extent from the daemon (grow.h)
  *
  * Device memory comes back into the lane of its stream at once: the stream orders its next use. What is
  * released on another stream, on the per-thread default stream (which is another one in each thread, under
@@ -24,6 +24,7 @@
 
 #include "base/list.h"
 #include "client/cache/keeper.h"
+#include "client/cache/shortage.h"
 #include "client/cache/thread_cache.h"
 #include "client/include/gpupool/gpupool.h"
 #include "proto/limits.h"
@@ -36,9 +37,7 @@ struct cache {
     struct list lanes;
     struct list threads;      /* thread_cache.link */
     struct counters counters; /* where the threads count */
-    /* How far ahead of the clock lanes have been held tight, for small and for large requests; under
-     * lanes_lock. */
-    uint64_t tight_ns[2];
+    struct shortage shortage;
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct lane_part *pending; /* taken out of lanes and not released yet */
     size_t pending_count, pending_capacity;
@@ -94,6 +93,10 @@ int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret
 /* Empties the threads' caches of a lane (or of all: NULL) into it, but for one's. */
 void cache_collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
                    bool idle_only);
+
+/* Whether the GPU has work of this process on a stream that the cache has memory for. What runs on other
+ * streams is not seen. */
+bool cache_is_busy(struct gpupool_client *client);
 
 /* Says that there is no memory for bookkeeping. Returns NO_MEMORY. */
 int cache_no_memory(void);

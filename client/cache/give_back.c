@@ -19,6 +19,8 @@ struct choice {
     bool of_stream; /* only that of one stream */
     int device;
     const void *stream;
+    uint32_t pool;       /* only that of one pool; 0: of all */
+    uint64_t part_bytes; /* parts of extents that are in use: of so many bytes at least */
 };
 
 /* Room for one more part, so that nothing taken out of a lane is lost. */
@@ -52,19 +54,19 @@ static int check_stream(struct gpupool_client *client, const struct lane *lane) 
 }
 
 /* Takes all free parts out of a lane. */
-static void take_free(struct cache *cache, struct lane *lane) {
+static void take_free(struct cache *cache, struct lane *lane, uint64_t part_bytes) {
     pthread_mutex_lock(&lane->lock);
     while (pending_reserve(cache) &&
-           lane_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count]))
+           lane_reclaim_locked(lane, part_bytes, &cache->pending[cache->pending_count]))
         cache->pending_count++;
     pthread_mutex_unlock(&lane->lock);
 }
 
-static void take_deferred(struct cache *cache, struct lane *lane) {
+static void take_deferred(struct cache *cache, struct lane *lane, uint64_t part_bytes) {
     pthread_mutex_lock(&lane->lock);
     for (size_t count = lane->ordering == 0; count > 0 && pending_reserve(cache);
          cache->pending_count += count)
-        count = deferred_reclaim_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count],
+        count = deferred_reclaim_locked(lane, part_bytes, &cache->pending[cache->pending_count],
                                         cache->pending_capacity - cache->pending_count);
     pthread_mutex_unlock(&lane->lock);
 }
@@ -84,8 +86,10 @@ static bool gather(struct lane *lane, bool idle_only) {
 }
 
 static bool chooses(const struct choice *choice, const struct lane *lane) {
-    return !choice->of_stream || (lane->kind == GPUPOOL_POOL_DEVICE && lane->device == choice->device &&
-                                  lane->stream == choice->stream);
+    return choice->pool != 0
+               ? lane->pool == choice->pool
+               : !choice->of_stream || (lane->kind == GPUPOOL_POOL_DEVICE && lane->device == choice->device &&
+                                        lane->stream == choice->stream);
 }
 
 static int take_out(struct gpupool_client *client, const struct choice *choice) {
@@ -102,10 +106,9 @@ static int take_out(struct gpupool_client *client, const struct choice *choice) 
         if (!gather(lane, choice->idle_only))
             continue;
         int r = check_stream(client, lane);
-        if (r == 0) {
-            take_free(cache, lane);
-            take_deferred(cache, lane);
-        }
+        if (r == 0)
+            take_free(cache, lane, choice->part_bytes);
+        take_deferred(cache, lane, choice->part_bytes); /* it has fences of its own */
         failed = r < 0 ? r : failed;
     }
     pthread_mutex_unlock(&cache->lanes_lock);
@@ -193,7 +196,7 @@ static int give_back(struct gpupool_client *client, const struct choice *choice,
     if (broken < 0)
         return broken;
     pthread_mutex_lock(&cache->give_lock);
-    if (!choice->of_stream)
+    if (!choice->of_stream && choice->pool == 0)
         cache_collect(cache, NULL, NULL, choice->idle_only);
     int taken = take_out(client, choice);
     int released = release_pending(client, true, ret_bytes);
@@ -202,7 +205,8 @@ static int give_back(struct gpupool_client *client, const struct choice *choice,
 }
 
 int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes) {
-    return give_back(client, &(struct choice){.idle_only = idle_only}, ret_bytes);
+    return give_back(client, &(struct choice){.idle_only = idle_only, .part_bytes = PART_BYTES_MIN},
+                     ret_bytes);
 }
 
 void give_back_stream(struct gpupool_client *client, int device, const void *stream) {
@@ -210,41 +214,61 @@ void give_back_stream(struct gpupool_client *client, int device, const void *str
     uint64_t bytes;
 
     error_save(text);
-    (void)give_back(client, &(struct choice){.of_stream = true, .device = device, .stream = stream}, &bytes);
+    const struct choice choice = {
+        .of_stream = true, .device = device, .stream = stream, .part_bytes = PART_BYTES_MIN};
+    (void)give_back(client, &choice, &bytes);
     error_restore(text);
 }
 
-/* Takes so much out of a lane whose stream can take a fence, or as much as there is: first extents that are
- * free as a whole, then parts, where these are of use to others. Returns how much. */
-static uint64_t take_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {
-    struct cache *cache = &client->cache;
-    uint64_t bytes = 0;
+uint64_t give_back_pool(struct gpupool_client *client, uint32_t pool) {
+    char text[ERROR_TEXT_SIZE];
+    uint64_t bytes;
 
-    if (lane_free_bytes(lane) == 0 || check_stream(client, lane) != 0)
-        return 0;
-    pthread_mutex_lock(&lane->lock);
-    while (bytes < surplus_bytes && pending_reserve(cache) &&
-           (lane_reclaim_idle_locked(lane, surplus_bytes - bytes, &cache->pending[cache->pending_count]) ||
-            lane_reclaim_shared_locked(lane, PART_BYTES_MIN, &cache->pending[cache->pending_count])))
-        bytes += cache->pending[cache->pending_count++].size_bytes;
-    pthread_mutex_unlock(&lane->lock);
+    error_save(text);
+    (void)give_back(client, &(struct choice){.pool = pool, .part_bytes = HEAP_GRANULE}, &bytes);
+    error_restore(text);
     return bytes;
 }
 
-void give_back_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes) {
+/* Whether a fence can be left for the lane's memory, and somebody takes it. */
+static bool may_give_back(struct gpupool_client *client, const struct lane *lane) {
+    return connection_check(&client->connection) == 0 && check_stream(client, lane) == 0;
+}
+
+void give_back_piece(struct gpupool_client *client, struct piece *piece) {
     struct cache *cache = &client->cache;
+    struct lane *lane = piece->lane;
+    char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
-    if (connection_check(&client->connection) < 0 || pthread_mutex_trylock(&cache->give_lock) != 0)
-        return;
-    uint64_t taken_bytes = take_surplus(client, lane, surplus_bytes);
-    pthread_mutex_lock(&cache->lanes_lock);
-    list_for_each(position, &cache->lanes) {
-        struct lane *other = container_of(position, struct lane, link);
-        if (other != lane && other->pool == lane->pool && taken_bytes < surplus_bytes)
-            taken_bytes += take_surplus(client, other, surplus_bytes - taken_bytes);
-    }
-    pthread_mutex_unlock(&cache->lanes_lock);
-    (void)release_pending(client, false, &bytes); /* an acquire follows, which comes after these */
+    error_save(text);
+    bool may = may_give_back(client, lane);
+    pthread_mutex_lock(&cache->give_lock);
+    may = may && pending_reserve(cache);
+    pthread_mutex_lock(&lane->lock);
+    if (may)
+        lane_lose_locked(piece, &cache->pending[cache->pending_count++]);
+    else
+        lane_give_locked(lane, piece);
+    pthread_mutex_unlock(&lane->lock);
+    if (may)
+        (void)release_pending(client, false, &bytes);
     pthread_mutex_unlock(&cache->give_lock);
+    error_restore(text);
+}
+
+void give_back_lane(struct gpupool_client *client, struct lane *lane) {
+    struct cache *cache = &client->cache;
+    char text[ERROR_TEXT_SIZE];
+    uint64_t bytes;
+
+    error_save(text);
+    if (may_give_back(client, lane)) {
+        pthread_mutex_lock(&cache->give_lock);
+        take_free(cache, lane, HEAP_GRANULE);
+        take_deferred(cache, lane, HEAP_GRANULE);
+        (void)release_pending(client, false, &bytes);
+        pthread_mutex_unlock(&cache->give_lock);
+    }
+    error_restore(text);
 }

@@ -21,8 +21,13 @@ struct gpupool_client;
  * is to be given back the next time. */
 void give_back_stream(struct gpupool_client *client, int device, const void *stream);
 
-/* Gives so much of what lies idle back, of this lane first: it is not lost, and another extent will take its
- * place. Who gives back already, does it for this one too. Not worth a failure. */
-void give_back_surplus(struct gpupool_client *client, struct lane *lane, uint64_t surplus_bytes);
+/* In a shortage: gives back all that lies idle in the lanes of a pool, in parts of any size. Waits for no GPU
+ * work. Returns how many bytes. What cannot go back stays. */
+uint64_t give_back_pool(struct gpupool_client *client, uint32_t pool);
+
+/* In a shortage: gives back a piece that has just been released (its generation is even), behind a fence of
+ * its lane's stream; or what else is idle in a lane. What cannot go back stays in the lane. */
+void give_back_piece(struct gpupool_client *client, struct piece *piece);
+void give_back_lane(struct gpupool_client *client, struct lane *lane);
 
 #endif

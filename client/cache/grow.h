@@ -2,10 +2,16 @@
 #ifndef CLIENT_CACHE_GROW_H
 #define CLIENT_CACHE_GROW_H
 /*
- * How a lane gets more memory when it has none for a request: an extent from the daemon, of a size that
- * follows what the process uses; where the daemon has no room, memory of the lane that stands behind fences
- * of other streams; then whatever comes back first while the caller waits, or what lies idle elsewhere in the
- * process.
+ * How a lane gets more memory when it has none for a request, in four steps:
+ *
+ *   look     deferred pieces whose fences have become ready in the meantime
+ *   ask      the daemon for an extent; its pool grows for it, but nobody is asked for memory
+ *   collect  once, what this process has: in other threads' caches, behind fences that the lane's stream can
+ * wait for; the rest that is idle goes to the daemon, and a shortage begins (shortage.h) ask      again, for
+ * just what is needed, and wait until the deadline
+ *
+ * In a shortage nothing is kept here, so the second and the third step are left out. The memory stays where
+ * it is: no mapping is closed on the way, unless the daemon finds that nothing else helps (lease_close_idle).
  */
 #include <stdint.h>
 

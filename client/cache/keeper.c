@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "client/cache/give_back.h"
 #include "client/client.h"
 #include "client/error.h"
 #include "client/lease.h"
@@ -37,16 +38,34 @@ static int fail(const char *what, int error) {
                      strerrordesc_np(error));
 }
 
-/* Gives back what lies idle. When the daemon asked for it, then the segments, too, in which nothing is left,
- * and which others who wait need more than this process does. */
+/* The daemon asked, because requests wait for memory of a pool: gives back what lies idle there, keeps
+ * nothing of it from now on, and closes the segments that the daemon names, if it names any. */
+static int answer(struct gpupool_client *client, uint32_t pool) {
+    shortage_begin(client, pool);
+    (void)give_back_pool(client, pool);
+    bool any;
+    int r = lease_close_idle(client, pool, 0, cache_is_busy(client), &any);
+    shortage_end_if_over(client, pool);
+    return r;
+}
+
+/* The pools that the daemon asks for: those that it marks as short, of which this process has segments
+ * mapped. */
+static uint64_t pools_asked_for(struct gpupool_client *client) {
+    const struct proto_page *page = client->page.memory;
+    uint64_t mapped = segments_pools(&client->segments);
+    return page == NULL ? mapped : mapped & atomic_load_explicit(&page->shortage.pools, memory_order_acquire);
+}
+
+/* Gives back what lies idle, or what the daemon asks for. */
 static int give_back(struct gpupool_client *client, bool asked) {
     uint64_t bytes;
-    bool may_grow;
+    int r = 0;
 
-    int r = cache_give_back(client, !asked, &bytes);
-    for (uint64_t pools = asked ? segments_pools(&client->segments) : 0; pools != 0; pools &= pools - 1)
-        if (lease_close_idle(client, 1 + (uint32_t)__builtin_ctzll(pools), 0, &may_grow) < 0)
-            break; /* the connection's, which the next call says */
+    if (!asked)
+        return cache_give_back(client, true, &bytes);
+    for (uint64_t pools = pools_asked_for(client); pools != 0 && r == 0; pools &= pools - 1)
+        r = answer(client, 1 + (uint32_t)__builtin_ctzll(pools));
     return r;
 }
 

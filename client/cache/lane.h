@@ -17,9 +17,8 @@
  * merged with the extent's: what lies side by side can so be cut as one, and a lane that grows step by step
  * fragments no more than one large extent would.
  *
- * An extent of a device pool that was leased for one large piece is kept whole (heap.h): it serves requests
- * of about its size, or goes back as a whole, and lets its segment go back to the driver. What is cut from it
- * for smaller ones would keep both.
+ * Free memory serves any size before the lane grows: an extent is not kept for the size that it was leased
+ * for.
  *
  * Locking: each lane has a lock; functions named _locked want it held. The transfer has its own, after it.
  */
@@ -65,7 +64,6 @@ struct extent {
     uint64_t size_bytes, absent_bytes, deferred_bytes;
     char *memory;
     const void *segment; /* only compared */
-    bool fills_segment;  /* nearly: it has it for itself, until it is continued */
     unsigned one_way;    /* parts released and leases merged since the daemon last had to answer one */
     unsigned splitting;  /* SPLITs under way, or of which nothing was heard: its lease may have ended */
     struct list link;    /* in lane->extents */
@@ -81,8 +79,9 @@ struct lane_part {
     struct fence fence; /* that it stands behind */
 };
 
-/* Small pieces (of sizes that are rounded to their class) lie apart from large ones, so that one that stays
- * does not stand in the way of a large one: a random mix of sizes takes a twentieth less memory. */
+/* Small pieces (of sizes that are rounded to their class) lie apart from large ones while there is room, so
+ * that one that stays does not stand in the way of a large one: a random mix of sizes takes a twentieth less
+ * memory. */
 enum lane_heap {
     LANE_SMALL,
     LANE_LARGE,
@@ -103,13 +102,9 @@ struct lane {
     struct heap heaps[LANE_HEAPS]; /* by enum lane_heap */
     struct list extents;
     uint64_t absent_bytes;                /* of all extents */
-    uint64_t peak_bytes;                  /* the cache's: what the lanes of the pool used at most */
-    uint64_t extent_limit;                /* what the pool seems to have room for */
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */
-    bool is_short;     /* the pool had no room lately: either heap serves all sizes, from any extent */
-    bool may_cut;      /* the next piece may be cut from an extent that is kept whole */
     bool touched;      /* used since the last look of the decay */
     unsigned collects; /* how often other threads' caches were emptied for it, since it grew last */
     struct piece *spare_pieces;
@@ -126,20 +121,12 @@ struct lane *lane_free(struct lane *lane);
 /* The heap that pieces of a size (as size_class_round gives it) come from. */
 enum lane_heap lane_heap_of(uint64_t size_bytes);
 
-/* Whether the lane may have room for a size that it does not serve it from yet: in the other heap, or in
- * extents that are kept whole. */
-bool lane_may_share_locked(struct lane *lane, uint64_t size_bytes);
-
-/* Has the next piece cut from an extent that is kept whole, if there is one that holds the size: whether
- * there is. */
-bool lane_cut_whole_locked(struct lane *lane, uint64_t size_bytes);
-
-/* Whether lane_take_locked() would find a size, in its own heap. */
+/* Whether lane_take_locked() would find a size somewhere. */
 bool lane_has_locked(struct lane *lane, uint64_t size_bytes);
 
-/* Takes a piece of a size (as size_class_round gives it), from its heap or, while the pool is short, from
- * any. Returns 0, -ENOSPC or -ENOMEM. Its generation is even. */
-int lane_take_locked(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece);
+/* Takes a piece of a size (as size_class_round gives it) from its heap or, if it may be from anywhere, from
+ * the other one. Returns 0, -ENOSPC or -ENOMEM. Its generation is even. */
+int lane_take_locked(struct lane *lane, uint64_t size_bytes, bool anywhere, struct piece **ret_piece);
 
 /* Gives a piece back. */
 void lane_give_locked(struct lane *lane, struct piece *piece);
@@ -151,11 +138,9 @@ void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine);
  * there since the last call with it. */
 void lane_flush_transfer_locked(struct lane *lane, bool idle_only);
 
-/* Adds an extent, a lease of its own that fills its segment nearly or does not, to one of the heaps, to be
- * kept whole or not. Returns 0 or -ENOMEM. */
+/* Adds an extent, a lease of its own, to one of the heaps. Returns 0 or -ENOMEM. */
 int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
-                           uint64_t generation, char *memory, uint64_t size_bytes, bool fills_segment,
-                           bool keep_whole);
+                           uint64_t generation, char *memory, uint64_t size_bytes);
 
 /* Finds the extent of a heap that new memory of a segment lies beside, or in a gap of, and makes it ready to
  * be filled. NULL when there is none whose lease the daemon would certainly merge with that of the memory (or
@@ -164,14 +149,9 @@ struct extent *lane_neighbour_locked(struct lane *lane, enum lane_heap heap, con
                                      const char *memory, uint64_t size_bytes);
 void lane_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes);
 
-/* How large an extent should be for a request of a size: grows with what the lane has for such sizes, so that
- * a process that uses much asks seldom; large requests get what they ask for. Not larger than what the pool
- * seems to have.
+/* How large an extent should be for a request of a size. The rule is in lane.c, with what it was measured on.
  */
 uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes);
-
-/* Notes that the pool had room for an extent of a size, or had not. Returns what to ask for next. */
-uint64_t lane_learn_locked(struct lane *lane, uint64_t size_bytes, bool has_room);
 
 /* Cuts the tail of a piece off and gives it back to the lane. Returns 0 or -ENOMEM. */
 int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes);
@@ -194,13 +174,6 @@ void lane_forget_piece_locked(struct lane *lane, struct piece *piece);
  * what has to be released: the last part of the latest extent first, so that what stays lies together. False
  * when there is none. */
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
-
-/* The same of extents that do not fill their segments: parts of others would only leave holes in these. */
-bool lane_reclaim_shared_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
-
-/* The same for an extent that is free as a whole: the smallest that is large enough, else the largest. Linear
- * in the extents. */
-bool lane_reclaim_idle_locked(struct lane *lane, uint64_t wanted_bytes, struct lane_part *ret_part);
 
 /* The same for the memory of a piece, whose object goes back. */
 void lane_lose_locked(struct piece *piece, struct lane_part *ret_part);

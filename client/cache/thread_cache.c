@@ -195,6 +195,12 @@ void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, boo
     }
 }
 
+void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
+    for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next)
+        for (unsigned size_class = 0; own->lane->pool == pool && size_class < SIZE_CLASSES; size_class++)
+            bin_flush(&own->bins[size_class], own->lane);
+}
+
 void thread_caches_detach(struct list *caches) {
     pthread_mutex_lock(&registry);
     list_for_each_safe(position, caches) {

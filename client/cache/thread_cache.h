@@ -141,6 +141,9 @@ struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *la
  * last call with it. Inside or visiting. */
 void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only);
 
+/* Gives all pieces of one pool back. Visiting. */
+void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool);
+
 /* Detaches every cache from a client that closes. The pieces go nowhere: the lanes are freed next. */
 void thread_caches_detach(struct list *caches);
 

@@ -271,6 +271,8 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->grows = read_count(reader, object, "grows");
     pool->retires = read_count(reader, object, "retires");
     pool->failures = read_count(reader, object, "failures");
+    pool->closes = read_count(reader, object, "closes");
+    pool->close_ns = read_count(reader, object, "close_ns");
     read_histograms(reader, object, pool);
 }
 

@@ -46,7 +46,7 @@ struct reply_pool {
     uint64_t largest_free_bytes, growing_bytes;
     uint64_t in_use_bytes, cached_bytes;
     double hit_ratio; /* may be REPLY_NULL_RATIO */
-    uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures;
+    uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures, closes, close_ns;
     struct reply_times acquire, waiting, growth;
 };
 
@@ -88,7 +88,7 @@ enum reply_part {
     REPLY_POOLS = 4,
     REPLY_SESSIONS = 8,
     REPLY_TRIMMED = 16,
-    REPLY_QUOTAS = 64, /* "quotas" */
+    REPLY_QUOTAS = 64,   /* "quotas" */
     REPLY_RELEASED = 32, /* what quarantine-release tells */
 };
 

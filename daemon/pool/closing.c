@@ -2,6 +2,7 @@
 #include "daemon/pool/closing.h"
 
 #include <assert.h>
+#include <limits.h>
 
 #include "daemon/pool/core.h"
 #include "daemon/pool/fence.h"
@@ -9,90 +10,116 @@
 #include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
 #include "daemon/pool/tenant.h"
+#include "proto/proto.h"
 
-/* What nobody but the session has mapped, of which nothing is taken, and which the pool need not keep. */
-static bool is_closable(const struct session *session, const struct segment *segment, uint64_t keep_bytes) {
-    const struct pool *pool = segment->pool;
-    return segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 && segment->mappers == 1 &&
-           session_has_seen(session, segment) &&
-           pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes >=
-               keep_bytes + segment->size_bytes;
+/* Whether the session has the segment mapped, nothing of it is taken, and all its mappers can be told. */
+static bool is_closable(const struct session *session, const struct segment *segment, unsigned mappers_max) {
+    return segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
+           segment->deaf_mappers == 0 && segment->mappers <= mappers_max &&
+           session_has_seen(session, segment);
 }
 
-/* The smallest that is large enough, else the largest. */
-static struct segment *choose(const struct session *session, const struct pool *pool, uint64_t keep_bytes,
+/* The one with the fewest mappers; of these the smallest that is large enough, else the largest. */
+static bool is_better(const struct segment *segment, const struct segment *best, uint64_t wanted_bytes) {
+    bool is_enough = segment->size_bytes >= wanted_bytes;
+
+    if (best == NULL || segment->mappers != best->mappers)
+        return best == NULL || segment->mappers < best->mappers;
+    return best->size_bytes >= wanted_bytes ? is_enough && segment->size_bytes < best->size_bytes
+                                            : segment->size_bytes > best->size_bytes;
+}
+
+static struct segment *choose(const struct session *session, const struct pool *pool, unsigned mappers_max,
                               uint64_t wanted_bytes) {
     struct segment *best = NULL;
     list_for_each(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
-        if (!is_closable(session, segment, keep_bytes))
-            continue;
-        bool is_enough = segment->size_bytes >= wanted_bytes;
-        if (best == NULL ||
-            (best->size_bytes >= wanted_bytes ? is_enough && segment->size_bytes < best->size_bytes
-                                              : segment->size_bytes > best->size_bytes))
+        if (is_closable(session, segment, mappers_max) && is_better(segment, best, wanted_bytes))
             best = segment;
     }
     return best;
 }
 
-static void begin(struct session *session, struct segment *segment) {
+static void begin(struct segment *segment) {
     struct pool *pool = segment->pool;
+    struct quota *quota = &segment->owner->tenant->quota;
+
     tenant_disown(segment);
-    charge_force(&segment->charge, &session->tenant->quota, quota_item_of_pool(pool), segment->size_bytes);
-    session->closing_bytes[pool->id - 1] += segment->size_bytes;
+    charge_force(&segment->charge, quota, quota_item_of_pool(pool), segment->size_bytes);
     segment->state = SEGMENT_CLOSING;
     pool->unassigned_bytes -= segment->size_bytes;
     pool->closing_bytes += segment->size_bytes;
 }
 
-/* Names segments of so many bytes, or as many as there are and fit a message. Returns how many bytes. */
-static uint64_t name(struct session *session, struct pool *pool, uint64_t keep_bytes, uint64_t wanted_bytes,
-                     struct proto_segments *segments) {
+/* Adds a segment to the message. False: it is full. */
+static bool tell(struct session *session, struct segment *segment, struct proto_segments *segments) {
+    if (segments->count == PROTO_CLOSE_MAX)
+        return false;
+    session_note_told(session, segment);
+    segments->ids[segments->count++] = segment->id;
+    return true;
+}
+
+/* Those that are CLOSING already, because another session was told to close them. */
+static void tell_of_others(struct session *session, struct pool *pool, struct proto_segments *segments) {
+    list_for_each(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (pool->closing_bytes > 0 && segment->state == SEGMENT_CLOSING &&
+            session_has_seen(session, segment) && !session_was_told(session, segment) &&
+            !tell(session, segment, segments))
+            return;
+    }
+}
+
+/* Whether every session that can be asked for memory of the pool, but for one, has answered the last
+ * question. */
+static bool others_have_answered(const struct session *session, const struct pool *pool) {
+    list_for_each(position, &pool->core->sessions) {
+        const struct session *other = container_of(position, struct session, link);
+        if (other != session && session_can_be_asked(other, pool) && !session_has_answered(other, pool))
+            return false;
+    }
+    return true;
+}
+
+/* Has the other mappers of a segment asked, which will be told then. */
+static void ask_mappers(const struct session *session, const struct segment *segment, uint64_t now_ns) {
+    pool_begin_shortage(segment->pool, now_ns);
+    list_for_each(position, &session->core->sessions) {
+        struct session *other = container_of(position, struct session, link);
+        if (other != session && session_has_seen(other, segment))
+            session_ask(other, segment->pool);
+    }
+}
+
+void closing_choose(struct session *session, struct pool *pool, const struct proto_idle *idle,
+                    uint64_t now_ns, struct proto_segments *ret_segments) {
+    uint64_t missing_bytes =
+        idle->size_bytes != 0 ? pool_missing_for(pool, idle->size_bytes) : pool_missing_bytes(pool);
+    bool is_busy = (idle->flags & PROTO_IDLE_BUSY) != 0;
     struct segment *segment;
-    uint64_t bytes = 0;
 
-    while (segments->count < PROTO_CLOSE_MAX && bytes < wanted_bytes &&
-           (segment = choose(session, pool, keep_bytes, wanted_bytes - bytes)) != NULL) {
-        begin(session, segment);
-        bytes += segment->size_bytes;
-        segments->ids[segments->count++] = segment->id;
-    }
-    return bytes;
-}
-
-/* Whether the pool can grow so much when the session has closed what it was told to. */
-static bool may_grow(const struct session *session, const struct pool *pool, uint64_t size_bytes) {
-    uint64_t comes = pool->retiring_bytes + session->closing_bytes[pool->id - 1];
-    return pool->state == POOL_READY && pool->grow_retry_ns == 0 &&
-           segment_bytes_for(size_bytes) + pool->reserved_bytes <= pool->limit_bytes + comes;
-}
-
-void closing_choose(struct session *session, struct pool *pool, uint64_t size_bytes,
-                    struct proto_segments *ret_segments) {
-    uint64_t *named_bytes = &session->named_bytes[pool->id - 1];
-    uint64_t wanted_bytes = pool_growth_bytes(pool, size_bytes), chosen_bytes = *named_bytes;
-
-    *named_bytes = 0;
-    if (pool->kind != PROTO_POOL_DEVICE || pool->growing_bytes >= size_bytes ||
-        pool_has_free(pool, session->tenant, size_bytes))
+    if (pool->state != POOL_READY)
         return;
-    if (chosen_bytes < wanted_bytes) { /* what nobody has mapped needs nobody to close it */
-        uint64_t retired_bytes = pool_retire_kept(pool, wanted_bytes - chosen_bytes);
-        session->vacated_bytes[pool->id - 1] += retired_bytes;
-        chosen_bytes += retired_bytes;
+    struct tenant_heap *own = tenant_heap_find(session->tenant, pool);
+    if (idle->size_bytes != 0 && own != NULL && heap_has(&own->heap, idle->size_bytes))
+        missing_bytes = 0;
+    if (idle->size_bytes == 0)
+        session_note_answer(session, pool);
+    tell_of_others(session, pool, ret_segments);
+    bool is_last_resort = pool->n_asks >= 2 || others_have_answered(session, pool);
+    while (missing_bytes > 0 && (is_last_resort || !is_busy) &&
+           (segment = choose(session, pool, is_last_resort ? UINT_MAX : 1, missing_bytes)) != NULL) {
+        if (!tell(session, segment, ret_segments))
+            return;
+        begin(segment);
+        if (segment->mappers > 1)
+            ask_mappers(session, segment, now_ns);
+        missing_bytes -= segment->size_bytes < missing_bytes ? segment->size_bytes : missing_bytes;
     }
-    if (chosen_bytes < wanted_bytes)
-        chosen_bytes += name(session, pool, pool->reserve_bytes, wanted_bytes - chosen_bytes, ret_segments);
-    if (ret_segments->count == PROTO_CLOSE_MAX)
-        *named_bytes = chosen_bytes;
-    ret_segments->may_grow = may_grow(session, pool, size_bytes);
-}
-
-void closing_choose_for_others(struct session *session, struct pool *pool,
-                               struct proto_segments *ret_segments) {
-    if (pool->state == POOL_READY)
-        (void)name(session, pool, 0, pool_missing_bytes(pool), ret_segments);
+    /* All have answered, and it is not enough: those that were busy are asked once more, now. */
+    if (missing_bytes > 0 && pool->stuck && pool->n_asks == 1 && is_last_resort)
+        pool_ask_sessions(pool, NULL, now_ns);
 }
 
 struct pool *closing_finish(struct session *session, uint64_t segment_id) {
@@ -100,9 +127,8 @@ struct pool *closing_finish(struct session *session, uint64_t segment_id) {
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
         struct segment *segment = core->segments[slot];
         if (segment == NULL || segment->id != segment_id || segment->state != SEGMENT_CLOSING ||
-            !session_has_seen(session, segment))
+            !session_has_seen(session, segment) || !session_was_told(session, segment))
             continue;
-        session->vacated_bytes[segment->pool->id - 1] += segment->size_bytes;
         session_forget_segment(session, segment);
         return segment->pool;
     }

@@ -100,6 +100,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     list_init(&pool->lines);
     list_init(&pool->overdue);
     list_init(&pool->pressed);
+    list_init(&pool->for_growth);
     core->pools[core->n_pools++] = pool;
     *ret_pool = pool;
     return 0;
@@ -252,7 +253,7 @@ void core_session_want_reclaim(struct session *session) {
     session->wants_reclaim = true;
 }
 
-void core_session_set_page(struct session *session, const struct proto_page *page) {
+void core_session_set_page(struct session *session, struct proto_page *page) {
     session->page = page;
 }
 
@@ -269,6 +270,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
     charge_free(&session->replies);
     charge_free(&session->charge);
     free(session->seen);
+    free(session->told);
     free(session);
     if (core->policy != NULL && core->policy->has_group_rules)
         tenant_apply_policy(tenant, NULL); /* a limit goes with the last of its group */
@@ -293,6 +295,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
         if (session_can_be_asked(session, session->core->pools[i]))
             pool_lose_reclaimer(session->core->pools[i]);
     list_remove(&session->reclaim_link);
+    session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;
     session->quarantine_reason = reason;
@@ -314,14 +317,9 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
     assert(session->state == SESSION_ACTIVE);
     if (pool != NULL && !session_may_use(session, pool))
         pool = NULL; /* as if there were none */
-    int r =
-        request_new(session, pool, request_id, acquire->size_bytes, now_ns, acquire->timeout_ns, &request);
+    int r = request_new(session, pool, request_id, acquire, now_ns, &request);
     if (r < 0)
         return r;
-    if ((acquire->flags & PROTO_ACQUIRE_WITHIN) != 0) {
-        request->within = true;
-        request->least_bytes = acquire->least_bytes;
-    }
     if (pool == NULL)
         request_refuse(request, PROTO_E_NO_POOL);
     else if (session->n_requests > SESSION_WAITING_MAX)
@@ -341,10 +339,7 @@ int core_idle(struct session *session, const struct proto_idle *idle, uint64_t n
     struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
     if (heap != NULL && fences_collect_heap(heap))
         pool_serve(pool, now_ns); /* what came back serves as it is before it is closed */
-    if (idle->size_bytes == 0)
-        closing_choose_for_others(session, pool, ret_segments);
-    else
-        closing_choose(session, pool, idle->size_bytes, ret_segments);
+    closing_choose(session, pool, idle, now_ns, ret_segments);
     return 0;
 }
 
@@ -353,6 +348,8 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
 
     if (pool == NULL)
         return PROTO_E_INVALID;
+    pool->n_closes++;
+    pool->close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
     pool_serve(pool, now_ns);
     return 0;
 }
@@ -527,7 +524,6 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     segment->id = ++core->next_segment_id;
     segment->slot = (uint32_t)slot;
     segment->size_bytes = size_bytes;
-    segment->kept_whole = pool->grow_whole;
     segment->backing = backing;
     core->segments[slot] = segment;
     list_append(&pool->segments, &segment->link);
@@ -555,7 +551,7 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
      * driver is asked again after a while. What nobody waited for says nothing of those who came since. */
     if (ahead) {
         pool->ahead_retry_ns = clock_deadline_ns(now_ns, AHEAD_RETRY_NS);
-    } else if (!pool->grow_exact && first != NULL && first->size_bytes + SEGMENT_GRANULE <= tried) {
+    } else if (!pool->grow_exact && first != NULL && first->least_bytes + SEGMENT_GRANULE <= tried) {
         pool->grow_exact = true;
     } else {
         pool->grow_exact = false;

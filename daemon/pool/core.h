@@ -108,8 +108,8 @@ void core_session_drop_reply(struct session *session, uint64_t bytes);
 /* The session wants to be asked for what it keeps idle. Before its first lease. */
 void core_session_want_reclaim(struct session *session);
 /* The session's page, once it has one; borrowed until the session is gone. Releases may name fences in it
- * then. */
-void core_session_set_page(struct session *session, const struct proto_page *page);
+ * then, and the core marks in it which pools are short. */
+void core_session_set_page(struct session *session, struct proto_page *page);
 /* Farewell: the client's streams are idle and its mappings closed. Everything returns; the session is freed.
  */
 void core_session_close(struct session *session, uint64_t now_ns);
@@ -154,9 +154,9 @@ int core_attach(struct session *session, const struct proto_token *token, struct
 /* Describes a lease. 0 or PROTO_E_STALE. */
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info);
 
-/* Before the session asks for more of a pool, or when it was asked for what it keeps idle: which of its idle
- * segments it can close for that. Nothing is lent in those any more. 0 or PROTO_E_NO_POOL. / It has closed
- * one of them. 0 or PROTO_E_INVALID (it was not told to). See closing.h. */
+/* The session's request was refused for want of room, or it was asked for what it keeps idle: which of its
+ * idle segments it has to close for that. Nothing is lent in those any more. 0 or PROTO_E_NO_POOL. / It has
+ * closed one of them. 0 or PROTO_E_INVALID (it was not told to). See closing.h. */
 int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
               struct proto_segments *ret_segments);
 int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns);

@@ -9,6 +9,7 @@
 static bool session_is_valid(const struct session *session) {
     uint64_t ranges = 0, leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0},
              shared_bytes[PROTO_POOLS_MAX] = {0};
+    uint64_t closing_bytes[PROTO_POOLS_MAX] = {0};
     uint32_t mapped[PROTO_POOLS_MAX] = {0};
     unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
 
@@ -43,12 +44,21 @@ static bool session_is_valid(const struct session *session) {
                 return false;
             mapped[segment->pool->id - 1]++;
             segments++;
+            if (!session_was_told(session, segment))
+                continue;
+            closing_bytes[segment->pool->id - 1] += segment->size_bytes;
+            if (segment->state != SEGMENT_CLOSING)
+                return false;
         }
+    for (size_t word = 0; word < session->seen_words; word++)
+        if ((session->told[word] & ~session->seen[word]) != 0)
+            return false;
     return leased == session->leased_bytes && fenced == session->fenced_bytes && behind_fences == queued &&
            memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
            memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
-           memcmp(mapped, session->mapped, sizeof mapped) == 0 && leases == session->n_leases &&
-           ranges == session->n_ranges && requests == session->n_requests &&
+           memcmp(mapped, session->mapped, sizeof mapped) == 0 &&
+           memcmp(closing_bytes, session->closing_bytes, sizeof closing_bytes) == 0 &&
+           leases == session->n_leases && ranges == session->n_ranges && requests == session->n_requests &&
            segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
 }
 
@@ -64,13 +74,17 @@ static bool reclaimers_are_valid(const struct core *core, const struct pool *poo
 /* Whether as many sessions have seen each segment as it counts. */
 static bool mappers_are_valid(const struct core *core) {
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
-        unsigned mappers = 0;
+        unsigned mappers = 0, deaf_mappers = 0;
         list_for_each(position, &core->sessions) {
             const struct session *session = container_of(position, struct session, link);
-            if (slot / 64 < session->seen_words && (session->seen[slot / 64] >> slot % 64 & 1))
+            if (slot / 64 < session->seen_words && (session->seen[slot / 64] >> slot % 64 & 1)) {
                 mappers++;
+                deaf_mappers += !session->wants_reclaim || session->state != SESSION_ACTIVE;
+            }
         }
-        if (core->segments[slot] == NULL ? mappers != 0 : core->segments[slot]->mappers != mappers)
+        const struct segment *segment = core->segments[slot];
+        if (segment == NULL ? mappers != 0
+                            : segment->mappers != mappers || segment->deaf_mappers != deaf_mappers)
             return false;
     }
     return true;

@@ -132,7 +132,7 @@ static void ranges_give(struct list *ranges) {
     list_for_each_safe(position, ranges) {
         struct heap_range *range = container_of(position, struct heap_range, user_link);
         list_remove(&range->user_link);
-        pool_give(range);
+        heap_give(range);
     }
 }
 

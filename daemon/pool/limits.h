@@ -10,15 +10,15 @@
 #define SEGMENT_GRANULE (2 * MIB)
 
 #define POOL_STEP_SHARE                                                                                      \
-    128u /* of what a pool has, by which it grows: what nobody uses of its last step is so much of it. A     \
-          * 64th, 160th or 256th spoils more on the random mix (H200), and about as much on the traces */
-#define POOL_STEP_MIN                                                                                        \
-    (8 * MIB) /* four of the 2 MiB that clients begin with; making it takes as long as making less */
+    128u /* of what a pool has, by which it grows at least: what nobody uses of its last step is so little   \
+          * of it. Clients ask for more at a time when it suits them (client/cache/lane.h) */
+#define POOL_STEP_MIN (2 * MIB) /* one granule: a program of small tensors takes no more */
 #define POOL_STEP_MAX                                                                                        \
     (512 * MIB) /* for a pool of 64 GiB and more: larger ones are no quicker to make, per byte */
-#define POOL_STEP_SMALL_SHARE                                                                                \
-    4u /* requests of up to such a share of a step have steps made; larger ones have segments of their own   \
-        */
+
+#define GROW_ROOM_SHARE                                                                                      \
+    4u /* of what a pool has room for: it grows by what a request wants up to that, else by what it needs,   \
+        * so that requests of one size can use all of a pool */
 
 #define SESSION_WAITING_MAX                                                                                  \
     4096u /* requests of a session that wait in line: more threads than a process has */
@@ -62,9 +62,14 @@
 #define PASSES_MAX                                                                                           \
     16u /* later requests that may be given what one who waits could use: about what clients take while      \
          * a busy pool goes once around, and nothing against the time for which large memory is had */
-#define WITHIN_STEP_DOWN                                                                                     \
-    4u /* by which who makes do with less gets less, until it fits: a few tries, and no less than a quarter  \
-        * of what there was */
-#define HOLDERS_NAMED 3u /* holders that a refusal names: what fits a line */
+#define LESS_STEP_DOWN                                                                                       \
+    4u /* by which a request that a smaller size serves is granted less, until it fits: a few tries, and no  \
+        * less than a quarter of what there was */
+#define SHORTAGE_NS                                                                                          \
+    (100 *                                                                                                   \
+     NS_PER_MS) /* after the last request that waited for memory of sessions: so long clients go on          \
+                 * keeping nothing, so that a pool at its limit does not change its mind all the time */
+#define CLOSE_NS_MAX  (60 * NS_PER_S) /* that one closing counts at most, whatever its client says */
+#define HOLDERS_NAMED 3u              /* holders that a refusal names: what fits a line */
 
 #endif

@@ -54,8 +54,8 @@ void line_enter(struct request *request, struct tenant_heap *heap, enum line_kin
     assert(request->state == REQUEST_WAITING && heap->pool == pool && kind != LINE_NONE);
     assert(heap->tenant == request->session->tenant);
     line_leave(request);
-    if (list_is_empty(&line->requests) || request->size_bytes < line->least_bytes)
-        line->least_bytes = request->size_bytes;
+    if (list_is_empty(&line->requests) || request->least_bytes < line->least_bytes)
+        line->least_bytes = request->least_bytes;
     insert_by_arrival(&line->requests, request, offsetof(struct request, link));
     request->heap = heap;
     request->line = kind;
@@ -64,6 +64,8 @@ void line_enter(struct request *request, struct tenant_heap *heap, enum line_kin
     if (kind == LINE_QUOTA && list_is_empty(&heap->pressed_link))
         list_append(&pool->pressed, &heap->pressed_link);
     overdue_enter(request);
+    if (request->no_reclaim)
+        list_append(&pool->for_growth, &request->growth_link);
     pool->n_waiters++;
     if (request->deadline_ns < pool->next_deadline_ns)
         pool->next_deadline_ns = request->deadline_ns;
@@ -78,6 +80,7 @@ void line_leave(struct request *request) {
     if (!list_is_empty(&request->overdue_link))
         request->pool->rounds++; /* whom it held up is looked at again */
     list_remove(&request->overdue_link);
+    list_remove(&request->growth_link);
     request->pool->n_waiters--;
     if (list_is_empty(&heap->waiting.requests))
         list_remove(&heap->waiting_link);
@@ -100,7 +103,8 @@ struct request *line_oldest(const struct pool *pool) {
 }
 
 static bool fits(const struct request *request, uint64_t room_bytes) {
-    return segment_bytes_for(request->size_bytes) <= room_bytes && !line_awaits_quota(request);
+    return segment_bytes_for(request->least_bytes) <= room_bytes &&
+           !line_awaits_quota(request, request->least_bytes);
 }
 
 struct request *line_find(const struct pool *pool, uint64_t room_bytes) {
@@ -126,9 +130,9 @@ struct request *line_find(const struct pool *pool, uint64_t room_bytes) {
     return best;
 }
 
-bool line_awaits_quota(const struct request *request) {
+bool line_awaits_quota(const struct request *request, uint64_t size_bytes) {
     struct tenant *tenant = request->session->tenant;
-    if (!tenant_may_take(tenant, request->pool, request->size_bytes))
+    if (!tenant_may_take(tenant, request->pool, size_bytes))
         return true;
     const struct tenant_heap *heap = tenant_heap_find(tenant, request->pool);
     const struct request *first = heap != NULL ? line_first(&heap->held) : NULL;
@@ -141,7 +145,7 @@ bool line_awaits_quota(const struct request *request) {
 static bool could_use(const struct request *waiter, const struct session *session,
                       const struct segment *segment) {
     return !session_has_seen(session, segment) ||
-           (segment->owner->tenant == waiter->session->tenant && segment->size_bytes >= waiter->size_bytes);
+           (segment->owner->tenant == waiter->session->tenant && segment->size_bytes >= waiter->least_bytes);
 }
 
 bool line_is_behind(const struct request *request) {
@@ -183,11 +187,12 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct line
     list_for_each(link, &line->requests) {
         const struct request *request = container_of(link, struct request, link);
         if (request->line != kind || request->heap != heap || request->state != REQUEST_WAITING ||
-            request->number <= number || request->size_bytes < line->least_bytes ||
+            request->number <= number || request->least_bytes < line->least_bytes ||
             request->deadline_ns < pool->next_deadline_ns)
             return false;
         /* nobody is held up whose quota would do, as far as they are looked at */
-        if (kind == LINE_QUOTA && position < LINE_WINDOW && !pool->returned && !line_awaits_quota(request))
+        if (kind == LINE_QUOTA && position < LINE_WINDOW && !pool->returned &&
+            !line_awaits_quota(request, request->least_bytes))
             return false;
         number = request->number;
         position++;

@@ -67,8 +67,9 @@ struct request *line_oldest(const struct pool *pool);
  * of new segments; when somebody is overdue, none that came later. NULL: there is none. */
 struct request *line_find(const struct pool *pool, uint64_t room_bytes);
 
-/* Whether the request has to wait for its tenant's quota: it is beyond it, or behind one that is overdue. */
-bool line_awaits_quota(const struct request *request);
+/* Whether the request has to wait for its tenant's quota before it gets so many bytes: they are beyond it, or
+ * the request is behind one that is overdue. */
+bool line_awaits_quota(const struct request *request, uint64_t size_bytes);
 
 /* Whether there is somebody overdue who came before the request. / Whether memory of the segment, for the
  * request's session, is what one of them could use. */

@@ -54,40 +54,8 @@ uint64_t pool_step_bytes(const struct pool *pool) {
     return bytes < POOL_STEP_MIN ? POOL_STEP_MIN : bytes > POOL_STEP_MAX ? POOL_STEP_MAX : bytes;
 }
 
-uint64_t pool_low_water_bytes(const struct pool *pool) {
-    return pool->low_water_bytes == POOL_LOW_WATER_BY_STEP ? pool_step_bytes(pool) / 2
-                                                           : pool->low_water_bytes;
-}
-
-bool pool_can_grow_for(const struct pool *pool, uint64_t size_bytes) {
-    return pool_room(pool) >= segment_bytes_for(size_bytes) && pool->grow_retry_ns == 0;
-}
-
-/* Whether a request of that size has a segment of its own made. */
-static bool pool_grows_exactly(const struct pool *pool, uint64_t size_bytes) {
-    return pool->step_bytes == POOL_STEP_BY_SIZE &&
-           segment_bytes_for(size_bytes) > pool_step_bytes(pool) / POOL_STEP_SMALL_SHARE;
-}
-
-/* Which of its tenant's segments are for requests of that size, as HEAP_… */
-static unsigned pool_place(const struct pool *pool, uint64_t size_bytes) {
-    if (pool->step_bytes != POOL_STEP_BY_SIZE)
-        return HEAP_ANY;
-    return pool_grows_exactly(pool, size_bytes) ? HEAP_FITTING : HEAP_SHARED;
-}
-
-/* And which serve it when these do not. What is small may lie in what it nearly fills, too: that was made
- * when the pool, and so what is small, was smaller. */
-static unsigned pool_place_beyond(const struct pool *pool, uint64_t size_bytes, enum pool_reach reach) {
-    if (reach == POOL_REACH_ALL || !pool_can_grow_for(pool, size_bytes))
-        return HEAP_ANY;
-    return pool_place(pool, size_bytes) | (reach == POOL_REACH_IDLE ? HEAP_FITTING | HEAP_CUT : 0);
-}
-
-/* The smallest segment without a tenant that may serve a request: what was made for another size only where
- * it may be cut. */
-static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes, enum pool_reach reach) {
-    bool may_cut = reach != POOL_REACH_FITTING || pool_place_beyond(pool, size_bytes, reach) == HEAP_ANY;
+/* The smallest segment without a tenant that may serve a request. */
+static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes) {
     struct segment *best = NULL;
 
     if (pool->unassigned_bytes < size_bytes) /* as it mostly is: who waits must not pay for the segments */
@@ -95,18 +63,10 @@ static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_byt
     list_for_each(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
         if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
-            (may_cut || !segment->kept_whole || !heap_keeps(segment->size_bytes, size_bytes)) &&
             (best == NULL || segment->size_bytes < best->size_bytes))
             best = segment;
     }
     return best;
-}
-
-bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes) {
-    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
-    unsigned place = pool_place_beyond(pool, size_bytes, POOL_REACH_FITTING);
-    return (heap != NULL && heap_has(&heap->heap, place, size_bytes)) ||
-           pool_find_unassigned(pool, size_bytes, POOL_REACH_FITTING) != NULL;
 }
 
 /* Takes the lower part of a segment of which nothing is taken. Returns 0 or -ENOMEM. */
@@ -127,45 +87,34 @@ static int segment_take(struct segment *segment, uint64_t size_bytes, struct hea
     return 0;
 }
 
-int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
+int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
                   struct heap_range **ret_range) {
     struct tenant_heap *heap = tenant_heap_find(tenant, pool);
-    unsigned place = pool_place(pool, size_bytes), beyond = pool_place_beyond(pool, size_bytes, reach);
-
-    if (heap == NULL)
-        return -ENOSPC;
-    int r = heap_take(&heap->heap, place, size_bytes, HEAP_GRANULE, ret_range);
-    if (r == -ENOSPC && beyond != place)
-        r = heap_take(&heap->heap, beyond, size_bytes, HEAP_GRANULE, ret_range);
-    return r;
+    return heap == NULL ? -ENOSPC : heap_take(&heap->heap, size_bytes, HEAP_GRANULE, ret_range);
 }
 
-int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
-              struct heap_range **ret_range) {
-    bool from_anywhere = pool_place_beyond(pool, size_bytes, reach) == HEAP_ANY;
-
-    int r = pool_take_own(pool, tenant, size_bytes, from_anywhere ? reach : POOL_REACH_FITTING, ret_range);
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range) {
+    int r = pool_take_own(pool, tenant, size_bytes, ret_range);
     if (r != -ENOSPC)
         return r;
-    struct segment *segment = pool_find_unassigned(pool, size_bytes, reach);
-    if (segment == NULL) /* nothing is cut that need not be */
-        return from_anywhere ? -ENOSPC : pool_take_own(pool, tenant, size_bytes, reach, ret_range);
+    struct segment *segment = pool_find_unassigned(pool, size_bytes);
+    if (segment == NULL)
+        return -ENOSPC;
     r = tenant_adopt(tenant, segment);
     return r < 0 ? r : segment_take(segment, size_bytes, ret_range);
 }
 
-void pool_give(struct heap_range *range) {
-    struct heap_span *span = range->span;
-    const struct segment *segment = span->user;
+/* What the pool grows by for a request: what it wants, or a step, or, after the driver refused that, what it
+ * needs. Near its limit it wants less: what is left beside a request there is missing for others. */
+static uint64_t pool_growth_bytes(const struct pool *pool, const struct request *request) {
+    uint64_t left = quota_left(&request->session->tenant->quota, quota_item_of_pool(pool));
+    uint64_t needed = segment_bytes_for(request->least_bytes),
+             wanted = segment_bytes_for(request->size_bytes);
+    uint64_t step = pool_step_bytes(pool);
 
-    heap_give(range);
-    if (span->taken_bytes == 0)
-        heap_keep_whole(span, segment->kept_whole);
-}
-
-uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes) {
-    uint64_t need = segment_bytes_for(size_bytes), step = pool_step_bytes(pool);
-    return pool->grow_exact || step < need || pool_grows_exactly(pool, size_bytes) ? need : step;
+    if (pool->grow_exact || wanted > pool_room(pool) / GROW_ROOM_SHARE || request->size_bytes > left)
+        wanted = needed;
+    return wanted > step || pool->grow_exact ? wanted : step;
 }
 
 static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_ns) {
@@ -173,7 +122,6 @@ static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t 
     assert(pool->growing_bytes == 0 && room > 0);
     pool->growing_bytes = size_bytes < room ? size_bytes : room;
     pool->grow_decided = true;
-    pool->grow_whole = false;
     pool->grow_decided_ns = now_ns;
 }
 
@@ -191,20 +139,26 @@ static uint64_t pool_idle_bytes(const struct pool *pool) {
  * neither the limit nor idle segments (those on their way back to the driver included) leave enough room. */
 static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
     const struct request *first = line_oldest(pool);
-    if (first == NULL || pool->state != POOL_READY)
+    if (first == NULL || first->no_reclaim || pool->state != POOL_READY)
         return false;
     if (now_ns < pool->grow_retry_ns)
         return true;
-    uint64_t need = segment_bytes_for(first->size_bytes), room = pool_room(pool);
+    uint64_t need = segment_bytes_for(first->least_bytes), room = pool_room(pool);
     return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
+}
+
+uint64_t pool_missing_for(const struct pool *pool, uint64_t size_bytes) {
+    uint64_t need = segment_bytes_for(size_bytes);
+    uint64_t room = pool->grow_retry_ns != 0 ? 0 : pool_room(pool); /* the driver refuses what it says */
+    uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes + pool_idle_bytes(pool);
+    return need > comes ? need - comes : 0;
 }
 
 uint64_t pool_missing_bytes(const struct pool *pool) {
     const struct request *first = line_oldest(pool);
-    uint64_t need = segment_bytes_for(first != NULL ? first->size_bytes : pool->refused_bytes);
-    uint64_t room = pool->grow_retry_ns != 0 ? 0 : pool_room(pool); /* the driver refuses what it says */
-    uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes + pool_idle_bytes(pool);
-    return need > comes ? need - comes : 0;
+    return first != NULL && first->no_reclaim
+               ? 0
+               : pool_missing_for(pool, first != NULL ? first->least_bytes : pool->refused_bytes);
 }
 
 bool pool_is_settled(const struct pool *pool) {
@@ -223,15 +177,29 @@ void pool_collect(struct pool *pool, uint64_t now_ns) {
         fences_collect_heap(container_of(position, struct tenant_heap, pool_link));
 }
 
-/* Has every session of the pool's holders (of one tenant, or of all: NULL) asked that wants to be. */
-static void pool_ask_sessions(struct pool *pool, const struct tenant *tenant) {
-    struct core *core = pool->core;
-    list_for_each(position, &core->sessions) {
+void pool_begin_shortage(struct pool *pool, uint64_t now_ns) {
+    pool->short_until_ns = clock_deadline_ns(now_ns, SHORTAGE_NS);
+}
+
+void pool_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns) {
+    pool_begin_shortage(pool, now_ns);
+    pool->n_asks += tenant == NULL;
+    list_for_each(position, &pool->core->sessions) {
         struct session *session = container_of(position, struct session, link);
-        if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool) &&
-            list_is_empty(&session->reclaim_link))
-            list_append(&core->reclaiming, &session->reclaim_link);
+        if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool))
+            session_ask(session, pool);
     }
+}
+
+void pool_end_shortage(struct pool *pool, uint64_t now_ns) {
+    if ((pool->stuck && !list_is_empty(&pool->lines)) || !list_is_empty(&pool->pressed)) {
+        pool_begin_shortage(pool, now_ns);
+        return;
+    }
+    pool->short_until_ns = 0;
+    pool->n_asks = 0;
+    list_for_each(position, &pool->core->sessions)
+        session_end_shortage(container_of(position, struct session, link), pool);
 }
 
 /* Has the sessions of those tenants asked whose requests their quota holds up, each at most once in a while.
@@ -243,7 +211,7 @@ static void pool_reclaim_pressed(struct pool *pool, uint64_t now_ns) {
             continue;
         heap->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
         heap->reclaim_owed = false;
-        pool_ask_sessions(pool, heap->tenant);
+        pool_ask_sessions(pool, heap->tenant, now_ns);
         if (line_first(&heap->held) == NULL)
             list_remove(&heap->pressed_link);
     }
@@ -257,14 +225,14 @@ static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
     if (!(pool->stuck || pool->reclaim_owed) || pool->n_reclaimers == 0 || now_ns < pool->reclaim_ns)
         return;
     /* Caches are worth keeping when enough is on its way back: one who waits has that much patience. */
-    if (first != NULL && first->deadline_ns > now_ns && pool->fenced_bytes >= first->size_bytes &&
+    if (first != NULL && first->deadline_ns > now_ns && pool->fenced_bytes >= first->least_bytes &&
         now_ns < clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS)) {
         pool->reclaim_ns = clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS);
         return;
     }
     pool->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
     pool->reclaim_owed = false;
-    pool_ask_sessions(pool, NULL);
+    pool_ask_sessions(pool, NULL, now_ns);
 }
 
 void pool_lose_reclaimer(struct pool *pool) {
@@ -287,7 +255,7 @@ uint64_t pool_next_reclaim_ns(const struct pool *pool) {
 
 /* Whether its tenant has less at hand than the low-water mark, or than its quota leaves, asks for. */
 static bool pool_is_low(const struct pool *pool) {
-    uint64_t low_water = pool_low_water_bytes(pool);
+    uint64_t low_water = pool->low_water_bytes;
     uint64_t left = quota_left(&pool->demand->tenant->quota, quota_item_of_pool(pool));
     uint64_t wanted = left < low_water ? left : low_water;
     return pool->unassigned_bytes + pool->demand->heap.free_bytes < wanted;
@@ -317,16 +285,14 @@ void pool_retire(struct segment *segment) {
     pool->retiring_bytes += segment->size_bytes;
 }
 
-/* Retires idle segments, or of these only such as are kept whole, until they are so many bytes. */
-static uint64_t retire_some(struct pool *pool, bool kept_only, uint64_t bytes, uint64_t keep_bytes) {
+uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
     uint64_t retired = 0;
     list_for_each_safe(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
         if (retired >= bytes)
             break;
-        if (!segment_is_idle(segment) || (kept_only && !segment->kept_whole) ||
-            pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
-                keep_bytes + segment->size_bytes)
+        if (!segment_is_idle(segment) || pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
+                                             keep_bytes + segment->size_bytes)
             continue;
         if (segment->state == SEGMENT_ASSIGNED)
             tenant_disown(segment);
@@ -334,14 +300,6 @@ static uint64_t retire_some(struct pool *pool, bool kept_only, uint64_t bytes, u
         retired += segment->size_bytes;
     }
     return retired;
-}
-
-uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
-    return retire_some(pool, false, bytes, keep_bytes);
-}
-
-uint64_t pool_retire_kept(struct pool *pool, uint64_t bytes) {
-    return retire_some(pool, true, bytes, pool->reserve_bytes);
 }
 
 /* Grows for the first of those who wait for whom there is room, in the order of line.h; else retires idle
@@ -355,10 +313,9 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     if (!list_is_empty(&pool->lines)) {
         const struct request *request = room >= SEGMENT_GRANULE ? line_find(pool, room) : NULL;
         if (request != NULL) {
-            pool_decide_growth(pool, pool_growth_bytes(pool, request->size_bytes), now_ns);
-            pool->grow_whole = pool_grows_exactly(pool, request->size_bytes);
+            pool_decide_growth(pool, pool_growth_bytes(pool, request), now_ns);
         } else if ((request = line_find(pool, room + pool_idle_bytes(pool))) != NULL) {
-            pool_retire_idle(pool, segment_bytes_for(request->size_bytes) - room, 0);
+            pool_retire_idle(pool, segment_bytes_for(request->least_bytes) - room, 0);
         }
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes, step = pool_step_bytes(pool);
@@ -370,8 +327,11 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
 
 void pool_plan(struct pool *pool, uint64_t now_ns) {
     waiting_hold_first(pool);
-    pool->stuck = pool_is_stuck(pool, now_ns);
     pool_plan_growth(pool, now_ns);
+    waiting_refuse_for_growth(pool);
+    pool->stuck = pool_is_stuck(pool, now_ns);
+    if (!pool->stuck) /* the next time idle sessions come first again */
+        pool->n_asks = 0;
     pool_reclaim(pool, now_ns);
     pool_reclaim_pressed(pool, now_ns);
 }
@@ -385,7 +345,7 @@ bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
     return pool_is_closed(pool) ||
            (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
             pool->quarantined_bytes == 0 && pool->closing_bytes == 0 && pool->retiring_bytes == 0 &&
-            pool_idle_bytes(pool) == 0);
+            pool->n_reclaimers == 0 && pool_idle_bytes(pool) == 0);
 }
 
 void pool_explain(const struct pool *pool, char *text, size_t size) {
@@ -425,14 +385,10 @@ bool pool_is_valid(const struct pool *pool) {
         }
         if (segment->state == SEGMENT_CLOSING) {
             closing += segment->size_bytes;
-            if (segment->mappers != 1)
+            if (segment->mappers == 0 || segment->deaf_mappers > segment->mappers)
                 return false;
             continue;
         }
-        /* cut or not: what is idle is as it was made */
-        if (segment->span->taken_bytes == 0 ? segment->span->kept_whole != segment->kept_whole
-                                            : segment->span->kept_whole && !segment->kept_whole)
-            return false;
         for (const struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
             if (range->free)
                 continue;

@@ -14,8 +14,11 @@
  * anybody.
  *
  * When neither growth nor the retirement of idle segments can serve who has waited longest, the pool is
- * stuck: only what sessions hold can. Then it asks those that want to be asked for what they keep idle, and
- * again after RECLAIM_INTERVAL_NS for as long as it is stuck and somebody waits.
+ * stuck: only what sessions hold can. Then it is short: it asks those that want to be asked for what they
+ * keep idle, marks itself in their pages, so that they keep nothing until the shortage is over, and asks
+ * again after RECLAIM_INTERVAL_NS for as long as it is stuck and somebody waits. Memory that comes back as
+ * ranges serves every session of its tenant as it is; segments are closed only where that is not enough
+ * (closing.h).
  *
  *   STARTING --the device's context exists--> READY;  STARTING --the driver refused--> FAILED
  *   READY --every call on the device fails--> LOST
@@ -53,10 +56,9 @@ struct tenant_heap;
 struct pool_sizes {
     uint64_t limit_bytes, reserve_bytes;
     uint64_t step_bytes;      /* POOL_STEP_BY_SIZE: see pool_step_bytes() */
-    uint64_t low_water_bytes; /* POOL_LOW_WATER_BY_STEP: half of the step, whatever that is */
+    uint64_t low_water_bytes; /* what is to be at hand; 0: nothing */
 };
-#define POOL_STEP_BY_SIZE      UINT64_C(0)
-#define POOL_LOW_WATER_BY_STEP UINT64_MAX
+#define POOL_STEP_BY_SIZE UINT64_C(0)
 
 enum pool_state {
     POOL_STARTING,
@@ -75,21 +77,21 @@ struct pool {
     enum pool_state state;
     uint64_t limit_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
     uint64_t step_bytes;                 /* the same, or POOL_STEP_BY_SIZE: pool_step_bytes() */
-    uint64_t low_water_bytes;            /* pool_low_water_bytes(); 0: no growth ahead of demand */
+    uint64_t low_water_bytes;            /* 0: no growth ahead of demand */
 
-    struct list segments; /* all but RETIRING ones */
-    struct list heaps;    /* tenant_heap.pool_link */
-    struct list lines;    /* tenant_heap.waiting_link: whose requests wait for room */
-    struct list overdue;  /* request.overdue_link: whom no later request may pass, in order of arrival */
-    struct list pressed;  /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
-    uint64_t rounds;      /* through the lines, see waiting.c */
+    struct list segments;   /* all but RETIRING ones */
+    struct list heaps;      /* tenant_heap.pool_link */
+    struct list lines;      /* tenant_heap.waiting_link: whose requests wait for room */
+    struct list overdue;    /* request.overdue_link: whom no later request may pass, in order of arrival */
+    struct list pressed;    /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
+    struct list for_growth; /* request.growth_link: that wait for growth only */
+    uint64_t rounds;        /* through the lines, see waiting.c */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
     bool grow_decided;         /* …and not yet taken by the shell */
     bool grow_exact;           /* the last growth failed: ask for no more than needed */
     bool grow_ahead;           /* it is for nobody who waits, but for the low-water mark */
-    bool grow_whole;           /* the segment is to be kept whole */
     uint64_t grow_decided_ns;  /* when it was decided */
     uint64_t grow_retry_ns;    /* no growth before */
     uint64_t ahead_retry_ns;   /* no growth ahead of demand before */
@@ -99,6 +101,8 @@ struct pool {
     bool stuck;                /* as of the last plan */
     uint64_t reclaim_ns;       /* sessions are not asked before */
     bool reclaim_owed;         /* …but then, for one who did not wait */
+    uint64_t short_until_ns;   /* sessions are told until then that the pool is short; 0: it is not */
+    unsigned n_asks;           /* rounds of questions to the sessions since it became short */
     uint64_t fence_ns;         /* fences are looked at again, while somebody waits */
     bool returned;             /* fenced memory came back, and those in line have not been asked yet */
     uint64_t refused_bytes;    /* …nor what it asked for; 0 when somebody has found room since */
@@ -106,6 +110,7 @@ struct pool {
     unsigned n_segments;
     uint64_t n_leases, n_waiters;                                    /* the latter with those that are held */
     uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
+    uint64_t n_closes, close_ns; /* mappings that clients closed because they were told to, and their time */
     struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
     struct histogram waiting; /* the others */
     struct histogram growing; /* segments: from the decision to grow until they could be lent */
@@ -120,48 +125,34 @@ uint64_t pool_free_bytes(const struct pool *pool);
 /* The largest block that could be taken at once by somebody: linear in the segments, for the stats. */
 uint64_t pool_largest_free_bytes(const struct pool *pool);
 
-/* The least that the pool grows by: as told, or a share of what it has, so that what the last step made and
- * nobody uses yet is little beside the rest. Then, too, a request that is not small beside a step gets a
- * segment of just its size, which is kept whole (heap.h): when it is idle it serves requests of about that
- * size, or the process that has it mapped closes it (closing.h) and others are made in its place. */
+/* The least that the pool grows by: as told, or a small share of what it has. */
 uint64_t pool_step_bytes(const struct pool *pool);
-
-/* What is to be at hand; 0: nothing. */
-uint64_t pool_low_water_bytes(const struct pool *pool);
-
-/* Whether neither the limit nor the driver seem to be in the way of growth for a request. */
-bool pool_can_grow_for(const struct pool *pool, uint64_t size_bytes);
 
 /* Whether the pool may lend, now or ever. */
 bool pool_is_closed(const struct pool *pool);
 
-/* From where a request is served while a pool that grows by its size can grow for it; else it is from
- * anywhere. Large requests have segments of their own, and small ones share others, so that none of these
- * keeps the place of a large one. */
-enum pool_reach {
-    POOL_REACH_FITTING, /* its tenant's segments for such sizes */
-    POOL_REACH_NEW,     /* …and any that nobody was lent yet */
-    POOL_REACH_IDLE,    /* …and what lies idle as a whole, of which it may be cut */
-    POOL_REACH_ALL,     /* anywhere */
-};
-
 /* Takes a range for the tenant, from its own segments or from one that has no tenant yet. Returns 0, -ENOSPC
  * or -ENOMEM. / The same from its own alone. */
-int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
-              struct heap_range **ret_range);
-int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, enum pool_reach reach,
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range);
+int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
                   struct heap_range **ret_range);
-
-/* Gives a range back. Its segment is kept whole again when nothing is taken of it any more. */
-void pool_give(struct heap_range *range);
 
 /* What has to be done for those who wait, as far as it can be done at all: growth, retirement, asking. */
 void pool_plan(struct pool *pool, uint64_t now_ns);
 /* Grows ahead of demand, see above. Nobody waits. */
 void pool_plan_ahead(struct pool *pool, uint64_t now_ns);
-/* What has to go back to the driver, beside what is idle or on its way there, so that the pool can grow for
- * the first in line, or for who did not wait and found it stuck. */
+/* What clients have to close, beside what is idle or on its way back to the driver, so that the pool can grow
+ * for a request of so many bytes. / The same for the first request that waits for room, or for the last one
+ * that did not wait and found the pool stuck. */
+uint64_t pool_missing_for(const struct pool *pool, uint64_t size_bytes);
 uint64_t pool_missing_bytes(const struct pool *pool);
+/* Asks every session that wants to be asked, of one tenant or of all (NULL), and tells it that the pool is
+ * short. */
+void pool_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns);
+/* The pool is short from now on: the sessions that are asked are told. / It is short no more, if nothing
+ * waits for memory of sessions: tells them. */
+void pool_begin_shortage(struct pool *pool, uint64_t now_ns);
+void pool_end_shortage(struct pool *pool, uint64_t now_ns);
 /* When pool_plan has sessions to ask again; NS_FOREVER: never. */
 uint64_t pool_next_reclaim_ns(const struct pool *pool);
 
@@ -180,18 +171,9 @@ bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns);
  * be kept. Returns the bytes. */
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes);
 
-/* The same for segments that are kept whole, and never below the reserve. */
-uint64_t pool_retire_kept(struct pool *pool, uint64_t bytes);
-
-/* What the pool would grow by for a request of that size, as far as the limit leaves room. */
-uint64_t pool_growth_bytes(const struct pool *pool, uint64_t size_bytes);
-
 /* One of those that can be asked for the pool's memory cannot any more. After the last, nobody is owed what
  * those who come later keep. */
 void pool_lose_reclaimer(struct pool *pool);
-
-/* Whether POOL_REACH_FITTING would find the tenant a block of that size. Linear in the segments. */
-bool pool_has_free(struct pool *pool, struct tenant *tenant, uint64_t size_bytes);
 
 /* Sends a segment that is unassigned, and nobody's, back to the driver. */
 void pool_retire(struct segment *segment);

@@ -15,21 +15,24 @@
 #include "daemon/pool/session.h"
 #include "daemon/pool/tenant.h"
 
-int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_t size_bytes, uint64_t now_ns,
-                uint64_t timeout_ns, struct request **ret_request) {
+int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
+                uint64_t now_ns, struct request **ret_request) {
     struct request *request = calloc(1, sizeof *request);
     if (request == NULL)
         return -ENOMEM;
     request->session = session;
     request->pool = pool;
     request->id = id;
-    request->size_bytes = request->least_bytes = size_bytes;
+    request->size_bytes = acquire->size_bytes;
+    request->least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
+    request->no_reclaim = (acquire->flags & PROTO_ACQUIRE_NO_RECLAIM) != 0;
     request->asked_ns = now_ns;
-    request->deadline_ns = clock_deadline_ns(now_ns, timeout_ns);
+    request->deadline_ns = clock_deadline_ns(now_ns, acquire->timeout_ns);
     request->quota_item = -1;
     request->number = ++session->core->next_request_number;
     list_init(&request->link);
     list_init(&request->overdue_link);
+    list_init(&request->growth_link);
     list_append(&session->requests, &request->session_link);
     session->n_requests++;
     *ret_request = request;
@@ -61,20 +64,26 @@ void request_grant(struct request *request, struct lease *lease) {
     list_append(&request->session->core->answered, &request->link);
 }
 
+/* Whether its client asks once more, after it has collected what it has itself. */
+static bool request_is_tried_again(const struct request *request) {
+    return request->no_reclaim && request->error == PROTO_E_EXHAUSTED;
+}
+
 void request_refuse(struct request *request, enum proto_error error) {
     assert(request->state == REQUEST_WAITING);
     request_end_wait(request);
     request->state = REQUEST_REFUSED;
     request->error = error;
-    if (request->pool != NULL)
+    if (request->pool != NULL && !request_is_tried_again(request))
         request->pool->n_failures++;
     list_append(&request->session->core->answered, &request->link);
 }
 
 void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item) {
     request->quota_item = (int)item;
-    request->session->tenant->quota.n_refusals += item != QUOTA_LEASES; /* counted when they were asked for */
     request_refuse(request, error);
+    /* leases were counted when they were asked for */
+    request->session->tenant->quota.n_refusals += item != QUOTA_LEASES && !request_is_tried_again(request);
 }
 
 void request_give_up(struct request *request) {

@@ -30,11 +30,12 @@ struct request {
     struct session *session;
     struct pool *pool; /* NULL: the client named none that exists */
     uint64_t id;
-    uint64_t number;                  /* in order of arrival, over all that the core ever had */
-    uint64_t size_bytes, least_bytes; /* least: the same, but of one within what there is */
+    uint64_t number;      /* in order of arrival, over all that the core ever had */
+    uint64_t size_bytes;  /* wanted; the pool grows by so much for it, where it has the room */
+    uint64_t least_bytes; /* that serves, too; at most size_bytes. Waiting is for so much */
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
-    bool within;              /* rather refused than that the pool grows, or asks, for it */
+    bool no_reclaim;          /* waits for growth only: refused when sessions would have to be asked */
     bool waited;              /* it could not be answered at once */
     struct lease *lease;      /* GRANTED */
     enum proto_error error;   /* REFUSED */
@@ -43,14 +44,15 @@ struct request {
     struct tenant_heap *heap; /* …and whose line it stands in */
     unsigned passes;          /* later requests that were given what it could have used, see line.h */
     struct list overdue_link; /* in pool->overdue: those were too many */
+    struct list growth_link;  /* in pool->for_growth while it waits, if it waits for growth only */
     int quota_item;           /* REFUSED for the tenant's quota: which; -1: not for that */
     struct list link;         /* in its line, then in core->answered */
     struct list session_link;
 };
 
-/* Returns 0 or -ENOMEM. The request is WAITING and in no line yet. */
-int request_new(struct session *session, struct pool *pool, uint64_t id, uint64_t size_bytes, uint64_t now_ns,
-                uint64_t timeout_ns, struct request **ret_request);
+/* Returns 0 or -ENOMEM. The request is WAITING and in no line yet. pool: NULL where the client named none. */
+int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
+                uint64_t now_ns, struct request **ret_request);
 
 /* Removes the request from wherever it stands. A granted lease stays with the session. */
 void request_free(struct request *request);

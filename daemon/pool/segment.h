@@ -6,7 +6,7 @@
  *
  *   UNASSIGNED --first lease--> ASSIGNED (to one tenant, for good)
  *   either, while idle --limit or trim--> RETIRING --the shell freed it--> gone
- *   ASSIGNED, nothing taken, one mapper --it was told to close it--> CLOSING --it has, or is gone--> RETIRING
+ *   ASSIGNED, nothing taken --its mappers are told to close it--> CLOSING --all have, or are gone--> RETIRING
  *
  * It never goes from one tenant to another: a client that once saw a handle can keep it, so the memory has to
  * go back to the driver, and only when no process has it mapped. idle means: nothing of it is taken and
@@ -36,11 +36,11 @@ struct segment {
     uint32_t slot; /* bit in the sessions' maps of what they have seen; reused after retirement */
     enum segment_state state;
     uint64_t size_bytes;
-    bool kept_whole;           /* made for one request: heap_keep_whole() while it is ASSIGNED */
     struct tenant_heap *owner; /* NULL unless ASSIGNED */
     struct heap_span *span;    /* in the owner's heap; NULL unless ASSIGNED */
-    unsigned mappers;          /* sessions that were given its handle and have not ended */
-    struct charge charge;      /* while CLOSING: its bytes, to the tenant of the session that has it mapped */
+    unsigned mappers;          /* sessions that were given its handle and have not closed it */
+    unsigned deaf_mappers;     /* those of them that cannot be told to close it */
+    struct charge charge;      /* while CLOSING: its bytes, to the tenant of its mappers */
     void *backing;             /* the shell's: what it frees and exports. Borrowed */
     struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
 };

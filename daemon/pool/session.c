@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,14 +23,28 @@ int session_reserve_segment(struct session *session, const struct segment *segme
     uint64_t *seen = realloc(session->seen, words * sizeof *seen);
     if (seen == NULL)
         return -ENOMEM;
-    memset(seen + session->seen_words, 0, (words - session->seen_words) * sizeof *seen);
     session->seen = seen;
+    uint64_t *told = realloc(session->told, words * sizeof *told);
+    if (told == NULL)
+        return -ENOMEM;
+    session->told = told;
+    memset(seen + session->seen_words, 0, (words - session->seen_words) * sizeof *seen);
+    memset(told + session->seen_words, 0, (words - session->seen_words) * sizeof *told);
     session->seen_words = words;
     return 0;
 }
 
+static uint64_t bit_of(const struct segment *segment) {
+    return UINT64_C(1) << segment->slot % 64;
+}
+
+/* Whether nobody can tell the session to close something. */
+static bool is_deaf(const struct session *session) {
+    return !session->wants_reclaim || session->state != SESSION_ACTIVE;
+}
+
 bool session_see_segment(struct session *session, struct segment *segment) {
-    uint64_t bit = UINT64_C(1) << segment->slot % 64;
+    uint64_t bit = bit_of(segment);
     assert(segment->slot / 64 < session->seen_words);
     if (session->seen[segment->slot / 64] & bit)
         return false;
@@ -38,6 +53,7 @@ bool session_see_segment(struct session *session, struct segment *segment) {
     session->n_segments++;
     session->mapped[segment->pool->id - 1]++;
     segment->mappers++;
+    segment->deaf_mappers += !session->wants_reclaim;
     session_count_askable(session, segment->pool, was_askable);
     return true;
 }
@@ -54,15 +70,61 @@ bool session_has_seen(const struct session *session, const struct segment *segme
 void session_forget_segment(struct session *session, struct segment *segment) {
     assert(session_has_seen(session, segment) && segment->mappers > 0);
     bool was_askable = session_can_be_asked(session, segment->pool);
-    session->seen[segment->slot / 64] &= ~(UINT64_C(1) << segment->slot % 64);
+    if (session_was_told(session, segment))
+        session->closing_bytes[segment->pool->id - 1] -= segment->size_bytes;
+    session->seen[segment->slot / 64] &= ~bit_of(segment);
+    session->told[segment->slot / 64] &= ~bit_of(segment);
     session->n_segments--;
     session->mapped[segment->pool->id - 1]--;
     segment->mappers--;
+    segment->deaf_mappers -= is_deaf(session);
     session_count_askable(session, segment->pool, was_askable);
-    if (segment->state == SEGMENT_CLOSING) {
-        session->closing_bytes[segment->pool->id - 1] -= segment->size_bytes;
+    if (segment->state == SEGMENT_CLOSING && segment->mappers == 0)
         closing_end(segment);
-    }
+}
+
+bool session_was_told(const struct session *session, const struct segment *segment) {
+    return (session->told[segment->slot / 64] & bit_of(segment)) != 0;
+}
+
+void session_note_told(struct session *session, struct segment *segment) {
+    assert(session_has_seen(session, segment) && !session_was_told(session, segment));
+    session->told[segment->slot / 64] |= bit_of(segment);
+    session->closing_bytes[segment->pool->id - 1] += segment->size_bytes;
+}
+
+static uint64_t pool_bit(const struct pool *pool) {
+    return UINT64_C(1) << (pool->id - 1);
+}
+
+void session_ask(struct session *session, struct pool *pool) {
+    if (!session_can_be_asked(session, pool))
+        return;
+    if (session->page != NULL)
+        atomic_fetch_or_explicit(&session->page->shortage.pools, pool_bit(pool), memory_order_release);
+    session->answered &= ~pool_bit(pool);
+    if (list_is_empty(&session->reclaim_link))
+        list_append(&session->core->reclaiming, &session->reclaim_link);
+}
+
+bool session_has_answered(const struct session *session, const struct pool *pool) {
+    return (session->answered & pool_bit(pool)) != 0;
+}
+
+void session_note_answer(struct session *session, const struct pool *pool) {
+    session->answered |= pool_bit(pool);
+}
+
+void session_end_shortage(struct session *session, const struct pool *pool) {
+    session->answered &= ~pool_bit(pool);
+    if (session->page != NULL)
+        atomic_fetch_and_explicit(&session->page->shortage.pools, ~pool_bit(pool), memory_order_release);
+}
+
+void session_fall_silent(struct session *session) {
+    for (size_t word = 0; word < session->seen_words; word++)
+        for (uint64_t bits = session->seen[word]; bits != 0 && session->wants_reclaim; bits &= bits - 1)
+            session->core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)]->deaf_mappers++;
 }
 
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {
@@ -70,11 +132,14 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
            (session->pool_bytes[pool->id - 1] > 0 || session->mapped[pool->id - 1] > 0);
 }
 
-void session_count_askable(const struct session *session, struct pool *pool, bool was_askable) {
+void session_count_askable(struct session *session, struct pool *pool, bool was_askable) {
     bool is_askable = session_can_be_asked(session, pool);
-    if (is_askable && !was_askable)
+    if (is_askable && !was_askable) {
         pool->n_reclaimers++;
-    else if (was_askable && !is_askable)
+        if (pool->short_until_ns != 0) /* what it gives back is waited for, too */
+            session_ask(session, pool);
+    }
+    if (was_askable && !is_askable)
         pool_lose_reclaimer(pool);
 }
 

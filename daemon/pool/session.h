@@ -72,15 +72,12 @@ struct session {
     uint64_t shared_bytes[PROTO_POOLS_MAX]; /* those of them that are in shared blocks */
     uint32_t mapped[PROTO_POOLS_MAX]; /* segments that it was given the handles of, and has not closed */
     uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */
-    /* Of segments that went back to the driver because it closed them, less what it leased since that had to
-     * be made: for so much its requests leave whole what is kept whole, see waiting.c. */
-    uint64_t vacated_bytes[PROTO_POOLS_MAX];
-    /* What it was told to close by a message that could name no more: the next goes on from there. */
-    uint64_t named_bytes[PROTO_POOLS_MAX];
-    uint64_t *seen; /* a bit for each segment slot whose handle this session was given */
+    uint64_t answered;                       /* bit id - 1: it has answered the pool's last question */
+    uint64_t *seen; /* a bit for each segment slot whose handle this session was given, and has not closed */
+    uint64_t *told; /* …that it was told to close */
     size_t seen_words;
     unsigned n_segments;               /* bits that are set */
-    const struct proto_page *page;     /* what it shares with the daemon; NULL: nothing yet */
+    struct proto_page *page;           /* what it shares with the daemon; NULL: nothing yet */
     struct fence_queue **fence_queues; /* by word, each the first of a chain */
     uint32_t n_fence_words;
     struct list fenced;       /* fence_queue.session_link: those that have something in them, in turns */
@@ -101,8 +98,22 @@ bool session_see_segment(struct session *session, struct segment *segment);
 /* Whether the policy lets it use the pool. Leases that it has there it keeps, whatever the policy becomes. */
 bool session_may_use(const struct session *session, const struct pool *pool);
 
-/* Whether it was, and has not closed it since. */
+/* Whether it was given the segment's handle, and has not closed it since. */
 bool session_has_seen(const struct session *session, const struct segment *segment);
+
+/* Whether it was told to close a segment that it has mapped. / It is told now. */
+bool session_was_told(const struct session *session, const struct segment *segment);
+void session_note_told(struct session *session, struct segment *segment);
+
+/* Has the session asked for what it keeps idle of the pool, and marks the pool as short in its page. / It has
+ * answered (IDLE for others). / The pool is short no more. */
+void session_ask(struct session *session, struct pool *pool);
+bool session_has_answered(const struct session *session, const struct pool *pool);
+void session_note_answer(struct session *session, const struct pool *pool);
+void session_end_shortage(struct session *session, const struct pool *pool);
+
+/* Those that have the session's mappings cannot be asked any more, because it is lost. */
+void session_fall_silent(struct session *session);
 
 /* The session does not map the segment any more. */
 void session_forget_segment(struct session *session, struct segment *segment);
@@ -110,7 +121,7 @@ void session_forget_segment(struct session *session, struct segment *segment);
 /* Whether it can be asked for what it keeps idle of the pool: leases, or segments that it has mapped. / To be
  * called when that may have changed, with what it was before: the pool counts those that can. */
 bool session_can_be_asked(const struct session *session, const struct pool *pool);
-void session_count_askable(const struct session *session, struct pool *pool, bool was_askable);
+void session_count_askable(struct session *session, struct pool *pool, bool was_askable);
 
 /* Whether it may have one more lease, if need be after a look at what it and its tenant have behind fences.
  * beyond: so many more than its limit; then its tenant's quota is not asked (nobody hears of a refusal). */

@@ -108,7 +108,6 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
     r = heap_add_span(&heap->heap, segment->size_bytes, segment, &segment->span);
     if (r < 0)
         return r;
-    heap_keep_whole(segment->span, segment->kept_whole);
     heap->segments++;
     segment->owner = heap;
     segment->state = SEGMENT_ASSIGNED;

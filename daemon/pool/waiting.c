@@ -15,43 +15,24 @@
 #include "daemon/pool/session.h"
 #include "daemon/pool/tenant.h"
 
-/* Where a request may be served from. Who asks only for what is there does not cut what is kept whole: its
- * client closes what it has idle next, and then asks for as much to be made. For so much it does not either:
- * the pool becomes no larger by it. Otherwise what is idle serves before the pool grows. */
-static enum pool_reach request_reach(const struct request *request) {
-    const struct pool *pool = request->pool;
-    uint64_t vacated_bytes = request->session->vacated_bytes[pool->id - 1];
-
-    if (request->within)
-        return POOL_REACH_FITTING;
-    return vacated_bytes >= pool_growth_bytes(pool, request->size_bytes) ? POOL_REACH_NEW : POOL_REACH_IDLE;
-}
-
-/* What it closed has been made anew. */
-static void request_use_vacated(const struct request *request) {
-    uint64_t *vacated_bytes = &request->session->vacated_bytes[request->pool->id - 1];
-    if (!request->within)
-        *vacated_bytes -= request->size_bytes < *vacated_bytes ? request->size_bytes : *vacated_bytes;
-}
-
 /* Takes a range for a request that came after one that is overdue: of what that one could use, nothing. */
-static int take_beside(const struct request *request, enum pool_reach reach, struct heap_range **ret_range) {
+static int take_beside(const struct request *request, uint64_t size_bytes, struct heap_range **ret_range) {
     struct heap_range *range;
 
-    int r = pool_take_own(request->pool, request->session->tenant, request->size_bytes, reach, &range);
+    int r = pool_take_own(request->pool, request->session->tenant, size_bytes, &range);
     if (r < 0)
         return r;
     if (line_is_reserved(request, range->span->user)) {
-        pool_give(range);
+        heap_give(range);
         return -ENOSPC;
     }
     *ret_range = range;
     return 0;
 }
 
-/* Grants the request from what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its tenant's
- * quota), -ENOSPC (or for room) or -ENOMEM. */
-static int pool_grant(struct pool *pool, struct request *request, enum pool_reach reach) {
+/* Grants the request so many bytes of what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its
+ * tenant's quota), -ENOSPC (or for room) or -ENOMEM. */
+static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t size_bytes) {
     struct session *session = request->session;
     struct heap_range *range;
     struct lease *lease;
@@ -59,21 +40,19 @@ static int pool_grant(struct pool *pool, struct request *request, enum pool_reac
     /* Also those who waited: the session may have reached its limit meanwhile. */
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
-    if (line_awaits_quota(request))
+    if (line_awaits_quota(request, size_bytes))
         return -EDQUOT;
-    /* While others are overdue nothing is made for it. */
-    int r = line_is_behind(request) ? take_beside(request, POOL_REACH_ALL, &range)
-                                    : pool_take(pool, session->tenant, request->size_bytes, reach, &range);
+    int r = line_is_behind(request) ? take_beside(request, size_bytes, &range)
+                                    : pool_take(pool, session->tenant, size_bytes, &range);
     if (r < 0)
         return r;
     r = session_reserve_segment(session, range->span->user);
     if (r == 0)
-        r = lease_open(session, range, request->size_bytes, &lease);
+        r = lease_open(session, range, size_bytes, &lease);
     if (r < 0) {
-        pool_give(range);
+        heap_give(range);
         return r;
     }
-    request_use_vacated(request);
     pool->refused_bytes = 0;
     request_grant(request, lease);
     line_count_passes(request, lease->block->segment);
@@ -81,26 +60,29 @@ static int pool_grant(struct pool *pool, struct request *request, enum pool_reac
     return 0;
 }
 
-/* Grants a request that makes do with what there is: what is free, and what is behind fences that have
- * arrived since, unless somebody of its tenant waits for that. Where there is not as much as it asks for, it
- * gets less. Returns as pool_grant() does. */
-static int pool_grant_within(struct pool *pool, struct request *request) {
-    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
-    bool has_looked = heap == NULL;
+/* Grants the request the largest that is free of what it wants, a quarter of that, and so on down to what it
+ * needs. Returns as pool_grant_bytes() does for the last that was tried. */
+static int pool_grant(struct pool *pool, struct request *request) {
+    uint64_t size_bytes = request->size_bytes;
 
     for (;;) {
-        int r =
-            request->size_bytes > pool->limit_bytes ? -ENOSPC : pool_grant(pool, request, POOL_REACH_FITTING);
-        if (r == -ENOSPC && !has_looked) { /* what came back then serves what is smaller, too */
-            has_looked = true;
-            if (fences_collect_heap(heap) && line_first(&heap->waiting) == NULL)
-                r = pool_grant(pool, request, POOL_REACH_FITTING);
-        }
-        if ((r != -ENOSPC && r != -EDQUOT) || request->size_bytes <= request->least_bytes)
+        int r = size_bytes > pool->limit_bytes ? -ENOSPC : pool_grant_bytes(pool, request, size_bytes);
+        if ((r != -ENOSPC && r != -EDQUOT) || size_bytes <= request->least_bytes)
             return r;
-        uint64_t less_bytes = request->size_bytes / WITHIN_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
-        request->size_bytes = less_bytes < request->least_bytes ? request->least_bytes : less_bytes;
+        uint64_t less_bytes = size_bytes / LESS_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
+        size_bytes = less_bytes < request->least_bytes ? request->least_bytes : less_bytes;
     }
+}
+
+/* Grants a request that has just arrived. Where not all that it wants is free, what came back behind fences
+ * is collected before a smaller size serves it, unless a request of its tenant waits for that. */
+static int pool_grant_new(struct pool *pool, struct request *request) {
+    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
+
+    if (heap != NULL && !list_is_empty(&heap->fenced) && line_first(&heap->waiting) == NULL &&
+        request->size_bytes > request->least_bytes && !heap_has(&heap->heap, request->size_bytes))
+        (void)fences_collect_heap(heap);
+    return pool_grant(pool, request);
 }
 
 /* Has a request wait for room. */
@@ -120,7 +102,7 @@ static void pool_wait(struct pool *pool, struct request *request) {
 static void pool_hold(struct pool *pool, struct request *request) {
     struct tenant *tenant = request->session->tenant;
 
-    if (!tenant_may_ever_take(tenant, pool, request->size_bytes))
+    if (!tenant_may_ever_take(tenant, pool, request->least_bytes))
         request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool));
     else if (request->line != LINE_QUOTA)
         line_enter(request, tenant_heap_find(tenant, pool), LINE_QUOTA);
@@ -136,8 +118,6 @@ static void pool_settle(struct pool *pool, struct request *request, int r) {
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
     else if (r == -EDQUOT)
         pool_hold(pool, request);
-    else if (r == -ENOSPC && request->within)
-        request_give_up(request);
     else if (r == -ENOSPC)
         pool_wait(pool, request);
 }
@@ -146,14 +126,25 @@ static void pool_settle(struct pool *pool, struct request *request, int r) {
  * vain. */
 void waiting_hold_first(struct pool *pool) {
     struct request *oldest;
-    while ((oldest = line_oldest(pool)) != NULL && line_awaits_quota(oldest))
+    while ((oldest = line_oldest(pool)) != NULL && line_awaits_quota(oldest, oldest->least_bytes))
         pool_hold(pool, oldest);
+}
+
+void waiting_refuse_for_growth(struct pool *pool) {
+    bool may_grow = pool->state == POOL_STARTING || !pool_is_settled(pool);
+
+    list_for_each_safe(position, &pool->for_growth) {
+        struct request *request = container_of(position, struct request, growth_link);
+        /* What has come back since may serve it: the tick sees to that, at once. */
+        if ((request->line == LINE_QUOTA || !may_grow) && !fences_collect_heap(request->heap))
+            request_give_up(request);
+    }
 }
 
 static void refuse_line(struct line *line, uint64_t least_bytes, enum proto_error error) {
     list_for_each_safe(position, &line->requests) {
         struct request *request = container_of(position, struct request, link);
-        if (request->size_bytes >= least_bytes)
+        if (request->least_bytes >= least_bytes)
             request_refuse(request, error);
     }
 }
@@ -184,20 +175,20 @@ static bool serve_line(struct pool *pool, struct line *line, bool one) {
 
     list_for_each_safe(position, &line->requests) {
         struct request *request = container_of(position, struct request, link);
-        uint64_t size_bytes = request->size_bytes;
+        uint64_t needed_bytes = request->least_bytes;
         enum line_kind kind = request->line;
         if (left == 0 || (any && one)) {
             all = false;
             break;
         }
-        int r = pool_grant(pool, request, request_reach(request));
+        int r = pool_grant(pool, request);
         pool_settle(pool, request, r);
         any = any || r == 0;
         if (request->line != kind)
             continue;
         left--;
-        if (size_bytes < least_bytes)
-            least_bytes = size_bytes;
+        if (needed_bytes < least_bytes)
+            least_bytes = needed_bytes;
     }
     if (all)
         line->least_bytes = least_bytes;
@@ -237,7 +228,7 @@ static void pool_serve_lines(struct pool *pool) {
 
     list_for_each_safe(position, &pool->overdue) {
         struct request *request = container_of(position, struct request, overdue_link);
-        pool_settle(pool, request, pool_grant(pool, request, request_reach(request)));
+        pool_settle(pool, request, pool_grant(pool, request));
     }
     pool->rounds++;
     while ((heap = pool_next_line(pool)) != NULL)
@@ -266,8 +257,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request_refuse(request, PROTO_E_TOO_LARGE);
         return;
     }
-    int r = request->within ? pool_grant_within(pool, request)
-                            : pool_grant(pool, request, request_reach(request));
+    int r = pool_grant_new(pool, request);
     if (r == 0 && list_is_empty(&pool->lines))
         pool_plan_ahead(pool, now_ns);
     else if (r == 0 && !pool->stuck)
@@ -285,9 +275,6 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         pool_serve_waiting(pool, now_ns);
     else
         pool_plan(pool, now_ns);
-    /* Far behind in a long line: growth looks at the first only, and so may not come. */
-    if (request->line == LINE_ROOM && pool_is_settled(pool) && pool_grant(pool, request, POOL_REACH_ALL) == 0)
-        pool_plan(pool, now_ns);
     if (request->state != REQUEST_WAITING)
         return;
     /* Whoever does not wait has still set growth going, or had sessions asked for what they keep idle (if
@@ -299,13 +286,13 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
             request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_WAITING);
         return;
     }
-    bool owed = now_ns < reclaim_ns && pool->n_reclaimers > 0;
+    bool owed = now_ns < reclaim_ns && pool->n_reclaimers > 0 && !request->no_reclaim;
     if (request->line == LINE_QUOTA)
         heap->reclaim_owed = heap->reclaim_owed || owed;
     else
         pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && owed);
-    if (request->line == LINE_ROOM && pool->stuck)
-        pool->refused_bytes = request->size_bytes;
+    if (request->line == LINE_ROOM && pool->stuck && !request->no_reclaim)
+        pool->refused_bytes = request->least_bytes;
     request_give_up(request);
 }
 
@@ -358,6 +345,8 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
     }
     if (plan || pool_next_reclaim_ns(pool) <= now_ns)
         pool_plan(pool, now_ns);
+    if (pool->short_until_ns != 0 && pool->short_until_ns <= now_ns)
+        pool_end_shortage(pool, now_ns);
 }
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {
@@ -370,5 +359,7 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
         next = pool->grow_retry_ns;
     if (pool_next_reclaim_ns(pool) < next)
         next = pool_next_reclaim_ns(pool);
+    if (pool->short_until_ns != 0 && pool->short_until_ns < next)
+        next = pool->short_until_ns;
     return next;
 }

@@ -110,8 +110,7 @@ static void check_sizes(const struct config *config, enum proto_pool_kind kind, 
         struct config_pool_sizes sizes;
         config_resolve(config, kind, uuid, number, totals[i], &sizes);
         MUST(sizes.limit_bytes <= PROTO_SIZE_MAX && sizes.step_bytes <= PROTO_SIZE_MAX);
-        MUST(sizes.reserve_bytes <= PROTO_SIZE_MAX &&
-             (sizes.low_water_bytes <= PROTO_SIZE_MAX || sizes.step_bytes == POOL_STEP_BY_SIZE));
+        MUST(sizes.reserve_bytes <= PROTO_SIZE_MAX && sizes.low_water_bytes <= PROTO_SIZE_MAX);
         MUST(sizes.huge_pages <= CONFIG_HUGE_PAGES_REQUIRE);
     }
 }

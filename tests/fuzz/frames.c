@@ -99,11 +99,8 @@ static void check_body(const struct proto_message *message) {
         return;
     case PROTO_ACQUIRE:
         MUST(message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX);
-        MUST(message->acquire.flags == 0 ||
-             (message->acquire.flags == PROTO_ACQUIRE_WITHIN && message->acquire.timeout_ns == 0));
-        MUST(message->acquire.flags == 0 ? message->acquire.least_bytes == 0
-                                         : message->acquire.least_bytes >= 1 &&
-                                               message->acquire.least_bytes <= message->acquire.size_bytes);
+        MUST((message->acquire.flags & ~PROTO_ACQUIRE_FLAGS) == 0);
+        MUST(message->acquire.least_bytes <= message->acquire.size_bytes);
         return;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -119,10 +116,10 @@ static void check_body(const struct proto_message *message) {
         MUST(message->closed.segment != 0);
         return;
     case PROTO_IDLE:
-        MUST(message->idle.size_bytes <= PROTO_SIZE_MAX && message->idle.reserved == 0);
+        MUST(message->idle.size_bytes <= PROTO_SIZE_MAX && (message->idle.flags & ~PROTO_IDLE_FLAGS) == 0);
         return;
     case PROTO_SEGMENTS:
-        MUST(message->segments.count <= PROTO_CLOSE_MAX && message->segments.may_grow <= 1);
+        MUST(message->segments.count <= PROTO_CLOSE_MAX && message->segments.reserved == 0);
         for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
             MUST((message->segments.ids[i] != 0) == (i < message->segments.count));
         return;

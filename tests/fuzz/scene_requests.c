@@ -80,16 +80,19 @@ void client_send_request(struct input *input) {
         message->acquire.size_bytes = input_edgy(input);
         choice = input_below(input, 8);
         message->acquire.timeout_ns = timeouts[choice % 4];
-        message->acquire.flags = choice == 4 ? PROTO_ACQUIRE_WITHIN : 0;
+        message->acquire.flags = choice == 4 || choice == 5 ? PROTO_ACQUIRE_NO_RECLAIM : 0;
         message->acquire.least_bytes =
-            choice == 4 ? message->acquire.size_bytes >> 2 * input_below(input, 4) : 0;
+            choice >= 4 ? message->acquire.size_bytes >> 2 * input_below(input, 4) : 0;
         break;
     case PROTO_IDLE:
-        message->idle.pool = 1 + input_below(input, 3);
+        choice = input_below(input, 6);
+        message->idle.pool = 1 + choice % 3;
+        message->idle.flags = choice >= 3 ? PROTO_IDLE_BUSY : 0;
         message->idle.size_bytes = input_edgy(input);
         break;
     case PROTO_CLOSED:
         message->closed.segment = input_below(input, 4) == 3 ? input_edgy(input) : client->closable;
+        message->closed.time_ns = message->closed.segment; /* also more than any time */
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:

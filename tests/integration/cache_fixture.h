@@ -105,7 +105,21 @@ static inline bool pools_are_empty(void) {
 
 /* Segments that nobody has mapped go, also those that are still being made for a request that did not wait
  * for them, so that a block can be as large as the pool. */
+/* Waits until no pool is short any more: in a shortage clients keep nothing. */
+static inline void wait_until_nothing_is_short(struct gpupool_client *client) {
+    WAIT_UNTIL(atomic_load(&client->page.memory->shortage.pools) == 0);
+}
+
 static inline void empty_the_pools(void) {
+    struct gpupool_client *client = open_cached();
+    for (unsigned kind = GPUPOOL_POOL_DEVICE; kind <= GPUPOOL_POOL_HOST; kind++) {
+        if (kind == GPUPOOL_POOL_DEVICE && !test_has_device())
+            continue;
+        struct gpupool_buffer buffer = acquire(client, kind, 512, GPUPOOL_NO_STREAM);
+        wait_until_nothing_is_short(client); /* it is told of them with its first lease */
+        MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+    }
+    gpupool_close(client);
     WAIT_UNTIL(pools_are_empty());
 }
 

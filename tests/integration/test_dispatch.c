@@ -45,7 +45,7 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
     for (unsigned round = 0; round < 3; round++) {
         assert_false(is_readable(fd, 0));
         MUST(gpupool_dispatch(client)); /* nothing is due */
-        assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), large + 4 * MIB);
+        assert_true(daemon_sum(&daemon_, "leased_bytes") >= large + 4 * MIB);
         puppet_send_acquire(&puppet, 0, GPUPOOL_POOL_HOST, large, GPUPOOL_FOREVER);
         assert_true(is_readable(fd, TEST_WAIT_NS));
         assert_false(puppet_has_answered(&puppet)); /* nobody else gives it */
@@ -57,6 +57,7 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
         PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
         while (is_readable(fd, 0)) /* asked once more than was needed */
             MUST(gpupool_dispatch(client));
+        wait_until_nothing_is_short(client);
         buffer = acquire(client, GPUPOOL_POOL_HOST, large, NULL);
         MUST(gpupool_release(client, &buffer, NULL));
     }
@@ -66,10 +67,10 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
 }
 
 static void dispatching_gives_back_what_was_not_used_for_a_time(void **state) {
+    (void)state;
+    empty_the_pools();
     struct gpupool_client *client = open_threadless(20 * NS_PER_MS);
     int fd = gpupool_fd(client);
-
-    (void)state;
     struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_HOST, 8 * MIB, NULL);
     struct gpupool_buffer held = acquire(client, GPUPOOL_POOL_HOST, 2 * MIB, NULL);
     MUST(gpupool_release(client, &buffer, NULL));

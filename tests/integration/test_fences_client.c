@@ -516,7 +516,7 @@ static void memory_of_a_stream_that_is_gone_is_not_lost(void **state) {
         assert_int_equal(bytes, 0);
         assert_true(lanes_are_valid(client));
     }
-    assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 8 * MIB);
+    assert_true(daemon_sum(&daemon_, "leased_bytes") >= 8 * MIB);
     close_cached(client);
 }
 

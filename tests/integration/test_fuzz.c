@@ -62,10 +62,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         message.acquire = (struct proto_acquire){.pool = (uint32_t)(1 + test_random(random) % 3),
                                                  .size_bytes = 1 + test_random(random) % MIB,
                                                  .timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0};
-        if (message.acquire.timeout_ns == 0 && test_random(random) % 2 == 0) {
-            message.acquire.flags = PROTO_ACQUIRE_WITHIN;
+        if (test_random(random) % 2 == 0)
+            message.acquire.flags = PROTO_ACQUIRE_NO_RECLAIM;
+        if (test_random(random) % 2 == 0)
             message.acquire.least_bytes = 1 + test_random(random) % message.acquire.size_bytes;
-        }
         break;
     case PROTO_MERGE:
         message.merge = (struct proto_merge){lease, 1 + test_random(random) % 1000,
@@ -75,10 +75,13 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         break;
     case PROTO_IDLE:
         message.idle = (struct proto_idle){.pool = (uint32_t)(1 + test_random(random) % 3),
-                                           .size_bytes = 1 + test_random(random) % (POOL_MIB * MIB)};
+                                           .flags = test_random(random) % 2 == 0 ? PROTO_IDLE_BUSY : 0};
+        if (test_random(random) % 2 == 0)
+            message.idle.size_bytes = 1 + test_random(random) % (POOL_MIB * MIB);
         break;
     case PROTO_CLOSED:
-        message.closed.segment = 1 + test_random(random) % 8;
+        message.closed =
+            (struct proto_closed){.segment = 1 + test_random(random) % 8, .time_ns = test_random(random)};
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:

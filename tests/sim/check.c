@@ -111,31 +111,32 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         if (!request->used || request->answered || request->pool != p)
             continue;
         must(!pool_is_closed(pool), "a request waits for a device that is lost");
-        must(request->size <= pool->limit_bytes || model_is_over_quota(world, use, request),
+        must(!request->no_reclaim || pool->returned || pool->state == POOL_STARTING ||
+                 pool->growing_bytes > 0 || pool->retiring_bytes > 0,
+             "a request waits for growth, and none is under way");
+        must(request->least <= pool->limit_bytes || model_is_over_quota(world, use, request),
              "a request waits that can never be served");
         if (head != NULL && head->id == request->id)
             first = request;
         if (model_is_over_quota(world, use, request) || model_rank(world, request) >= LINE_WINDOW ||
             model_is_behind(world, request))
             continue;
-        must(request->size > largest_unassigned, "a request waits, and a segment without a tenant would do");
-        must(!may_grow || round_up(request->size, SEGMENT_GRANULE) > room,
+        must(request->least > largest_unassigned, "a request waits, and a segment without a tenant would do");
+        must(!may_grow || round_up(request->least, SEGMENT_GRANULE) > room,
              "a request waits, and the pool could grow");
         /* A search that finds many ranges nearly fit may give up, but never where one is larger by a class.
-         * What is kept for requests of other sizes may stay so while the pool grows for this one. */
-        bool is_coming = pool->step_bytes == POOL_STEP_BY_SIZE && pool_can_grow_for(pool, request->size) &&
-                         (pool->growing_bytes > 0 || pool->retiring_bytes > 0);
-        must(is_coming || largest[world->sessions[request->session].tenant] <
-                              request->size + request->size / 16 + 2 * (uint64_t)HEAP_GRANULE,
+         */
+        must(largest[world->sessions[request->session].tenant] <
+                 request->least + request->least / 16 + 2 * (uint64_t)HEAP_GRANULE,
              "a request waits, and its tenant has room");
     }
     must((first != NULL) == (head != NULL), "somebody is first in line who does not wait");
     if (first == NULL)
         return;
-    uint64_t need = round_up(first->size, SEGMENT_GRANULE);
+    uint64_t need = round_up(first->least, SEGMENT_GRANULE);
     must(!may_grow || need > room + idle,
          "the first in line waits, and idle segments could be retired for it");
-    bool stuck = pool->state == POOL_READY &&
+    bool stuck = pool->state == POOL_READY && !first->no_reclaim &&
                  (pool->grow_retry_ns > world->now_ns || need > room + idle + pool->retiring_bytes);
     must(!stuck || core_next_tick_ns(world->core) <= world->now_ns + RECLAIM_INTERVAL_NS ||
              !somebody_can_be_asked(world, p),
@@ -143,10 +144,21 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     must(pool->reclaim_ns <= world->now_ns + RECLAIM_INTERVAL_NS, "sessions are asked too late");
 }
 
+/* A session is told of a shortage only while there is one, and then nothing is asked of a session for nobody.
+ */
+static void check_shortages(const struct world *world) {
+    for (unsigned p = 0; p < world->n_pools; p++)
+        for (unsigned s = 0; s < SIM_SESSIONS; s++)
+            must(world->pools[p].pool->short_until_ns != 0 || world->sessions[s].page == NULL ||
+                     (world->sessions[s].page->shortage.pools >> p & 1) == 0,
+                 "a session is told of a shortage that is over");
+}
+
 void check_all(struct world *world) {
     struct model_use use;
 
     check_sums(world);
+    check_shortages(world);
     model_add_up(world, &use);
     check_quotas(world, &use);
     for (unsigned p = 0; p < world->n_pools; p++)

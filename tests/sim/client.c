@@ -78,15 +78,16 @@ void step_acquire(struct world *world) {
                                                 .least = size,
                                                 .asked_ns = world->now_ns,
                                                 .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
-                                                .within = timeout_ns == 0 && one_in(world, 2),
+                                                .no_reclaim = one_in(world, 3),
                                                 .used = true};
-    bool within = world->requests[r].within;
-    while (within && world->requests[r].least % (4 * world->grain) == 0 && one_in(world, 2))
+    bool has_least = one_in(world, 2);
+    while (has_least && world->requests[r].least % (4 * world->grain) == 0 && one_in(world, 2))
         world->requests[r].least /= 4;
     const struct proto_acquire acquire = {.pool = p + 1,
-                                          .flags = within ? PROTO_ACQUIRE_WITHIN : 0,
+                                          .flags =
+                                              world->requests[r].no_reclaim ? PROTO_ACQUIRE_NO_RECLAIM : 0,
                                           .size_bytes = size,
-                                          .least_bytes = within ? world->requests[r].least : 0,
+                                          .least_bytes = has_least ? world->requests[r].least : 0,
                                           .timeout_ns = timeout_ns};
     int error = core_acquire(world->sessions[s].session, world->requests[r].id, &acquire, world->now_ns);
     if (out_of_memory(error)) {
@@ -437,31 +438,63 @@ void step_streams(struct world *world) {
     }
 }
 
-/* A session asks what it can close before it asks for more, or for others. */
+/* Whether another session that can be asked for memory of the pool has not answered the last question. */
+static bool somebody_has_not_answered(const struct world *world, unsigned s, unsigned p) {
+    for (unsigned other = 0; other < SIM_SESSIONS; other++) {
+        const struct model_session *session = &world->sessions[other];
+        if (other != s && session->session != NULL && session->wants && !session->lost &&
+            (model_holds(world, other, p) || model_has_mapped(world, other, p)) &&
+            !session_has_answered(session->session, world->pools[p].pool))
+            return true;
+    }
+    return false;
+}
+
+/* It is told to close a segment. */
+static void model_tell(struct world *world, unsigned s, unsigned p, unsigned g, bool is_early) {
+    struct model_segment *where = &world->segments[g];
+
+    must(where->pool == p && where->taken == 0,
+         "a session is to close a segment of which something is in use");
+    must(world->sessions[s].seen[g] && !world->sessions[s].told[g] && !where->retiring,
+         "a session is to close a segment twice, or one that it does not have");
+    must(where->closing || where->mappers == 1 || !is_early,
+         "a session is to close a segment that others have mapped, who have not been asked");
+    for (unsigned other = 0; other < SIM_SESSIONS; other++)
+        must(where->closing || world->sessions[other].session == NULL || !world->sessions[other].seen[g] ||
+                 (world->sessions[other].wants && !world->sessions[other].lost),
+             "a session is to close a segment that another one has mapped which cannot be asked");
+    world->sessions[s].told[g] = where->closing = true;
+    world->tally->closings++;
+}
+
+/* A session asks what it has to close, for its own request or for others. */
 void step_idle(struct world *world) {
-    unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools);
+    unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools), begun = 0;
     struct proto_segments segments;
     if (s == SIM_SESSIONS)
         return;
     const struct pool *pool = world->pools[p].pool;
-    bool for_others = one_in(world, 2);
-    const struct proto_idle idle = {.pool = p + 1, .size_bytes = for_others ? 0 : random_size(world)};
+    bool for_others = one_in(world, 2), busy = one_in(world, 3);
+    const struct proto_idle idle = {.pool = p + 1,
+                                    .flags = busy ? PROTO_IDLE_BUSY : 0,
+                                    .size_bytes = for_others ? 0 : random_size(world)};
+    bool is_early = pool->n_asks < 2 && somebody_has_not_answered(world, s, p);
     int r = core_idle(world->sessions[s].session, &idle, world->now_ns, &segments);
     must(r == (for_others || model_may_use(world, s, p) ? 0 : PROTO_E_NO_POOL),
          "a session asks about a pool that it may not use");
-    must(!for_others || segments.count == 0 || !list_is_empty(&pool->lines) || pool->refused_bytes > 0,
-         "a session is to close what nobody waits for");
     model_see(world);
+    bool has_room = pool->grow_retry_ns == 0 && !for_others &&
+                    round_up(idle.size_bytes, SEGMENT_GRANULE) + pool->reserved_bytes <= pool->limit_bytes;
     for (unsigned i = 0; r == 0 && i < segments.count; i++) {
-        struct model_segment *where = &world->segments[find_segment(world, segments.ids[i])];
-        must(where->pool == p && where->taken == 0,
-             "a session is to close a segment of which something is in use");
-        must(where->mappers == 1 && world->sessions[s].seen[where - world->segments],
-             "a session is to close a segment that it does not have alone");
-        must(!where->closing && !where->retiring, "a segment is to be closed twice");
-        where->closing = true;
-        world->tally->closings++;
+        unsigned g = find_segment(world, segments.ids[i]);
+        begun += !world->segments[g].closing;
+        model_tell(world, s, p, g, is_early);
     }
+    must(!for_others || begun == 0 || !list_is_empty(&pool->lines) || pool->refused_bytes > 0,
+         "a session is to close what nobody waits for");
+    must(!has_room || begun == 0, "a session is to close segments, and the pool could grow");
+    must(!busy || !is_early || begun == 0, "a busy session is to close segments before idle ones are asked");
 }
 
 /* It has closed one of those that it was told to, or says so of another. */
@@ -473,13 +506,14 @@ void step_closed(struct world *world) {
     for (unsigned i = 0; i < SIM_SEGMENTS; i++) {
         unsigned g = (start + i) % SIM_SEGMENTS;
         struct model_segment *where = &world->segments[g];
-        if (where->segment == NULL || !(where->closing || one_in(world, 8)))
+        if (where->segment == NULL || !(session->told[g] || one_in(world, 8)))
             continue;
-        bool told = where->closing && session->seen[g];
-        const struct proto_closed closed = {.segment = where->id};
+        bool told = session->told[g];
+        const struct proto_closed closed = {.segment = where->id, .time_ns = random_below(world, NS_PER_MS)};
         if (told) {
-            where->closing = session->seen[g] = false;
+            session->told[g] = session->seen[g] = false;
             where->mappers--;
+            where->closing = where->mappers > 0;
             session->segments--;
             world->tally->closed++;
         }

@@ -87,9 +87,7 @@ static void add_pool(struct world *world, unsigned p) {
                 .step_bytes =
                     one_in(world, 3) ? POOL_STEP_BY_SIZE : SEGMENT_GRANULE * (1 + random_below(world, 4)),
                 .reserve_bytes = one_in(world, 3) ? SEGMENT_GRANULE * random_below(world, 4) : 0,
-                .low_water_bytes = one_in(world, 3)   ? random_below(world, 6 * MIB)
-                                   : one_in(world, 6) ? POOL_LOW_WATER_BY_STEP
-                                                      : 0,
+                .low_water_bytes = one_in(world, 3) ? random_below(world, 6 * MIB) : 0,
             },
     };
     int r = core_add_pool(world->core, &config, &world->pools[p].pool);

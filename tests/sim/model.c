@@ -216,7 +216,7 @@ void model_remove_session(struct world *world, unsigned s) {
     for (unsigned g = 0; g < SIM_SEGMENTS && session->segments > 0; g++)
         if (session->seen[g]) {
             world->segments[g].mappers--;
-            world->segments[g].closing = false; /* it was the only one */
+            world->segments[g].closing = world->segments[g].closing && world->segments[g].mappers > 0;
         }
     must(session->leases == 0 && session->fenced == 0, "the model has lost count of a session's leases");
     world->kernel.processes[session->process].sessions--;
@@ -349,6 +349,11 @@ static bool is_to_be_closed(const struct world *world, unsigned p) {
     return any;
 }
 
+/* Whether a segment is under way to those who wait, or to the driver so that one can be. */
+static bool pool_is_growing(const struct pool *pool) {
+    return pool->state == POOL_STARTING || pool->growing_bytes > 0 || pool->retiring_bytes > 0;
+}
+
 /* Whether the refusal is true. */
 static void model_refused(struct world *world, const struct model_request *request,
                           const struct request *answered) {
@@ -358,7 +363,10 @@ static void model_refused(struct world *world, const struct model_request *reque
     world->tally->refusals++;
     switch (answered->error) {
     case PROTO_E_EXHAUSTED:
-        must(request->deadline_ns <= world->now_ns, "a request is given up before its deadline");
+        must(request->deadline_ns <= world->now_ns || request->no_reclaim,
+             "a request is given up before its deadline");
+        must(request->deadline_ns <= world->now_ns || answered->quota_item >= 0 || !pool_is_growing(pool),
+             "a request that waits for growth is given up while the pool grows");
         must(!model_overlooked(world, request->session, request->pool),
              "a request is refused although fences of its tenant are ready");
         world->tally->deadlines++;

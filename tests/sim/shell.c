@@ -53,7 +53,7 @@ static void drain_retirements(struct world *world) {
 }
 
 /* Whether the session holds something of the pool. */
-static bool model_holds(const struct world *world, unsigned s, unsigned p) {
+bool model_holds(const struct world *world, unsigned s, unsigned p) {
     for (unsigned l = 0; l < world->leases_end; l++)
         if (world->leases[l].used && !world->leases[l].fenced && world->leases[l].session == s &&
             world->segments[world->blocks[world->leases[l].block].segment].pool == p)
@@ -61,15 +61,7 @@ static bool model_holds(const struct world *world, unsigned s, unsigned p) {
     return false;
 }
 
-/* Whether the pool had somebody asked just now, of all tenants or of the session's. */
-static bool asked_now(const struct world *world, unsigned s, unsigned p) {
-    struct pool *pool = world->pools[p].pool;
-    const struct tenant_heap *heap = tenant_heap_find(world->sessions[s].session->tenant, pool);
-    uint64_t next_ns = world->now_ns + RECLAIM_INTERVAL_NS;
-    return pool->reclaim_ns == next_ns || (heap != NULL && heap->reclaim_ns == next_ns);
-}
-
-/* The session is asked for what it keeps idle: of a pool that did so just now. */
+/* The session is asked for what it keeps idle. That its pool is short may be over by now. */
 static void drain_reclaims(struct world *world) {
     struct session *session;
 
@@ -81,7 +73,7 @@ static void drain_reclaims(struct world *world) {
              "a session is asked for idle memory that did not want to be");
         unsigned pools = 0;
         for (unsigned p = 0; p < world->n_pools; p++)
-            pools += asked_now(world, s, p) && (model_holds(world, s, p) || model_has_mapped(world, s, p));
+            pools += model_holds(world, s, p) || model_has_mapped(world, s, p);
         must(pools > 0 || world->drain_late > 0, "a session is asked for idle memory that it does not have");
         world->tally->reclaims++;
     }

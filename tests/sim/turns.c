@@ -15,7 +15,7 @@ bool model_is_over_quota(const struct world *world, const struct model_use *use,
                          const struct model_request *request) {
     unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
     uint64_t limit = model_limit(world, tenant, item, SIM_GROUPS), used = use->used[tenant][item];
-    return used > limit || round_up(request->size, HEAP_GRANULE) > limit - used;
+    return used > limit || round_up(request->least, HEAP_GRANULE) > limit - used;
 }
 
 unsigned model_rank(const struct world *world, const struct model_request *request) {
@@ -43,7 +43,7 @@ bool model_is_behind(const struct world *world, const struct model_request *requ
 static bool could_use(const struct world *world, const struct model_request *waiter, unsigned session,
                       const struct model_segment *where) {
     return !world->sessions[session].seen[where - world->segments] ||
-           (tenant_of(world, waiter) == world->sessions[session].tenant && where->size >= waiter->size);
+           (tenant_of(world, waiter) == world->sessions[session].tenant && where->size >= waiter->least);
 }
 
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
@@ -60,7 +60,7 @@ void model_take_turn(struct world *world, const struct model_request *request, c
             model_rank(world, other) > 0)
             continue;
         /* What came back meanwhile has changed who has how much; who is overdue comes before all others. */
-        if (where->tenant == 0 && !world->arrivals && !somebody_overdue && other->size <= where->size &&
+        if (where->tenant == 0 && !world->arrivals && !somebody_overdue && other->least <= where->size &&
             !model_is_over_quota(world, &use, other)) {
             must(use.used[tenant_of(world, other)][item] >= use.used[tenant][item],
                  "a tenant is served before one that has fewer bytes");

@@ -87,7 +87,7 @@ struct model_segment {
     unsigned tenant; /* plus one; 0: none yet */
     uint64_t taken;  /* bytes */
     unsigned mappers;
-    bool closing; /* its only mapper was told to close it */
+    bool closing; /* its mappers are told to close it, at least one was */
     bool retiring;
     uint16_t *owners;
     uint8_t *hot; /* a process, plus one, that the core is done with and the GPU was not; 0: none */
@@ -117,6 +117,7 @@ struct model_session {
     uint64_t replies; /* bytes that it has not read */
     bool lost, wants;
     bool seen[SIM_SEGMENTS];
+    bool told[SIM_SEGMENTS];     /* to close it */
     unsigned segments;           /* that it has seen */
     unsigned leases, fenced;     /* the latter among the former */
     struct proto_page *page;     /* NULL: none */
@@ -130,7 +131,7 @@ struct model_request {
     uint64_t id;
     unsigned session, pool;
     uint64_t size, least, asked_ns, deadline_ns; /* least: that serves, too */
-    bool within;                                 /* rather refused than that the pool grows for it */
+    bool no_reclaim;                             /* waits for growth only */
     bool used, answered;                         /* the latter: decided, and still in the core */
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
@@ -291,6 +292,8 @@ void model_take_turn(struct world *world, const struct model_request *request, c
 
 /* Whether the session has been given a segment of the pool, and has it mapped. */
 bool model_has_mapped(const struct world *world, unsigned s, unsigned p);
+/* Whether the session holds a lease in the pool. */
+bool model_holds(const struct world *world, unsigned s, unsigned p);
 
 /* --- policy.c */
 gid_t policy_gid(unsigned group);

@@ -72,27 +72,29 @@ static inline void ask(struct session *session, const struct pool *pool, uint64_
     assert_true(core_is_valid(session->core));
 }
 
-/* The same for what the pool has: it neither grows nor asks anybody. */
-static inline void ask_within_down_to(struct session *session, const struct pool *pool, uint64_t request,
-                                      uint64_t size, uint64_t least) {
+/* The same with all that an ACQUIRE can say: at least so much serves, too (0: only the size does). */
+static inline void ask_least(struct session *session, const struct pool *pool, uint64_t request,
+                             uint64_t size, uint64_t least, uint32_t flags, uint64_t timeout_ns,
+                             uint64_t now_ns) {
     const struct proto_acquire acquire = {
-        .pool = pool->id, .flags = PROTO_ACQUIRE_WITHIN, .size_bytes = size, .least_bytes = least};
-    assert_int_equal(core_acquire(session, request, &acquire, 0), 0);
+        .pool = pool->id, .flags = flags, .size_bytes = size, .least_bytes = least, .timeout_ns = timeout_ns};
+    assert_int_equal(core_acquire(session, request, &acquire, now_ns), 0);
     assert_true(core_is_valid(session->core));
 }
 
-static inline void ask_within(struct session *session, const struct pool *pool, uint64_t request,
-                              uint64_t size) {
-    ask_within_down_to(session, pool, request, size, size);
-}
-
-/* What the session is to close before it asks for so much. */
-static inline struct proto_segments idle(struct session *session, const struct pool *pool, uint64_t size) {
-    const struct proto_idle idle = {.pool = pool->id, .size_bytes = size};
+/* Which segments the session has to close, for its own request of a size or for others that wait (0). */
+static inline struct proto_segments idle_as(struct session *session, const struct pool *pool, uint64_t size,
+                                            uint32_t flags, uint64_t now_ns) {
+    const struct proto_idle idle = {.pool = pool->id, .flags = flags, .size_bytes = size};
     struct proto_segments segments;
-    assert_int_equal(core_idle(session, &idle, 0, &segments), 0);
+    assert_int_equal(core_idle(session, &idle, now_ns, &segments), 0);
     assert_true(core_is_valid(session->core));
     return segments;
+}
+
+/* The same for a session that has no work on its GPU. */
+static inline struct proto_segments idle(struct session *session, const struct pool *pool, uint64_t size) {
+    return idle_as(session, pool, size, 0, 0);
 }
 
 /* The session says that it has closed a segment. Returns what core_closed does. */
@@ -314,6 +316,11 @@ static inline void expect_reclaim(struct core *core, const struct session *sessi
     assert_true(core_next_reclaim(core, &asked));
     assert_ptr_equal(asked, session);
     assert_true(core_is_valid(core));
+}
+
+static inline void expect_no_reclaim(struct core *core) {
+    struct session *asked;
+    assert_false(core_next_reclaim(core, &asked));
 }
 
 #endif

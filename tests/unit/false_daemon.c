@@ -279,7 +279,8 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         } else
             lease->size = request->release.offset_bytes;
         change(daemon, &daemon->releases, 1);
-        false_send_ok(session, id);
+        if (id != 0) /* else it is one-way */
+            false_send_ok(session, id);
         return;
     case PROTO_SHARE:
         lease = find_lease(session, request->share.lease, request->share.generation);

@@ -41,7 +41,7 @@ static inline struct heap_span *add_span(struct heap *heap, uint64_t size) {
 
 static inline struct heap_range *take(struct heap *heap, uint64_t size) {
     struct heap_range *range = NULL;
-    assert_int_equal(heap_take(heap, HEAP_ANY, size, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, size, HEAP_GRANULE, &range), 0);
     return range;
 }
 

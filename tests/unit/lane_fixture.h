@@ -21,9 +21,10 @@ static inline char *address_in(uint64_t lease, uint64_t bytes) {
     return (char *)(uintptr_t)(lease * ADDRESS_STEP + bytes);
 }
 
+/* From either heap. */
 static inline int lane_take(struct lane *lane, uint64_t size_bytes, struct piece **ret_piece) {
     pthread_mutex_lock(&lane->lock);
-    int r = lane_take_locked(lane, size_bytes, ret_piece);
+    int r = lane_take_locked(lane, size_bytes, true, ret_piece);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }
@@ -35,16 +36,15 @@ static inline void lane_give(struct piece *piece) {
     pthread_mutex_unlock(&lane->lock);
 }
 
-/* keep_whole: it was leased for one piece. */
 static inline int lane_add_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
-                                  uint64_t size_bytes, bool keep_whole) {
+                                  uint64_t size_bytes) {
     return lane_add_extent_locked(lane, heap, segment, lease, generation_of(lease), address_in(lease, 0),
-                                  size_bytes, false, keep_whole);
+                                  size_bytes);
 }
 
 static inline int lane_add_extent(struct lane *lane, uint64_t lease, uint64_t size_bytes) {
     pthread_mutex_lock(&lane->lock);
-    int r = lane_add_locked(lane, LANE_SMALL, NULL, lease, size_bytes, false);
+    int r = lane_add_locked(lane, LANE_SMALL, NULL, lease, size_bytes);
     pthread_mutex_unlock(&lane->lock);
     return r;
 }
@@ -59,7 +59,6 @@ static inline bool lane_reclaim(struct lane *lane, uint64_t minimum_bytes, struc
 static inline struct lane *make_lane(void) {
     struct lane *lane = lane_new(&random_state, POOL, 1, 0, NULL);
     assert_non_null(lane);
-    lane->is_short = true; /* one heap for all sizes */
     return lane;
 }
 

@@ -142,11 +142,9 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->acquire.pool = (uint32_t)random64();
         message->acquire.size_bytes = random_size(PROTO_SIZE_MAX);
         message->acquire.timeout_ns = random_to(1) ? random64() : UINT64_MAX;
-        if (random_to(3) == 0) {
-            message->acquire.timeout_ns = 0;
-            message->acquire.flags = PROTO_ACQUIRE_WITHIN;
+        message->acquire.flags = (uint32_t)random_to(PROTO_ACQUIRE_FLAGS);
+        if (random_to(1))
             message->acquire.least_bytes = random_size(message->acquire.size_bytes);
-        }
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -180,10 +178,12 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_CLOSED:
         message->closed.segment = random_size(UINT64_MAX);
+        message->closed.time_ns = random64();
         break;
     case PROTO_IDLE:
         message->idle.pool = (uint32_t)random64();
-        message->idle.size_bytes = random_size(PROTO_SIZE_MAX);
+        message->idle.flags = (uint32_t)random_to(PROTO_IDLE_FLAGS);
+        message->idle.size_bytes = random_to(1) ? random_size(PROTO_SIZE_MAX) : 0;
         break;
     case PROTO_SEGMENTS:
         message->segments.count = (uint32_t)random_to(PROTO_CLOSE_MAX);

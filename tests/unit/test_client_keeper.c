@@ -12,6 +12,12 @@
 /* What the daemon asks by: a timer, as connection_ask_reclaim() has it. */
 static int asking_fd;
 
+/* The daemon marks the host's pool as short in the client's page, or does not. */
+static void mark(const struct gpupool_client *client, bool is_short) {
+    uint64_t pools = is_short ? UINT64_C(1) << (FALSE_POOL_HOST - 1) : 0;
+    atomic_store(&client->page.memory->shortage.pools, pools);
+}
+
 static void ask(void) {
     static const struct itimerspec at_once = {.it_value = {.tv_nsec = 1}};
     assert_int_equal(timerfd_settime(asking_fd, 0, &at_once, NULL), 0);
@@ -52,10 +58,59 @@ static void a_keeper_that_is_asked_many_times_hears_the_last_one(void **state) {
     for (unsigned round = 1; round <= 3; round++) {
         assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
         assert_int_equal(daemon_.releases, round - 1);
-        assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+        assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM)); /* it stays, the pool is not short */
+        assert_int_equal(daemon_.releases, round - 1);
+        mark(client, true);
         ask();
         false_daemon_await(&daemon_, &daemon_.releases, round);
+        mark(client, false);
     }
+    gpupool_close(client);
+    asking_fd = close_fd(asking_fd);
+}
+
+static atomic_uint answers;
+
+static bool count_answers(struct false_daemon *daemon, struct false_session *session,
+                          const struct proto_message *request) {
+    if (request->header.operation == PROTO_IDLE && request->idle.size_bytes == 0) {
+        pthread_mutex_lock(&daemon->lock);
+        answers++;
+        pthread_cond_broadcast(&daemon->changed);
+        pthread_mutex_unlock(&daemon->lock);
+    }
+    return greet_with_timer(daemon, session, request);
+}
+
+/* Until then it gives back each buffer at once, without being asked. */
+static void a_pool_that_is_marked_as_short_is_kept_nothing_of_until_it_is_no_more(void **state) {
+    struct gpupool_options options = options_for(daemon_.path);
+    struct gpupool_client *client = NULL;
+    struct gpupool_buffer buffer, other;
+
+    (void)state;
+    asking_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    assert_true(asking_fd >= 0);
+    options.flags = 0;
+    options.decay_ns = GPUPOOL_FOREVER;
+    daemon_.handle = count_answers;
+    answers = 0;
+    false_daemon_run(&daemon_);
+    assert_ok(gpupool_open(&options, &client));
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
+    mark(client, true);
+    ask();
+    false_daemon_await(&daemon_, &answers, 1); /* it has nothing idle, and says so */
+    for (unsigned round = 1; round <= 3; round++) {
+        assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+        false_daemon_await(&daemon_, &daemon_.releases, round);
+        assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
+    }
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST_B, 4096, NULL, PATIENT_NS, 0, &other));
+    assert_ok(gpupool_release(client, &other, GPUPOOL_NO_STREAM)); /* another pool's stay */
+    mark(client, false);
+    assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+    assert_int_equal(daemon_.releases, 3);
     gpupool_close(client);
     asking_fd = close_fd(asking_fd);
 }
@@ -106,6 +161,7 @@ static void a_daemon_that_does_not_answer_is_waited_for_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_keeper_that_is_asked_many_times_hears_the_last_one),
+        TEST(a_pool_that_is_marked_as_short_is_kept_nothing_of_until_it_is_no_more),
         TEST(a_daemon_that_does_not_answer_is_waited_for_once),
     };
     fixture_init();

@@ -45,7 +45,8 @@ static void tell_a_lie(const struct proto_message *message, struct false_packet 
         packet->fds[i] = lie.fd >= 0 ? lie.fd : daemon_.host_segments[FALSE_POOL_HOST];
 }
 
-/* As the real one: no room without growth, and before it grows a segment to close. */
+/* As the real one with a device pool at its limit: no room, and a segment to close before it is asked again.
+ */
 static bool serve(struct false_daemon *daemon, struct false_session *session,
                   const struct proto_message *request) {
     struct proto_message reply = {.header.request = request->header.request};
@@ -53,14 +54,15 @@ static bool serve(struct false_daemon *daemon, struct false_session *session,
     (void)daemon;
     switch (request->header.operation) {
     case PROTO_ACQUIRE:
-        if ((request->acquire.flags & PROTO_ACQUIRE_WITHIN) == 0 || !session->described[FALSE_POOL_DEVICE])
+        if ((request->acquire.flags & PROTO_ACQUIRE_NO_RECLAIM) == 0 ||
+            request->acquire.pool != FALSE_POOL_DEVICE || !session->described[FALSE_POOL_DEVICE])
             return false;
-        false_send_error(session, request->header.request, PROTO_E_EXHAUSTED, "no room without growth");
+        false_send_error(session, request->header.request, PROTO_E_EXHAUSTED, "the pool cannot grow");
         return true;
     case PROTO_IDLE:
         reply.header.operation = PROTO_SEGMENTS;
-        reply.segments.count = 1;
-        reply.segments.ids[0] = FALSE_POOL_DEVICE;
+        reply.segments.count = request->idle.pool == FALSE_POOL_DEVICE;
+        reply.segments.ids[0] = request->idle.pool == FALSE_POOL_DEVICE ? FALSE_POOL_DEVICE : 0;
         false_send(session, &reply, NULL, 0);
         return true;
     case PROTO_CLOSED:

@@ -30,6 +30,50 @@ static void growth_is_of_at_least_the_step(void **state) {
     core_destroy(core);
 }
 
+static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * GIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    assert_int_equal(pool_step_bytes(pool), POOL_STEP_MIN);
+    ask(session, pool, 1, MIB, NS_FOREVER, 0);
+    grow(pool, 2 * MIB, 0);
+    expect_granted(core, session, 1);
+    take(session, pool, MIB, 0); /* beside it */
+    ask(session, pool, 2, 5 * MIB + 512, NS_FOREVER, 0);
+    grow(pool, 6 * MIB, 0);
+    expect_granted(core, session, 2);
+    ask(session, pool, 3, 2 * GIB, NS_FOREVER, 0);
+    grow(pool, 2 * GIB, 0);
+    expect_granted(core, session, 3);
+    assert_int_equal(pool_step_bytes(pool), 16 * MIB); /* a 128th of what it has */
+    ask(session, pool, 4, 4 * MIB, NS_FOREVER, 0);
+    grow(pool, 16 * MIB, 0);
+    expect_granted(core, session, 4);
+    expect_no_growth(core); /* and nothing ahead of demand */
+    core_destroy(core);
+}
+
+static void a_pool_does_not_grow_beside_what_is_free(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 4 * GIB, POOL_STEP_BY_SIZE, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 64 * MIB, 0);
+    struct segment *segment = lease->block->segment;
+    describe(lease, NULL);
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    for (unsigned i = 0; i < 8; i++) { /* whatever the size */
+        lease = take(session, pool, (i % 2 == 0 ? 64 : 6) * MIB, 0);
+        assert_ptr_equal(lease->block->segment, segment);
+        assert_int_equal(release(session, name_of(lease), 0), 0);
+    }
+    expect_no_growth(core);
+    core_destroy(core);
+}
+
 static void growth_is_of_at_most_what_the_limit_leaves(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 20 * MIB + 12345, 16 * MIB, 0);
@@ -405,6 +449,8 @@ static void a_raised_limit_lets_those_who_wait_have_growth(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(growth_is_of_at_least_the_step),
+        cmocka_unit_test(a_pool_without_a_step_grows_by_what_is_asked_for),
+        cmocka_unit_test(a_pool_does_not_grow_beside_what_is_free),
         cmocka_unit_test(growth_is_of_at_most_what_the_limit_leaves),
         cmocka_unit_test(free_memory_is_leased_without_growth),
         cmocka_unit_test(one_growth_is_under_way_at_a_time),

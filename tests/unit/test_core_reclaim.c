@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What must hold of asking sessions for what they keep idle: when nothing else helps and not before, only
- * those that want it and hold something of the pool, and not too often.
+ * those that want it and hold something of the pool, and not too often; and of the marks in their pages.
  */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
 #include "core_fixture.h"
-
-static void expect_no_reclaim(struct core *core) {
-    struct session *asked;
-    assert_false(core_next_reclaim(core, &asked));
-}
 
 static void at_the_limit_those_are_asked_who_want_it_and_hold_something(void **state) {
     struct core *core = core_make();
@@ -170,9 +166,10 @@ static void sessions_are_asked_again_while_somebody_waits(void **state) {
     uint64_t now = start + 2 * RECLAIM_INTERVAL_NS;
     assert_int_equal(release_part(holder, name_of(lease), 4 * MIB, 4 * MIB, now), 0);
     expect_granted(core, other, 1);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    assert_int_equal(core_next_tick_ns(core), now + SHORTAGE_NS); /* then the shortage is over */
     tick(core, now + NS_PER_S);
     expect_no_reclaim(core);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
     core_destroy(core);
 }
 
@@ -202,9 +199,12 @@ static void a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_
     ask(other, pool, 1, MIB, 0, 0);
     expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
     expect_reclaim(core, holder);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* nobody waits: nobody is asked again */
+    assert_int_equal(pool_next_reclaim_ns(pool), NS_FOREVER); /* nobody waits: nobody is asked again */
     assert_int_equal(release(holder, name, 1), 0);
     take(other, pool, MIB, 1);
+    tick(core, SHORTAGE_NS);
+    expect_no_reclaim(core);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
     core_destroy(core);
 }
 
@@ -220,14 +220,15 @@ static void one_who_comes_too_soon_after_another_has_sessions_asked_a_little_lat
     expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
     expect_reclaim(core, first);
     close_session(first, 1);
-    take(second, pool, 16 * MIB, 1); /* which nobody has asked yet */
+    take(second, pool, 16 * MIB, 1);
+    expect_reclaim(core, second); /* the pool is short */
     ask(other, pool, 2, 8 * MIB, 0, 2);
     expect_refused(core, other, 2, PROTO_E_EXHAUSTED);
     expect_no_reclaim(core);
     assert_int_equal(core_next_tick_ns(core), RECLAIM_INTERVAL_NS);
     tick(core, RECLAIM_INTERVAL_NS);
     expect_reclaim(core, second);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* and that was it */
+    assert_int_equal(pool_next_reclaim_ns(pool), NS_FOREVER); /* and that was it */
     tick(core, 3 * RECLAIM_INTERVAL_NS);
     expect_no_reclaim(core);
     core_destroy(core);
@@ -317,12 +318,10 @@ static void who_gave_everything_back_is_not_asked_again(void **state) {
     expect_reclaim(core, holder);
     assert_int_equal(release_part(holder, name, 0, MIB, 1), 0);
     assert_int_equal(release_part(holder, name, MIB, MIB, 1), 0);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* nobody is left to be asked */
+    assert_int_equal(pool_next_reclaim_ns(pool), NS_FOREVER); /* nobody is left to be asked */
     tick(core, RECLAIM_INTERVAL_NS);
     expect_no_reclaim(core);
     take(holder, pool, MIB, RECLAIM_INTERVAL_NS); /* it holds something again, while another waits */
-    assert_true(core_next_tick_ns(core) <= RECLAIM_INTERVAL_NS);
-    tick(core, RECLAIM_INTERVAL_NS);
     expect_reclaim(core, holder);
     core_destroy(core);
 }
@@ -364,6 +363,130 @@ static void where_nobody_wants_to_be_asked_nobody_is(void **state) {
     core_destroy(core);
 }
 
+/* --- the shortage that sessions are told of --- */
+
+static struct proto_page pages[3];
+
+/* A session that wants to be asked, with a page. */
+static struct session *open_with_page(struct core *core, unsigned number, uid_t uid) {
+    struct session *session = open_wanting(core, (pid_t)number + 1, uid);
+    memset(&pages[number], 0, sizeof pages[number]);
+    core_session_set_page(session, &pages[number]);
+    return session;
+}
+
+/* The pools that are marked in a session's page. */
+static uint64_t marks(unsigned number) {
+    return atomic_load(&pages[number].shortage.pools);
+}
+
+static void a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_while(void **state) {
+    struct core *core = core_make();
+    add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_with_page(core, 0, UID_A), *other = open_with_page(core, 1, UID_B);
+    (void)state;
+
+    struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
+    assert_int_equal(marks(0), 0);
+    ask(other, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    expect_reclaim(core, holder);
+    assert_int_equal(marks(0), 2); /* the second pool */
+    assert_int_equal(marks(1), 0); /* it has nothing to give back */
+    for (unsigned i = 1; i <= 5; i++) {
+        tick(core, i * SHORTAGE_NS);
+        assert_int_equal(marks(0), 2); /* for as long as the request waits */
+    }
+    close_session(other, 5 * SHORTAGE_NS + 1);
+    assert_int_equal(release(holder, name_of(lease), 5 * SHORTAGE_NS + 1), 0);
+    tick(core, 6 * SHORTAGE_NS - 1);
+    assert_int_equal(marks(0), 2);
+    assert_int_equal(core_next_tick_ns(core), 6 * SHORTAGE_NS);
+    tick(core, 6 * SHORTAGE_NS);
+    assert_int_equal(marks(0), 0);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    core_destroy(core);
+}
+
+static void each_pool_is_marked_for_itself(void **state) {
+    struct core *core = core_make();
+    struct pool *one = add_pool(core, 8 * MIB, 8 * MIB, 0), *two = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_with_page(core, 0, UID_A), *other = open_session(core, 2, UID_B);
+    (void)state;
+
+    take_growing(holder, one, 8 * MIB, 0);
+    take_growing(holder, two, 8 * MIB, 0);
+    ask(other, two, 1, MIB, 10, 0);
+    assert_int_equal(marks(0), 2);
+    ask(other, one, 2, MIB, NS_FOREVER, 0);
+    assert_int_equal(marks(0), 3);
+    tick(core, SHORTAGE_NS); /* the one that waited in the second pool has left */
+    assert_int_equal(marks(0), 1);
+    core_destroy(core);
+}
+
+static void a_session_that_comes_to_have_memory_of_a_short_pool_is_asked_at_once(void **state) {
+    (void)state;
+    for (unsigned way = 0; way < 2; way++) {
+        struct core *core = core_make();
+        struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+        struct session *holder = open_with_page(core, 0, UID_A), *fresh = open_with_page(core, 1, UID_A);
+        struct session *other = open_session(core, 3, UID_B);
+
+        take_growing(holder, pool, 4 * MIB, 0);
+        ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
+        expect_reclaim(core, holder);
+        if (way == 1) { /* also when no request waits any more */
+            close_session(other, 1);
+            assert_int_equal(marks(0), 1);
+        }
+        struct lease *lease = take(fresh, pool, MIB, 1);
+        expect_reclaim(core, fresh);
+        expect_no_reclaim(core);
+        assert_int_equal(marks(1), 1);
+        describe(lease, NULL);
+        take(fresh, pool, MIB, 1);
+        expect_no_reclaim(core); /* once */
+        core_destroy(core);
+    }
+}
+
+static void a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_not_told(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *bare = open_wanting(core, 7, UID_A), *deaf = open_session(core, 8, UID_A);
+    struct session *other = open_session(core, 3, UID_B);
+    (void)state;
+
+    memset(&pages[0], 0, sizeof pages[0]);
+    core_session_set_page(deaf, &pages[0]);
+    take_growing(bare, pool, 8 * MIB, 0);
+    take_growing(deaf, pool, 8 * MIB, 0);
+    ask(other, pool, 1, MIB, NS_FOREVER, 0);
+    expect_reclaim(core, bare);
+    expect_no_reclaim(core);
+    assert_int_equal(marks(0), 0);
+    core_destroy(core);
+}
+
+static void a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_not_wait(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_with_page(core, 0, UID_A), *other = open_session(core, 3, UID_B);
+    (void)state;
+
+    take_growing(holder, pool, 8 * MIB, 0);
+    ask(other, pool, 1, MIB, 0, 0);
+    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+    expect_reclaim(core, holder);
+    assert_int_equal(marks(0), 1);
+    assert_int_equal(core_next_tick_ns(core), SHORTAGE_NS);
+    tick(core, SHORTAGE_NS);
+    assert_int_equal(marks(0), 0);
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    core_destroy(core);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_the_limit_those_are_asked_who_want_it_and_hold_something),
@@ -383,6 +506,11 @@ int main(void) {
         cmocka_unit_test(who_gave_everything_back_is_not_asked_again),
         cmocka_unit_test(who_left_before_the_shell_asked_is_not_asked),
         cmocka_unit_test(where_nobody_wants_to_be_asked_nobody_is),
+        cmocka_unit_test(a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_while),
+        cmocka_unit_test(each_pool_is_marked_for_itself),
+        cmocka_unit_test(a_session_that_comes_to_have_memory_of_a_short_pool_is_asked_at_once),
+        cmocka_unit_test(a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_not_told),
+        cmocka_unit_test(a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_not_wait),
     };
     return cmocka_run_group_tests_name("asking for idle memory", tests, NULL, NULL);
 }

@@ -324,15 +324,12 @@ static void who_stands_far_behind_is_served_in_the_end(void **state) {
     core_destroy(core);
 }
 
-/* A segment that the session was told to close, and has not. */
+/* A segment that the session was told to close, and has not: it asked for all that the pool may have. */
 static uint64_t have_closing(struct session *session, struct pool *pool, uint64_t size) {
-    const struct proto_idle idle = {.pool = pool->id, .size_bytes = 2 * size};
-    struct proto_segments segments;
     struct lease *lease = take_growing(session, pool, size, 0);
     assert_true(describe(lease, NULL));
     assert_int_equal(release(session, name_of(lease), 0), 0);
-    assert_int_equal(core_idle(session, &idle, 0, &segments), 0);
-    assert_true(core_is_valid(session->core));
+    struct proto_segments segments = idle(session, pool, pool->limit_bytes);
     assert_int_equal(segments.count, 1);
     return segments.ids[0];
 }
@@ -340,7 +337,7 @@ static uint64_t have_closing(struct session *session, struct pool *pool, uint64_
 static void what_is_to_be_closed_is_hope(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
-    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    struct session *one = open_wanting(core, 1, UID_A), *two = open_session(core, 2, UID_B);
     (void)state;
 
     const struct proto_closed closed = {.segment = have_closing(one, pool, 8 * MIB)};
@@ -358,19 +355,17 @@ static void what_is_to_be_closed_is_hope(void **state) {
 static void who_does_not_close_what_it_was_told_to_is_named_and_charged(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
-    struct session *asked;
     (void)state;
 
     limit_all(core, QUOTA_POOLS, 16 * MIB, 0);
-    struct session *one = open_session(core, 11, UID_A), *two = open_session(core, 12, UID_A);
-    struct session *other = open_session(core, 13, UID_B);
-    core_session_want_reclaim(other);
+    struct session *one = open_wanting(core, 11, UID_A), *two = open_session(core, 12, UID_A);
+    struct session *other = open_wanting(core, 13, UID_B);
     have_closing(one, pool, 8 * MIB);
     assert_int_equal(used(one, QUOTA_POOLS), 8 * MIB); /* else it could bind any number of bytes so */
     describe(take_growing(other, pool, 8 * MIB, 0), NULL);
     ask(two, pool, 1, 8 * MIB, 100, 0);
-    assert_true(core_next_reclaim(core, &asked)); /* it is not counted on: others are asked, too */
-    assert_ptr_equal(asked, other);
+    expect_reclaim(core, one);
+    expect_reclaim(core, other); /* the first is not counted on: others are asked, too */
     tick(core, 100);
     const char *text = expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
     expect_text(text, "8 MiB that processes were told to close");

@@ -44,12 +44,11 @@ static int set_up(void **state) {
     memset(&page, 0, sizeof page);
     owner.fences.page = &page;
     struct lane *lane = lane_new(&owner, 1, GPUPOOL_POOL_DEVICE, 0, NULL);
-    lane->is_short = true; /* one heap for all sizes */
     assert_non_null(lane);
     for (unsigned i = 0; i < EXTENTS; i++)
-        assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, i + 1, 1, (char *)((i + 1) * GIB),
-                                                EXTENT_BYTES, false, false),
-                         0);
+        assert_int_equal(
+            lane_add_extent_locked(lane, LANE_SMALL, NULL, i + 1, 1, (char *)((i + 1) * GIB), EXTENT_BYTES),
+            0);
     *state = lane;
     return 0;
 }
@@ -62,7 +61,7 @@ static int tear_down(void **state) {
 
 static struct piece *take_piece(struct lane *lane, uint64_t size_bytes) {
     struct piece *piece;
-    assert_int_equal(lane_take_locked(lane, size_bytes, &piece), 0);
+    assert_int_equal(lane_take_locked(lane, size_bytes, true, &piece), 0);
     return piece;
 }
 
@@ -286,7 +285,7 @@ static void nothing_that_waits_is_handed_out(void **state) {
         uint32_t word = 1 + random_below(WORDS);
         if (out[which] == NULL) {
             struct piece *piece;
-            if (lane_take_locked(lane, (random_below(40) + 1) * 512, &piece) == 0) {
+            if (lane_take_locked(lane, (random_below(40) + 1) * 512, true, &piece) == 0) {
                 for (unsigned i = 0; i < n_waits; i++)
                     assert_false(overlaps(&waits[i], piece));
                 out[which] = piece;

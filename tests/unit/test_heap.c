@@ -44,7 +44,7 @@ static void empty_heap_is_valid_and_has_nothing(void **state) {
 
     assert_true(heap_is_valid(heap));
     assert_int_equal(heap_largest_free(heap), 0);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 1, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, 1, HEAP_GRANULE, &range), -ENOSPC);
     assert_null(range);
     heap_destroy(heap);
 
@@ -66,12 +66,12 @@ static void arguments_out_of_range_are_refused(void **state) {
     assert_null(span);
     add_span(heap, MIB);
 
-    assert_int_equal(heap_take(heap, HEAP_ANY, 0, 512, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, HEAP_ANY, HEAP_SPAN_MAX + 1, 512, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, HEAP_ANY, UINT64_MAX, 512, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 512, 0, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 512, 256, &range), -EINVAL);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 512, 1536, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, 0, 512, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, HEAP_SPAN_MAX + 1, 512, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, UINT64_MAX, 512, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, 512, 0, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, 512, 256, &range), -EINVAL);
+    assert_int_equal(heap_take(heap, 512, 1536, &range), -EINVAL);
     assert_null(range);
 
     range = take(heap, 4096);
@@ -94,13 +94,13 @@ static void largest_sizes_do_not_overflow(void **state) {
 
     add_span(heap, HEAP_SPAN_MAX);
     assert_int_equal(heap_largest_free(heap), HEAP_SPAN_MAX);
-    assert_int_equal(heap_take(heap, HEAP_ANY, HEAP_SPAN_MAX, UINT64_C(1) << 63, &range), 0);
+    assert_int_equal(heap_take(heap, HEAP_SPAN_MAX, UINT64_C(1) << 63, &range), 0);
     assert_int_equal(range->size, HEAP_SPAN_MAX);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 512, UINT64_C(1) << 63, &none), -ENOSPC);
-    assert_int_equal(heap_take(heap, HEAP_ANY, HEAP_SPAN_MAX, 512, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, 512, UINT64_C(1) << 63, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, HEAP_SPAN_MAX, 512, &none), -ENOSPC);
     heap_give(range);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 512, UINT64_C(1) << 63, &range), 0);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 512, UINT64_C(1) << 63, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, 512, UINT64_C(1) << 63, &range), 0);
+    assert_int_equal(heap_take(heap, 512, UINT64_C(1) << 63, &none), -ENOSPC);
     heap_give(range);
     assert_true(heap_is_valid(heap));
 
@@ -190,7 +190,7 @@ static void spans_do_not_join(void **state) {
     struct heap_range *range = NULL;
     add_span(heap, MIB);
     add_span(heap, MIB);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 2 * MIB, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, 2 * MIB, HEAP_GRANULE, &range), -ENOSPC);
     assert_int_equal(heap_largest_free(heap), MIB);
     heap_destroy(heap);
 }
@@ -202,7 +202,7 @@ static void alignment_is_kept_and_the_surplus_stays_free(void **state) {
     add_span(heap, 16 * MIB);
     struct heap_range *first = take(heap, 512);
 
-    assert_int_equal(heap_take(heap, HEAP_ANY, MIB, 2 * MIB, &aligned), 0);
+    assert_int_equal(heap_take(heap, MIB, 2 * MIB, &aligned), 0);
     assert_int_equal(aligned->offset, 2 * MIB);
     assert_int_equal(aligned->size, MIB);
     assert_true(heap_is_valid(heap));
@@ -221,13 +221,13 @@ static void aligned_range_without_surplus_is_found(void **state) {
     struct heap *heap = heap_new();
     struct heap_range *range = NULL, *none = NULL;
     add_span(heap, 2 * MIB);
-    assert_int_equal(heap_take(heap, HEAP_ANY, 2 * MIB, 2 * MIB, &range), 0);
+    assert_int_equal(heap_take(heap, 2 * MIB, 2 * MIB, &range), 0);
     assert_int_equal(range->offset, 0);
     heap_give(range);
     /* The only free range begins off the alignment and is too short behind it. */
     struct heap_range *first = take(heap, 512);
-    assert_int_equal(heap_take(heap, HEAP_ANY, MIB + 512, MIB, &none), -ENOSPC);
-    assert_int_equal(heap_take(heap, HEAP_ANY, MIB, MIB, &range), 0);
+    assert_int_equal(heap_take(heap, MIB + 512, MIB, &none), -ENOSPC);
+    assert_int_equal(heap_take(heap, MIB, MIB, &range), 0);
     assert_int_equal(range->offset, MIB);
     assert_true(heap_is_valid(heap));
     heap_give(first);
@@ -362,7 +362,7 @@ static void search_in_a_class_is_bounded(void **state) {
         struct heap_range **ranges = take_fenced_ranges(heap, after, MIB / 2);
         add_span(heap, MIB / 2 + 512);
         give_ranges(ranges, after);
-        int r = heap_take(heap, HEAP_ANY, MIB / 2 + 512, HEAP_GRANULE, &range);
+        int r = heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range);
         assert_int_equal(r, after < HEAP_SCAN_MAX ? 0 : -ENOSPC);
         assert_true(heap_is_valid(heap));
         heap_destroy(heap);
@@ -374,13 +374,13 @@ static void higher_class_is_found_past_a_crowded_one(void **state) {
     struct heap *heap = heap_new();
     make_free_ranges(heap, 4 * HEAP_SCAN_MAX, MIB / 2);
     struct heap_range *range = NULL;
-    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2 + 512, HEAP_GRANULE, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range), -ENOSPC);
     /* With an alignment too: the range at offset 0 would do, and was freed before all others. */
-    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2, 64 * MIB, &range), -ENOSPC);
+    assert_int_equal(heap_take(heap, MIB / 2, 64 * MIB, &range), -ENOSPC);
     struct heap_span *span = add_span(heap, 8 * MIB);
-    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2 + 512, HEAP_GRANULE, &range), 0);
+    assert_int_equal(heap_take(heap, MIB / 2 + 512, HEAP_GRANULE, &range), 0);
     assert_ptr_equal(range->span, span);
-    assert_int_equal(heap_take(heap, HEAP_ANY, MIB / 2 + 512, 2 * MIB, &range), 0);
+    assert_int_equal(heap_take(heap, MIB / 2 + 512, 2 * MIB, &range), 0);
     assert_ptr_equal(range->span, span);
     assert_int_equal(range->offset % (2 * MIB), 0);
     assert_true(heap_is_valid(heap));
@@ -485,7 +485,7 @@ static unsigned history_with_failure(unsigned n) {
         struct sums before = sums_of(heap);
         uint64_t size = 512 + random_below(64 * KIB), alignment = HEAP_GRANULE << random_below(10);
         int r;
-        while ((r = heap_take(heap, HEAP_ANY, size, alignment, &range)) == -ENOMEM) {
+        while ((r = heap_take(heap, size, alignment, &range)) == -ENOMEM) {
             assert_null(range);
             assert_unchanged(heap, before);
             failures++;
@@ -528,109 +528,90 @@ static void each_failed_allocation_changes_nothing(void **state) {
     assert_int_equal(history_with_failure(n + 1), 0);
 }
 
-/* Spans of 64 MiB that were each made for one request. */
-static struct heap *heap_of_kept_spans(unsigned count, struct heap_span **ret_spans) {
-    struct heap *heap = heap_new();
-    for (unsigned i = 0; i < count; i++) {
-        assert_int_equal(heap_add_span(heap, 64 * MIB, NULL, &ret_spans[i]), 0);
-        heap_keep_whole(ret_spans[i], true);
-    }
-    return heap;
-}
+/* A span of which only a granule is taken, so that the size that is asked for stays free in it. */
+static struct heap_span *add_cut_span(struct heap *heap, uint64_t free_size) {
+    struct heap_span *span = add_span(heap, free_size + HEAP_GRANULE);
+    struct heap_range *range = span->lowest, *rest;
 
-static void a_span_that_is_kept_whole_serves_what_nearly_fills_it(void **state) {
-    struct heap_span *spans[1];
-    struct heap *heap = heap_of_kept_spans(1, spans);
-    struct heap_range *range;
-    (void)state;
-
-    assert_false(heap_has(heap, HEAP_SHARED | HEAP_FITTING, 60 * MIB - HEAP_GRANULE));
-    assert_int_equal(
-        heap_take(heap, HEAP_SHARED | HEAP_FITTING, 60 * MIB - HEAP_GRANULE, HEAP_GRANULE, &range), -ENOSPC);
-    assert_int_equal(heap_take(heap, HEAP_SHARED | HEAP_CUT, 60 * MIB, HEAP_GRANULE, &range), -ENOSPC);
-    assert_true(heap_has(heap, HEAP_FITTING, 60 * MIB));
-    assert_int_equal(heap_take(heap, HEAP_FITTING, 60 * MIB, HEAP_GRANULE, &range), 0);
-    assert_true(spans[0]->kept_whole);
-    struct heap_range *rest;
-    assert_int_equal(heap_take(heap, HEAP_ANY & ~HEAP_REST, HEAP_GRANULE, HEAP_GRANULE, &rest), -ENOSPC);
-    assert_int_equal(heap_take(heap, HEAP_REST, HEAP_GRANULE, HEAP_GRANULE, &rest), 0);
+    heap_claim(range);
+    assert_int_equal(heap_split(range, HEAP_GRANULE, &rest), 0);
     heap_give(rest);
-    heap_give(range);
+    assert_int_equal(span->taken_bytes, HEAP_GRANULE);
+    return span;
+}
+
+static void of_ranges_that_fit_exactly_a_whole_span_is_taken_last(void **state) {
+    (void)state;
+    for (unsigned order = 0; order < 2; order++) { /* in which the two came back */
+        struct heap *heap = heap_new();
+        struct heap_span *whole = add_span(heap, 64 * MIB), *cut = add_cut_span(heap, 64 * MIB);
+
+        for (unsigned round = 0; round < 2; round++) {
+            struct heap_range *range = take(heap, 64 * MIB), *other = take(heap, 64 * MIB);
+            assert_ptr_equal(range->span, cut);
+            assert_ptr_equal(other->span, whole);
+            heap_give(order == 0 ? other : range);
+            heap_give(order == 0 ? range : other);
+        }
+        assert_true(heap_is_valid(heap));
+        heap_destroy(heap);
+    }
+}
+
+/* What is taken lies together. */
+static void of_ranges_of_one_size_the_first_of_the_oldest_span_is_cut(void **state) {
+    (void)state;
+    for (unsigned first = 0; first < 4; first++) { /* that comes back */
+        struct heap *heap = heap_new();
+        struct heap_range *ranges[4], *fences[4];
+        for (unsigned i = 0; i < 4; i++) {
+            if (i % 2 == 0)
+                add_span(heap, 2 * (MIB + HEAP_GRANULE));
+            ranges[i] = take(heap, MIB + HEAP_GRANULE);
+            assert_int_equal(heap_split(ranges[i], MIB, &fences[i]), 0);
+        }
+        for (unsigned i = 0; i < 4; i++)
+            heap_give(ranges[(first + i) % 4]);
+        for (unsigned i = 0; i < 4; i++) {
+            struct heap_range *range = take(heap, MIB / 2 + HEAP_GRANULE);
+            assert_ptr_equal(range->span, fences[i]->span);
+            assert_int_equal(range->offset, fences[i]->offset - MIB);
+        }
+        assert_true(heap_is_valid(heap));
+        heap_destroy(heap);
+    }
+}
+
+static void many_free_spans_do_not_hide_what_is_left_of_another(void **state) {
+    (void)state;
+    struct heap *heap = heap_new();
+    struct heap_span *cut = add_cut_span(heap, 65 * MIB);
+
+    for (unsigned i = 0; i < HEAP_SCAN_MAX + 2; i++) /* of the same class, and too small */
+        add_span(heap, 64 * MIB);
+    assert_true(heap_has(heap, 65 * MIB));
+    assert_ptr_equal(take(heap, 65 * MIB)->span, cut);
+    assert_false(heap_has(heap, 65 * MIB));
     assert_true(heap_is_valid(heap));
     heap_destroy(heap);
 }
 
-static void a_span_that_is_cut_is_kept_no_more(void **state) {
-    struct heap_span *spans[2];
-    struct heap *heap = heap_of_kept_spans(2, spans);
-    struct heap_range *range, *other, *upper;
+static void what_a_heap_has_can_be_taken(void **state) {
     (void)state;
+    struct heap *heap = heap_new();
+    struct heap_range *range = NULL;
 
-    assert_int_equal(heap_take(heap, HEAP_CUT, MIB, HEAP_GRANULE, &range), 0);
-    assert_false(range->span->kept_whole);
-    assert_int_equal(heap_take(heap, HEAP_SHARED, MIB, HEAP_GRANULE, &other), 0);
-    assert_ptr_equal(other->span, range->span);
+    assert_false(heap_has(heap, 1));
+    add_span(heap, MIB);
+    assert_true(heap_has(heap, MIB));
+    assert_true(heap_has(heap, MIB - HEAP_GRANULE + 1)); /* it is rounded up, as what is taken */
+    assert_false(heap_has(heap, MIB + 1));
+    assert_int_equal(heap_take(heap, MIB + 1, HEAP_GRANULE, &range), -ENOSPC);
+    range = take(heap, MIB - HEAP_GRANULE + 1);
+    assert_int_equal(range->size, MIB);
+    assert_false(heap_has(heap, 1));
     heap_give(range);
-    heap_give(other);
-    /* neither is one that a part is given back of */
-    assert_int_equal(heap_take(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &range), 0);
-    assert_true(range->span->kept_whole);
-    assert_int_equal(heap_split(range, 32 * MIB, &upper), 0);
-    heap_give(upper);
-    assert_false(range->span->kept_whole);
-    heap_give(range);
-    assert_true(heap_is_valid(heap));
-    heap_destroy(heap);
-}
-
-/* Many that are kept do not hide one that is not. */
-static void what_is_not_kept_is_found_behind_what_is(void **state) {
-    struct heap_span *spans[HEAP_SCAN_MAX + 2];
-    struct heap *heap = heap_of_kept_spans(HEAP_SCAN_MAX + 2, spans);
-    struct heap_range *range, *part;
-    (void)state;
-
-    heap_keep_whole(spans[0], false);
-    assert_int_equal(heap_take(heap, HEAP_SHARED, MIB, HEAP_GRANULE, &part),
-                     0); /* 63 MiB of it are left, in the same class */
-    assert_ptr_equal(part->span, spans[0]);
-    assert_int_equal(heap_take(heap, HEAP_SHARED, 8 * MIB, HEAP_GRANULE, &range), 0);
-    assert_ptr_equal(range->span, spans[0]);
-    heap_give(range);
-    heap_give(part);
-    heap_destroy(heap);
-}
-
-/* Nor does what is left of them, however late it came. */
-static void what_is_not_kept_is_found_among_what_is_left_of_others(void **state) {
-    struct heap_span *spans[HEAP_SCAN_MAX + 2];
-    struct heap *heap = heap_of_kept_spans(HEAP_SCAN_MAX + 2, spans);
-    struct heap_range *range, *part;
-    (void)state;
-
-    heap_keep_whole(spans[0], false);
-    assert_int_equal(heap_take(heap, HEAP_SHARED, 62 * MIB, HEAP_GRANULE, &part), 0);
-    for (unsigned i = 1; i < HEAP_SCAN_MAX + 2; i++)
-        assert_int_equal(heap_take(heap, HEAP_FITTING, 62 * MIB, HEAP_GRANULE, &range), 0);
-    assert_int_equal(heap_take(heap, HEAP_SHARED, 2 * MIB, HEAP_GRANULE, &range), 0);
-    assert_ptr_equal(range->span, spans[0]);
-    assert_true(heap_is_valid(heap));
-    heap_destroy(heap);
-}
-
-static void a_free_span_that_is_not_kept_is_cut_like_one_that_is(void **state) {
-    struct heap_span *spans[2];
-    struct heap *heap = heap_of_kept_spans(2, spans);
-    struct heap_range *range, *part;
-    (void)state;
-
-    heap_keep_whole(spans[0], false);
-    assert_int_equal(heap_take(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &range), 0);
-    assert_ptr_equal(range->span, spans[1]);
-    assert_int_equal(heap_take(heap, HEAP_FITTING, 64 * MIB, HEAP_GRANULE, &part), -ENOSPC);
-    assert_int_equal(heap_take(heap, HEAP_CUT, MIB, HEAP_GRANULE, &part), 0);
-    assert_ptr_equal(part->span, spans[0]);
-    assert_int_equal(heap_take(heap, HEAP_CUT, MIB, HEAP_GRANULE, &part), -ENOSPC); /* not free as a whole */
+    assert_true(heap_has(heap, MIB));
     heap_destroy(heap);
 }
 
@@ -655,11 +636,10 @@ int main(void) {
         cmocka_unit_test(nodes_are_reused),
         cmocka_unit_test(damage_is_seen_by_the_validator),
         cmocka_unit_test(each_failed_allocation_changes_nothing),
-        cmocka_unit_test(a_span_that_is_kept_whole_serves_what_nearly_fills_it),
-        cmocka_unit_test(a_span_that_is_cut_is_kept_no_more),
-        cmocka_unit_test(what_is_not_kept_is_found_behind_what_is),
-        cmocka_unit_test(what_is_not_kept_is_found_among_what_is_left_of_others),
-        cmocka_unit_test(a_free_span_that_is_not_kept_is_cut_like_one_that_is),
+        cmocka_unit_test(of_ranges_that_fit_exactly_a_whole_span_is_taken_last),
+        cmocka_unit_test(of_ranges_of_one_size_the_first_of_the_oldest_span_is_cut),
+        cmocka_unit_test(many_free_spans_do_not_hide_what_is_left_of_another),
+        cmocka_unit_test(what_a_heap_has_can_be_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

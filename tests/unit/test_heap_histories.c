@@ -140,7 +140,7 @@ static void model_take(struct model *model) {
 
     if (random_below(4) == 0)
         alignment <<= random_below(14);
-    int r = heap_take(model->heap, HEAP_ANY, size, alignment, &range);
+    int r = heap_take(model->heap, size, alignment, &range);
     if (r == -ENOSPC) {
         assert_null(range);
         /* Refused only where nothing surely fits: a gap of the next class would have been found, whatever the

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "client/include/gpupool/gpupool.h"
 #include "client/lease.h"
 #include "lane_fixture.h"
 
@@ -96,7 +97,7 @@ static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) 
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_locked(lane, LANE_SMALL, state, 1, 4 * MIB, false), 0);
+    assert_int_equal(lane_add_locked(lane, LANE_SMALL, state, 1, 4 * MIB), 0);
     pthread_mutex_unlock(&lane->lock);
     assert_false(lane_merge(lane, &lane, 4 * MIB, 4 * MIB, true));       /* another segment */
     assert_false(lane_merge(lane, state, 4 * MIB + 512, 4 * MIB, true)); /* not beside it */
@@ -135,9 +136,9 @@ static void an_extent_of_which_something_is_being_split_off_is_not_merged(void *
     struct piece *pieces[2];
 
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_locked(lane, LANE_SMALL, state, 1, 4 * MIB, false), 0);
+    assert_int_equal(lane_add_locked(lane, LANE_SMALL, state, 1, 4 * MIB), 0);
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(lane_take_locked(lane, 2 * MIB, &pieces[i]), 0);
+        assert_int_equal(lane_take_locked(lane, 2 * MIB, true, &pieces[i]), 0);
     pthread_mutex_unlock(&lane->lock);
     lane_begin_split_locked(pieces[0]);
     lane_begin_split_locked(pieces[1]);
@@ -202,88 +203,151 @@ static void a_piece_outlives_what_it_named(void **state) {
     lane_free(lane);
 }
 
-static void extents_grow_with_use_and_stay_bounded(void **state) {
+static uint64_t extent_bytes(struct lane *lane, uint64_t size_bytes) {
+    pthread_mutex_lock(&lane->lock);
+    uint64_t bytes = lane_extent_bytes_locked(lane, size_bytes);
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
+}
+
+static void add_to(struct lane *lane, enum lane_heap heap, uint64_t lease, uint64_t size_bytes) {
+    pthread_mutex_lock(&lane->lock);
+    assert_int_equal(lane_add_locked(lane, heap, NULL, lease, size_bytes), 0);
+    pthread_mutex_unlock(&lane->lock);
+}
+
+static void extents_for_small_sizes_grow_with_use_and_stay_bounded(void **state) {
     struct lane *lane = make_lane();
     uint64_t before = 0;
 
     (void)state;
-    assert_int_equal(lane_extent_bytes_locked(lane, 1), 2 * MIB);
-    assert_int_equal(lane_extent_bytes_locked(lane, 2 * MIB), 2 * MIB);
-    assert_int_equal(lane_extent_bytes_locked(lane, 2 * MIB + 512), 2 * MIB + 512);
-    for (uint64_t lease = 1; lease < 160; lease++) {
-        uint64_t bytes = lane_extent_bytes_locked(lane, 512);
-        assert_true(bytes >= before && bytes >= 2 * MIB && bytes <= 256 * MIB && bytes % (2 * MIB) == 0);
+    assert_int_equal(extent_bytes(lane, 1), 2 * MIB);
+    assert_int_equal(extent_bytes(lane, MIB), 2 * MIB);
+    add_to(lane, LANE_LARGE, 999, 64 * GIB); /* what is there for large sizes is not for small ones */
+    for (uint64_t lease = 1; lease < 40; lease++) {
+        uint64_t bytes = extent_bytes(lane, 512);
+        assert_int_equal(bytes, lease == 1 ? 2 * MIB : lease <= 17 ? (lease - 1) * 16 * MIB : 256 * MIB);
+        assert_true(bytes >= before);
         before = bytes;
-        assert_int_equal(lane_add_extent(lane, lease, 128 * MIB), 0);
+        assert_int_equal(lane_add_extent(lane, lease, 128 * MIB), 0); /* an 8th of it */
     }
-    assert_int_equal(before, 256 * MIB);
-    assert_int_equal(lane_extent_bytes_locked(lane, GIB), GIB); /* never less than what is asked for */
     lane_free(lane);
 }
 
-/* An extent that was leased for one piece goes back as a whole, or serves another of about its size. */
-static void what_was_leased_for_one_piece_is_kept_whole(void **state) {
-    struct lane *lane = lane_new(&random_state, POOL, 1, 0, NULL);
+static void an_extent_is_a_multiple_of_the_smallest_and_never_less_than_what_is_asked_for(void **state) {
+    static const uint64_t sizes[] = {1,   MIB,      2 * MIB + 512, 9 * MIB + 512, 10 * MIB, 33 * MIB + 512,
+                                     GIB, GIB + 512};
+    struct lane *lane = make_lane();
+
+    (void)state;
+    for (uint64_t lease = 1; lease < 20; lease++) {
+        for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            uint64_t bytes = extent_bytes(lane, sizes[i]);
+            assert_true(bytes >= sizes[i] && bytes % (2 * MIB) == 0);
+        }
+        add_to(lane, lease % 2 == 0 ? LANE_SMALL : LANE_LARGE, lease, lease * 7 * MIB);
+    }
+    assert_int_equal(extent_bytes(lane, GIB), GIB);
+    assert_int_equal(extent_bytes(lane, GIB + 512), GIB + 2 * MIB);
+    lane_free(lane);
+}
+
+/* A program whose tensors stay takes no more than what they need. */
+static void for_large_sizes_on_a_device_as_much_is_leased_as_is_needed(void **state) {
+    struct lane *lane = make_lane();
+    struct piece *piece;
+
+    (void)state;
+    for (uint64_t lease = 1; lease < 20; lease++) {
+        assert_int_equal(extent_bytes(lane, 3 * MIB), 20 * MIB); /* several of those fit */
+        assert_int_equal(extent_bytes(lane, 10 * MIB - 512), 20 * MIB);
+        assert_int_equal(extent_bytes(lane, 10 * MIB), 10 * MIB);
+        assert_int_equal(extent_bytes(lane, 11 * MIB), 12 * MIB);
+        assert_int_equal(extent_bytes(lane, 300 * MIB), 300 * MIB);
+        add_to(lane, LANE_LARGE, lease, 64 * MIB);
+        assert_int_equal(lane_take(lane, 64 * MIB, &piece), 0); /* nothing stays free */
+    }
+    lane_free(lane);
+}
+
+static void where_sizes_vary_longer_extents_are_leased_but_bounded(void **state) {
+    struct lane *lane = make_lane();
+    struct piece *pieces[64];
+
+    (void)state;
+    for (uint64_t lease = 1; lease <= 16; lease++) {
+        add_to(lane, LANE_LARGE, lease, 64 * MIB);
+        assert_int_equal(lane_take(lane, 64 * MIB, &pieces[lease]), 0);
+    }
+    lane_give(pieces[1]);                                       /* 64 MiB of 1 GiB are free */
+    assert_int_equal(extent_bytes(lane, 100 * MIB), 128 * MIB); /* twice what is free */
+    assert_int_equal(extent_bytes(lane, 3 * MIB), 128 * MIB);
+    assert_int_equal(extent_bytes(lane, 200 * MIB), 200 * MIB);
+    lane_give(pieces[2]);
+    lane_give(pieces[3]);
+    assert_int_equal(extent_bytes(lane, 100 * MIB), 256 * MIB); /* a quarter of what there is */
+    for (uint64_t lease = 17; lease < 32; lease++)
+        add_to(lane, LANE_LARGE, lease, 64 * MIB);
+    assert_int_equal(extent_bytes(lane, 100 * MIB), 256 * MIB); /* and no more, however much is free */
+    lane_free(lane);
+}
+
+static void what_the_daemon_has_back_does_not_count(void **state) {
+    struct lane *lane = make_lane();
+    struct piece *small;
     struct lane_part part;
+
+    (void)state;
+    assert_int_equal(lane_add_extent(lane, 1, 256 * MIB), 0);
+    assert_int_equal(extent_bytes(lane, 512), 32 * MIB);
+    assert_int_equal(lane_take(lane, 512, &small), 0);
+    while (lane_reclaim(lane, HEAP_GRANULE, &part)) {
+    }
+    assert_int_equal(extent_bytes(lane, 512), 2 * MIB);
+    lane_give(small);
+    lane_free(lane);
+}
+
+/* Host memory is slow to make. */
+static void for_large_sizes_in_host_memory_a_share_is_leased(void **state) {
+    struct lane *lane = lane_new(&random_state, POOL, GPUPOOL_POOL_HOST, -1, NULL);
     struct piece *piece;
 
     (void)state;
     assert_non_null(lane);
-    pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_locked(lane, LANE_LARGE, NULL, 1, 64 * MIB, true), 0);
-    assert_int_equal(lane_add_locked(lane, LANE_LARGE, NULL, 2, 32 * MIB, true), 0);
-    assert_int_equal(lane_add_locked(lane, LANE_LARGE, NULL, 3, 16 * MIB, true), 0);
-    assert_int_equal(lane_take_locked(lane, 8 * MIB, &piece), -ENOSPC);
-    assert_false(lane_has_locked(lane, 8 * MIB));
-    assert_true(lane_may_share_locked(lane, 8 * MIB));
-    assert_int_equal(lane_take_locked(lane, 63 * MIB, &piece), 0);
-    assert_int_equal(piece->lease, 1);
-    lane_give_locked(lane, piece);
-    /* the smallest that is enough goes back, else the largest */
-    assert_true(lane_reclaim_idle_locked(lane, 20 * MIB, &part));
-    assert_int_equal(part.lease, 2);
-    assert_true(part.whole);
-    assert_true(lane_reclaim_idle_locked(lane, 100 * MIB, &part));
-    assert_int_equal(part.lease, 1);
-    /* one is cut, once, if it has to be */
-    assert_false(lane_cut_whole_locked(lane, 17 * MIB));
-    assert_true(lane_cut_whole_locked(lane, 2 * MIB));
-    assert_int_equal(lane_take_locked(lane, 2 * MIB, &piece), 0);
-    assert_int_equal(piece->lease, 3);
-    assert_false(lane->may_cut);
-    assert_false(lane_reclaim_idle_locked(lane, 1, &part)); /* it is in use */
-    lane_give_locked(lane, piece);
-    pthread_mutex_unlock(&lane->lock);
-    assert_true(lane_is_valid(lane));
+    assert_int_equal(extent_bytes(lane, 3 * MIB), 4 * MIB);
+    for (uint64_t lease = 1; lease <= 8; lease++) {
+        add_to(lane, LANE_LARGE, lease, 64 * MIB);
+        assert_int_equal(lane_take(lane, 64 * MIB, &piece), 0);
+    }
+    assert_int_equal(extent_bytes(lane, 3 * MIB), 64 * MIB); /* an 8th */
     lane_free(lane);
 }
 
-/* A large one finds room where nothing small was before, and each takes the other's only when the pool is
- * short. */
+/* A large piece finds room where nothing small was before, and each takes the other's only when it may. */
 static void small_pieces_lie_apart_from_large_ones(void **state) {
-    struct lane *lane = lane_new(&random_state, POOL, 1, 0, NULL);
+    struct lane *lane = make_lane();
     struct piece *small, *large, *other;
 
     (void)state;
-    assert_non_null(lane);
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_locked(lane, LANE_SMALL, NULL, 1, 4 * MIB, false), 0);
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, &large), -ENOSPC);
-    assert_int_equal(lane_add_locked(lane, LANE_LARGE, NULL, 2, 4 * MIB, false), 0);
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, &large), 0);
-    assert_int_equal(lane_take_locked(lane, MIB, &small), 0);
-    assert_int_equal(large->lease, 2);
+    assert_int_equal(lane_add_locked(lane, LANE_SMALL, NULL, 1, 4 * MIB), 0);
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, false, &large), -ENOSPC);
+    assert_true(lane_has_locked(lane, 3 * MIB)); /* somewhere */
+    assert_int_equal(lane_add_locked(lane, LANE_LARGE, NULL, 2, 4 * MIB), 0);
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, true, &large), 0);
+    assert_int_equal(lane_take_locked(lane, MIB, true, &small), 0);
+    assert_int_equal(large->lease, 2); /* its own heap's where that has any */
     assert_int_equal(small->lease, 1);
-    assert_true(lane_may_share_locked(lane, 3 * MIB));
-    assert_false(lane_may_share_locked(lane, 5 * MIB));
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, &other), -ENOSPC);
-    lane->is_short = true;
-    assert_false(lane_may_share_locked(lane, 3 * MIB)); /* it does already */
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, &other), 0);
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, false, &other), -ENOSPC);
+    assert_true(lane_has_locked(lane, 3 * MIB));
+    assert_false(lane_has_locked(lane, 4 * MIB));
+    assert_int_equal(lane_take_locked(lane, 3 * MIB, true, &other), 0);
     assert_int_equal(other->lease, 1);
-    lane_give_locked(lane, other);
-    lane_give_locked(lane, small);
-    lane_give_locked(lane, large);
+    assert_int_equal(lane_take_locked(lane, 512 * KIB, false, &other), -ENOSPC);
+    assert_true(lane_has_locked(lane, 512 * KIB));
+    assert_int_equal(lane_take_locked(lane, 512 * KIB, true, &other), 0);
+    assert_int_equal(other->lease, 2);
     pthread_mutex_unlock(&lane->lock);
     assert_true(lane_is_valid(lane));
     lane_free(lane);
@@ -320,8 +384,6 @@ static void a_failed_allocation_changes_nothing(void **state) {
         fail_at = ++n;
         failed = false;
         struct lane *lane = lane_new(&n, POOL, 1, 0, NULL);
-        if (lane != NULL)
-            lane->is_short = true; /* one heap for all sizes */
         assert_int_equal(lane == NULL, failed);
         if (lane == NULL)
             continue;
@@ -348,9 +410,13 @@ int main(void) {
         cmocka_unit_test(an_extent_of_which_something_is_being_split_off_is_not_merged),
         cmocka_unit_test(parts_go_with_an_answer_now_and_then_and_merges_wait_for_it),
         cmocka_unit_test(a_piece_outlives_what_it_named),
-        cmocka_unit_test(extents_grow_with_use_and_stay_bounded),
+        cmocka_unit_test(extents_for_small_sizes_grow_with_use_and_stay_bounded),
+        cmocka_unit_test(an_extent_is_a_multiple_of_the_smallest_and_never_less_than_what_is_asked_for),
+        cmocka_unit_test(for_large_sizes_on_a_device_as_much_is_leased_as_is_needed),
+        cmocka_unit_test(where_sizes_vary_longer_extents_are_leased_but_bounded),
+        cmocka_unit_test(what_the_daemon_has_back_does_not_count),
+        cmocka_unit_test(for_large_sizes_in_host_memory_a_share_is_leased),
         cmocka_unit_test(small_pieces_lie_apart_from_large_ones),
-        cmocka_unit_test(what_was_leased_for_one_piece_is_kept_whole),
         cmocka_unit_test(a_failed_allocation_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

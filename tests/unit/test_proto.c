@@ -75,10 +75,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->hello.version_min <= message->hello.version_max;
     case PROTO_ACQUIRE:
         return size == 32 && message->acquire.flags <= 1 &&
-               (message->acquire.flags == 0
-                    ? message->acquire.least_bytes == 0
-                    : message->acquire.timeout_ns == 0 && message->acquire.least_bytes >= 1 &&
-                          message->acquire.least_bytes <= message->acquire.size_bytes) &&
+               message->acquire.least_bytes <= message->acquire.size_bytes &&
                message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_RELEASE:
         return size == 48 && message->release.reserved == 0 && message->release.fence <= PROTO_PAGE_FENCES &&
@@ -106,14 +103,14 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_OPENED:
         return size == 8 && message->opened.segment != 0;
     case PROTO_CLOSED:
-        return size == 8 && message->closed.segment != 0;
+        return size == 16 && message->closed.segment != 0;
     case PROTO_IDLE:
-        return size == 16 && message->idle.reserved == 0 && message->idle.size_bytes <= PROTO_SIZE_MAX;
+        return size == 16 && message->idle.flags <= 1 && message->idle.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_SEGMENTS:
         for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
             if ((message->segments.ids[i] == 0) != (i >= message->segments.count))
                 return false;
-        return size == 520 && message->segments.count <= 64 && message->segments.may_grow <= 1;
+        return size == 520 && message->segments.count <= 64 && message->segments.reserved == 0;
     case PROTO_HELLO_REPLY:
         return size == 24 && message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version == 1 &&
                message->hello_reply.gpu <= 2 && message->hello_reply.flags <= 1;

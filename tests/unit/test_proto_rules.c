@@ -66,10 +66,10 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         message->opened.segment = 9;
         break;
     case PROTO_CLOSED:
-        message->closed.segment = 9;
+        message->closed = (struct proto_closed){9, 1000};
         break;
     case PROTO_IDLE:
-        message->idle = (struct proto_idle){1, 0, 512};
+        message->idle = (struct proto_idle){1, PROTO_IDLE_BUSY, 512};
         break;
     case PROTO_SEGMENTS:
         message->segments = (struct proto_segments){2, 0, {9, 10}};
@@ -132,9 +132,10 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_POOLS, IN_POOL(name), BYTE, 0xc3},
         {PROTO_POOLS, IN_POOL(name), BYTE, 0}, /* and a rest that is not zero */
         {PROTO_POOLS, IN_POOL(name) + 63, BYTE, 'x'},
-        {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, 1}, /* it waits */
-        {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, 2},
-        {PROTO_ACQUIRE, BODY(proto_acquire, least_bytes), U64, 1}, /* it can wait for all of it */
+        {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, PROTO_ACQUIRE_FLAGS + 1},
+        {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, UINT32_MAX},
+        {PROTO_ACQUIRE, BODY(proto_acquire, least_bytes), U64, 2}, /* its size is 1 */
+        {PROTO_ACQUIRE, BODY(proto_acquire, least_bytes), U64, UINT64_MAX},
         {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, 0},
         {PROTO_ACQUIRE, BODY(proto_acquire, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, 513},
@@ -199,12 +200,13 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, PROTO_PAGE_BYTES * 2},
         {PROTO_PAGE, BODY(proto_page_reply, reserved), U32, 1},
         {PROTO_CLOSED, BODY(proto_closed, segment), U64, 0},
-        {PROTO_IDLE, BODY(proto_idle, reserved), U32, 1},
+        {PROTO_IDLE, BODY(proto_idle, flags), U32, PROTO_IDLE_FLAGS + 1},
+        {PROTO_IDLE, BODY(proto_idle, flags), U32, UINT32_MAX},
         {PROTO_IDLE, BODY(proto_idle, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 1},
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, 3},
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, PROTO_CLOSE_MAX + 1},
-        {PROTO_SEGMENTS, BODY(proto_segments, may_grow), U32, 2},
+        {PROTO_SEGMENTS, BODY(proto_segments, reserved), U32, 1},
         {PROTO_SEGMENTS, BODY(proto_segments, ids), U64, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
@@ -229,19 +231,22 @@ static void each_broken_rule_is_refused(void **state) {
     }
 }
 
-static void who_makes_do_with_less_says_with_how_much(void **state) {
+static void an_acquire_may_name_a_smaller_size_whatever_else_it_says(void **state) {
     (void)state;
+    static const uint64_t timeouts[] = {0, 1, UINT64_MAX};
     struct proto_message message, decoded;
     uint8_t packet[PROTO_PACKET_MAX];
 
-    for (uint64_t least = 0; least <= 5; least++) {
-        plain_message(PROTO_ACQUIRE, &message);
-        message.acquire = (struct proto_acquire){1, PROTO_ACQUIRE_WITHIN, 4, 4, 0};
-        size_t size = proto_encode(&message, packet);
-        memcpy(packet + 16 + BODY(proto_acquire, least_bytes), &least, sizeof least);
-        assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded),
-                         least >= 1 && least <= 4 ? 0 : -EBADMSG);
-    }
+    for (uint64_t least = 0; least <= 5; least++)
+        for (uint32_t flags = 0; flags <= PROTO_ACQUIRE_FLAGS; flags++)
+            for (size_t i = 0; i < LENGTH(timeouts); i++) {
+                plain_message(PROTO_ACQUIRE, &message);
+                message.acquire = (struct proto_acquire){1, flags, 4, 4, timeouts[i]};
+                size_t size = proto_encode(&message, packet);
+                memcpy(packet + 16 + BODY(proto_acquire, least_bytes), &least, sizeof least);
+                assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded),
+                                 least <= 4 ? 0 : -EBADMSG);
+            }
 }
 
 static void lease_without_a_description_still_names_segment_and_pool(void **state) {
@@ -467,7 +472,7 @@ static void encoding_what_would_be_refused_is_caught(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_broken_rule_is_refused),
-        cmocka_unit_test(who_makes_do_with_less_says_with_how_much),
+        cmocka_unit_test(an_acquire_may_name_a_smaller_size_whatever_else_it_says),
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
         cmocka_unit_test(malformed_utf8_is_refused),

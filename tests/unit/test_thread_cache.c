@@ -43,14 +43,12 @@ static struct gpupool_client *address_of(struct false_client *client) {
 static void client_init(struct false_client *client) {
     list_init(&client->caches);
     client->lane = lane_new(client, POOL, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
-    client->lane->is_short = true; /* one heap for all sizes */
     client->memory = calloc(1, EXTENT_BYTES);
     assert_non_null(client->lane);
     assert_non_null(client->memory);
     pthread_mutex_lock(&client->lane->lock);
-    assert_int_equal(lane_add_extent_locked(client->lane, LANE_SMALL, NULL, 1, 1, client->memory,
-                                            EXTENT_BYTES, false, false),
-                     0);
+    assert_int_equal(
+        lane_add_extent_locked(client->lane, LANE_SMALL, NULL, 1, 1, client->memory, EXTENT_BYTES), 0);
     pthread_mutex_unlock(&client->lane->lock);
 }
 
@@ -106,7 +104,7 @@ static bool buffer_take(struct false_client *client, uint64_t size_bytes, struct
         unsigned size_class = size_class_of(size_bytes);
         piece = bin_take(&own->bins[size_class], own->lane, size_class, size_bytes);
         pthread_mutex_lock(&client->lane->lock);
-        if (piece == NULL && lane_take_locked(client->lane, size_class_round(size_bytes), &piece) < 0)
+        if (piece == NULL && lane_take_locked(client->lane, size_class_round(size_bytes), true, &piece) < 0)
             piece = NULL;
         pthread_mutex_unlock(&client->lane->lock);
     }

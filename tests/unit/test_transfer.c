@@ -129,16 +129,14 @@ static void a_full_transfer_is_freed_with_what_is_in_it(void **state) {
 
 static void without_memory_for_a_magazine_pieces_go_to_the_lane(void **state) {
     struct lane *lane = lane_new(NULL, 1, 0, -1, NULL);
-    lane->is_short = true; /* one heap for all sizes */
     struct bin bin = {0};
     struct piece *piece;
     unsigned class = size_class_of(4096);
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(
-        lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)(uintptr_t)GIB, MIB, false, false), 0);
-    assert_int_equal(lane_take_locked(lane, 4096, &piece), 0);
+    assert_int_equal(lane_add_extent_locked(lane, LANE_SMALL, NULL, 1, 1, (char *)(uintptr_t)GIB, MIB), 0);
+    assert_int_equal(lane_take_locked(lane, 4096, true, &piece), 0);
     pthread_mutex_unlock(&lane->lock);
     without_memory = true;
     bin_put(&bin, lane, class, piece);
@@ -150,7 +148,7 @@ static void without_memory_for_a_magazine_pieces_go_to_the_lane(void **state) {
     for (unsigned i = 0; i < 2 * MAGAZINE_PIECES + 5; i++) {
         without_memory = i >= MAGAZINE_PIECES;
         pthread_mutex_lock(&lane->lock);
-        assert_int_equal(lane_take_locked(lane, 4096, &piece), 0);
+        assert_int_equal(lane_take_locked(lane, 4096, true, &piece), 0);
         pthread_mutex_unlock(&lane->lock);
         bin_put(&bin, lane, class, piece);
     }
