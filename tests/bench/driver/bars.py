@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What gpupool means to reach, and whether a run shows that it does. Bars of time are for a GPU: on the simulation they are not
 measurable, and the figures are shown for what they are worth. Counts and ratios to a socket's round trip hold anywhere."""
+import statistics
+
 import cases
+import program_runs
 
 MIB = 1 << 20
 MET, NOT_MET, NOT_MEASURABLE = "met", "not met", "not measurable here"
@@ -176,7 +179,49 @@ def traces_on_average(name):
     return lambda results: traces(results, name, lambda rows: sum(ours for ours, _ in rows) / len(rows))
 
 
+def program_to_own(subject, name):
+    """A subject's figure to PyTorch's own, round by round; of the program where that is worst."""
+    return lambda results: largest(
+        results.ratio(record, name, results.one("program", program_runs.OWN, **record.parameters), name)
+        for record in results.find("program", subject))
+
+
+def program_closes(subject):
+    """Mappings that a program closed in a counted round, at most."""
+    return lambda results: largest(record.most("closes") for record in results.find("program", subject)
+                                   if "closes" in record.values)
+
+
+def empty_tensor_to_own(subject):
+    return lambda results: results.ratio(results.one("torch_empty", subject), "ns",
+                                         results.one("torch_empty", program_runs.OWN), "ns")
+
+
+def lean_less_the_interface(results):
+    """A tensor with the lean allocator, less what PyTorch's interface for plug-ins takes, to a tensor with PyTorch's own. The
+    interface takes what a plug-in that does nothing costs beyond a tensor without memory."""
+    names = (program_runs.LEAN, program_runs.EMPTY, program_runs.NO_MEMORY, program_runs.OWN)
+    columns = [record.values["ns"] if record else [] for record in (results.one("torch_empty", name) for name in names)]
+    ratios = [(lean - (empty - nothing)) / own for lean, empty, nothing, own in zip(*columns)
+              if None not in (lean, empty, nothing, own)]
+    return statistics.median(ratios) if ratios else None
+
+
+def program_bars():
+    for subject in (program_runs.PRELOAD, program_runs.LEAN):
+        yield Bar(f"programs: median step, {subject} to PyTorch's own, the worst program", "≤ 1.02", at_most(1.02),
+                  program_to_own(subject, "ns"), "ratio")
+        yield Bar(f"programs: peak reserved, {subject} to PyTorch's own, the worst program", "≤ 1.00", at_most(1),
+                  program_to_own(subject, "peak_reserved_bytes"), "ratio")
+        yield Bar(f"programs: mappings closed in a round, {subject}", "0", at_most(0), program_closes(subject), "count")
+
+
 BARS = [
+    *program_bars(),
+    Bar("torch.empty() of 4 KiB, gpupool preloaded to PyTorch's own", "≤ 1.02", at_most(1.02),
+        empty_tensor_to_own(program_runs.PRELOAD), "ratio"),
+    Bar("torch.empty() of 4 KiB, gpupool lean less the interface for plug-ins to PyTorch's own", "≤ 1.00", at_most(1),
+        lean_less_the_interface, "ratio"),
     Bar("warm pair, one thread, the slowest size", "≤ 25 ns", at_most(25), worst_pair("warm_pair", cases.GPUPOOL), "ns",
         raw=worst_pair("warm_pair", cases.GPUPOOL, "raw_ns")),
     Bar("warm pair, to PyTorch's caching allocator, the worst size", "≤ 1/10", at_most(0.1), worst_pair_to_torch("ns"), "ratio",

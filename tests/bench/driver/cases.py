@@ -4,6 +4,7 @@ measured in each round of the run, what is longer in every third, what takes lon
 import json
 import resource
 
+import program_runs
 from bench import GIB, MIB, PEERS, TRACES, Absent
 
 GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
@@ -315,7 +316,15 @@ def scale(bench):
                   {"p50_ns": step["acquire"]["p50_ns"], "p99_ns": step["acquire"]["p99_ns"]})
 
 
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+def program(name):
+    return lambda bench: program_runs.run_program(bench, name)
+
+
 CASES = [
+    *(Case("programs", name, program(name), ONCE, needs_gpu=True) for name in program_runs.programs.PROGRAMS),
+    Case("torch.empty", "4 KiB", program_runs.run_pairs, ONCE, needs_gpu=True),
     Case("warm pairs", GPUPOOL, buffers, EACH_ROUND),
     Case("warm pairs", TORCH, torch, EACH_ROUND, needs_gpu=True, peer=TORCH_PAIRS),
     Case("warm pairs", POINTER, pointers, EACH_ROUND),

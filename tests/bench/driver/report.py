@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A results document as tables in Markdown."""
 import cases
+import program_runs
 from results import Results
 
 UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -138,6 +139,33 @@ def staging(results, parameter, text):
     return table(["", *(text(column) for column in columns)], rows) if rows else []
 
 
+def to_own(results, record, name):
+    """A program's figure, and how it is to PyTorch's own."""
+    text = value_text(name, record.median(name))
+    own = results.one(record.case, program_runs.OWN, **record.parameters)
+    ratio = results.ratio(record, name, own, name) if record.subject != program_runs.OWN else None
+    return f"{text} ({ratio:.3f})" if ratio else text
+
+
+def program_table(results):
+    """Programs one after another, allocators down."""
+    rows = []
+    for record in results.find("program"):
+        counts = ["–" if name not in record.values else value_text("count", record.total(name))
+                  for name in ("grows", "retires", "closes")]
+        rows.append([record.parameters["program"].replace("_", " "), record.subject, to_own(results, record, "ns"),
+                     to_own(results, record, "mean_ns"), to_own(results, record, "peak_reserved_bytes"), *counts])
+    rows.sort(key=lambda row: row[0])
+    heads = ["program", "allocator", "median step (/ PyTorch)", "mean step (/ PyTorch)", "peak reserved (/ PyTorch)",
+             "segments made", "given back", "mappings closed"]
+    return table(heads, rows) if rows else []
+
+
+def empty_tensor(results):
+    rows = [[record.subject, to_own(results, record, "ns")] for record in results.find("torch_empty")]
+    return table(["", "a tensor (/ PyTorch)"], rows) if rows else []
+
+
 def traces(results):
     rows = []
     for record in results.find("trace"):
@@ -205,6 +233,8 @@ def markdown(document):
         if lines:
             sections.append([f"### {title}", "", *lines])
 
+    section("PyTorch programs", program_table(results))
+    section("torch.empty() of 4 KiB on a GPU, and its end", empty_tensor(results))
     section("What is to be reached", bars(document))
     section("Warm pair, by size", pivot(results, "warm_pair", "size_bytes", "ns", "", bytes_text))
     section("Warm pinned pair, by size", pivot(results, "pinned_warm_pair", "size_bytes", "ns", "", bytes_text))
