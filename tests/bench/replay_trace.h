@@ -27,6 +27,9 @@ void replay_close(struct replay *replay);
 
 void replay_event(struct replay *replay, const struct trace_event *event);
 
+/* Releases what is live, so that the trace can be replayed again. */
+void replay_release_all(struct replay *replay);
+
 /* What the daemon says of the pool: a round trip. */
 struct gpupool_pool replay_pool(const struct replay *replay);
 

@@ -284,22 +284,51 @@ def traces(bench):
 
 
 def replay(bench):
+    """Once with the pool looked at after each step, in private daemons; then in passes, in a daemon of each trace's own, whose
+    counters say what the pool did after the first pass."""
     output = bench.work / "replay.json"
-    bench.run([bench.program("replay"), "--json", output, *traces(bench)], bench.private_daemons(ON_DEMAND), timeout_s=300)
+    found = traces(bench)
+    bench.run([bench.program("replay"), "--json", output, "--passes", 0, *found], bench.private_daemons(ON_DEMAND), timeout_s=300)
     for row in json.loads(output.read_text())["traces"]:
         live = {"peak_live_bytes": row["peak_live_bytes"]}
         bench.add("trace", GPUPOOL, {"trace": row["trace"]},
-                  {**live, "peak_reserved_bytes": row["pool_reserved_bytes"], "peak_leased_bytes": row["peak_leased_bytes"],
-                   "ns": row["operation_ns"]})
+                  {**live, "peak_reserved_bytes": row["pool_reserved_bytes"], "peak_leased_bytes": row["peak_leased_bytes"]})
         if row["torch_peak_reserved_bytes"] > 0:
             bench.add("trace", TORCH_RECORDED, {"trace": row["trace"]},
                       {**live, "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
+    for path in found:
+        replay_passes(bench, path)
 
 
-def torch_replay(bench):
-    for row in bench.run([bench.peer(TORCH_REPLAY), *traces(bench)], bench.outside):
-        bench.add("trace", TORCH, {"trace": row["trace"]},
-                  {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
+def replay_passes(bench, path):
+    output, pools = bench.work / "replay.json", []
+
+    def on_mark(_):
+        pools.append(next(pool for pool in daemon.stats()["pools"] if pool["kind"] == "device"))
+
+    with bench.daemon(ON_DEMAND) as daemon:
+        bench.run([bench.program("replay"), "--json", output, "--watch", 0, "--passes", 2 if bench.quick else 5, "--marks", path],
+                  daemon.environment(bench.inside), on_mark=on_mark)
+    row, = json.loads(output.read_text())["traces"]
+    first, last = pools
+    bench.add("trace", GPUPOOL, {"trace": row["trace"]},
+              {**passes(row), **{f"warm_{name}": last[name] - first[name] for name in program_runs.POOL_COUNTERS if name in last}})
+
+
+def passes(row):
+    """An operation of the first pass; of those after it, with what was reserved in them at most."""
+    return {"ns": row["warm_ns"], "first_ns": row["first_ns"], "p999_ns": row["warm_p999_ns"],
+            "warm_reserved_bytes": row["warm_reserved_bytes"]}
+
+
+def torch_replay(bench, subject=TORCH, settings=None):
+    for row in bench.run([bench.peer(TORCH_REPLAY), *traces(bench)], {**bench.outside, **(settings or {})}):
+        bench.add("trace", subject, {"trace": row["trace"]},
+                  {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"], **passes(row)})
+
+
+def torch_replay_expandable(bench):
+    torch_replay(bench, program_runs.EXPANDABLE, program_runs.ALLOCATORS[program_runs.EXPANDABLE].settings)
 
 
 def scale(bench):
@@ -347,6 +376,7 @@ CASES = [
     Case("round trips", GPUPOOL, round_trips, ONCE),
     Case("traces", GPUPOOL, replay, ONCE),
     Case("traces", TORCH, torch_replay, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
+    Case("traces", program_runs.EXPANDABLE, torch_replay_expandable, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
     Case("scale", GPUPOOL, scale, ONCE),
     Case("growth", GPUPOOL, growth, ONCE),
     Case("hostile", GPUPOOL, hostile, ONCE),

@@ -27,6 +27,7 @@ START_S, ROUND_S = 120, 120
 WATCH_S = 0.01
 STEPS_MIN = 8
 TORCH_LIBRARY, PRELOAD_LIBRARY, EMPTY_LIBRARY = "libgpupool-torch.so", "libgpupool-preload.so", "libempty-plugin.so"
+POOL_COUNTERS = ("grows", "retires", "closes", "close_ns")  # of a daemon's stats, as far as it has them
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD")
 
 
@@ -82,9 +83,9 @@ class Pool:
             end.set()
             thread.join()
         after = self.look()
-        for name in ("grows", "retires", "closes", "close_ns"):
+        for name in POOL_COUNTERS:
             if name in after:
-                found[name] = after[name] - before.get(name, 0)
+                found[name] = after[name] - before[name]
         found["peak_reserved_bytes"] = self.peak_bytes
 
 

@@ -173,9 +173,25 @@ def traces(results):
         for name in ("peak_reserved_bytes", "peak_leased_bytes"):
             ratio = results.ratio(record, name, record, "peak_live_bytes")
             cells.append(f"{value_text('bytes', record.median(name))} ({ratio:.3f})" if ratio else "–")
-        rows.append([*cells, value_text("ns", record.median("ns"))])
+        rows.append(cells)
     rows.sort(key=lambda row: row[0])
-    heads = ["trace", "", "peak live", "peak reserved (/ live)", "peak leased (/ live)", "an operation"]
+    heads = ["trace", "", "peak live", "peak reserved (/ live)", "peak leased (/ live)"]
+    return table(heads, rows) if rows else []
+
+
+def trace_passes(results):
+    rows = []
+    for record in results.find("trace"):
+        if "first_ns" not in record.values:
+            continue
+        cells = [value_text(name, record.median(name)) for name in ("first_ns", "ns", "p999_ns")]
+        ratio = results.ratio(record, "warm_reserved_bytes", record, "peak_live_bytes")
+        reserved = value_text("bytes", record.median("warm_reserved_bytes")) + (f" ({ratio:.3f})" if ratio else "")
+        counts = [value_text("count", record.median(name)) for name in ("warm_grows", "warm_retires", "warm_closes")]
+        rows.append([record.parameters["trace"], record.subject, *cells, reserved, *counts])
+    rows.sort(key=lambda row: row[0])
+    heads = ["trace", "", "an operation, first pass", "later", "p99.9 later", "peak reserved later (/ live)", "segments made later",
+             "given back", "mappings closed"]
     return table(heads, rows) if rows else []
 
 
@@ -248,7 +264,8 @@ def markdown(document):
     bound, = sizes(results, "access", "bound_bytes")
     section(f"Pairs and synchronised arrays, of varying sizes up to {bound}", accesses(results))
     section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
-    section("What real programs allocated, replayed", traces(results))
+    section("What real programs allocated, replayed once", traces(results))
+    section("The same, replayed five times in one client", trace_passes(results))
     section("Acquire, by the sessions and leases that there are", scale(results))
     grown, = sizes(results, "growth", "grown_bytes")
     section(f"Others' round trips while {grown} of host memory are made",
