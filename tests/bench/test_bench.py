@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark itself, on the simulated GPU: that it measures what it says, that its results are what their schema says, and
 that medians, ratios and bars are computed right. How fast anything was is nobody's business here."""
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -24,7 +26,7 @@ from results import Results  # noqa: E402
 
 PROGRAMS = os.environ["GPUPOOL_PROGRAMS"].split(":")
 WAIT_S = 250
-COUNTS = {"allocations", "daemon_requests", "samples", "slow_samples", "warm_grows", "warm_retires"}  # that may be 0
+COUNTS = {"allocations", "daemon_requests", "samples", "slow_samples", "warm_grows", "warm_retires", "refused"}  # that may be 0
 OPTIONAL = {"warm_closes", "warm_close_ns"}  # of daemons that count them
 FIGURE = {"ns", "raw_ns", "samples", "slow_samples"}
 
@@ -83,6 +85,11 @@ class Run(unittest.TestCase):
                 ("trace", cases.TORCH_RECORDED, {"peak_live_bytes", "peak_reserved_bytes"}),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
+                ("busy", cases.ALONE, {"p50_ns", "p99_ns", "max_ns"}),
+                ("busy", cases.BUSY, {"p50_ns", "p99_ns", "max_ns"}),
+                ("busy_acquire", cases.GPUPOOL, {"ns"}),
+                ("limit", cases.GPUPOOL, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
+                ("limit", cases.UNCACHED, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
                 ("staging", cases.GPUPOOL, {"gb_per_s"}),
                 ("staging", cases.STREAMING, {"gb_per_s"}),
                 ("staging_size_bytes", cases.GPUPOOL, {"gb_per_s"}),
@@ -319,9 +326,10 @@ class Programs(unittest.TestCase):
         self.assertNotIn("torch_peak_reserved_bytes", lean.values)
 
     def test_what_cannot_start_does_not_keep_others_from_it(self):
-        program_runs.take_turns(self.bench, "program", [(program_runs.OWN, "empty_tensor", program_runs.OWN),
-                                                        (program_runs.LEAN, "no such program", program_runs.LEAN)],
-                                lambda *_: None)
+        with contextlib.redirect_stderr(io.StringIO()):
+            program_runs.take_turns(self.bench, "program", [(program_runs.OWN, "empty_tensor", program_runs.OWN),
+                                                            (program_runs.LEAN, "no such program", program_runs.LEAN)],
+                                    lambda *_: None)
         self.assertEqual([entry["subject"] for entry in self.bench.results.failed], [program_runs.LEAN])
 
     def test_without_pytorch_programs_are_absent(self):

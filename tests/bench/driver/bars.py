@@ -179,6 +179,15 @@ def traces_on_average(name):
     return lambda results: traces(results, name, lambda rows: sum(ours for ours, _ in rows) / len(rows))
 
 
+def limit_to_uncached(name):
+    return lambda results: results.ratio(results.one("limit", cases.GPUPOOL), name, results.one("limit", cases.UNCACHED), name)
+
+
+def busy_launch(results):
+    record = results.one("busy", cases.BUSY)
+    return record.most("max_ns") if record else None
+
+
 def trace_passes_to_torch(name):
     """Of the passes after the first, the trace where it is worst to PyTorch's default allocator. The two may have had their turn
     in different rounds."""
@@ -265,6 +274,12 @@ BARS = [
         anywhere=True),
     Bar("acquire while 8 GiB of host memory are made for another, p99 to quiet p99", "≤ 3", at_most(3), growth_to_quiet,
         "ratio"),
+    Bar("8 threads that want 457 of 512 MiB, p99.9 of an acquire to that without a cache", "≤ 1", at_most(1),
+        limit_to_uncached("p999_ns"), "ratio"),
+    Bar("8 threads that want 457 of 512 MiB, the longest acquire to that without a cache", "≤ 1", at_most(1),
+        limit_to_uncached("max_ns"), "ratio"),
+    Bar("the longest launch beside kernels of 100 ms, while another process wants what is idle", "≤ 1 ms", at_most(1e6), busy_launch,
+        "ns"),
     Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),
     Bar("traces: peak reserved by the pool / peak live, the worst to PyTorch's", "≤ 1", at_most(1),
         traces_to_torch("peak_reserved_bytes"), "ratio", anywhere=True),

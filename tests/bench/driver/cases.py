@@ -15,6 +15,8 @@ RUNTIME = "cudaMallocHost and cudaMalloc"
 TORCH_PAIRS, TORCH_PINNED = ("torch_pairs.cpp",), ("torch_pairs.cpp", "-DTORCH_PINNED")
 TORCH_REPLAY = ("torch_replay.cpp",)
 RING = "the ring alone"
+UNCACHED = "gpupool, without a cache"
+BUSY, ALONE = "another process wants what is idle", "alone"
 CUDA_PAGEABLE, STREAMING = "cudaMemcpy, pageable", "gpupool, stores past the caches"
 # The C library's memcpy() stores past the caches from this size on.
 STREAMING_STORES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x10000"}
@@ -219,6 +221,30 @@ def growth(bench):
     bench.add("growth_time", GPUPOOL, {"grown_bytes": grown}, {"ns": found["growth_ns"]})
 
 
+def limit(bench):
+    """Threads that want nearly all of a host pool, with the cache and without, in turns."""
+    output = bench.work / "limit.json"
+    with bench.daemon("[host]\nlimit = 512MiB\n") as daemon:
+        bench.run([bench.program("limit"), "--json", output, *(["--milliseconds", 300, "--rounds", 1] if bench.quick else [])],
+                  daemon.environment(bench.inside))
+    for key, time in json.loads(output.read_text())["times"].items():
+        bench.add("limit", {"cached": GPUPOOL, "uncached": UNCACHED}[key], {"threads": 8},
+                  {name: time[name] for name in ("p50_ns", "p99_ns", "p999_ns", "max_ns", "refused")})
+
+
+def busy(bench):
+    """The longest launch in a process with long kernels, while another process wants what the first keeps idle."""
+    output = bench.work / "busy.json"
+    options = ["--rounds", 1, "--milliseconds", 5] if bench.quick else []
+    with bench.daemon("[device]\nlimit = 4GiB\nlow_water = 0\n") as daemon:
+        bench.run([bench.program("busy" if bench.has_gpu else "busy_sim"), "--json", output, *options],
+                  daemon.environment(bench.inside))
+    found = json.loads(output.read_text())
+    for key, time in found["launches"].items():
+        bench.add("busy", {"alone": ALONE, "wanted": BUSY}[key], {}, {name: time[name] for name in ("p50_ns", "p99_ns", "max_ns")})
+    bench.add("busy_acquire", GPUPOOL, {"size_bytes": found["wanted_bytes"]}, {"ns": found["acquire_ns"]})
+
+
 def hostile(bench):
     output = bench.work / "hostile.json"
     with bench.daemon("[host]\nlow_water = 0\n") as daemon:
@@ -379,7 +405,9 @@ CASES = [
     Case("traces", program_runs.EXPANDABLE, torch_replay_expandable, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
     Case("scale", GPUPOOL, scale, ONCE),
     Case("growth", GPUPOOL, growth, ONCE),
+    Case("limit", GPUPOOL, limit, ONCE),
     Case("hostile", GPUPOOL, hostile, ONCE),
+    Case("busy", GPUPOOL, busy, ONCE),
     Case("restart", GPUPOOL, restart, ONCE),
     Case("pipeline", "similar steps", pipeline_of_similar_steps, ONCE),
     Case("pipeline", "equal steps", pipeline_of_equal_steps, ONCE),
