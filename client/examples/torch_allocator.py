@@ -21,8 +21,9 @@ _kept = []  # PyTorch calls the allocators for as long as there are tensors
 
 
 def pool(library=LIBRARY):
-    """A torch.cuda.MemPool whose segments are gpupool's: CUDA graphs, statistics and OutOfMemoryError are as with PyTorch's own
-    memory. library: a path, unless the loader finds it. PyTorch 2.6 or newer."""
+    """A torch.cuda.MemPool whose segments are gpupool's: statistics and OutOfMemoryError are as with PyTorch's own memory. A CUDA
+    graph is captured outside the region, with torch.cuda.graph(graph, pool=pool.id). library: a path, unless the loader finds
+    it. PyTorch 2.6 or newer."""
     allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "gpupool_torch_pool_malloc", "gpupool_torch_pool_free")
     _kept.append(allocator)
     return torch.cuda.MemPool(allocator.allocator())

@@ -21,7 +21,7 @@
  * The other one, gpupool_torch_pool_malloc() and gpupool_torch_pool_free(), is for a torch.cuda.MemPool, in
  * the place of cudaMalloc() and cudaFree(): PyTorch's own caching allocator stands above it, asks for whole
  * segments (2 MiB, 20 MiB, or more), and orders streams, graphs and record_stream() itself. What it expects:
- * - NULL is out of memory: it gives up what it caches, tries again, and raises OutOfMemoryError.
+ * - NULL is out of memory: PyTorch raises OutOfMemoryError, outside of a region after a second try.
  * - Any stream may use a segment at once, and free waits for the device. So segments are acquired and
  * released with GPUPOOL_NO_STREAM.
  */
