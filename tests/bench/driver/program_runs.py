@@ -136,12 +136,15 @@ class Process:
             self.process.stdin.write(f"{seed} {steps}\n")
             self.process.stdin.flush()
             found = self.answer(ROUND_S)
+        if self.pool and self.pool.peak_bytes == 0:
+            raise Failed("nothing came from the pool: the program did not use the library")
         times = found["step_ns"]
         values = {"ns": statistics.median(times), "mean_ns": statistics.fmean(times), "worst_ns": max(times),
                   "steps": len(times), **pool}
         if found["torch_peak_reserved_bytes"] is not None:
             values["torch_peak_reserved_bytes"] = found["torch_peak_reserved_bytes"]
-            values.setdefault("peak_reserved_bytes", found["torch_peak_reserved_bytes"])
+            # Beside a MemPool PyTorch has memory of its own.
+            values["peak_reserved_bytes"] = max(pool.get("peak_reserved_bytes", 0), found["torch_peak_reserved_bytes"])
         return values
 
     def close(self):
