@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two allocators for PyTorch (torch.cuda.memory.CUDAPluggableAllocator) over the process's default client:
- * what tensors on a GPU lie in comes from the daemon's pools. libgpupool-torch.so;
+ * tensors on a GPU lie in memory of the daemon's pools. The library is libgpupool-torch.so;
  * client/examples/torch_allocator.py installs them.
  *
  * The lean one, gpupool_torch_malloc() and gpupool_torch_free(), takes the place of PyTorch's own allocator
@@ -20,7 +20,7 @@
  *
  * The other one, gpupool_torch_pool_malloc() and gpupool_torch_pool_free(), is for a torch.cuda.MemPool, in
  * the place of cudaMalloc() and cudaFree(): PyTorch's own caching allocator stands above it, asks for whole
- * segments (2 MiB, 20 MiB, or more), and orders streams, graphs and record_stream() itself. What it expects:
+ * segments (2 MiB, 20 MiB, or more), and orders streams, graphs and record_stream() itself. It expects:
  * - NULL is out of memory: PyTorch raises OutOfMemoryError, outside of a region after a second try.
  * - Any stream may use a segment at once, and free waits for the device. So segments are acquired and
  * released with GPUPOOL_NO_STREAM.

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a process that computes is held up when its idle memory goes to another one. The process keeps the
- * GPU busy with kernels of 100 ms, one behind the other, and launches kernels that do nothing on another
- * stream, whose calls are timed. Its client keeps memory idle that no work uses. Another process of the same
- * user, which has its CUDA context already, asks for more than the pool has left, so that some of what is
- * idle has to move. The launches are timed alone, and from the question to a while after the answer, in
- * rounds.
+ * Measures whether a computing process is held up when its idle memory goes to another process. The computing
+ * process runs kernels of 100 ms, one behind the other. It launches empty kernels on another stream and times
+ * these calls. Its client keeps idle memory that no GPU work uses. Another process of the same user, which
+ * has its CUDA context already, asks for more than the pool has left, so idle memory has to move. The
+ * launches are timed alone, and in rounds from the request until half a second after the answer.
  *
  *     busy [--json FILE] [--idle SIZE] [--want SIZE] [--rounds N] [--milliseconds N]
  *     default: 3GiB, 2GiB, 5, 100 (of a kernel)
@@ -85,7 +84,7 @@ static void want_memory(int from, int to, uint64_t want_bytes) {
     while (write(to, &took_ns, sizeof took_ns) == sizeof took_ns && read(from, &byte, 1) == 1) {
         uint64_t start_ns = clock_now_ns();
         if (gpupool_acquire(client, pool, want_bytes, GPUPOOL_NO_STREAM, WAIT_NS, 0, &buffer) < 0)
-            fail("what is idle in another process");
+            fail("memory that is idle in another process");
         took_ns = clock_now_ns() - start_ns;
         if (write(to, &took_ns, sizeof took_ns) != sizeof took_ns || read(from, &byte, 1) != 1)
             break;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that together want nearly all of a pool: what an acquire takes at the pool's limit. Each of 8
- * threads keeps host buffers of random sizes (64 KiB to 2 MiB, each power of two as likely as the others), up
- * to its share of what all of them want, and replaces one at random. What one thread's cache keeps, another
- * one needs. A client with a cache and one without (each acquire asks the daemon) do so in turns.
+ * Times acquires at a pool's limit, by 8 threads that together want nearly all of the pool. Each thread keeps
+ * host buffers of random sizes (64 KiB to 2 MiB, each power of two as likely as the others), up to an eighth
+ * of the wanted bytes, and replaces one at random. So one thread needs memory that another thread's cache
+ * keeps. A client with a cache and one without (each acquire asks the daemon) take turns.
  *
  *     limit [--json FILE] [--want SIZE] [--milliseconds N] [--rounds N]     default: 457MiB, 2000, 3
  *
- * Connects to the daemon that GPUPOOL_SOCKET names, whose host pool should have a limit of 512 MiB. The first
- * fifth of each turn is not counted, but for what lasts longer: segments are mapped for the first time then. A request for which no
- * block is large enough within a second is refused, and counts with that second; the thread goes on.
+ * Connects to the daemon that GPUPOOL_SOCKET names, whose host pool should have a limit of 512 MiB. Acquires
+ * that end in the first fifth of a turn are not counted, because segments are mapped for the first time then.
+ * A request that finds no large enough block within a second is refused, and counts with that second. The
+ * thread goes on.
  */
 #include <getopt.h>
 #include <pthread.h>

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replays what real programs allocated (tests/traces) through a client with a cache and its daemon.
+ * Replays allocation traces of real programs (tests/traces) through a client with a cache and its daemon.
  *
  *     replay [--json FILE] [--watch 0|1] [--passes N] [--marks] TRACE…
  *
- * Watched (the default), a client replays the trace once, and the pool is looked at after each operation: how
- * much memory the client holds at most, over what the program had live at most. Beside it what PyTorch's
- * caching allocator reserved when the trace was recorded, and what a model of it says.
+ * Watched (the default), a client replays the trace once, and the program looks at the pool after each
+ * operation. It reports the peak of the bytes that the client leased and that the pool reserved, over the
+ * peak of the bytes that were live. Beside it stand the peak that PyTorch's caching allocator reserved when
+ * the trace was recorded, and the peak of a model of that allocator.
  *
- * Then another client replays the trace in N passes (5), one after the other: what an operation costs in the
- * first pass and in those after it, which find the allocator warm. The pool is looked at after each operation
- * that took longer than LOOK_NS, outside of the times: the others had no message for the daemon, so that they
- * changed nothing there. What is live at the end of a pass is released, not timed.
+ * Then another client replays the trace in N passes (5), one after the other. The first pass shows the cost
+ * of an operation in a cold client, the later ones in a warm client. The program looks at the pool after each
+ * operation that took longer than LOOK_NS, outside of the times: shorter operations sent no message to the
+ * daemon, so they did not change the pool. Allocations that are live at the end of a pass are released, and
+ * this is not timed.
  *
  * Connects to the daemon that GPUPOOL_SOCKET names ("private": to one of its own for each client,
- * GPUPOOL_DAEMON and GPUPOOL_DAEMON_ARGS say which). No other client should be there: what is counted is what
- * the pool has leased. --marks: a line {"mark": …} after the first pass and after the last, each answered by
- * a line.
+ * GPUPOOL_DAEMON and GPUPOOL_DAEMON_ARGS say which). No other client should be there, because the figures are
+ * the pool's. --marks: a line {"mark": …} after the first pass and after the last, each answered by a line.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -38,8 +39,8 @@ static struct {
 
 struct result {
     uint64_t leased_bytes;        /* watched: at most, at any time */
-    uint64_t reserved_bytes;      /* watched: what the pool grew by */
-    uint64_t warm_reserved_bytes; /* what the pool grew by, at most after the first pass */
+    uint64_t reserved_bytes;      /* watched: at most, beyond those before */
+    uint64_t warm_reserved_bytes; /* at most after the first pass, beyond those before */
     double first_ns, warm_ns;     /* an operation of the first pass, of the others */
     uint32_t first_p999_ns, warm_p999_ns;
     double pass_ns[PASSES_MAX];

@@ -27,7 +27,7 @@ void replay_close(struct replay *replay);
 
 void replay_event(struct replay *replay, const struct trace_event *event);
 
-/* Releases what is live, so that the trace can be replayed again. */
+/* Releases all live allocations, so that the trace can be replayed again. */
 void replay_release_all(struct replay *replay);
 
 /* What the daemon says of the pool: a round trip. */

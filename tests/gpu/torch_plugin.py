@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allocators for PyTorch, on a GPU: the same training with each of them and with PyTorch's own gives the same numbers,
-memory shows in the daemon's stats while it is used, and each supports or refuses what the documentation says. A process for
-each, because an allocator cannot be changed once used.
+memory shows in the daemon's stats while it is used, and each allocator keeps the README's table of ways to use PyTorch. Each
+has a process of its own, because an allocator cannot be changed once used.
 
     torch_plugin.py LIBGPUPOOL-TORCH ADMIN-SOCKET [native|lean|mempool]
 

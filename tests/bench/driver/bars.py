@@ -222,7 +222,7 @@ def empty_tensor_to_own(subject):
 
 def lean_less_the_interface(results):
     """A tensor with the lean allocator, less what PyTorch's interface for plug-ins takes, to a tensor with PyTorch's own. The
-    interface takes what a plug-in that does nothing costs beyond a tensor without memory."""
+    cost of the interface is that of a plug-in that does nothing, less that of a tensor without memory."""
     names = (program_runs.LEAN, program_runs.EMPTY, program_runs.NO_MEMORY, program_runs.OWN)
     columns = [record.values["ns"] if record else [] for record in (results.one("torch_empty", name) for name in names)]
     ratios = [(lean - (empty - nothing)) / own for lean, empty, nothing, own in zip(*columns)
@@ -278,7 +278,7 @@ BARS = [
         limit_to_uncached("p999_ns"), "ratio"),
     Bar("8 threads that want 457 of 512 MiB, the longest acquire to that without a cache", "≤ 1", at_most(1),
         limit_to_uncached("max_ns"), "ratio"),
-    Bar("the longest launch beside kernels of 100 ms, while another process wants what is idle", "≤ 1 ms", at_most(1e6), busy_launch,
+    Bar("the longest launch beside kernels of 100 ms, while another process wants idle memory", "≤ 1 ms", at_most(1e6), busy_launch,
         "ns"),
     Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),
     Bar("traces: peak reserved by the pool / peak live, the worst to PyTorch's", "≤ 1", at_most(1),

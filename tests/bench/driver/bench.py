@@ -57,7 +57,7 @@ class Failed(Exception):
 
 class Bench:
     def __init__(self, results, directories, libraries, gpu, quick, python, plugins=()):
-        """libraries: the folder with what this project's programs need; plugins: folders with libraries for other programs."""
+        """libraries: the folder with the libraries of this project's programs; plugins: folders with libraries for other programs."""
         self.results, self.gpu, self.python = results, gpu, python
         self.directories = [pathlib.Path(directory) for directory in directories]
         self.plugins = [pathlib.Path(directory) for directory in (libraries, *plugins) if directory]

@@ -16,7 +16,7 @@ TORCH_PAIRS, TORCH_PINNED = ("torch_pairs.cpp",), ("torch_pairs.cpp", "-DTORCH_P
 TORCH_REPLAY = ("torch_replay.cpp",)
 RING = "the ring alone"
 UNCACHED = "gpupool, without a cache"
-BUSY, ALONE = "another process wants what is idle", "alone"
+BUSY, ALONE = "another process wants idle memory", "alone"
 CUDA_PAGEABLE, STREAMING = "cudaMemcpy, pageable", "gpupool, stores past the caches"
 # The C library's memcpy() stores past the caches from this size on.
 STREAMING_STORES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x10000"}
@@ -233,7 +233,7 @@ def limit(bench):
 
 
 def busy(bench):
-    """The longest launch in a process with long kernels, while another process wants what the first keeps idle."""
+    """The longest launch in a process with long kernels, while another process asks for memory that is idle in the first."""
     output = bench.work / "busy.json"
     options = ["--rounds", 1, "--milliseconds", 5] if bench.quick else []
     with bench.daemon("[device]\nlimit = 4GiB\nlow_water = 0\n") as daemon:
@@ -310,8 +310,8 @@ def traces(bench):
 
 
 def replay(bench):
-    """Once with the pool looked at after each step, in private daemons; then in passes, in a daemon of each trace's own, whose
-    counters say what the pool did after the first pass."""
+    """Once with a look at the pool after each step, in private daemons. Then in passes, in a daemon for each trace, whose
+    counters tell how often the pool grew and shrank after the first pass."""
     output = bench.work / "replay.json"
     found = traces(bench)
     bench.run([bench.program("replay"), "--json", output, "--passes", 0, *found], bench.private_daemons(ON_DEMAND), timeout_s=300)
@@ -342,7 +342,7 @@ def replay_passes(bench, path):
 
 
 def passes(row):
-    """An operation of the first pass; of those after it, with what was reserved in them at most."""
+    """The times of the first pass and of the later ones, and the peak of the reserved bytes in the later ones."""
     return {"ns": row["warm_ns"], "first_ns": row["first_ns"], "p999_ns": row["warm_p999_ns"],
             "warm_reserved_bytes": row["warm_reserved_bytes"]}
 

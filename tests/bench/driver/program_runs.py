@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs under several allocators: a process for each, all alive at the same time, of which one at a time works. So rounds
-take turns at the cost of one start each. A process that uses gpupool has a daemon of its own: the pool is that program's.
+"""Programs under several allocators. Each allocator has a process. All processes of a program live at the same time, and one of
+them works at a time, so that rounds take turns at the cost of one start each. A process that uses gpupool has a daemon of its
+own, so that the pool's figures are that program's.
 
 The first round of a process is not counted. After it, every round of a program has the same number of steps, as many as take
 PyTorch's own allocator about bench.program_seconds."""
@@ -52,8 +53,8 @@ PAIR_SUBJECTS = (OWN, PRELOAD, MEMPOOL, LEAN, EMPTY)
 
 
 class Pool:
-    """The device pool of a daemon, watched while a round runs. What is reserved changes only when the pool grows or gives a
-    segment back: where neither happened in a round, the peak is exact; else a peak of less than WATCH_S may be missed."""
+    """The device pool of a daemon, watched while a round runs. Its reserved bytes change only when it makes a segment or gives one
+    back. Without either in a round, the peak is exact. Otherwise a peak that is shorter than WATCH_S may be missed."""
 
     def __init__(self, daemon):
         self.daemon = daemon
@@ -67,7 +68,7 @@ class Pool:
 
     @contextlib.contextmanager
     def watched(self):
-        """Yields a dictionary, which has what the pool did when the block is over."""
+        """Yields a dictionary. When the block is over, it has the changes of the pool's counters and the peak."""
         found, end = {}, threading.Event()
         before = self.look()
 
@@ -227,7 +228,7 @@ def run_program(bench, program):
 
 
 def run_pairs(bench):
-    """torch.empty() and its end. What a tensor costs without memory tells what of the rest is the allocator's."""
+    """torch.empty() and its end, also with 0 bytes: that is the cost of a tensor without its memory."""
     pairs, size = programs.EmptyTensor.PAIRS, programs.EmptyTensor.BYTES
 
     def add(turn, subject, values):

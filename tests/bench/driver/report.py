@@ -273,7 +273,7 @@ def markdown(document):
     section("Acquire by 8 threads that want 457 of the 512 MiB of a host pool",
             plain(results, "limit", ["p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"], ["", "p50", "p99", "p99.9", "longest", "refused"]))
     section("Launches in a process with kernels of 100 ms", plain(results, "busy", ["p50_ns", "p99_ns", "max_ns"], ["", "p50", "p99", "longest"]))
-    section("What the other process waits for what is idle there", plain(results, "busy_acquire", ["ns"], ["", "acquire"]))
+    section("The other process's acquire of that idle memory", plain(results, "busy_acquire", ["ns"], ["", "acquire"]))
     section("Acquire beside hostile clients", plain(results, "hostile", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section(f"Making the {grown} meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
     host, device = sizes(results, "restart", "host_bytes", "device_bytes")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of PyTorch as ../programs/worker.py asks for, without a GPU: tensors are bytes that a plug-in, or nobody, allocates.
-For tests of the benchmark itself."""
+"""The part of PyTorch that ../programs/worker.py calls, without a GPU, for tests of the benchmark itself. A plug-in allocates the
+memory of tensors; without one they have none."""
 import contextlib
 import ctypes
 import types

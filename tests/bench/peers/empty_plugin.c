@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plug-in for PyTorch (torch.cuda.memory.CUDAPluggableAllocator) that does next to nothing: what a tensor
- * costs with it is what PyTorch's interface for plug-ins costs. Its blocks are no memory of a GPU, so nothing
- * may be computed with them. Each thread has a free list of its own; a thread gives back what it took.
+ * A plug-in for PyTorch (torch.cuda.memory.CUDAPluggableAllocator) that does next to nothing, so that a
+ * tensor costs little more than PyTorch's interface for plug-ins. Its blocks are not memory of a GPU, so no
+ * kernel may use them. Each thread has a free list of its own, and frees only blocks that it allocated.
  */
 #include <stddef.h>
 #include <stdlib.h>

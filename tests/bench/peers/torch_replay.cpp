@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replays allocation traces (tests/traces) through PyTorch's caching allocator, called from C++, each in five
-// passes as ../replay.c does, and says what it reserved at most, beside what was live at most, and what an
-// operation took. One JSON object a line:
+// passes as ../replay.c does. Reports the peaks of the reserved and the live bytes, and the time of an
+// operation. One JSON object a line:
 //     torch_replay TRACE…
 // peers/build compiles it on a machine that has PyTorch.
 #include <ATen/Context.h>

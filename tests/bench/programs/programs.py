@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that the benchmark runs under several allocators. Each is a class: the constructor makes the model, steps(rng)
 is a generator that does one step of work before each yield. The generator decides by rng alone, so that the same seed gives
-the same steps under every allocator. What a step leaves for the next one lives in the generator, and goes with it.
+the same steps under every allocator. State between steps lives in the generator, and goes with it.
 
 Imports of PyTorch are inside functions: the driver reads the list where there is none."""
 import pathlib
@@ -117,7 +117,7 @@ class EmptyTensor:
 
 
 class NoTensor(EmptyTensor):
-    """The same of 0 bytes, for which PyTorch's own allocator is not called: what a tensor costs without memory."""
+    """torch.empty() of 0 bytes, for which PyTorch's own allocator is not called: a tensor without memory."""
     BYTES = 0
 
 

@@ -24,7 +24,7 @@ import programs  # noqa: E402
 
 
 def install(torch, allocator, library):
-    """Returns what to call for the context in which the program allocates."""
+    """Returns a function that makes the context in which the program allocates."""
     if allocator == "own":
         return contextlib.nullcontext
     if allocator == "empty":
