@@ -6,8 +6,8 @@
  * has its CUDA context already, asks for more than the pool has left, so idle memory has to move. The
  * launches are timed alone, and in rounds from the request until half a second after the answer.
  *
- *     busy [--json FILE] [--idle SIZE] [--want SIZE] [--rounds N] [--milliseconds N]
- *     default: 3GiB, 2GiB, 5, 100 (of a kernel)
+ *     busy [--json FILE] [--idle SIZE] [--want SIZE] [--piece SIZE] [--rounds N] [--milliseconds N]
+ *     default: 3GiB, 2GiB, 64MiB, 5, 100 (of a kernel)
  *
  * Connects to the daemon that GPUPOOL_SOCKET names, whose device pool should be limited to 4 GiB.
  */
@@ -34,7 +34,6 @@
 #include "tests/bench/statistics.h"
 
 #define SAMPLES_MAX 1000000u
-#define PIECE_BYTES (64 * MIB)
 #define PIECES_MAX  1024u
 #define WAIT_NS     (30 * NS_PER_S)
 #define PAUSE_NS    100000            /* between launches */
@@ -42,9 +41,10 @@
 
 static struct {
     FILE *json;
-    uint64_t idle_bytes, want_bytes;
+    uint64_t idle_bytes, want_bytes, piece_bytes;
     unsigned rounds, milliseconds;
-} options = {.idle_bytes = 3 * GIB, .want_bytes = 2 * GIB, .rounds = 5, .milliseconds = 100};
+} options = {
+    .idle_bytes = 3 * GIB, .want_bytes = 2 * GIB, .piece_bytes = 64 * MIB, .rounds = 5, .milliseconds = 100};
 
 static atomic_bool ends;
 
@@ -65,12 +65,29 @@ static void open_pool(struct gpupool_client **ret_client, uint32_t *ret_pool) {
         fail("open");
 }
 
+/* --- memory in pieces --- */
+
+static struct gpupool_buffer pieces[PIECES_MAX];
+static unsigned n_pieces;
+
+static void take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
+    for (uint64_t bytes = 0; bytes < size_bytes && n_pieces < PIECES_MAX; bytes += options.piece_bytes)
+        if (gpupool_acquire(client, pool, options.piece_bytes, stream, WAIT_NS, 0, &pieces[n_pieces++]) < 0)
+            fail("acquire");
+}
+
+/* Releases all pieces. */
+static void give(struct gpupool_client *client, void *stream) {
+    while (n_pieces > 0)
+        if (gpupool_release(client, &pieces[--n_pieces], stream) < 0)
+            fail("release");
+}
+
 /* --- the process that wants memory --- */
 
 /* Asks when a byte comes, says how long that took, gives it back at the next byte. */
-static void want_memory(int from, int to, uint64_t want_bytes) {
+static void want_memory(int from, int to) {
     struct gpupool_client *client;
-    struct gpupool_buffer buffer;
     uint64_t took_ns = 0;
     uint32_t pool;
     char byte;
@@ -78,18 +95,17 @@ static void want_memory(int from, int to, uint64_t want_bytes) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     open_pool(&client, &pool);
     /* The first buffer brings the CUDA context, which is not to be measured. */
-    if (gpupool_acquire(client, pool, 1, GPUPOOL_NO_STREAM, WAIT_NS, 0, &buffer) < 0 ||
-        gpupool_release(client, &buffer, GPUPOOL_NO_STREAM) < 0)
-        fail("the first buffer");
+    take(client, pool, 1, GPUPOOL_NO_STREAM);
+    give(client, GPUPOOL_NO_STREAM);
     while (write(to, &took_ns, sizeof took_ns) == sizeof took_ns && read(from, &byte, 1) == 1) {
         uint64_t start_ns = clock_now_ns();
-        if (gpupool_acquire(client, pool, want_bytes, GPUPOOL_NO_STREAM, WAIT_NS, 0, &buffer) < 0)
-            fail("memory that is idle in another process");
+        take(client, pool, options.want_bytes, GPUPOOL_NO_STREAM);
         took_ns = clock_now_ns() - start_ns;
         if (write(to, &took_ns, sizeof took_ns) != sizeof took_ns || read(from, &byte, 1) != 1)
             break;
-        if (gpupool_release(client, &buffer, GPUPOOL_NO_STREAM) < 0 || gpupool_trim(client, NULL) < 0)
-            fail("release");
+        give(client, GPUPOOL_NO_STREAM);
+        if (gpupool_trim(client, NULL) < 0)
+            fail("trim");
     }
     gpupool_close(client);
     _exit(0);
@@ -128,19 +144,6 @@ static uint64_t time_launches(struct samples *samples, uint64_t length_ns, int a
     }
 }
 
-/* Takes memory and gives it back, so that the client keeps it. */
-static void make_idle(struct gpupool_client *client, uint32_t pool, void *stream) {
-    static struct gpupool_buffer buffers[PIECES_MAX];
-    unsigned count = 0;
-
-    for (uint64_t bytes = 0; bytes < options.idle_bytes && count < PIECES_MAX; bytes += PIECE_BYTES)
-        if (gpupool_acquire(client, pool, PIECE_BYTES, stream, WAIT_NS, 0, &buffers[count++]) < 0)
-            fail("acquire");
-    for (unsigned i = 0; i < count; i++)
-        if (gpupool_release(client, &buffers[i], stream) < 0)
-            fail("release");
-}
-
 static void print(struct samples *samples, bool last) {
     samples_sort(samples);
     uint64_t p50 = samples_quantile(samples, 0.5), p99 = samples_quantile(samples, 0.99),
@@ -168,7 +171,8 @@ static void compute(int from, int to) {
     open_pool(&client, &pool);
     if (gpupool_stream_create(client, 0, &stream) < 0)
         fail("a stream");
-    make_idle(client, pool, stream);
+    take(client, pool, options.idle_bytes, stream);
+    give(client, stream);
     need(busy_begin(), "the kernels");
     if (read(from, &answer_ns, sizeof answer_ns) != sizeof answer_ns)
         exit(1);
@@ -182,7 +186,8 @@ static void compute(int from, int to) {
         samples_add(&answers, answer_ns);
         if (write(to, "!", 1) != 1 || read(from, &answer_ns, sizeof answer_ns) != sizeof answer_ns)
             exit(1);
-        make_idle(client, pool, stream);
+        take(client, pool, options.idle_bytes, stream);
+        give(client, stream);
     }
     ends = true;
     pthread_join(thread, NULL);
@@ -192,7 +197,7 @@ static void compute(int from, int to) {
         fprintf(options.json, "{\"launches\": {\n");
     print(&alone, false);
     print(&wanted, true);
-    printf("the other process waits %s for %s\n", NS_TEXT(samples_quantile(&answers, 0.5)),
+    printf("the other process takes %s to acquire %s\n", NS_TEXT(samples_quantile(&answers, 0.5)),
            BYTES_TEXT(options.want_bytes));
     if (options.json != NULL) {
         fprintf(options.json, "}, \"acquire_ns\": %llu, \"wanted_bytes\": %llu}\n",
@@ -203,16 +208,20 @@ static void compute(int from, int to) {
 }
 
 static _Noreturn void usage(void) {
-    fprintf(stderr,
-            "usage: busy [--json FILE] [--idle SIZE] [--want SIZE] [--rounds N] [--milliseconds N]\n");
+    fprintf(stderr, "usage: busy [--json FILE] [--idle SIZE] [--want SIZE] [--piece SIZE] [--rounds N] "
+                    "[--milliseconds N]\n");
     exit(2);
 }
 
 static void parse(int argc, char **argv) {
     static const struct option known[] = {
-        {"json", required_argument, NULL, 'j'},         {"idle", required_argument, NULL, 'i'},
-        {"want", required_argument, NULL, 'w'},         {"rounds", required_argument, NULL, 'r'},
-        {"milliseconds", required_argument, NULL, 'm'}, {NULL, 0, NULL, 0},
+        {"json", required_argument, NULL, 'j'},
+        {"idle", required_argument, NULL, 'i'},
+        {"want", required_argument, NULL, 'w'},
+        {"piece", required_argument, NULL, 'p'},
+        {"rounds", required_argument, NULL, 'r'},
+        {"milliseconds", required_argument, NULL, 'm'},
+        {NULL, 0, NULL, 0},
     };
     int option;
 
@@ -222,6 +231,8 @@ static void parse(int argc, char **argv) {
         else if (option == 'i' && units_parse_bytes(optarg, &options.idle_bytes) == 0)
             ;
         else if (option == 'w' && units_parse_bytes(optarg, &options.want_bytes) == 0)
+            ;
+        else if (option == 'p' && units_parse_bytes(optarg, &options.piece_bytes) == 0)
             ;
         else if (option == 'r')
             options.rounds = (unsigned)strtoul(optarg, NULL, 10);
@@ -248,7 +259,7 @@ int main(int argc, char **argv) {
     if (child == 0) {
         close(questions[1]);
         close(answers[0]);
-        want_memory(questions[0], answers[1], options.want_bytes);
+        want_memory(questions[0], answers[1]);
     }
     close(questions[0]);
     close(answers[1]);

@@ -26,8 +26,8 @@ from results import Results  # noqa: E402
 
 PROGRAMS = os.environ["GPUPOOL_PROGRAMS"].split(":")
 WAIT_S = 250
-COUNTS = {"allocations", "daemon_requests", "samples", "slow_samples", "warm_grows", "warm_retires", "refused"}  # that may be 0
-OPTIONAL = {"warm_closes", "warm_close_ns"}  # of daemons that count them
+COUNTS = {"allocations", "daemon_requests", "samples", "slow_samples", "warm_grows", "warm_retires", "refused", "retires"}  # that may be 0
+OPTIONAL = {"closes", "close_ns", "warm_closes", "warm_close_ns"}  # of daemons that count them
 FIGURE = {"ns", "raw_ns", "samples", "slow_samples"}
 
 
@@ -87,7 +87,7 @@ class Run(unittest.TestCase):
                 ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("busy", cases.ALONE, {"p50_ns", "p99_ns", "max_ns"}),
                 ("busy", cases.BUSY, {"p50_ns", "p99_ns", "max_ns"}),
-                ("busy_acquire", cases.GPUPOOL, {"ns"}),
+                ("busy_acquire", cases.GPUPOOL, {"ns", "grows", "retires"}),
                 ("limit", cases.GPUPOOL, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
                 ("limit", cases.UNCACHED, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
                 ("staging", cases.GPUPOOL, {"gb_per_s"}),

@@ -239,10 +239,12 @@ def busy(bench):
     with bench.daemon("[device]\nlimit = 4GiB\nlow_water = 0\n") as daemon:
         bench.run([bench.program("busy" if bench.has_gpu else "busy_sim"), "--json", output, *options],
                   daemon.environment(bench.inside))
+        pool = next(pool for pool in daemon.stats()["pools"] if pool["kind"] == "device")
     found = json.loads(output.read_text())
     for key, time in found["launches"].items():
         bench.add("busy", {"alone": ALONE, "wanted": BUSY}[key], {}, {name: time[name] for name in ("p50_ns", "p99_ns", "max_ns")})
-    bench.add("busy_acquire", GPUPOOL, {"size_bytes": found["wanted_bytes"]}, {"ns": found["acquire_ns"]})
+    counters = {name: pool[name] for name in program_runs.POOL_COUNTERS if name in pool}
+    bench.add("busy_acquire", GPUPOOL, {"size_bytes": found["wanted_bytes"]}, {"ns": found["acquire_ns"], **counters})
 
 
 def hostile(bench):

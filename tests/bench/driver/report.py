@@ -272,8 +272,10 @@ def markdown(document):
             plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"], ["", "p50", "p99", "p99.9", "longest"]))
     section("Acquire by 8 threads that want 457 of the 512 MiB of a host pool",
             plain(results, "limit", ["p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"], ["", "p50", "p99", "p99.9", "longest", "refused"]))
-    section("Launches in a process with kernels of 100 ms", plain(results, "busy", ["p50_ns", "p99_ns", "max_ns"], ["", "p50", "p99", "longest"]))
-    section("The other process's acquire of that idle memory", plain(results, "busy_acquire", ["ns"], ["", "acquire"]))
+    section("Launches in a process with kernels of 100 ms",
+            plain(results, "busy", ["p50_ns", "p99_ns", "max_ns"], ["", "p50", "p99", "longest"]))
+    section("The other process's acquire of that idle memory",
+            plain(results, "busy_acquire", ["ns", "grows", "retires", "closes"], ["", "acquire", "segments made", "given back", "mappings closed"]))
     section("Acquire beside hostile clients", plain(results, "hostile", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section(f"Making the {grown} meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
     host, device = sizes(results, "restart", "host_bytes", "device_bytes")
