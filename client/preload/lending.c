@@ -33,8 +33,8 @@ static _Atomic uint64_t devices_used; /* a bit each: memory was lent, or host me
 static atomic_uint fork_count;
 
 static _Thread_local bool inside;
-static _Thread_local uint64_t devices_prepared; /* on which this thread has initialised the runtime */
-static _Thread_local unsigned prepared_in;      /* fork_count at that time */
+static _Thread_local uint64_t devices_prepared[RUNTIMES_MAX]; /* on which this thread has initialised each */
+static _Thread_local unsigned prepared_in;                    /* fork_count at that time */
 
 /* --- what is said --- */
 
@@ -154,10 +154,10 @@ int lend_prepare(const struct runtime *runtime, int *ret_device) {
     uint64_t bit = device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : 0;
     unsigned forks = atomic_load_explicit(&fork_count, memory_order_relaxed);
     if (prepared_in != forks) {
-        devices_prepared = 0;
+        memset(devices_prepared, 0, sizeof devices_prepared);
         prepared_in = forks;
     }
-    if ((devices_prepared & bit) == 0) {
+    if ((devices_prepared[runtime->index] & bit) == 0) {
         /* Frees nothing, and makes the context and makes it current where there is none: the program may go
          * on with the driver's functions. Not allowed while a stream is captured, unless this thread says so.
          */
@@ -168,7 +168,7 @@ int lend_prepare(const struct runtime *runtime, int *ret_device) {
             runtime->cudaThreadExchangeStreamCaptureMode(&mode);
         if (r != 0)
             return r;
-        devices_prepared |= bit;
+        devices_prepared[runtime->index] |= bit;
         atomic_fetch_or(&devices_used, bit);
     }
     *ret_device = device;

@@ -2,7 +2,9 @@
 #include "client/preload/python.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "client/preload/lending.h"
@@ -46,16 +48,39 @@ static int on_main_thread(void *argument) {
     return 0;
 }
 
+static bool is_initialized(void) {
+    int (*ask)(void);
+    *(void **)&ask = dlsym(RTLD_DEFAULT, "Py_IsInitialized");
+    return ask != NULL && ask() != 0;
+}
+
+/* Before Python 3.13, a call that another thread schedules is noticed with the next reason to look up from
+ * the program, and a program with one thread may have none for long. A thread that wants the interpreter's
+ * lock is one. It is a thread of its own because the main thread may hold the lock while it waits for memory.
+ * When the interpreter ends meanwhile, Python ends the thread. */
+static void *wake_main_thread(void *argument) {
+    int (*ensure)(void);
+    void (*release)(int state);
+
+    *(void **)&ensure = dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+    *(void **)&release = dlsym(RTLD_DEFAULT, "PyGILState_Release");
+    if (ensure != NULL && release != NULL && is_initialized())
+        release(ensure());
+    return argument;
+}
+
 void python_reclaim(void *argument) {
-    int (*is_initialized)(void);
     int (*add_pending_call)(int (*function)(void *), void *argument);
+    pthread_t thread;
 
     (void)argument;
-    *(void **)&is_initialized = dlsym(RTLD_DEFAULT, "Py_IsInitialized");
     *(void **)&add_pending_call = dlsym(RTLD_DEFAULT, "Py_AddPendingCall");
-    if (is_initialized == NULL || add_pending_call == NULL || !is_initialized() ||
-        atomic_exchange(&scheduled, true))
+    if (add_pending_call == NULL || !is_initialized() || atomic_exchange(&scheduled, true))
         return;
-    if (add_pending_call(on_main_thread, NULL) != 0)
+    if (add_pending_call(on_main_thread, NULL) != 0) {
         atomic_store(&scheduled, false); /* the queue is full: the daemon asks again */
+        return;
+    }
+    if (pthread_create(&thread, NULL, wake_main_thread, NULL) == 0)
+        pthread_detach(thread);
 }

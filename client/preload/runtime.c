@@ -10,9 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RUNTIMES_MAX 8u    /* of a process: two are rare */
-#define NAME_SIZE    4096u /* PATH_MAX */
-#define CALLERS      4u    /* that a thread remembers: a framework calls from a few places */
+#define NAME_SIZE 4096u /* PATH_MAX */
+#define CALLERS   4u    /* that a thread remembers: a framework calls from a few places */
 
 /* More than any address space has, so that no allocation of it can succeed. */
 #define IMPOSSIBLE_BYTES ((size_t)1 << 62)
@@ -103,6 +102,7 @@ static const struct runtime *entry_of(void *handle) {
             return &runtimes[i];
     if (runtime_count == RUNTIMES_MAX || !fill(&runtimes[runtime_count], handle))
         return NULL;
+    runtimes[runtime_count].index = runtime_count;
     return &runtimes[runtime_count++];
 }
 

@@ -14,9 +14,12 @@
  */
 #include "client/preload/cudart.h"
 
+#define RUNTIMES_MAX 8u /* of a process: two are rare */
+
 #define RUNTIME_MEMBER(name, parameters) int(*name) parameters;
 struct runtime {
     void *handle;
+    unsigned index; /* below RUNTIMES_MAX, one of each runtime */
     CUDART_CALLS(RUNTIME_MEMBER)
 };
 
