@@ -38,7 +38,7 @@ static _Thread_local unsigned prepared_in;                    /* fork_count at t
 
 /* --- what is said --- */
 
-static void say(const char *format, va_list arguments) {
+__attribute__((format(printf, 1, 0))) static void say(const char *format, va_list arguments) {
     char text[2048];
     int length = snprintf(text, sizeof text, "gpupool (pid %d): ", (int)getpid());
 

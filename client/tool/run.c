@@ -103,7 +103,7 @@ static int parse(int argc, char **argv, struct options *options) {
 
 /* Where it may lie, from the directory of this program: beside an installation wherever it was moved, in the
  * build tree; then where it was to be installed. */
-static const char *const places[] = {"../" GPUPOOL_LIBDIR, "../lib", "../preload"};
+static const char *const places[] = {("../" GPUPOOL_LIBDIR), "../lib", "../preload"};
 
 static int find_library(const char *named, char ret_path[static PATH_MAX]) {
     char self[PATH_MAX], path[2 * PATH_MAX];
