@@ -235,6 +235,7 @@ static void shares(void) {
 
     memset(p, 1, MIB);
     CHECK(cudaIpcGetMemHandle(&handle, p) == 0 && cudaIpcGetMemHandle(&same, p) == 0);
+    CHECK(memcmp(&handle, &same, sizeof handle) == 0);
     FILE *other = popen("\"$TEST_PROGRAM\" attach", "w");
     CHECK(other != NULL && fwrite(&handle, sizeof handle, 1, other) == 1 && pclose(other) == 0);
     CHECK(p[0] == 2 && p[MIB - 1] == 2);
@@ -246,6 +247,56 @@ static void shares(void) {
     CHECK(cudaMallocAsync(&own, MIB, NULL) == 0 && cudaIpcGetMemHandle(&foreign, own) == 0);
     CHECK(cudaIpcOpenMemHandle((void **)&opened, foreign, 1) == 0 && opened == own);
     CHECK(cudaIpcCloseMemHandle(opened) == 0);
+}
+
+/* --- many threads --- */
+
+#define THREADS 4
+#define ROUNDS  1500
+
+static struct cuda_ipc_handle common;
+static void *common_memory;
+
+/* Each writes its own pattern into what it gets, and nobody else does. */
+static void *work(void *argument) {
+    unsigned number = *(unsigned *)argument, seed = number;
+    unsigned char *held[8] = {0}, *opened;
+    size_t size[8] = {0};
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        unsigned slot = (unsigned)rand_r(&seed) % 8;
+        if (held[slot] == NULL) {
+            size[slot] = 1 + (size_t)rand_r(&seed) % MIB;
+            int r = cudaMalloc((void **)&held[slot], size[slot]);
+            CHECK(r == 0 || (r == CUDA_MEMORY_ALLOCATION && held[slot] == NULL && cudaGetLastError() == r));
+            if (r == 0)
+                memset(held[slot], (int)number, size[slot]);
+        } else {
+            CHECK(held[slot][0] == number && held[slot][size[slot] - 1] == number);
+            CHECK((round % 2 == 0 ? cudaFree(held[slot]) : cudaFreeAsync(held[slot], NULL)) == 0);
+            held[slot] = NULL;
+        }
+        if (round % 16 == 0) {
+            CHECK(cudaIpcOpenMemHandle((void **)&opened, common, 1) == 0 && opened == common_memory);
+            CHECK(cudaIpcCloseMemHandle(opened) == 0);
+        }
+    }
+    return NULL;
+}
+
+static void threads(void) {
+    pthread_t thread[THREADS];
+    unsigned numbers[THREADS];
+
+    common_memory = must_malloc(MIB);
+    CHECK(cudaIpcGetMemHandle(&common, common_memory) == 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        numbers[i] = i + 1;
+        CHECK(pthread_create(&thread[i], NULL, work, &numbers[i]) == 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        CHECK(pthread_join(thread[i], NULL) == 0);
+    CHECK(cudaFree(common_memory) == 0 && fake_counts().frees == 0);
 }
 
 /* --- with the test's help --- */
@@ -296,6 +347,7 @@ int main(int argc, char **argv) {
         {"attach", attach},
         {"shares", shares},
         {"lost", lost},
+        {"threads", threads},
         {"holds", holds},
         {"wants", wants},
     };

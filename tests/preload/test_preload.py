@@ -137,6 +137,9 @@ class Programs(WithDaemon):
     def test_two_processes_share_memory_by_a_handle(self):
         self.run_with(PROGRAM, "shares")
 
+    def test_threads_do_not_get_each_others_memory(self):
+        self.run_with(PROGRAM, "threads")
+
     def test_memory_of_a_process_that_ended_is_lent_again(self):
         for _ in range(5):
             self.run_with(PROGRAM, "wants")  # 40 of 64 MiB
