@@ -38,11 +38,15 @@ static int fail(const char *what, int error) {
 }
 
 /* Gives back what lies idle. When the daemon asked for it, then the segments, too, in which nothing is left,
- * and which others who wait need more than this process does. */
+ * and which others who wait need more than this process does. The program is told first: what it releases
+ * goes back with the rest. */
 static int give_back(struct gpupool_client *client, bool asked) {
+    const struct keeper *keeper = &client->cache.keeper;
     uint64_t bytes;
     bool may_grow;
 
+    if (asked && keeper->reclaim != NULL)
+        keeper->reclaim(keeper->reclaim_argument);
     int r = cache_give_back(client, !asked, &bytes);
     for (uint64_t pools = asked ? segments_pools(&client->segments) : 0; pools != 0; pools &= pools - 1)
         if (lease_close_idle(client, 1 + (uint32_t)__builtin_ctzll(pools), 0, &may_grow) < 0)
