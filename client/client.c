@@ -180,6 +180,8 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     if (r < 0)
         return error_prefix(r, "greeting the daemon at %s", client->socket_path);
     if (has_cache) {
+        client->cache.keeper.reclaim = own.reclaim;
+        client->cache.keeper.reclaim_argument = own.reclaim_argument;
         r = client_count(client, deadline_ns);
         if (r < 0)
             return r;

@@ -57,13 +57,17 @@ static uint64_t pools_asked_for(struct gpupool_client *client) {
     return page == NULL ? mapped : mapped & atomic_load_explicit(&page->shortage.pools, memory_order_acquire);
 }
 
-/* Gives back what lies idle, or what the daemon asks for. */
+/* Gives back what lies idle, or what the daemon asks for. The program is told first: what it releases goes back
+ * with the rest. */
 static int give_back(struct gpupool_client *client, bool asked) {
+    const struct keeper *keeper = &client->cache.keeper;
     uint64_t bytes;
     int r = 0;
 
     if (!asked)
         return cache_give_back(client, true, &bytes);
+    if (keeper->reclaim != NULL)
+        keeper->reclaim(keeper->reclaim_argument);
     for (uint64_t pools = pools_asked_for(client); pools != 0 && r == 0; pools &= pools - 1)
         r = answer(client, 1 + (uint32_t)__builtin_ctzll(pools));
     return r;

@@ -18,6 +18,9 @@ struct gpupool_client;
 struct keeper {
     uint64_t decay_ns;
     int reclaim_fd; /* the daemon's: readable when it asks; -1: it never does */
+    /* The program's, called when the daemon asks; set before keeper_start(). NULL: none. */
+    void (*reclaim)(void *argument);
+    void *reclaim_argument;
     /* the thread's */
     bool runs;
     pthread_t thread;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gpupoolctl: asks gpupoold's admin socket one thing and shows the answer, to people as tables and to
- * programs as the line of JSON that the daemon sent. This file has the options, the commands and what is said
- * when something goes wrong.
+ * programs as the line of JSON that the daemon sent; "run" is apart from that (run.h). This file has the
+ * options, the commands and what is said when something goes wrong.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -20,6 +20,7 @@
 #include "client/tool/admin_client.h"
 #include "client/tool/json.h"
 #include "client/tool/release.h"
+#include "client/tool/run.h"
 #include "client/tool/text.h"
 #include "client/tool/view.h"
 
@@ -72,7 +73,8 @@ struct options {
 
 static const char help[] =
     "Usage: gpupoolctl [OPTION...] COMMAND\n"
-    "Shows what gpupoold lends and to whom.\n"
+    "       gpupoolctl run [OPTION...] [--] PROGRAM [ARGUMENT...]\n"
+    "Shows what gpupoold lends and to whom; runs programs with memory of it.\n"
     "\n"
     "Commands:\n"
     "  stats      the daemon, its pools and its sessions\n"
@@ -82,6 +84,7 @@ static const char help[] =
     "  quarantine what dead processes still hold, and why; with --release: have it back by force\n"
     "  trim       give memory that nobody uses back to the driver and the kernel\n"
     "  ping       ask whether the daemon answers\n"
+    "  run        run a CUDA program with gpupoold's memory; 'gpupoolctl run --help' tells more\n"
     "\n"
     "Options:\n"
     "      --json                 print the daemon's reply: one line of JSON\n"
@@ -227,6 +230,10 @@ static int parse_options(int argc, char **argv, struct options *options) {
 
     if (optind == argc) {
         complain("no command given");
+        return usage_error();
+    }
+    if (strcmp(argv[optind], "run") == 0) {
+        complain("'run' comes first: gpupoolctl run [OPTION...] PROGRAM");
         return usage_error();
     }
     if (optind + 1 < argc) {
@@ -413,6 +420,8 @@ int main(int argc, char **argv) {
     setlocale(LC_CTYPE, "");
     if (options.admin_socket == NULL || options.admin_socket[0] == '\0')
         options.admin_socket = ADMIN_SOCKET_DEFAULT;
+    if (argc > 1 && strcmp(argv[1], "run") == 0)
+        return run_program(argc - 1, argv + 1);
     int code = parse_options(argc, argv, &options);
     return code >= 0 ? code : run(&options);
 }

@@ -1,112 +1,227 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replays what real programs allocated (tests/traces) through a client with a cache and its daemon: how much
- * memory the client holds at most, over what the program had live at most, and what an operation costs.
- * Beside it what PyTorch's caching allocator reserved when the trace was recorded, and what a model of it
- * says.
+ * Replays allocation traces of real programs (tests/traces) through a client with a cache and its daemon.
  *
- *     replay [--json FILE] TRACE…
+ *     replay [--json FILE] [--watch 0|1] [--passes N] [--marks] TRACE…
  *
- * Connects to the daemon that GPUPOOL_SOCKET names ("private": to one of its own for each trace,
- * GPUPOOL_DAEMON and GPUPOOL_DAEMON_ARGS say which). No other client should be there: what is counted is what
- * the pool has leased.
+ * Watched (the default), a client replays the trace once, and the program looks at the pool after each
+ * operation. It reports the peak of the bytes that the client leased and that the pool reserved, over the
+ * peak of the bytes that were live. Beside it stand the peak that PyTorch's caching allocator reserved when
+ * the trace was recorded, and the peak of a model of that allocator.
+ *
+ * Then another client replays the trace in N passes (5), one after the other. The first pass shows the cost
+ * of an operation in a cold client, the later ones in a warm client. The program looks at the pool after each
+ * operation that took longer than LOOK_NS, outside of the times: shorter operations sent no message to the
+ * daemon, so they did not change the pool. Allocations that are live at the end of a pass are released, and
+ * this is not timed.
+ *
+ * Connects to the daemon that GPUPOOL_SOCKET names ("private": to one of its own for each client,
+ * GPUPOOL_DAEMON and GPUPOOL_DAEMON_ARGS say which). No other client should be there, because the figures are
+ * the pool's. --marks: a line {"mark": …} after the first pass and after the last, each answered by a line.
  */
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/units.h"
+#include "tests/bench/replay_times.h"
 #include "tests/bench/replay_trace.h"
 
+#define PASSES_MAX 100u
+#define LOOK_NS    4000u /* a message and its answer take four times as long */
+
+static struct {
+    FILE *json;
+    unsigned passes;
+    bool watch, marks;
+} options = {.passes = 5, .watch = true};
+
 struct result {
-    uint64_t leased_bytes;   /* at most, at any time */
-    uint64_t reserved_bytes; /* what the pool grew by */
-    uint64_t operation_ns;   /* all operations, a second time */
+    uint64_t leased_bytes;        /* watched: at most, at any time */
+    uint64_t reserved_bytes;      /* watched: at most, beyond those before */
+    uint64_t warm_reserved_bytes; /* at most after the first pass, beyond those before */
+    double first_ns, warm_ns;     /* an operation of the first pass, of the others */
+    uint32_t first_p999_ns, warm_p999_ns;
+    double pass_ns[PASSES_MAX];
     bool is_device;
 };
 
-/* Once looking at the pool after each step, once for the time. */
-static struct result replay_twice(const struct trace *trace) {
-    const char *socket = getenv("GPUPOOL_SOCKET");
-    struct result result = {0};
+static void watch(const struct trace *trace, struct result *result) {
     struct replay replay;
 
-    replay_open(&replay, trace, socket);
-    result.is_device = replay.is_device;
+    replay_open(&replay, trace, getenv("GPUPOOL_SOCKET"));
+    result->is_device = replay.is_device;
     uint64_t reserved_before_bytes = replay_pool(&replay).reserved_bytes;
     for (size_t i = 0; i < trace->count; i++) {
         replay_event(&replay, &trace->events[i]);
         struct gpupool_pool pool = replay_pool(&replay);
-        if (pool.leased_bytes > result.leased_bytes)
-            result.leased_bytes = pool.leased_bytes;
-        if (pool.reserved_bytes > reserved_before_bytes + result.reserved_bytes)
-            result.reserved_bytes = pool.reserved_bytes - reserved_before_bytes;
+        if (pool.leased_bytes > result->leased_bytes)
+            result->leased_bytes = pool.leased_bytes;
+        if (pool.reserved_bytes > reserved_before_bytes + result->reserved_bytes)
+            result->reserved_bytes = pool.reserved_bytes - reserved_before_bytes;
     }
     replay_close(&replay);
+}
 
-    replay_open(&replay, trace, socket);
-    uint64_t start = clock_now_ns();
-    for (size_t i = 0; i < trace->count; i++)
-        replay_event(&replay, &trace->events[i]);
-    result.operation_ns = clock_now_ns() - start;
+static void mark(const char *what) {
+    char answer[64];
+
+    if (!options.marks)
+        return;
+    printf("{\"mark\": \"%s\"}\n", what);
+    fflush(stdout);
+    if (fgets(answer, sizeof answer, stdin) == NULL)
+        exit(1);
+}
+
+/* One pass. Returns the most that the pool had reserved. */
+static uint64_t replay_pass(struct replay *replay, struct replay_times *times) {
+    const struct trace *trace = replay->trace;
+    uint64_t most_bytes = replay_pool(replay).reserved_bytes;
+
+    replay_times_begin(times);
+    for (size_t i = 0; i < trace->count; i++) {
+        replay_event(replay, &trace->events[i]);
+        if (replay_times_add(times) <= LOOK_NS)
+            continue;
+        uint64_t reserved_bytes = replay_pool(replay).reserved_bytes;
+        if (reserved_bytes > most_bytes)
+            most_bytes = reserved_bytes;
+        replay_times_begin(times);
+    }
+    replay_release_all(replay);
+    return most_bytes;
+}
+
+static void measure(const struct trace *trace, struct result *result) {
+    struct replay_times times;
+    struct replay replay;
+
+    if (options.passes == 0)
+        return;
+    replay_times_init(&times, trace->count * options.passes);
+    replay_open(&replay, trace, getenv("GPUPOOL_SOCKET"));
+    result->is_device = replay.is_device;
+    uint64_t reserved_before_bytes = replay_pool(&replay).reserved_bytes;
+    for (unsigned pass = 0; pass < options.passes; pass++) {
+        uint64_t reserved_bytes = replay_pass(&replay, &times) - reserved_before_bytes;
+        result->pass_ns[pass] = replay_times_mean(&times, pass * trace->count);
+        if (pass == 0)
+            mark("the first pass ends");
+        else if (reserved_bytes > result->warm_reserved_bytes)
+            result->warm_reserved_bytes = reserved_bytes;
+    }
+    mark("the last pass ends");
     replay_close(&replay);
-    return result;
+    result->first_ns = result->pass_ns[0];
+    result->warm_ns = replay_times_mean(&times, trace->count);
+    result->warm_p999_ns = replay_times_quantile(&times, trace->count, 0.999);
+    times.count = trace->count;
+    result->first_p999_ns = replay_times_quantile(&times, 0, 0.999);
+    replay_times_free(&times);
 }
 
 static double ratio(uint64_t bytes, const struct trace *trace) {
     return (double)bytes / (double)trace->peak_live_bytes;
 }
 
-int main(int argc, char **argv) {
-    double sum = 0, torch_sum = 0;
-    FILE *json = NULL;
-    int first = 1;
+static void print_json(const struct trace *trace, const struct result *result, uint64_t model_bytes,
+                       bool is_first) {
+    FILE *json = options.json;
 
-    if (argc > 2 && strcmp(argv[1], "--json") == 0) {
-        json = fopen(argv[2], "we");
-        first = 3;
+    fprintf(json,
+            "%s{\"trace\": \"%s\", \"device\": %s, \"events\": %zu, \"peak_live_bytes\": %llu, "
+            "\"torch_peak_reserved_bytes\": %llu, \"torch_model_peak_reserved_bytes\": %llu",
+            is_first ? "" : ",\n", trace->name, result->is_device ? "true" : "false", trace->count,
+            (unsigned long long)trace->peak_live_bytes, (unsigned long long)trace->torch_peak_reserved_bytes,
+            (unsigned long long)model_bytes);
+    if (options.watch)
+        fprintf(json, ", \"peak_leased_bytes\": %llu, \"pool_reserved_bytes\": %llu",
+                (unsigned long long)result->leased_bytes, (unsigned long long)result->reserved_bytes);
+    if (options.passes > 0) {
+        fprintf(json,
+                ", \"first_ns\": %.1f, \"first_p999_ns\": %u, \"warm_ns\": %.1f, \"warm_p999_ns\": %u, "
+                "\"warm_reserved_bytes\": %llu, \"pass_ns\": [",
+                result->first_ns, result->first_p999_ns, result->warm_ns, result->warm_p999_ns,
+                (unsigned long long)result->warm_reserved_bytes);
+        for (unsigned pass = 0; pass < options.passes; pass++)
+            fprintf(json, "%s%.1f", pass == 0 ? "" : ", ", result->pass_ns[pass]);
+        fprintf(json, "]");
     }
-    if (first >= argc) {
-        fprintf(stderr, "usage: replay [--json FILE] TRACE...\n");
-        return 2;
+    fprintf(json, "}");
+}
+
+/* Said on standard error where standard output is for marks. */
+static void print_table(const struct trace *trace, const struct result *result, uint64_t model_bytes) {
+    FILE *file = options.marks ? stderr : stdout;
+
+    fprintf(file, "%-18s %9zu %10s |", trace->name, trace->count, BYTES_TEXT(trace->peak_live_bytes));
+    fprintf(file, " %10s %7.4f", BYTES_TEXT(result->leased_bytes), ratio(result->leased_bytes, trace));
+    fprintf(file, " %10s %7.4f |", BYTES_TEXT(result->reserved_bytes), ratio(result->reserved_bytes, trace));
+    fprintf(file, " %7.0f %7.0f %9u", result->first_ns, result->warm_ns, result->warm_p999_ns);
+    fprintf(file, " %10s %7.4f |", BYTES_TEXT(result->warm_reserved_bytes),
+            ratio(result->warm_reserved_bytes, trace));
+    fprintf(file, " %7.4f %7.4f\n", ratio(trace->torch_peak_reserved_bytes, trace),
+            ratio(model_bytes, trace));
+}
+
+static _Noreturn void usage(void) {
+    fprintf(stderr, "usage: replay [--json FILE] [--watch 0|1] [--passes N] [--marks] TRACE...\n");
+    exit(2);
+}
+
+static void parse(int argc, char **argv) {
+    static const struct option known[] = {
+        {"json", required_argument, NULL, 'j'},
+        {"watch", required_argument, NULL, 'w'},
+        {"passes", required_argument, NULL, 'p'},
+        {"marks", no_argument, NULL, 'm'},
+        {NULL, 0, NULL, 0},
+    };
+    int option;
+
+    while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
+        if (option == 'j')
+            options.json = fopen(optarg, "we");
+        else if (option == 'w')
+            options.watch = strcmp(optarg, "0") != 0;
+        else if (option == 'p')
+            options.passes = (unsigned)strtoul(optarg, NULL, 10);
+        else if (option == 'm')
+            options.marks = true;
+        else
+            usage();
     }
-    if (json != NULL)
-        fprintf(json, "{\"traces\": [");
-    printf("peak live and what was held for it at most\n%-20s %9s %10s | %10s %7s %10s %7s | %10s %7s %10s "
-           "%7s\n",
-           "trace", "events", "live", "leased", "ratio", "pool", "ns each", "PyTorch", "ratio", "its model",
-           "ratio");
-    for (int i = first; i < argc; i++) {
+    if (optind >= argc || options.passes > PASSES_MAX)
+        usage();
+}
+
+int main(int argc, char **argv) {
+    parse(argc, argv);
+    if (options.json != NULL)
+        fprintf(options.json, "{\"traces\": [");
+    fprintf(
+        options.marks ? stderr : stdout,
+        "peak live; leased and reserved at most, over it; nanoseconds an operation in the first pass, later, "
+        "p99.9 later; reserved later; PyTorch's reserved when recorded, by its model, over live\n");
+    for (int i = optind; i < argc; i++) {
+        struct result result = {0};
         struct trace trace;
+
         trace_read(&trace, argv[i]);
-        struct result result = replay_twice(&trace);
+        if (options.watch)
+            watch(&trace, &result);
+        measure(&trace, &result);
         uint64_t model_bytes = trace_torch_model(&trace);
-        double ns = (double)result.operation_ns / (double)trace.count;
-        double torch = ratio(
-            trace.torch_peak_reserved_bytes > 0 ? trace.torch_peak_reserved_bytes : model_bytes, &trace);
-        sum += ratio(result.leased_bytes, &trace);
-        torch_sum += torch;
-        printf("%-20s %9zu %10s | %10s %7.4f %10s %7.0f | %10s %7.4f %10s %7.4f\n", trace.name, trace.count,
-               BYTES_TEXT(trace.peak_live_bytes), BYTES_TEXT(result.leased_bytes),
-               ratio(result.leased_bytes, &trace), BYTES_TEXT(result.reserved_bytes), ns,
-               BYTES_TEXT(trace.torch_peak_reserved_bytes), ratio(trace.torch_peak_reserved_bytes, &trace),
-               BYTES_TEXT(model_bytes), ratio(model_bytes, &trace));
-        if (json != NULL)
-            fprintf(json,
-                    "%s{\"trace\": \"%s\", \"device\": %s, \"events\": %zu, \"peak_live_bytes\": %llu, "
-                    "\"peak_leased_bytes\": %llu, \"pool_reserved_bytes\": %llu, \"operation_ns\": %.1f, "
-                    "\"torch_peak_reserved_bytes\": %llu, \"torch_model_peak_reserved_bytes\": %llu}",
-                    i == first ? "" : ", ", trace.name, result.is_device ? "true" : "false", trace.count,
-                    (unsigned long long)trace.peak_live_bytes, (unsigned long long)result.leased_bytes,
-                    (unsigned long long)result.reserved_bytes, ns,
-                    (unsigned long long)trace.torch_peak_reserved_bytes, (unsigned long long)model_bytes);
+        print_table(&trace, &result, model_bytes);
+        if (options.json != NULL)
+            print_json(&trace, &result, model_bytes, i == optind);
         trace_free(&trace);
     }
-    printf("on average: gpupool %.4f, PyTorch %.4f\n", sum / (argc - first), torch_sum / (argc - first));
-    if (json != NULL) {
-        fprintf(json, "]}\n");
-        fclose(json);
+    if (options.json != NULL) {
+        fprintf(options.json, "]}\n");
+        fclose(options.json);
     }
     return 0;
 }

@@ -55,10 +55,12 @@ void replay_event(struct replay *replay, const struct trace_event *event) {
         fail(replay->trace, "acquire");
 }
 
-void replay_end_pass(struct replay *replay) {
-    for (uint32_t slot = 0; slot <= replay->trace->slots; slot++)
-        if (replay->buffers[slot].data != NULL)
-            replay_event(replay, &(struct trace_event){.slot = slot, .is_free = true});
+void replay_release_all(struct replay *replay) {
+    for (uint32_t slot = 0; slot < replay->trace->slots; slot++) {
+        struct gpupool_buffer *buffer = &replay->buffers[slot];
+        if (buffer->lease != 0 || buffer->data != NULL)
+            replay_event(replay, &(struct trace_event){.is_free = true, .slot = slot});
+    }
 }
 
 struct gpupool_pool replay_pool(const struct replay *replay) {

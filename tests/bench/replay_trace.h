@@ -27,8 +27,8 @@ void replay_close(struct replay *replay);
 
 void replay_event(struct replay *replay, const struct trace_event *event);
 
-/* Releases what the program never gave back, so that the trace can be played again. */
-void replay_end_pass(struct replay *replay);
+/* Releases all live allocations, so that the trace can be replayed again. */
+void replay_release_all(struct replay *replay);
 
 /* What the daemon says of the pool: a round trip. */
 struct gpupool_pool replay_pool(const struct replay *replay);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark itself, on the simulated GPU: that it measures what it says, that its results are what their schema says, and
 that medians, ratios and bars are computed right. How fast anything was is nobody's business here."""
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -15,14 +17,17 @@ import jsonschema
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "driver"), str(HERE / "peers")]
 import bars  # noqa: E402
+import bench as bench_module  # noqa: E402
 import cases  # noqa: E402
+import program_runs  # noqa: E402
 import python_workload  # noqa: E402
 import report  # noqa: E402
 from results import Results  # noqa: E402
 
 PROGRAMS = os.environ["GPUPOOL_PROGRAMS"].split(":")
 WAIT_S = 250
-COUNTS = {"allocations", "daemon_requests", "samples", "slow_samples"}  # that may be 0
+COUNTS = {"allocations", "daemon_requests", "samples", "slow_samples", "warm_grows", "warm_retires", "refused", "retires"}  # that may be 0
+OPTIONAL = {"closes", "close_ns", "warm_closes", "warm_close_ns"}  # of daemons that count them
 FIGURE = {"ns", "raw_ns", "samples", "slow_samples"}
 
 
@@ -75,10 +80,16 @@ class Run(unittest.TestCase):
                 ("calibration", "C", {"ns"}),
                 ("pinned_warm_pair", cases.GPUPOOL, FIGURE),
                 ("pinned_warm_pair", cases.ON_STREAM, FIGURE),
-                ("trace", cases.GPUPOOL, {"ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes"}),
+                ("trace", cases.GPUPOOL, {"ns", "first_ns", "p999_ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes",
+                                          "warm_reserved_bytes", "warm_grows", "warm_retires"}),
                 ("trace", cases.TORCH_RECORDED, {"peak_live_bytes", "peak_reserved_bytes"}),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
+                ("busy", cases.ALONE, {"p50_ns", "p99_ns", "max_ns"}),
+                ("busy", cases.BUSY, {"p50_ns", "p99_ns", "max_ns"}),
+                ("busy_acquire", cases.GPUPOOL, {"ns", "grows", "retires"}),
+                ("limit", cases.GPUPOOL, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
+                ("limit", cases.UNCACHED, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
                 ("staging", cases.GPUPOOL, {"gb_per_s"}),
                 ("staging", cases.STREAMING, {"gb_per_s"}),
                 ("staging_size_bytes", cases.GPUPOOL, {"gb_per_s"}),
@@ -97,7 +108,7 @@ class Run(unittest.TestCase):
                 found = self.results.find(case, subject)
                 self.assertNotEqual(found, [])
                 for record in found:
-                    self.assertEqual(set(record.values), names)
+                    self.assertEqual(set(record.values) - OPTIONAL, names)
                     self.assertTrue(all(record.median(name) > 0 for name in names - COUNTS))
 
     def test_a_restarted_worker_says_where_its_time_went(self):
@@ -214,6 +225,43 @@ class Figures(unittest.TestCase):
                       if bar["what"].startswith("traces: ") and bar["state"] != bars.NOT_MEASURABLE]
             self.assertEqual(states, [worst, average])
 
+    def test_traces_are_judged_by_the_passes_after_the_first(self):
+        def rows(ns, p999):
+            for subject, values in ((cases.GPUPOOL, {"ns": ns, "p999_ns": p999, "first_ns": 1e9}),
+                                    (cases.TORCH, {"ns": 100, "p999_ns": 1000, "first_ns": 1})):
+                yield 0, "trace", subject, {"trace": "a"}, {**values, "warm_reserved_bytes": 100}
+        for ns, p999, operation, tail in ((50, 1000, bars.MET, bars.MET), (51, 1001, bars.NOT_MET, bars.NOT_MET)):
+            found = list(rows(ns, p999))
+            self.assertEqual(self.state("traces, passes two to five: an operation", found), operation)
+            self.assertEqual(self.state("traces, passes two to five: p99.9", found), tail)
+            self.assertEqual(self.state("traces, passes two to five: peak reserved", found), bars.MET)
+
+    def test_programs_are_judged_by_the_worst_of_them(self):
+        def rows(second, reserved):
+            for program, ns, peak in (("a", 100, 10), ("b", second, reserved)):
+                yield 0, "program", program_runs.OWN, {"program": program}, {"ns": 100, "peak_reserved_bytes": 10}
+                yield 0, "program", program_runs.LEAN, {"program": program}, {"ns": ns, "peak_reserved_bytes": peak}
+        lean = f"programs, {program_runs.LEAN}: median step"
+        for second, reserved, median, peak in ((102, 10, bars.MET, bars.MET), (103, 11, bars.NOT_MET, bars.NOT_MET)):
+            found = list(rows(second, reserved))
+            self.assertEqual(self.state(lean, found), median)
+            self.assertEqual(self.state(lean.replace("median step", "peak reserved"), found), peak)
+        self.assertEqual(self.state(lean, []), bars.NOT_MEASURABLE)
+
+    def test_the_interface_for_plug_ins_is_not_counted_against_the_lean_allocator(self):
+        def rows(lean):
+            return [(0, "torch_empty", subject, {"size_bytes": 4096}, {"ns": ns})
+                    for subject, ns in ((program_runs.OWN, 20), (program_runs.NO_MEMORY, 10), (program_runs.EMPTY, 25),
+                                        (program_runs.LEAN, lean))]
+        self.assertEqual(self.state("torch.empty() of 4 KiB, gpupool, lean", rows(35)), bars.MET)
+        self.assertEqual(self.state("torch.empty() of 4 KiB, gpupool, lean", rows(36)), bars.NOT_MET)
+
+    def test_another_runs_records_are_added_where_this_one_has_none(self):
+        here = self.results([(0, "mix", "a", {}, {"ns": 1})])
+        other = self.results([(0, "mix", "a", {}, {"ns": 7}), (1, "mix", "b", {}, {"ns": 3})])
+        merged = here.with_others([other.document()])
+        self.assertEqual((merged.median("ns", "mix", "a"), merged.median("ns", "mix", "b"), merged.repetitions), (1, 3, 2))
+
     def test_a_pipeline_is_judged_by_pageable_memory_and_by_its_slowest_step(self):
         def rows(pageable, overlapped, percent=cases.SIMILAR):
             for case, subject, streams, ns in (("pipeline", "1 stream, pageable memory", 1, pageable),
@@ -241,6 +289,53 @@ class Figures(unittest.TestCase):
                 for subject, direction, speed in ((cases.GPUPOOL, "host_to_device", 100), (cases.CUDA_MALLOC_HOST, "host_to_device", 90),
                                                   (cases.GPUPOOL, "device_to_host", 89), (cases.CUDA_MALLOC_HOST, "device_to_host", 90))]
         self.assertEqual(self.state("copies", rows), bars.NOT_MET)
+
+
+class Programs(unittest.TestCase):
+    """The driver of programs, with a PyTorch that is none and the simulated GPU."""
+
+    def setUp(self):
+        plugins = [folder for path in PROGRAMS for folder in (path, pathlib.Path(path).parents[1] / "client" / "plugins")]
+        self.bench = bench_module.Bench(Results(), PROGRAMS, None, "sim", True, sys.executable, plugins)
+        self.bench.outside["PYTHONPATH"] = str(HERE / "false_torch")
+        self.bench.program_rounds = 3
+        self.addCleanup(self.bench.close)
+
+    def test_tensors_are_measured_under_every_allocator_that_was_built(self):
+        program_runs.run_pairs(self.bench)
+        self.assertEqual(self.bench.results.failed, [])
+        absent = {entry["subject"] for entry in self.bench.results.absent}
+        self.assertLessEqual(absent, {program_runs.PRELOAD})
+        for subject in {*program_runs.PAIR_SUBJECTS, program_runs.NO_MEMORY} - absent:
+            record = self.bench.results.one("torch_empty", subject)
+            self.assertEqual(len(record.values["ns"]), 3)
+            self.assertGreater(record.median("ns"), 0)
+
+    def test_a_program_shows_its_steps_and_what_was_reserved_for_it(self):
+        subjects = (program_runs.OWN, program_runs.MEMPOOL, program_runs.LEAN)
+        program_runs.take_turns(
+            self.bench, "program", [(subject, "empty_tensor", subject) for subject in subjects],
+            lambda turn, subject, values: self.bench.results.add(turn, "program", subject, {"program": "p"}, values))
+        self.assertEqual((self.bench.results.failed, self.bench.results.absent), ([], []))
+        for subject in subjects:
+            record = self.bench.results.one("program", subject)
+            self.assertEqual(record.values["steps"], [program_runs.STEPS_MIN] * 3)
+            self.assertGreaterEqual(record.median("peak_reserved_bytes"), program_runs.programs.EmptyTensor.BYTES)
+        lean = self.bench.results.one("program", program_runs.LEAN)
+        self.assertEqual(lean.total("grows"), 0)  # warm
+        self.assertNotIn("torch_peak_reserved_bytes", lean.values)
+
+    def test_what_cannot_start_does_not_keep_others_from_it(self):
+        with contextlib.redirect_stderr(io.StringIO()):
+            program_runs.take_turns(self.bench, "program", [(program_runs.OWN, "empty_tensor", program_runs.OWN),
+                                                            (program_runs.LEAN, "no such program", program_runs.LEAN)],
+                                    lambda *_: None)
+        self.assertEqual([entry["subject"] for entry in self.bench.results.failed], [program_runs.LEAN])
+
+    def test_without_pytorch_programs_are_absent(self):
+        self.bench.outside["PYTHONPATH"] = ""
+        with unittest.mock.patch.object(self.bench, "python", "/usr/bin/python3"), self.assertRaises(bench_module.Absent):
+            program_runs.run_program(self.bench, "resnet_inference")
 
 
 class SlowProcessor(python_workload.Calibration):

@@ -66,6 +66,58 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
     close_cached(client);
 }
 
+/* What a program keeps idle by itself. */
+struct hoard {
+    struct gpupool_client *client;
+    struct gpupool_buffer buffer;
+    unsigned calls;
+};
+
+static void give_up(void *argument) {
+    struct hoard *hoard = argument;
+
+    hoard->calls++;
+    if (hoard->buffer.data != NULL)
+        MUST(gpupool_release(hoard->client, &hoard->buffer, GPUPOOL_NO_STREAM));
+}
+
+/* The daemon gets what the option's function releases, whoever calls it: the loop, or the library's thread.
+ */
+static void the_program_hears_of_the_request_and_its_memory_goes_along(void **state) {
+    const uint64_t large = 40 * MIB; /* no two of them fit */
+
+    (void)state;
+    for (unsigned with_thread = 0; with_thread <= 1; with_thread++) {
+        struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+        struct hoard hoard = {0};
+        struct puppet puppet;
+
+        empty_the_pools();
+        puppet_connect(&puppet, &daemon_);
+        options.socket = daemon_.socket;
+        options.flags = with_thread ? 0 : GPUPOOL_OPEN_NO_THREAD;
+        options.decay_ns = GPUPOOL_FOREVER;
+        options.reclaim = give_up;
+        options.reclaim_argument = &hoard;
+        MUST(gpupool_open(&options, &hoard.client));
+        hoard.buffer = acquire(hoard.client, GPUPOOL_POOL_HOST, large, NULL);
+        puppet_send_acquire(&puppet, 0, GPUPOOL_POOL_HOST, large, GPUPOOL_FOREVER);
+        if (!with_thread) {
+            assert_true(is_readable(gpupool_fd(hoard.client), TEST_WAIT_NS));
+            assert_int_equal(hoard.calls, 0);
+            MUST(gpupool_dispatch(hoard.client));
+            assert_int_equal(hoard.calls, 1);
+        }
+        WAIT_UNTIL(puppet_has_answered(&puppet));
+        PUPPET_MUST(&puppet, puppet_receive(&puppet));
+        PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
+        puppet_quit(&puppet);
+        close_cached(hoard.client); /* its thread has ended */
+        assert_true(hoard.calls >= 1);
+        assert_null(hoard.buffer.data);
+    }
+}
+
 static void dispatching_gives_back_what_was_not_used_for_a_time(void **state) {
     (void)state;
     empty_the_pools();
@@ -139,6 +191,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_is_no_thread),
         cmocka_unit_test(dispatching_gives_back_what_the_daemon_asks_for),
+        cmocka_unit_test(the_program_hears_of_the_request_and_its_memory_goes_along),
         cmocka_unit_test(dispatching_gives_back_what_was_not_used_for_a_time),
         cmocka_unit_test(an_acquire_does_not_wait_for_what_its_own_process_keeps),
         cmocka_unit_test(other_clients_have_nothing_to_dispatch),

@@ -42,7 +42,7 @@ static uint64_t play(struct replay *replay, const struct trace *trace) {
             most_bytes = bytes;
         }
     }
-    replay_end_pass(replay);
+    replay_release_all(replay);
     assert_true(lanes_are_valid(replay->client));
     return replay_pool(replay).reserved_bytes;
 }

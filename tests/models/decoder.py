@@ -15,7 +15,7 @@ class Attention(nn.Module):
     def forward(self, x, cache):
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        if cache is not None:  # keys and values of what came before; grows with each token
+        if cache is not None:  # keys and values of earlier tokens; grows with each token
             if "k" in cache:
                 k = torch.cat([cache["k"], k], dim=2)
                 v = torch.cat([cache["v"], v], dim=2)

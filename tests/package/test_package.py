@@ -26,7 +26,8 @@ FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
     "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
-    f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so", f"{LIB}/pkgconfig/gpupool.pc",
+    f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
+    f"{LIB}/libgpupool-preload.so", f"{LIB}/pkgconfig/gpupool.pc",
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets-{os.environ['GPUPOOL_CONFIG'].lower()}.cmake",
@@ -100,6 +101,11 @@ class Package(unittest.TestCase):
         config.write_text("[host]\nlimit = 1GiB\n")
         install(self.prefix)
         self.assertEqual(config.read_text(), "[host]\nlimit = 1GiB\n")
+
+    def test_gpupoolctl_finds_the_preload_library_that_was_installed_with_it(self):
+        done = self.run_installed(self.prefix / "bin/gpupoolctl", "run", "sh", "-c", 'echo "$LD_PRELOAD"',
+                                  environment={"LD_LIBRARY_PATH": ""})
+        self.assertEqual(done, f"{(self.prefix / LIB).resolve()}/libgpupool-preload.so\n")
 
     def test_the_shared_library_has_its_soname_and_its_link(self):
         library = self.prefix / LIB / "libgpupool-client.so"

@@ -41,6 +41,48 @@ static std::string thrown_by(const std::function<void()> &call) {
     throw std::logic_error("nothing was thrown");
 }
 
+static uint64_t device_leased(gpupool_client *client) {
+    gpupool_pool pools[8];
+    size_t count = 0;
+    uint64_t leased_bytes = 0;
+
+    check(gpupool_pools(client, pools, 8, &count) == 0, "pools");
+    for (size_t i = 0; i < count; i++)
+        leased_bytes += pools[i].kind == GPUPOOL_POOL_DEVICE ? pools[i].leased_bytes : 0;
+    return leased_bytes;
+}
+
+/* As a torch.cuda.MemPool: segments, of which some go back and come again, and NULL where there is no room.
+ */
+static void try_segments(gpupool_client *client, void *stream) {
+    auto allocate = find<void *(ssize_t, int, void *)>("gpupool_torch_pool_malloc");
+    auto release = find<void(void *, ssize_t, int, void *)>("gpupool_torch_pool_free");
+    const ssize_t mib = 1 << 20, sizes[] = {2 * mib, 20 * mib, 20 * mib, 34 * mib, 2 * mib};
+    std::vector<void *> segments;
+    ssize_t sum = 0;
+
+    check(allocate(0, 0, stream) == nullptr, "0 bytes are nothing");
+    for (ssize_t size : sizes) {
+        segments.push_back(allocate(size, 0, stream));
+        check(segments.back() != nullptr, "a segment");
+        check(gpupool_set(client, 0, segments.back(), 1, uint64_t(size), stream) == 0, "set");
+        sum += size;
+    }
+    check(device_leased(client) >= uint64_t(sum), "the pool knows of the segments");
+    for (unsigned round = 0; round < 20; round++)
+        for (size_t i = 0; i < segments.size(); i++) {
+            release(segments[i], sizes[i], 0, stream);
+            segments[i] = allocate(sizes[i], 0, nullptr);
+            check(segments[i] != nullptr, "a segment again");
+        }
+    check(allocate(ssize_t(1) << 50, 0, stream) == nullptr, "no room is NULL");
+    check(allocate(512, 63, stream) == nullptr, "no device is NULL");
+    release(nullptr, 0, 0, stream);
+    release(&sum, 8, 0, stream); /* none of ours */
+    for (size_t i = 0; i < segments.size(); i++)
+        release(segments[i], sizes[i], 0, stream);
+}
+
 static void try_it() {
     auto allocate = find<void *(ssize_t, int, void *)>("gpupool_torch_malloc");
     auto release = find<void(void *, ssize_t, int, void *)>("gpupool_torch_free");
@@ -82,12 +124,9 @@ static void try_it() {
     thrown_by([&] { allocate(512, 1000, own); });
     text = thrown_by([&] { begin_pool(0, pool_id(1, 2), [](void *) { return true; }); });
     check(text.find("CUDA graphs") != std::string::npos, text.c_str());
+    try_segments(client, own);
     empty_cache();
-    gpupool_pool pools[8];
-    size_t count = 0;
-    check(gpupool_pools(client, pools, 8, &count) == 0, "pools");
-    for (size_t i = 0; i < count; i++)
-        check(pools[i].leased_bytes == 0, "everything went back");
+    check(device_leased(client) == 0, "everything went back");
     check(gpupool_stream_destroy(client, 0, own) == 0 && gpupool_stream_destroy(client, 0, other) == 0,
           "streams");
     gpupool_close(client);

@@ -111,8 +111,14 @@ struct gpupool_options {
     uint64_t decay_ns;
     /** How long gpupool_alloc() waits for room. 0: $GPUPOOL_ALLOC_TIMEOUT ("500ms", "1min", "forever"), else 10 s */
     uint64_t alloc_timeout_ns;
+    /** Called when the daemon asks for idle memory because another process waits for it, before the client gives back
+     * what it keeps idle. A program that keeps memory of its own idle releases it here, or asks another of its threads
+     * to do so and to call gpupool_trim() afterwards. The library's thread calls it, or gpupool_dispatch(). It may
+     * release and trim; it must not close the client. The daemon may ask many times. NULL: nothing is called. */
+    void (*reclaim)(void *argument);
+    void *reclaim_argument; /**< passed to it */
 };
-#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
+#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL}
 
 enum gpupool_pool_kind {
     GPUPOOL_POOL_DEVICE = 1,

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What gpupool means to reach, and whether a run shows that it does. Bars of time are for a GPU: on the simulation they are not
 measurable, and the figures are shown for what they are worth. Counts and ratios to a socket's round trip hold anywhere."""
+import statistics
+
 import cases
+import program_runs
 
 MIB = 1 << 20
 MET, NOT_MET, NOT_MEASURABLE = "met", "not met", "not measurable here"
@@ -176,7 +179,72 @@ def traces_on_average(name):
     return lambda results: traces(results, name, lambda rows: sum(ours for ours, _ in rows) / len(rows))
 
 
+def limit_to_uncached(name):
+    return lambda results: results.ratio(results.one("limit", cases.GPUPOOL), name, results.one("limit", cases.UNCACHED), name)
+
+
+def busy_launch(results):
+    record = results.one("busy", cases.BUSY)
+    return record.most("max_ns") if record else None
+
+
+def trace_passes_to_torch(name):
+    """Of the passes after the first, the trace where it is worst to PyTorch's default allocator. The two may have had their turn
+    in different rounds."""
+    def value(results):
+        pairs = [(record.median(name), results.median(name, "trace", cases.TORCH, **record.parameters))
+                 for record in results.find("trace", cases.GPUPOOL)]
+        return largest(ours / theirs for ours, theirs in pairs if ours is not None and theirs)
+    return value
+
+
+def trace_passes_count(name):
+    return lambda results: largest(record.most(name) for record in results.find("trace", cases.GPUPOOL) if name in record.values)
+
+
+def program_to_own(subject, name):
+    """A subject's figure to PyTorch's own, round by round; of the program where that is worst."""
+    return lambda results: largest(
+        results.ratio(record, name, results.one("program", program_runs.OWN, **record.parameters), name)
+        for record in results.find("program", subject))
+
+
+def program_closes(subject):
+    """Mappings that a program closed in a counted round, at most."""
+    return lambda results: largest(record.most("closes") for record in results.find("program", subject)
+                                   if "closes" in record.values)
+
+
+def empty_tensor_to_own(subject):
+    return lambda results: results.ratio(results.one("torch_empty", subject), "ns",
+                                         results.one("torch_empty", program_runs.OWN), "ns")
+
+
+def lean_less_the_interface(results):
+    """A tensor with the lean allocator, less what PyTorch's interface for plug-ins takes, to a tensor with PyTorch's own. The
+    cost of the interface is that of a plug-in that does nothing, less that of a tensor without memory."""
+    names = (program_runs.LEAN, program_runs.EMPTY, program_runs.NO_MEMORY, program_runs.OWN)
+    columns = [record.values["ns"] if record else [] for record in (results.one("torch_empty", name) for name in names)]
+    ratios = [(lean - (empty - nothing)) / own for lean, empty, nothing, own in zip(*columns)
+              if None not in (lean, empty, nothing, own)]
+    return statistics.median(ratios) if ratios else None
+
+
+def program_bars():
+    for subject in (program_runs.PRELOAD, program_runs.LEAN):
+        yield Bar(f"programs, {subject}: median step to PyTorch's own, the worst program", "≤ 1.02", at_most(1.02),
+                  program_to_own(subject, "ns"), "ratio")
+        yield Bar(f"programs, {subject}: peak reserved to PyTorch's own, the worst program", "≤ 1.00", at_most(1),
+                  program_to_own(subject, "peak_reserved_bytes"), "ratio")
+        yield Bar(f"programs, {subject}: mappings closed in a round", "0", at_most(0), program_closes(subject), "count")
+
+
 BARS = [
+    *program_bars(),
+    Bar(f"torch.empty() of 4 KiB, {program_runs.PRELOAD}: to PyTorch's own", "≤ 1.02", at_most(1.02),
+        empty_tensor_to_own(program_runs.PRELOAD), "ratio"),
+    Bar(f"torch.empty() of 4 KiB, {program_runs.LEAN}: less the interface for plug-ins, to PyTorch's own", "≤ 1.00", at_most(1),
+        lean_less_the_interface, "ratio"),
     Bar("warm pair, one thread, the slowest size", "≤ 25 ns", at_most(25), worst_pair("warm_pair", cases.GPUPOOL), "ns",
         raw=worst_pair("warm_pair", cases.GPUPOOL, "raw_ns")),
     Bar("warm pair, to PyTorch's caching allocator, the worst size", "≤ 1/10", at_most(0.1), worst_pair_to_torch("ns"), "ratio",
@@ -206,6 +274,12 @@ BARS = [
         anywhere=True),
     Bar("acquire while 8 GiB of host memory are made for another, p99 to quiet p99", "≤ 3", at_most(3), growth_to_quiet,
         "ratio"),
+    Bar("8 threads that want 457 of 512 MiB, p99.9 of an acquire to that without a cache", "≤ 1", at_most(1),
+        limit_to_uncached("p999_ns"), "ratio"),
+    Bar("8 threads that want 457 of 512 MiB, the longest acquire to that without a cache", "≤ 1", at_most(1),
+        limit_to_uncached("max_ns"), "ratio"),
+    Bar("the longest launch beside kernels of 100 ms, while another process wants idle memory", "≤ 1 ms", at_most(1e6), busy_launch,
+        "ns"),
     Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),
     Bar("traces: peak reserved by the pool / peak live, the worst to PyTorch's", "≤ 1", at_most(1),
         traces_to_torch("peak_reserved_bytes"), "ratio", anywhere=True),
@@ -215,6 +289,13 @@ BARS = [
         traces_to_torch("peak_leased_bytes"), "ratio", anywhere=True),
     Bar("traces: peak leased by the client / peak live, on average", "≤ 1.10", at_most(1.1), traces_on_average("peak_leased_bytes"), "ratio",
         anywhere=True),
+    Bar("traces, passes two to five: an operation to PyTorch's, the worst trace", "≤ 0.5", at_most(0.5),
+        trace_passes_to_torch("ns"), "ratio"),
+    Bar("traces, passes two to five: p99.9 of an operation to PyTorch's, the worst trace", "≤ 1", at_most(1),
+        trace_passes_to_torch("p999_ns"), "ratio"),
+    Bar("traces, passes two to five: peak reserved to PyTorch's, the worst trace", "≤ 1.02", at_most(1.02),
+        trace_passes_to_torch("warm_reserved_bytes"), "ratio"),
+    Bar("traces, passes two to five: mappings closed", "0", at_most(0), trace_passes_count("warm_closes"), "count"),
     Bar("pipeline on several streams, times as fast as one stream with pageable memory", "≥ 1.8", at_least(1.8),
         pipeline_to_pageable, "ratio"),
     Bar("pipeline on several streams, of what the slowest of its steps allows", "≥ 0.90", at_least(0.9), pipeline_to_limit,

@@ -56,9 +56,12 @@ class Failed(Exception):
 
 
 class Bench:
-    def __init__(self, results, directories, libraries, gpu, quick, python):
+    def __init__(self, results, directories, libraries, gpu, quick, python, plugins=()):
+        """libraries: the folder with the libraries of this project's programs; plugins: folders with libraries for other programs."""
         self.results, self.gpu, self.python = results, gpu, python
         self.directories = [pathlib.Path(directory) for directory in directories]
+        self.plugins = [pathlib.Path(directory) for directory in (libraries, *plugins) if directory]
+        self.program_rounds, self.program_seconds = (1, 0.1) if quick else (5, 2.5)
         self.quick, self.thoroughness = quick, Thoroughness(quick)
         self.temporary = tempfile.TemporaryDirectory(prefix="gpupool-bench-")
         self.work = pathlib.Path(self.temporary.name)
@@ -86,6 +89,13 @@ class Bench:
         for directory in self.directories:
             if (directory / name).is_file():
                 return directory / name
+        raise Absent(f"{name} was not built")
+
+    def library(self, name):
+        """A library for another program."""
+        for directory in self.plugins:
+            if (directory / name).is_file():
+                return (directory / name).resolve()
         raise Absent(f"{name} was not built")
 
     def daemon(self, config=""):

@@ -4,6 +4,7 @@ measured in each round of the run, what is longer in every third, what takes lon
 import json
 import resource
 
+import program_runs
 from bench import GIB, MIB, PEERS, TRACES, Absent
 
 GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
@@ -14,6 +15,8 @@ RUNTIME = "cudaMallocHost and cudaMalloc"
 TORCH_PAIRS, TORCH_PINNED = ("torch_pairs.cpp",), ("torch_pairs.cpp", "-DTORCH_PINNED")
 TORCH_REPLAY = ("torch_replay.cpp",)
 RING = "the ring alone"
+UNCACHED = "gpupool, without a cache"
+BUSY, ALONE = "another process wants idle memory", "alone"
 CUDA_PAGEABLE, STREAMING = "cudaMemcpy, pageable", "gpupool, stores past the caches"
 # The C library's memcpy() stores past the caches from this size on.
 STREAMING_STORES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x10000"}
@@ -218,6 +221,32 @@ def growth(bench):
     bench.add("growth_time", GPUPOOL, {"grown_bytes": grown}, {"ns": found["growth_ns"]})
 
 
+def limit(bench):
+    """Threads that want nearly all of a host pool, with the cache and without, in turns."""
+    output = bench.work / "limit.json"
+    with bench.daemon("[host]\nlimit = 512MiB\n") as daemon:
+        bench.run([bench.program("limit"), "--json", output, *(["--milliseconds", 300, "--rounds", 1] if bench.quick else [])],
+                  daemon.environment(bench.inside))
+    for key, time in json.loads(output.read_text())["times"].items():
+        bench.add("limit", {"cached": GPUPOOL, "uncached": UNCACHED}[key], {"threads": 8},
+                  {name: time[name] for name in ("p50_ns", "p99_ns", "p999_ns", "max_ns", "refused")})
+
+
+def busy(bench):
+    """The longest launch in a process with long kernels, while another process asks for memory that is idle in the first."""
+    output = bench.work / "busy.json"
+    options = ["--rounds", 1, "--milliseconds", 5] if bench.quick else []
+    with bench.daemon("[device]\nlimit = 4GiB\nlow_water = 0\n") as daemon:
+        bench.run([bench.program("busy" if bench.has_gpu else "busy_sim"), "--json", output, *options],
+                  daemon.environment(bench.inside))
+        pool = next(pool for pool in daemon.stats()["pools"] if pool["kind"] == "device")
+    found = json.loads(output.read_text())
+    for key, time in found["launches"].items():
+        bench.add("busy", {"alone": ALONE, "wanted": BUSY}[key], {}, {name: time[name] for name in ("p50_ns", "p99_ns", "max_ns")})
+    counters = {name: pool[name] for name in program_runs.POOL_COUNTERS if name in pool}
+    bench.add("busy_acquire", GPUPOOL, {"size_bytes": found["wanted_bytes"]}, {"ns": found["acquire_ns"], **counters})
+
+
 def hostile(bench):
     output = bench.work / "hostile.json"
     with bench.daemon("[host]\nlow_water = 0\n") as daemon:
@@ -283,22 +312,51 @@ def traces(bench):
 
 
 def replay(bench):
+    """Once with a look at the pool after each step, in private daemons. Then in passes, in a daemon for each trace, whose
+    counters tell how often the pool grew and shrank after the first pass."""
     output = bench.work / "replay.json"
-    bench.run([bench.program("replay"), "--json", output, *traces(bench)], bench.private_daemons(ON_DEMAND), timeout_s=300)
+    found = traces(bench)
+    bench.run([bench.program("replay"), "--json", output, "--passes", 0, *found], bench.private_daemons(ON_DEMAND), timeout_s=300)
     for row in json.loads(output.read_text())["traces"]:
         live = {"peak_live_bytes": row["peak_live_bytes"]}
         bench.add("trace", GPUPOOL, {"trace": row["trace"]},
-                  {**live, "peak_reserved_bytes": row["pool_reserved_bytes"], "peak_leased_bytes": row["peak_leased_bytes"],
-                   "ns": row["operation_ns"]})
+                  {**live, "peak_reserved_bytes": row["pool_reserved_bytes"], "peak_leased_bytes": row["peak_leased_bytes"]})
         if row["torch_peak_reserved_bytes"] > 0:
             bench.add("trace", TORCH_RECORDED, {"trace": row["trace"]},
                       {**live, "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
+    for path in found:
+        replay_passes(bench, path)
 
 
-def torch_replay(bench):
-    for row in bench.run([bench.peer(TORCH_REPLAY), *traces(bench)], bench.outside):
-        bench.add("trace", TORCH, {"trace": row["trace"]},
-                  {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
+def replay_passes(bench, path):
+    output, pools = bench.work / "replay.json", []
+
+    def on_mark(_):
+        pools.append(next(pool for pool in daemon.stats()["pools"] if pool["kind"] == "device"))
+
+    with bench.daemon(ON_DEMAND) as daemon:
+        bench.run([bench.program("replay"), "--json", output, "--watch", 0, "--passes", 2 if bench.quick else 5, "--marks", path],
+                  daemon.environment(bench.inside), on_mark=on_mark)
+    row, = json.loads(output.read_text())["traces"]
+    first, last = pools
+    bench.add("trace", GPUPOOL, {"trace": row["trace"]},
+              {**passes(row), **{f"warm_{name}": last[name] - first[name] for name in program_runs.POOL_COUNTERS if name in last}})
+
+
+def passes(row):
+    """The times of the first pass and of the later ones, and the peak of the reserved bytes in the later ones."""
+    return {"ns": row["warm_ns"], "first_ns": row["first_ns"], "p999_ns": row["warm_p999_ns"],
+            "warm_reserved_bytes": row["warm_reserved_bytes"]}
+
+
+def torch_replay(bench, subject=TORCH, settings=None):
+    for row in bench.run([bench.peer(TORCH_REPLAY), *traces(bench)], {**bench.outside, **(settings or {})}):
+        bench.add("trace", subject, {"trace": row["trace"]},
+                  {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"], **passes(row)})
+
+
+def torch_replay_expandable(bench):
+    torch_replay(bench, program_runs.EXPANDABLE, program_runs.ALLOCATORS[program_runs.EXPANDABLE].settings)
 
 
 def scale(bench):
@@ -315,7 +373,15 @@ def scale(bench):
                   {"p50_ns": step["acquire"]["p50_ns"], "p99_ns": step["acquire"]["p99_ns"]})
 
 
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+def program(name):
+    return lambda bench: program_runs.run_program(bench, name)
+
+
 CASES = [
+    *(Case("programs", name, program(name), ONCE, needs_gpu=True) for name in program_runs.programs.PROGRAMS),
+    Case("torch.empty", "4 KiB", program_runs.run_pairs, ONCE, needs_gpu=True),
     Case("warm pairs", GPUPOOL, buffers, EACH_ROUND),
     Case("warm pairs", TORCH, torch, EACH_ROUND, needs_gpu=True, peer=TORCH_PAIRS),
     Case("warm pairs", POINTER, pointers, EACH_ROUND),
@@ -338,9 +404,12 @@ CASES = [
     Case("round trips", GPUPOOL, round_trips, ONCE),
     Case("traces", GPUPOOL, replay, ONCE),
     Case("traces", TORCH, torch_replay, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
+    Case("traces", program_runs.EXPANDABLE, torch_replay_expandable, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
     Case("scale", GPUPOOL, scale, ONCE),
     Case("growth", GPUPOOL, growth, ONCE),
+    Case("limit", GPUPOOL, limit, ONCE),
     Case("hostile", GPUPOOL, hostile, ONCE),
+    Case("busy", GPUPOOL, busy, ONCE),
     Case("restart", GPUPOOL, restart, ONCE),
     Case("pipeline", "similar steps", pipeline_of_similar_steps, ONCE),
     Case("pipeline", "equal steps", pipeline_of_equal_steps, ONCE),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A results document as tables in Markdown."""
 import cases
+import program_runs
 from results import Results
 
 UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -138,6 +139,33 @@ def staging(results, parameter, text):
     return table(["", *(text(column) for column in columns)], rows) if rows else []
 
 
+def to_own(results, record, name):
+    """A program's figure, and how it is to PyTorch's own."""
+    text = value_text(name, record.median(name))
+    own = results.one(record.case, program_runs.OWN, **record.parameters)
+    ratio = results.ratio(record, name, own, name) if record.subject != program_runs.OWN else None
+    return f"{text} ({ratio:.3f})" if ratio else text
+
+
+def program_table(results):
+    """Programs one after another, allocators down."""
+    rows = []
+    for record in results.find("program"):
+        counts = ["–" if name not in record.values else value_text("count", record.total(name))
+                  for name in ("grows", "retires", "closes")]
+        rows.append([record.parameters["program"].replace("_", " "), record.subject, to_own(results, record, "ns"),
+                     to_own(results, record, "mean_ns"), to_own(results, record, "peak_reserved_bytes"), *counts])
+    rows.sort(key=lambda row: row[0])
+    heads = ["program", "allocator", "median step (/ PyTorch)", "mean step (/ PyTorch)", "peak reserved (/ PyTorch)",
+             "segments made", "given back", "mappings closed"]
+    return table(heads, rows) if rows else []
+
+
+def empty_tensor(results):
+    rows = [[record.subject, to_own(results, record, "ns")] for record in results.find("torch_empty")]
+    return table(["", "a tensor (/ PyTorch)"], rows) if rows else []
+
+
 def traces(results):
     rows = []
     for record in results.find("trace"):
@@ -145,9 +173,25 @@ def traces(results):
         for name in ("peak_reserved_bytes", "peak_leased_bytes"):
             ratio = results.ratio(record, name, record, "peak_live_bytes")
             cells.append(f"{value_text('bytes', record.median(name))} ({ratio:.3f})" if ratio else "–")
-        rows.append([*cells, value_text("ns", record.median("ns"))])
+        rows.append(cells)
     rows.sort(key=lambda row: row[0])
-    heads = ["trace", "", "peak live", "peak reserved (/ live)", "peak leased (/ live)", "an operation"]
+    heads = ["trace", "", "peak live", "peak reserved (/ live)", "peak leased (/ live)"]
+    return table(heads, rows) if rows else []
+
+
+def trace_passes(results):
+    rows = []
+    for record in results.find("trace"):
+        if "first_ns" not in record.values:
+            continue
+        cells = [value_text(name, record.median(name)) for name in ("first_ns", "ns", "p999_ns")]
+        ratio = results.ratio(record, "warm_reserved_bytes", record, "peak_live_bytes")
+        reserved = value_text("bytes", record.median("warm_reserved_bytes")) + (f" ({ratio:.3f})" if ratio else "")
+        counts = [value_text("count", record.median(name)) for name in ("warm_grows", "warm_retires", "warm_closes")]
+        rows.append([record.parameters["trace"], record.subject, *cells, reserved, *counts])
+    rows.sort(key=lambda row: row[0])
+    heads = ["trace", "", "an operation, first pass", "later", "p99.9 later", "peak reserved later (/ live)", "segments made later",
+             "given back", "mappings closed"]
     return table(heads, rows) if rows else []
 
 
@@ -205,6 +249,8 @@ def markdown(document):
         if lines:
             sections.append([f"### {title}", "", *lines])
 
+    section("PyTorch programs", program_table(results))
+    section("torch.empty() of 4 KiB on a GPU, and its end", empty_tensor(results))
     section("What is to be reached", bars(document))
     section("Warm pair, by size", pivot(results, "warm_pair", "size_bytes", "ns", "", bytes_text))
     section("Warm pinned pair, by size", pivot(results, "pinned_warm_pair", "size_bytes", "ns", "", bytes_text))
@@ -218,11 +264,18 @@ def markdown(document):
     bound, = sizes(results, "access", "bound_bytes")
     section(f"Pairs and synchronised arrays, of varying sizes up to {bound}", accesses(results))
     section("Round trips and first times", plain(results, "round_trip", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
-    section("What real programs allocated, replayed", traces(results))
+    section("What real programs allocated, replayed once", traces(results))
+    section("The same, replayed five times in one client", trace_passes(results))
     section("Acquire, by the sessions and leases that there are", scale(results))
     grown, = sizes(results, "growth", "grown_bytes")
     section(f"Others' round trips while {grown} of host memory are made",
             plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"], ["", "p50", "p99", "p99.9", "longest"]))
+    section("Acquire by 8 threads that want 457 of the 512 MiB of a host pool",
+            plain(results, "limit", ["p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"], ["", "p50", "p99", "p99.9", "longest", "refused"]))
+    section("Launches in a process with kernels of 100 ms",
+            plain(results, "busy", ["p50_ns", "p99_ns", "max_ns"], ["", "p50", "p99", "longest"]))
+    section("The other process's acquire of that idle memory",
+            plain(results, "busy_acquire", ["ns", "grows", "retires", "closes"], ["", "acquire", "segments made", "given back", "mappings closed"]))
     section("Acquire beside hostile clients", plain(results, "hostile", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section(f"Making the {grown} meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
     host, device = sizes(results, "restart", "host_bytes", "device_bytes")

@@ -86,6 +86,19 @@ class Results:
         ratios = [a / b for a, b in pairs if a is not None and b]
         return statistics.median(ratios) if ratios else None
 
+    def with_others(self, documents):
+        """These results, and of other runs' documents the records whose case and subject have none here. Shares the records."""
+        merged = Results()
+        merged.absent, merged.failed = self.absent, self.failed
+        here = {(record.case, record.subject) for record in self.records.values()}
+        for document in documents:
+            for key, record in Results.from_document(document).records.items():
+                if (record.case, record.subject) not in here:
+                    merged.records[key] = record
+        merged.records.update(self.records)
+        merged.repetitions = max([self.repetitions, *(document["repetitions"] for document in documents)])
+        return merged
+
     def document(self, **rest):
         for record in self.records.values():
             for column in record.values.values():

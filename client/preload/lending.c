@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/preload/lending.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/preload/python.h"
+#include "client/preload/shared.h"
+
+/* A pool grows, and other processes give up what they keep idle, in less. A framework that has memory of its
+ * own to free first (PyTorch) is told soon that it should. */
+#define ALLOC_TIMEOUT_NS UINT64_C(1000000000)
+
+#define DEVICES_MAX 64
+
+enum state {
+    CLOSED,
+    OPEN,
+    OFF,
+};
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct gpupool_client *) the_client; /* set in the state OPEN, and afterwards */
+static _Atomic int state;
+static atomic_bool warned;
+static _Atomic uint64_t devices_used; /* a bit each: memory was lent, or host memory may be in use there */
+static atomic_uint fork_count;
+
+static _Thread_local bool inside;
+static _Thread_local uint64_t devices_prepared[RUNTIMES_MAX]; /* on which this thread has initialised each */
+static _Thread_local unsigned prepared_in;                    /* fork_count at that time */
+
+/* --- what is said --- */
+
+__attribute__((format(printf, 1, 0))) static void say(const char *format, va_list arguments) {
+    char text[2048];
+    int length = snprintf(text, sizeof text, "gpupool (pid %d): ", (int)getpid());
+
+    vsnprintf(text + length, sizeof text - (size_t)length - 1, format, arguments);
+    strcat(text, "\n");
+    ssize_t written = write(STDERR_FILENO, text, strlen(text)); /* in one piece, also beside other threads */
+    (void)written;
+}
+
+void lend_say(const char *format, ...) {
+    const char *verbose = getenv("GPUPOOL_PRELOAD_VERBOSE");
+    va_list arguments;
+
+    if (verbose == NULL || verbose[0] == '\0' || strcmp(verbose, "0") == 0)
+        return;
+    va_start(arguments, format);
+    say(format, arguments);
+    va_end(arguments);
+}
+
+/* Once in a process. */
+__attribute__((format(printf, 1, 2))) static void warn(const char *format, ...) {
+    va_list arguments;
+
+    if (atomic_exchange(&warned, true))
+        return;
+    va_start(arguments, format);
+    say(format, arguments);
+    va_end(arguments);
+}
+
+bool lend_is_inside(void) {
+    return inside;
+}
+
+bool lend_enter(void) {
+    bool before = inside;
+    inside = true;
+    return before;
+}
+
+void lend_leave(bool before) {
+    inside = before;
+}
+
+/* --- the client --- */
+
+static void after_fork_in_child(void) {
+    pthread_mutex_init(&opening, NULL);
+    atomic_store(&the_client, NULL);
+    atomic_store(&state, CLOSED);
+    atomic_store(&warned, false);
+    atomic_store(&devices_used, 0);
+    atomic_fetch_add(&fork_count, 1);
+    runtime_after_fork();
+    shared_after_fork();
+    python_after_fork();
+}
+
+__attribute__((constructor)) static void prepare_for_fork(void) {
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+static void turn_off(const char *why) {
+    atomic_store(&state, OFF);
+    warn("%s: this process gets its memory from the CUDA runtime from now on", why);
+}
+
+static void open_client(void) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client;
+    const char *timeout = getenv("GPUPOOL_ALLOC_TIMEOUT");
+
+    if (timeout == NULL || timeout[0] == '\0')
+        options.alloc_timeout_ns = ALLOC_TIMEOUT_NS; /* else the client reads the variable */
+    options.reclaim = python_reclaim;
+    if (gpupool_open(&options, &client) < 0) {
+        turn_off(gpupool_error_text());
+        return;
+    }
+    if (gpupool_gpu_kind(client) == GPUPOOL_GPU_NONE) {
+        gpupool_close(client);
+        turn_off("the daemon serves no GPU");
+        return;
+    }
+    if (gpupool_gpu_kind(client) == GPUPOOL_GPU_SIM)
+        lend_say("the daemon simulates its GPU: device memory is ordinary memory, which no real GPU can use");
+    atomic_store(&the_client, client);
+    atomic_store(&state, OPEN);
+}
+
+struct gpupool_client *lend_client(void) {
+    if (atomic_load_explicit(&state, memory_order_acquire) == CLOSED) {
+        pthread_mutex_lock(&opening);
+        if (atomic_load(&state) == CLOSED)
+            open_client();
+        pthread_mutex_unlock(&opening);
+    }
+    return lend_client_if_open();
+}
+
+struct gpupool_client *lend_client_if_open(void) {
+    return atomic_load_explicit(&state, memory_order_acquire) == OPEN ? atomic_load(&the_client) : NULL;
+}
+
+/* --- the runtime's state --- */
+
+int lend_prepare(const struct runtime *runtime, int *ret_device) {
+    int device, mode = CUDA_CAPTURE_RELAXED, r = runtime->cudaGetDevice(&device);
+
+    if (r != 0)
+        return r;
+    uint64_t bit = device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : 0;
+    unsigned forks = atomic_load_explicit(&fork_count, memory_order_relaxed);
+    if (prepared_in != forks) {
+        memset(devices_prepared, 0, sizeof devices_prepared);
+        prepared_in = forks;
+    }
+    if ((devices_prepared[runtime->index] & bit) == 0) {
+        /* Frees nothing, and makes the context and makes it current where there is none: the program may go
+         * on with the driver's functions. Not allowed while a stream is captured, unless this thread says so.
+         */
+        bool exchanged = runtime->cudaThreadExchangeStreamCaptureMode != NULL &&
+                         runtime->cudaThreadExchangeStreamCaptureMode(&mode) == 0;
+        r = runtime->cudaFree(NULL);
+        if (exchanged)
+            runtime->cudaThreadExchangeStreamCaptureMode(&mode);
+        if (r != 0)
+            return r;
+        devices_prepared[runtime->index] |= bit;
+        atomic_fetch_or(&devices_used, bit);
+    }
+    *ret_device = device;
+    return 0;
+}
+
+static int synchronize(const struct runtime *runtime, int device) {
+    int current, r = runtime->cudaGetDevice(&current);
+
+    if (r != 0)
+        return r;
+    if (current == device)
+        return runtime->cudaDeviceSynchronize();
+    r = runtime->cudaSetDevice(device);
+    if (r != 0)
+        return r;
+    r = runtime->cudaDeviceSynchronize();
+    int back = runtime->cudaSetDevice(current);
+    return r != 0 ? r : back;
+}
+
+int lend_wait(const struct runtime *runtime, const struct gpupool_buffer *buffer) {
+    if (buffer->kind == GPUPOOL_POOL_DEVICE)
+        return synchronize(runtime, buffer->device);
+    for (uint64_t devices = atomic_load(&devices_used); devices != 0; devices &= devices - 1) {
+        int r = synchronize(runtime, __builtin_ctzll(devices));
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Whether kernels reach registered host memory under the host's address, as they reach cudaMallocHost()'s. */
+static bool can_lend_host(const struct runtime *runtime, int device) {
+    int yes = 0;
+    return runtime->cudaDeviceGetAttribute(&yes, CUDA_ATTRIBUTE_HOST_POINTERS, device) == 0 && yes != 0;
+}
+
+/* --- memory --- */
+
+/* gpupool_alloc() says no number. Where the daemon answers a question, it had no memory to lend. */
+static int alloc_failed(const struct runtime *runtime, struct gpupool_client *client, size_t size_bytes) {
+    char text[1600];
+    size_t count;
+
+    snprintf(text, sizeof text, "%s", gpupool_error_text());
+    if (gpupool_pools(client, NULL, 0, &count) < 0) {
+        turn_off(gpupool_error_text());
+        return NOT_OURS;
+    }
+    lend_say("%zu bytes are refused: %s", size_bytes, text);
+    return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
+}
+
+static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes,
+                    void **ret_memory) {
+    uint32_t pool;
+    int device, r;
+
+    if (atomic_load_explicit(&state, memory_order_acquire) == OFF)
+        return NOT_OURS;
+    r = lend_prepare(runtime, &device);
+    if (r != 0)
+        return r;
+    if (kind == LEND_HOST && !can_lend_host(runtime, device))
+        return NOT_OURS;
+    struct gpupool_client *client = lend_client();
+    if (client == NULL)
+        return NOT_OURS;
+    r = kind == LEND_HOST ? gpupool_host_pool(client, -1, &pool) : gpupool_device_pool(client, device, &pool);
+    if (r == GPUPOOL_E_NO_POOL || r == GPUPOOL_E_NO_GPU) {
+        warn("%s: such memory comes from the CUDA runtime", gpupool_error_text());
+        return NOT_OURS;
+    }
+    if (r < 0)
+        return alloc_failed(runtime, client, size_bytes);
+    /* No stream: cudaMalloc()'s memory may be used on any at once, also while one is captured. */
+    void *memory = gpupool_alloc(client, pool, size_bytes, GPUPOOL_NO_STREAM);
+    if (memory == NULL)
+        return alloc_failed(runtime, client, size_bytes);
+    *ret_memory = memory;
+    return 0;
+}
+
+int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void **ret_memory) {
+    bool before = lend_enter();
+    void *memory = NULL;
+    int r = allocate(runtime, kind, size_bytes, &memory);
+
+    lend_leave(before);
+    *ret_memory = memory;
+    return r;
+}
+
+int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer *ret_buffer) {
+    bool before = lend_enter();
+    int r = gpupool_lookup(memory, NULL, ret_buffer);
+
+    lend_leave(before);
+    if (r == GPUPOOL_E_STALE)
+        return runtime_raise(runtime, CUDA_INVALID_VALUE);
+    return r == 0
+               ? 0
+               : NOT_OURS; /* FORKED too: in a child the runtime says what it thinks of the parent's memory */
+}
+
+int lend_free(const struct runtime *runtime, void *memory, void *stream) {
+    bool before = lend_enter();
+    int r = gpupool_free(memory, stream);
+
+    lend_leave(before);
+    if (r == GPUPOOL_E_CAPTURING)
+        return CUDA_CAPTURE_UNSUPPORTED;
+    if (r == GPUPOOL_E_STALE || r == GPUPOOL_E_INVALID)
+        return runtime_raise(runtime, CUDA_INVALID_VALUE); /* another thread freed it meanwhile */
+    if (r < 0)                                             /* the memory returns with the process */
+        lend_say("memory at %p is kept: %s", memory, gpupool_error_text());
+    return 0;
+}

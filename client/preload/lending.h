@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_PRELOAD_LENDING_H
+#define CLIENT_PRELOAD_LENDING_H
+/*
+ * The process's client of gpupoold and what the interposed functions do with it: allocate and free as the
+ * CUDA runtime does, with its error numbers.
+ *
+ * The client is CLOSED until the first call that needs it, then OPEN until the process ends. It is OFF for
+ * good when it cannot be opened or when the daemon is lost: from then on, allocations are the runtime's own,
+ * one line on stderr says so, and memory that was lent before stays usable. A forked child begins with
+ * CLOSED.
+ *
+ * Functions with a runtime return a cudaError_t, which is then pending in that runtime, or NOT_OURS: the real
+ * function is to be called. Thread-safe.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <gpupool/gpupool.h>
+
+#include "client/preload/runtime.h"
+
+#define NOT_OURS (-1)
+
+/* Where memory lies. */
+enum lend_kind {
+    LEND_DEVICE, /* on the calling thread's current device */
+    LEND_HOST,   /* pinned, in the pool of the NUMA node where the thread runs */
+};
+
+/* The client, opened if need be; NULL: it is OFF. */
+struct gpupool_client *lend_client(void);
+
+/* The client, if it is OPEN; else NULL. */
+struct gpupool_client *lend_client_if_open(void);
+
+/* Initialises the runtime on the thread's current device, as its own functions do with their first call. 0 or
+ * what the runtime says. */
+int lend_prepare(const struct runtime *runtime, int *ret_device);
+
+/* Allocates 1 byte or more. *ret_memory is NULL on failure. */
+int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void **ret_memory);
+
+/* What memory lies at a pointer: 0 and the buffer; NOT_OURS; CUDA_INVALID_VALUE: it was freed before. */
+int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer *ret_buffer);
+
+/* Waits until the GPU is done with a buffer, as cudaFree() does: for all work on its device; for host memory,
+ * on all devices that this process uses. 0 or what the runtime says; a capture that goes on is an error
+ * there. */
+int lend_wait(const struct runtime *runtime, const struct gpupool_buffer *buffer);
+
+/* Frees what lend_find() found. The GPU is done with it, or a stream (not GPUPOOL_NO_STREAM) orders its end.
+ */
+int lend_free(const struct runtime *runtime, void *memory, void *stream);
+
+/* Whether the calling thread is inside this library. Interposed functions that it calls then are the real
+ * ones. */
+bool lend_is_inside(void);
+
+/* Marks the thread as inside until lend_leave(). Returns what it was before, for lend_leave(). */
+bool lend_enter(void);
+void lend_leave(bool before);
+
+/* A line on stderr, if GPUPOOL_PRELOAD_VERBOSE is set to anything but 0. */
+void lend_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

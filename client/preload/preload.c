@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libgpupool-preload.so: the CUDA runtime's functions for memory, over gpupool. The dynamic linker finds them
+ * before those of the shared runtime (libcudart.so.12, libcudart.so.13) when the library is named in
+ * LD_PRELOAD, which gpupoolctl run does; the program is not changed. What a function cannot do with gpupool's
+ * memory, or with a pointer that is not gpupool's, the real function does.
+ *
+ * Served: cudaMalloc, cudaMallocPitch, cudaMalloc3D, cudaMallocHost, cudaHostAlloc without WriteCombined, and
+ * what frees, shares or asks about such memory. The rest of the runtime is the real one: managed memory,
+ * arrays and stream-ordered pools (cudaMallocAsync) among it.
+ *
+ * As with the real ones: cudaFree() waits for the device, size 0 is a success without memory, what fails
+ * leaves NULL and a pending error, cudaFree(NULL) initialises the runtime.
+ *
+ * None of this can be seen by libgpupool-client itself: its runtime is linked statically, under local names.
+ */
+#include <stdint.h>
+
+#include "client/preload/lending.h"
+#include "client/preload/shared.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* What cudaMallocPitch() aligns rows to on all devices so far. */
+#define PITCH_BYTES ((size_t)512)
+
+/* The caller's runtime. No function of these can be called without one, unless by its address. */
+#define RUNTIME_OR_FAIL(call)                                                                                \
+    const struct runtime *runtime = runtime_of(__builtin_return_address(0));                                 \
+    if (runtime == NULL || runtime->call == NULL)                                                            \
+    return CUDA_INITIALIZATION_ERROR
+
+EXPORT int cudaMalloc(void **memory, size_t size_bytes);
+EXPORT int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t height);
+EXPORT int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent);
+EXPORT int cudaFree(void *memory);
+EXPORT int cudaFreeAsync(void *memory, void *stream);
+EXPORT int cudaFreeAsync_ptsz(void *memory, void *stream);
+EXPORT int cudaMallocHost(void **memory, size_t size_bytes);
+EXPORT int cudaHostAlloc(void **memory, size_t size_bytes, unsigned flags);
+EXPORT int cudaFreeHost(void *memory);
+EXPORT int cudaHostGetFlags(unsigned *flags, void *memory);
+EXPORT int cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *memory);
+EXPORT int cudaIpcOpenMemHandle(void **memory, struct cuda_ipc_handle handle, unsigned flags);
+EXPORT int cudaIpcCloseMemHandle(void *memory);
+EXPORT int cudaDeviceReset(void);
+
+/* --- device memory --- */
+
+int cudaMalloc(void **memory, size_t size_bytes) {
+    RUNTIME_OR_FAIL(cudaMalloc);
+    if (memory == NULL || size_bytes == 0 || lend_is_inside())
+        return runtime->cudaMalloc(memory, size_bytes);
+    int r = lend(runtime, LEND_DEVICE, size_bytes, memory);
+    return r == NOT_OURS ? runtime->cudaMalloc(memory, size_bytes) : r;
+}
+
+/* Rows of the width, each on a boundary. Where the product does not fit, no memory does. */
+static int lend_rows(const struct runtime *runtime, size_t width_bytes, size_t rows, size_t *ret_pitch,
+                     void **ret_memory) {
+    size_t pitch, size_bytes;
+
+    if (__builtin_add_overflow(width_bytes, PITCH_BYTES - 1, &pitch))
+        return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
+    pitch &= ~(PITCH_BYTES - 1);
+    if (__builtin_mul_overflow(pitch, rows, &size_bytes))
+        return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
+    int r = lend(runtime, LEND_DEVICE, size_bytes, ret_memory);
+    if (r == 0)
+        *ret_pitch = pitch;
+    return r;
+}
+
+int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t height) {
+    RUNTIME_OR_FAIL(cudaMallocPitch);
+    if (memory == NULL || pitch == NULL || width_bytes == 0 || height == 0 || lend_is_inside())
+        return runtime->cudaMallocPitch(memory, pitch, width_bytes, height);
+    int r = lend_rows(runtime, width_bytes, height, pitch, memory);
+    return r == NOT_OURS ? runtime->cudaMallocPitch(memory, pitch, width_bytes, height) : r;
+}
+
+int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent) {
+    size_t rows;
+
+    RUNTIME_OR_FAIL(cudaMalloc3D);
+    if (memory == NULL || extent.width == 0 || extent.height == 0 || extent.depth == 0 || lend_is_inside() ||
+        __builtin_mul_overflow(extent.height, extent.depth, &rows))
+        return runtime->cudaMalloc3D(memory, extent);
+    struct cuda_pitched made = {.width = extent.width, .height = extent.height};
+    int r = lend_rows(runtime, extent.width, rows, &made.pitch, &made.memory);
+    if (r == NOT_OURS)
+        return runtime->cudaMalloc3D(memory, extent);
+    if (r == 0)
+        *memory = made;
+    return r;
+}
+
+/* Frees after a wait, as the real functions do. NOT_OURS as lend_find(). */
+static int give_back(const struct runtime *runtime, void *memory) {
+    struct gpupool_buffer buffer;
+
+    if (memory == NULL || lend_is_inside())
+        return NOT_OURS;
+    int r = lend_find(runtime, memory, &buffer);
+    if (r == 0)
+        r = lend_wait(runtime, &buffer);
+    return r == 0 ? lend_free(runtime, memory, GPUPOOL_NO_STREAM) : r;
+}
+
+int cudaFree(void *memory) {
+    RUNTIME_OR_FAIL(cudaFree);
+    int r = give_back(runtime, memory);
+    return r == NOT_OURS ? runtime->cudaFree(memory) : r;
+}
+
+/* Frees in stream order. NOT_OURS as lend_find(). */
+static int give_back_behind(const struct runtime *runtime, void *memory, void *stream) {
+    struct gpupool_buffer buffer;
+
+    if (memory == NULL || lend_is_inside())
+        return NOT_OURS;
+    int r = lend_find(runtime, memory, &buffer);
+    if (r != 0)
+        return r;
+    return buffer.kind == GPUPOOL_POOL_DEVICE ? lend_free(runtime, memory, stream) : NOT_OURS;
+}
+
+int cudaFreeAsync(void *memory, void *stream) {
+    RUNTIME_OR_FAIL(cudaFreeAsync);
+    int r = give_back_behind(runtime, memory, stream == CUDA_STREAM_LEGACY ? NULL : stream);
+    return r == NOT_OURS ? runtime->cudaFreeAsync(memory, stream) : r;
+}
+
+/* What a program calls that is compiled with --default-stream per-thread. */
+int cudaFreeAsync_ptsz(void *memory, void *stream) {
+    RUNTIME_OR_FAIL(cudaFreeAsync_ptsz);
+    void *ours = stream == NULL ? CUDA_STREAM_PER_THREAD : stream == CUDA_STREAM_LEGACY ? NULL : stream;
+    int r = give_back_behind(runtime, memory, ours);
+    return r == NOT_OURS ? runtime->cudaFreeAsync_ptsz(memory, stream) : r;
+}
+
+/* --- pinned host memory --- */
+
+int cudaMallocHost(void **memory, size_t size_bytes) {
+    RUNTIME_OR_FAIL(cudaMallocHost);
+    if (memory == NULL || size_bytes == 0 || lend_is_inside())
+        return runtime->cudaMallocHost(memory, size_bytes);
+    int r = lend(runtime, LEND_HOST, size_bytes, memory);
+    return r == NOT_OURS ? runtime->cudaMallocHost(memory, size_bytes) : r;
+}
+
+/* Lent memory is portable and mapped, asked for or not, as the real one is under unified addressing. */
+int cudaHostAlloc(void **memory, size_t size_bytes, unsigned flags) {
+    RUNTIME_OR_FAIL(cudaHostAlloc);
+    if (memory == NULL || size_bytes == 0 || (flags & ~(CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED)) != 0 ||
+        lend_is_inside())
+        return runtime->cudaHostAlloc(memory, size_bytes, flags);
+    int r = lend(runtime, LEND_HOST, size_bytes, memory);
+    return r == NOT_OURS ? runtime->cudaHostAlloc(memory, size_bytes, flags) : r;
+}
+
+int cudaFreeHost(void *memory) {
+    RUNTIME_OR_FAIL(cudaFreeHost);
+    int r = give_back(runtime, memory);
+    return r == NOT_OURS ? runtime->cudaFreeHost(memory) : r;
+}
+
+/* The real one knows memory that it allocated, and not memory that was registered. */
+int cudaHostGetFlags(unsigned *flags, void *memory) {
+    struct gpupool_buffer buffer;
+
+    RUNTIME_OR_FAIL(cudaHostGetFlags);
+    if (flags == NULL || memory == NULL || lend_is_inside() || lend_find(runtime, memory, &buffer) != 0 ||
+        buffer.kind != GPUPOOL_POOL_HOST)
+        return runtime->cudaHostGetFlags(flags, memory);
+    *flags = CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED;
+    return 0;
+}
+
+/* --- sharing --- */
+
+int cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *memory) {
+    RUNTIME_OR_FAIL(cudaIpcGetMemHandle);
+    int r = handle == NULL || memory == NULL || lend_is_inside() ? NOT_OURS
+                                                                 : shared_export(runtime, memory, handle);
+    return r == NOT_OURS ? runtime->cudaIpcGetMemHandle(handle, memory) : r;
+}
+
+int cudaIpcOpenMemHandle(void **memory, struct cuda_ipc_handle handle, unsigned flags) {
+    RUNTIME_OR_FAIL(cudaIpcOpenMemHandle);
+    int r = memory == NULL || lend_is_inside() ? NOT_OURS : shared_open(runtime, &handle, memory);
+    return r == NOT_OURS ? runtime->cudaIpcOpenMemHandle(memory, handle, flags) : r;
+}
+
+int cudaIpcCloseMemHandle(void *memory) {
+    RUNTIME_OR_FAIL(cudaIpcCloseMemHandle);
+    int r = memory == NULL || lend_is_inside() ? NOT_OURS : shared_close(runtime, memory);
+    return r == NOT_OURS ? runtime->cudaIpcCloseMemHandle(memory) : r;
+}
+
+/* --- the rest --- */
+
+/* A reset takes away the context that the mappings of lent memory live in, while libgpupool-client goes on
+ * using it. So once there are such mappings it only waits. What the program has lent then stays lent. */
+int cudaDeviceReset(void) {
+    RUNTIME_OR_FAIL(cudaDeviceReset);
+    if (lend_is_inside() || lend_client_if_open() == NULL)
+        return runtime->cudaDeviceReset();
+    return runtime->cudaDeviceSynchronize();
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_TOOL_RUN_H
+#define CLIENT_TOOL_RUN_H
+/*
+ * gpupoolctl run: runs a program with libgpupool-preload.so, after it was seen that this can work. The
+ * program takes this process's place, so there is nothing to clean up.
+ */
+
+/* What env(1) ends with, too: a program's own status is told from these as well as there. */
+enum run_exit {
+    RUN_FAILED = 125, /* gpupoolctl itself: usage, no daemon, no library, a program that cannot be served */
+    RUN_CANNOT_EXECUTE = 126,
+    RUN_NOT_FOUND = 127,
+};
+
+/* argv[0] is "run". Returns what to exit with, if it returns. */
+int run_program(int argc, char **argv);
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_PRELOAD_FAKE_CUDART_H
+#define TESTS_PRELOAD_FAKE_CUDART_H
+/*
+ * A CUDA runtime over malloc(), built as libcudart.so.12 and as libcudart.so.13: what a test program links in
+ * place of the real one. It counts what it is asked for, and fails as the real one does: a pointer that it
+ * did not allocate is an invalid value, a forked child of a process that used it has no runtime, and while a
+ * stream is captured the device cannot be waited for. A failure stays pending until cudaGetLastError().
+ */
+#include "client/preload/cudart.h"
+
+int cudaMalloc(void **memory, size_t size_bytes);
+int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t height);
+int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent);
+int cudaFree(void *memory);
+int cudaMallocAsync(void **memory, size_t size_bytes, void *stream);
+int cudaFreeAsync(void *memory, void *stream);
+int cudaFreeAsync_ptsz(void *memory, void *stream);
+int cudaMallocHost(void **memory, size_t size_bytes);
+int cudaHostAlloc(void **memory, size_t size_bytes, unsigned flags);
+int cudaFreeHost(void *memory);
+int cudaHostGetFlags(unsigned *flags, void *memory);
+int cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *memory);
+int cudaIpcOpenMemHandle(void **memory, struct cuda_ipc_handle handle, unsigned flags);
+int cudaIpcCloseMemHandle(void *memory);
+int cudaDeviceReset(void);
+int cudaGetDevice(int *device);
+int cudaSetDevice(int device);
+int cudaDeviceSynchronize(void);
+int cudaDeviceGetAttribute(int *value, int attribute, int device);
+int cudaThreadExchangeStreamCaptureMode(int *mode);
+int cudaGetLastError(void);
+int cudaPeekAtLastError(void);
+
+/* What it was asked for so far. A cudaMalloc() that failed, and cudaFree(NULL), do not count. */
+struct fake_counts {
+    unsigned allocations, frees, waits, resets;
+    unsigned initialisations; /* cudaFree(NULL) */
+    unsigned
+        unsafe;  /* allocations and frees while a stream was captured and the thread's mode was not relaxed */
+    int runtime; /* 12 or 13 */
+};
+struct fake_counts fake_counts(void);
+/* From now on a stream is captured, or none. */
+void fake_capture(int on);
+/* From now on the device has this error, which stays; 0: none. */
+void fake_break(int error);
+
+#endif

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpupoolctl run and the preload library, from outside: programs that know nothing of gpupool, a daemon on simulated GPUs,
+and a CUDA runtime that is a fake."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "system"))
+import gpupool_system  # noqa: E402
+
+PROGRAM, LOADER = os.environ["TEST_PROGRAM"], os.environ["PRELOAD_LOADER"]
+CALLERS = {number: os.environ[f"PRELOAD_CALLER_{number}"] for number in (12, 13)}
+LIBRARY = os.environ["PRELOAD_LIBRARY"]
+WAIT_S = 120
+CONFIG = "[device]\nlimit = 64MiB\nstep = 2MiB\n[host]\nlimit = 64MiB\nstep = 2MiB\n"
+
+
+def environment(**variables):
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith("GPUPOOL_") and name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+    return {**kept, "GPUPOOL_SIM_LATENCY": "0", "LC_ALL": "C.UTF-8", **variables}
+
+
+def ctl_run(*arguments, variables=None, **keywords):
+    settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": WAIT_S, **keywords}
+    return subprocess.run([gpupool_system.CTL, "run", *map(str, arguments)], check=False,
+                          env=environment(**(variables or {})), **settings)
+
+
+class Conversation:
+    """A program that says a line and waits for one."""
+
+    def __init__(self, *command, variables=None):
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, env=environment(**(variables or {})))
+
+    def expect(self, line):
+        said = self.process.stdout.readline()
+        if said != line + "\n":
+            self.process.kill()
+            raise AssertionError(f"{said!r} instead of {line!r}: {self.process.communicate()[1]}")
+
+    def answer(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def finish(self):
+        out, error = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, out, error
+
+
+class WithDaemon(unittest.TestCase):
+    def setUp(self):
+        self.daemon = gpupool_system.Daemon(CONFIG)
+        self.addCleanup(self.close_daemon)
+
+    def close_daemon(self):
+        if self.daemon is not None:
+            self.daemon.close()
+
+    def command(self, *arguments):
+        return [gpupool_system.CTL, "run", "--socket", self.daemon.socket, "--", *arguments]
+
+    def run_with(self, *arguments, **keywords):
+        """Runs a program to its end, which is a good one. Returns what it wrote."""
+        done = ctl_run("--socket", self.daemon.socket, "--", *arguments, **keywords)
+        self.assertEqual(done.returncode, 0, f"{arguments}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def pool(self, place, member):
+        """Of the device's or the host's pools."""
+        return sum(pool[member] for pool in self.daemon.ask("pools")["pools"] if pool["kind"] == place)
+
+
+class Programs(WithDaemon):
+    """The parts of program.c: each checks what it sees itself."""
+
+    def test_memory_is_lent_and_comes_back(self):
+        self.run_with(PROGRAM, "memory")
+        self.assertGreaterEqual(self.pool("device", "acquires"), 1)
+        self.assertGreaterEqual(self.pool("host", "acquires"), 1)
+
+    def test_without_the_library_the_checks_fail(self):
+        done = subprocess.run([PROGRAM, "memory"], capture_output=True, text=True, timeout=WAIT_S, check=False,
+                              env=environment())
+        self.assertEqual(done.returncode, -signal.SIGABRT)
+        self.assertIn("is_lent", done.stderr)
+
+    def test_what_is_not_for_the_pools_is_the_runtimes(self):
+        self.run_with(PROGRAM, "others")
+
+    def test_what_the_pool_cannot_lend_is_an_allocation_error(self):
+        self.run_with(PROGRAM, "exhaust")
+
+    def test_the_wait_for_room_can_be_set(self):
+        self.run_with(PROGRAM, "exhaust", variables={"GPUPOOL_ALLOC_TIMEOUT": "20ms"})
+
+    def test_a_wrong_pointer_is_an_error(self):
+        self.run_with(PROGRAM, "twice")
+
+    def test_freeing_in_stream_order_does_not_wait(self):
+        self.run_with(PROGRAM, "async")
+
+    def test_a_capture_is_left_alone(self):
+        self.run_with(PROGRAM, "capture")
+
+    def test_an_error_that_stays_is_passed_on(self):
+        self.run_with(PROGRAM, "sticky")
+
+    def test_memory_is_waited_for_on_its_device(self):
+        self.run_with(PROGRAM, "devices")
+
+    def test_a_reset_takes_nothing_away(self):
+        self.run_with(PROGRAM, "reset")
+
+    def test_a_forked_child_has_no_runtime(self):
+        self.run_with(PROGRAM, "forks")
+
+    def test_a_child_forked_before_the_first_use_has_memory_of_its_own(self):
+        self.run_with(PROGRAM, "forks_early")
+
+    def test_a_process_ends_well_however_late_it_frees(self):
+        for _ in range(10):
+            self.run_with(PROGRAM, "ends")
+
+    def test_two_processes_share_memory_by_a_handle(self):
+        self.run_with(PROGRAM, "shares")
+
+    def test_threads_do_not_get_each_others_memory(self):
+        self.run_with(PROGRAM, "threads")
+
+    def test_memory_of_a_process_that_ended_is_lent_again(self):
+        for _ in range(5):
+            self.run_with(PROGRAM, "wants")  # 40 of 64 MiB
+
+    def test_the_stats_show_what_a_program_has(self):
+        program = Conversation(*self.command(PROGRAM, "holds"))
+        program.expect("holds")
+        session = [entry for entry in self.daemon.ask("sessions")["sessions"] if entry["pid"] == program.process.pid]
+        self.assertEqual(len(session), 1)
+        self.assertGreaterEqual(session[0]["leased_bytes"], 30 << 20)
+        program.answer()
+        program.expect("freed")
+        self.run_with(PROGRAM, "wants")  # has what the other one keeps idle
+        program.answer()
+        self.assertEqual(program.finish()[0], 0)
+
+    def test_a_program_goes_on_without_its_daemon(self):
+        program = Conversation(*self.command(PROGRAM, "lost"))
+        program.expect("lent")
+        self.daemon.stop()
+        program.answer()
+        code, _, error = program.finish()
+        self.assertEqual(code, 0, error)
+        lines = [line for line in error.splitlines() if "simulates" not in line]
+        self.assertEqual(len(lines), 1, error)
+        self.assertIn("from the CUDA runtime from now on", lines[0])
+
+
+class Runtimes(WithDaemon):
+    def test_a_runtime_that_was_loaded_for_one_library_alone_is_found(self):
+        for number, library in CALLERS.items():
+            self.assertEqual(self.run_with(LOADER, library), f"{number}\n")
+
+    def test_each_caller_has_its_own_runtime(self):
+        self.assertEqual(self.run_with(LOADER, CALLERS[12], CALLERS[13]), "12\n13\n")
+        self.assertEqual(self.run_with(LOADER, CALLERS[13], CALLERS[12]), "13\n12\n")
+
+    def test_the_libraries_cannot_see_each_others_names(self):
+        """The library defines the runtime's functions; libgpupool-client's own runtime must not find them."""
+        def names(*options):
+            done = subprocess.run(["nm", "-D", *options], check=True, capture_output=True, text=True)
+            return {line.split()[-1].split("@")[0] for line in done.stdout.splitlines()}
+
+        shown = names("--defined-only", LIBRARY)
+        self.assertTrue({"cudaMalloc", "cudaFree", "cudaMallocHost", "cudaHostAlloc", "cudaFreeHost"} <= shown)
+        self.assertTrue(all(name.startswith("cuda") for name in shown), shown)
+        self.assertFalse([name for name in names(os.environ["PRELOAD_CLIENT"]) if name.startswith("cuda")])
+
+
+# A PyTorch, as far as the preload library knows it: what it frees is cached until empty_cache().
+TORCH = """
+    import ctypes, sys, types
+    caller = ctypes.CDLL(sys.argv[1])
+    cached, capturing = [], [False]
+    torch = sys.modules["torch"] = types.ModuleType("torch")
+    torch.cuda, torch._C = types.ModuleType("torch.cuda"), types.ModuleType("torch._C")
+    torch.cuda.is_initialized = lambda: True
+    torch.cuda.is_current_stream_capturing = lambda: capturing[0]
+    def allocate(size):
+        memory = ctypes.c_void_p()
+        code = caller.caller_malloc(ctypes.byref(memory), ctypes.c_size_t(size))
+        assert code == 0, code
+        return memory
+    def empty_cache():
+        while cached:
+            assert caller.caller_free(cached.pop()) == 0
+    torch.cuda.empty_cache = empty_cache
+"""
+
+
+class Python(WithDaemon):
+    """What a framework keeps cached goes back when others need it."""
+
+    def python(self, text):
+        script = textwrap.dedent(TORCH) + textwrap.dedent(text)
+        program = Conversation(*self.command("/usr/bin/python3", "-c", script, CALLERS[13]))
+        self.addCleanup(program.end)
+        return program
+
+    def test_a_cache_is_emptied_when_others_wait(self):
+        program = self.python("""
+            import time
+            cached += [allocate(10 << 20) for _ in range(5)]
+            names = set(globals())
+            print("holds", flush=True)
+            deadline = time.monotonic() + 100
+            while cached and time.monotonic() < deadline:
+                pass  # any program: nothing in it calls us
+            assert not cached and set(globals()) == names | {"names", "deadline"}
+            print("emptied", flush=True)
+            sys.stdin.readline()
+        """)
+        program.expect("holds")
+        self.run_with(PROGRAM, "wants", variables={"GPUPOOL_ALLOC_TIMEOUT": "60s"})
+        program.expect("emptied")
+        program.answer()
+        code, _, error = program.finish()
+        self.assertEqual(code, 0, error)
+
+    def test_not_while_a_stream_is_captured(self):
+        program = self.python("""
+            cached += [allocate(10 << 20) for _ in range(5)]
+            capturing[0] = True
+            print("holds", flush=True)
+            sys.stdin.readline()
+            for _ in range(100000):
+                pass
+            assert len(cached) == 5
+        """)
+        program.expect("holds")
+        done = ctl_run("--socket", self.daemon.socket, PROGRAM, "wants")
+        self.assertNotEqual(done.returncode, 0)
+        program.answer()
+        code, _, error = program.finish()
+        self.assertEqual(code, 0, error)
+
+    def test_a_program_without_the_framework_is_left_alone(self):
+        program = self.python("""
+            held = [allocate(10 << 20) for _ in range(5)]
+            del sys.modules["torch"]
+            print("holds", flush=True)
+            sys.stdin.readline()
+        """)
+        program.expect("holds")
+        self.assertNotEqual(ctl_run("--socket", self.daemon.socket, PROGRAM, "wants").returncode, 0)
+        program.answer()
+        code, _, error = program.finish()
+        self.assertEqual((code, error.count("Traceback")), (0, 0), error)
+
+
+class Tool(unittest.TestCase):
+    """gpupoolctl run, before and beside the program."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = gpupool_system.Daemon(CONFIG)
+        cls.directory = tempfile.TemporaryDirectory(prefix="gpupool-preload-")
+        cls.work = pathlib.Path(cls.directory.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+        cls.daemon.close()
+
+    def refused(self, code, text, *arguments, **keywords):
+        done = ctl_run(*arguments, **keywords)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertIn(text, done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    def script(self, name, text):
+        path = self.work / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def test_the_programs_arguments_output_and_status_are_its_own(self):
+        done = ctl_run("--socket", self.daemon.socket, "--", "sh", "-c", 'echo "$0 $1"; exit 42', "--json", "-h")
+        self.assertEqual((done.returncode, done.stdout), (42, "--json -h\n"))
+        done = ctl_run("--socket", self.daemon.socket, "echo", "--socket", "x")
+        self.assertEqual((done.returncode, done.stdout), (0, "--socket x\n"))
+
+    def test_the_environment_has_the_library_and_the_socket(self):
+        show = 'echo "$LD_PRELOAD $GPUPOOL_SOCKET"'
+        socket = self.daemon.socket
+        library = str(pathlib.Path(LIBRARY).resolve())
+        self.assertEqual(ctl_run("--socket", socket, "sh", "-c", show).stdout, f"{library} {socket}\n")
+        done = ctl_run("sh", "-c", show, variables={"LD_PRELOAD": "libm.so.6", "GPUPOOL_SOCKET": str(socket)})
+        self.assertEqual(done.stdout, f"{library}:libm.so.6 {socket}\n")
+        done = ctl_run("--socket", socket.name, "sh", "-c", show, cwd=socket.parent)
+        self.assertEqual(done.stdout, f"{library} {socket}\n")
+
+    def test_no_daemon_is_an_error_and_the_program_does_not_run(self):
+        missing = self.work / "no.sock"
+        self.refused(125, f"no gpupoold answers at {missing}", "--socket", missing, "echo", "ran")
+        self.refused(125, "is not the socket", "--socket", self.daemon.admin_socket, "echo", "ran")
+        self.refused(125, "private", "--socket", "private", "echo", "ran")
+        if not os.path.exists("/run/gpupool/gpupool.sock"):
+            self.refused(125, "/run/gpupool/gpupool.sock", "true", variables={"GPUPOOL_SOCKET": ""})
+
+    def test_a_daemon_without_a_gpu_has_nothing_to_lend(self):
+        with gpupool_system.Daemon(CONFIG, arguments=["--gpu", "none"]) as daemon:
+            self.refused(125, "serves no GPU", "--socket", daemon.socket, "echo", "ran")
+
+    def test_a_simulation_is_told(self):
+        self.assertIn("simulates its GPU", ctl_run("--socket", self.daemon.socket, "true").stderr)
+
+    def test_no_library_is_an_error(self):
+        self.refused(125, "No such file", "--socket", self.daemon.socket, "--library", self.work / "none.so", "echo")
+        alone = self.work / "bin" / "gpupoolctl"
+        alone.parent.mkdir()
+        alone.write_bytes(pathlib.Path(gpupool_system.CTL).read_bytes())
+        alone.chmod(0o755)
+        done = subprocess.run([alone, "run", "--socket", self.daemon.socket, "echo"], capture_output=True, text=True,
+                              check=False, env=environment(), timeout=WAIT_S)
+        if done.returncode != 0:  # else there is an installed one
+            self.assertEqual(done.returncode, 125)
+            self.assertIn("libgpupool-preload.so is not in", done.stderr)
+        blank = self.work / "with blank"
+        blank.mkdir()
+        (blank / "library.so").write_bytes(b"")
+        self.refused(125, "blank", "--socket", self.daemon.socket, "--library", blank / "library.so", "echo")
+
+    def test_no_program_has_the_status_that_env_gives(self):
+        self.refused(125, "no program given")
+        self.refused(127, "there is no such program", "--socket", self.daemon.socket, "no-such-program")
+        self.refused(127, "there is no such program", "--socket", self.daemon.socket, self.work / "no" / "program")
+        self.refused(126, "cannot be executed", "--socket", self.daemon.socket, self.work)
+        self.refused(125, "unrecognized option", "--no-such-option", "echo")
+        done = gpupool_system.ctl("--json", "run", "true")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'run' comes first", done.stderr)
+
+    @unittest.skipUnless("PRELOAD_CUDART_STATIC" in os.environ, "there is no CUDA toolkit")
+    def test_a_static_runtime_is_refused(self):
+        static = pathlib.Path(os.environ["PRELOAD_CUDART_STATIC"])
+        stripped = self.work / "stripped"
+        subprocess.run(["strip", "-o", stripped, static], check=True)
+        by_script = self.script("by_script", f"#!{static} --option\n")
+        by_env = self.script("by_env", f"#!/usr/bin/env -S X=1 {stripped}\n")
+        for program in (static, stripped, by_script, by_env):
+            with self.subTest(str(program)):
+                self.refused(125, "--cudart shared", "--socket", self.daemon.socket, program)
+        done = ctl_run("--socket", self.daemon.socket, "--force", static)
+        self.assertNotIn(done.returncode, (125, 126, 127), done.stderr)  # it ran, and found no GPU
+
+    @unittest.skipUnless("PRELOAD_CUDART_SHARED" in os.environ, "there is no CUDA toolkit")
+    def test_a_shared_runtime_is_not(self):
+        done = ctl_run("--socket", self.daemon.socket, os.environ["PRELOAD_CUDART_SHARED"])
+        self.assertNotIn(done.returncode, (125, 126, 127), done.stderr)
+
+    def test_what_nothing_can_be_preloaded_into_is_refused(self):
+        static = self.work / "static"
+        source = self.work / "static.c"
+        source.write_text("int main(void) { return 7; }\n")
+        if subprocess.run(["cc", "-static", source, "-o", static], check=False, capture_output=True).returncode != 0:
+            self.skipTest("no static C library")
+        self.refused(125, "linked statically", "--socket", self.daemon.socket, static)
+        self.assertEqual(ctl_run("--socket", self.daemon.socket, "--force", static).returncode, 7)
+
+    def test_what_is_no_whole_program_is_left_to_the_kernel(self):
+        """Files that are cut or damaged: nothing is read beyond their ends."""
+        whole = pathlib.Path(PROGRAM).read_bytes()
+        for name, content in {"empty": b"", "magic": whole[:4], "header": whole[:64], "half": whole[:600],
+                              "offsets": whole[:32] + b"\xff" * 8 + whole[40:], "hash": b"#!", "none": b"#! \n",
+                              "names": b"#!" + b"x" * 1000}.items():
+            path = self.work / f"cut-{name}"
+            path.write_bytes(content)
+            path.chmod(0o755)
+            with self.subTest(name):
+                done = ctl_run("--socket", self.daemon.socket, path)
+                # What the kernel says, or what an ELF file without a linker's name is refused for. A file that the
+                # kernel does execute may crash then: that is the file's.
+                if name != "half":
+                    self.assertIn(done.returncode, (0, 125, 126, 127), done.stderr)
+        loop = self.work / "loop"
+        self.script("loop", f"#!{loop}\n")
+        self.assertIn(ctl_run("--socket", self.daemon.socket, loop).returncode, (125, 126))
+
+
+if __name__ == "__main__":
+    unittest.main()
