@@ -71,6 +71,11 @@ void bin_flush(struct bin *bin, struct lane *lane) {
     give_magazine(lane, bin->spare);
 }
 
+void bin_flush_locked(struct bin *bin, struct lane *lane) {
+    lane_give_magazine_locked(lane, bin->loaded);
+    lane_give_magazine_locked(lane, bin->spare);
+}
+
 void bin_deinit(struct bin *bin) {
     free(bin->loaded);
     free(bin->spare);

@@ -89,8 +89,9 @@ struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, 
  */
 void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct piece *piece);
 
-/* Gives all pieces to the lane. Takes its lock. */
+/* Gives all pieces to the lane. Takes its lock. / The same with the lock held. */
 void bin_flush(struct bin *bin, struct lane *lane);
+void bin_flush_locked(struct bin *bin, struct lane *lane);
 
 /* Frees the magazines, whatever is in them. */
 void bin_deinit(struct bin *bin);

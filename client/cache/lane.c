@@ -230,7 +230,8 @@ void lane_flush_transfer_locked(struct lane *lane, bool idle_only) {
         lane_give_magazine_locked(lane, magazine);
         transfer_recycle(&lane->transfer, magazine);
     }
-    transfer_shrink(&lane->transfer);
+    if (idle_only)
+        transfer_shrink(&lane->transfer);
 }
 
 int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,

@@ -183,6 +183,33 @@ struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *la
     return added;
 }
 
+static void note_use(struct thread_lane *own, unsigned size_class) {
+    own->used[size_class / 64] |= UINT64_C(1) << size_class % 64;
+}
+
+struct piece *thread_lane_take(struct thread_lane *own, unsigned size_class, uint64_t size_bytes) {
+    note_use(own, size_class); /* a magazine may come from the transfer */
+    return bin_take(&own->bins[size_class], own->lane, size_class, size_bytes);
+}
+
+void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece *piece) {
+    note_use(own, size_class);
+    bin_put(&own->bins[size_class], own->lane, size_class, piece);
+}
+
+void thread_lane_flush(struct thread_lane *own) {
+    own->emptied_at_bytes = atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed);
+    pthread_mutex_lock(&own->lane->lock);
+    for (unsigned word = 0; word < BIN_WORDS; word++)
+        for (uint64_t bits = own->used[word]; bits != 0; bits &= bits - 1) {
+            struct bin *bin = &own->bins[word * 64 + (unsigned)__builtin_ctzll(bits)];
+            if (bin->loaded == NULL)
+                own->used[word] &= ~(bits & -bits);
+            bin_flush_locked(bin, own->lane);
+        }
+    pthread_mutex_unlock(&own->lane->lock);
+}
+
 void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only) {
     for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next) {
         if (lane != NULL && own->lane != lane)
@@ -190,15 +217,15 @@ void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, boo
         bool idle = !own->touched;
         if (idle_only)
             own->touched = false;
-        for (unsigned size_class = 0; (idle || !idle_only) && size_class < SIZE_CLASSES; size_class++)
-            bin_flush(&own->bins[size_class], own->lane);
+        if (idle || !idle_only)
+            thread_lane_flush(own);
     }
 }
 
 void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
     for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next)
-        for (unsigned size_class = 0; own->lane->pool == pool && size_class < SIZE_CLASSES; size_class++)
-            bin_flush(&own->bins[size_class], own->lane);
+        if (own->lane->pool == pool)
+            thread_lane_flush(own);
 }
 
 void thread_caches_detach(struct list *caches) {

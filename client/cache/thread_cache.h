@@ -29,6 +29,8 @@
 
 struct gpupool_client;
 
+#define BIN_WORDS ((SIZE_CLASSES + 63) / 64)
+
 /* The pieces of one lane, and where the thread counts what it does with them. */
 struct thread_lane {
     struct lane *lane;
@@ -38,6 +40,8 @@ struct thread_lane {
     bool touched;                    /* used since the last look of the decay */
     bool has_line;                   /* one of the page's, to be given back */
     uint32_t large_class;            /* the one large class whose bin may have pieces */
+    uint64_t emptied_at_bytes;       /* what the counters said was given when the bins were emptied last */
+    uint64_t used[BIN_WORDS];        /* a bit for each bin that has magazines: the others are empty */
     struct bin bins[SIZE_CLASSES];
     _Alignas(CACHE_LINE_BYTES) struct proto_counters own_counters; /* where nobody looks */
 };
@@ -132,6 +136,18 @@ static inline struct thread_lane *thread_cache_find(struct thread_cache *cache, 
         if (found->lane == lane)
             return found;
     return NULL;
+}
+
+/* Takes a piece that suits from a bin, or NULL; puts one there. Inside. */
+struct piece *thread_lane_take(struct thread_lane *own, unsigned size_class, uint64_t size_bytes);
+void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece *piece);
+
+/* Gives all pieces to the lane. Inside or visiting. Takes the lane's lock, once. */
+void thread_lane_flush(struct thread_lane *own);
+
+/* How much the thread has given back since then. */
+static inline uint64_t thread_lane_given_bytes(const struct thread_lane *own) {
+    return atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed) - own->emptied_at_bytes;
 }
 
 /* Adds a lane. Returns NULL without memory. Inside. */

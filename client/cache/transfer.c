@@ -59,6 +59,17 @@ static void push(struct magazine **first, struct magazine *magazine) {
     *first = magazine;
 }
 
+/* Takes a magazine off a stack, if there is one. */
+static struct magazine *take(struct transfer *transfer, unsigned size_class) {
+    struct transfer_stack *stack = &transfer->stacks[size_class];
+    struct magazine *magazine = pop(&stack->first);
+
+    stack->count -= magazine != NULL;
+    if (stack->first == NULL)
+        transfer->full[size_class / 64] &= ~(UINT64_C(1) << size_class % 64);
+    return magazine;
+}
+
 struct magazine *transfer_put(struct transfer *transfer, unsigned size_class, struct magazine *full) {
     struct transfer_stack *stack = &transfer->stacks[size_class];
     struct magazine *empty = full;
@@ -69,6 +80,7 @@ struct magazine *transfer_put(struct transfer *transfer, unsigned size_class, st
             push(&stack->first, full);
             stack->count++;
             stack->touched = true;
+            transfer->full[size_class / 64] |= UINT64_C(1) << size_class % 64;
         }
         empty = pop(&transfer->empty);
     }
@@ -91,9 +103,8 @@ struct magazine *transfer_take(struct transfer *transfer, unsigned size_class, s
     struct transfer_stack *stack = &transfer->stacks[size_class];
 
     pthread_mutex_lock(&transfer->lock);
-    struct magazine *magazine = pop(&stack->first);
+    struct magazine *magazine = take(transfer, size_class);
     if (magazine != NULL) {
-        stack->count--;
         stack->touched = true;
         if (empty != NULL)
             push(&transfer->empty, empty);
@@ -106,16 +117,17 @@ struct magazine *transfer_drain(struct transfer *transfer, bool idle_only, unsig
     struct magazine *magazine = NULL;
 
     pthread_mutex_lock(&transfer->lock);
-    for (; magazine == NULL && *size_class < SIZE_CLASSES; ++*size_class) {
+    while (magazine == NULL && *size_class < SIZE_CLASSES) {
+        uint64_t ahead = transfer->full[*size_class / 64] >> *size_class % 64;
         struct transfer_stack *stack = &transfer->stacks[*size_class];
-        if (!idle_only || !stack->touched)
-            magazine = pop(&stack->first);
-        if (magazine != NULL) {
-            stack->count--;
-            break; /* there may be more of this class */
+        if (ahead == 0 && !idle_only) {
+            *size_class = (*size_class / 64 + 1) * 64;
+        } else if ((ahead & 1) != 0 && !(idle_only && stack->touched)) {
+            magazine = take(transfer, *size_class); /* there may be more of this class */
+        } else {
+            stack->touched = stack->touched && !idle_only;
+            ++*size_class;
         }
-        if (idle_only)
-            stack->touched = false;
     }
     pthread_mutex_unlock(&transfer->lock);
     return magazine;

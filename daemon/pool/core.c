@@ -608,6 +608,7 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
     ret_answer->pool = request->pool;
     ret_answer->asked_ns = request->asked_ns;
     ret_answer->waited = request->waited;
+    ret_answer->tried_again = request_is_tried_again(request);
     if (request->state == REQUEST_REFUSED)
         request_explain(request, &ret_answer->failure);
     request_free(request);
@@ -615,7 +616,7 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
 }
 
 void core_answer_sent(const struct answer *answer, uint64_t now_ns) {
-    if (answer->pool != NULL)
+    if (answer->pool != NULL && !answer->tried_again)
         histogram_add(answer->waited ? &answer->pool->waiting : &answer->pool->serving, answer->asked_ns,
                       now_ns);
 }

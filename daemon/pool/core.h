@@ -52,6 +52,7 @@ struct answer {
     struct pool *pool;            /* NULL: there is none of that id */
     uint64_t asked_ns;
     bool waited;
+    bool tried_again; /* refused, and the client asks once more: counted then */
 };
 
 /* Returns 0 or -ENOMEM. */

@@ -39,6 +39,10 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     return 0;
 }
 
+bool request_is_tried_again(const struct request *request) {
+    return request->no_reclaim && request->state == REQUEST_REFUSED && request->error == PROTO_E_EXHAUSTED;
+}
+
 /* It waits no more. */
 static void request_end_wait(struct request *request) {
     line_leave(request);
@@ -62,11 +66,6 @@ void request_grant(struct request *request, struct lease *lease) {
     request->lease = lease;
     lease->unanswered = true;
     list_append(&request->session->core->answered, &request->link);
-}
-
-/* Whether its client asks once more, after it has collected what it has itself. */
-static bool request_is_tried_again(const struct request *request) {
-    return request->no_reclaim && request->error == PROTO_E_EXHAUSTED;
 }
 
 void request_refuse(struct request *request, enum proto_error error) {

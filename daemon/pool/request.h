@@ -64,6 +64,10 @@ void request_refuse(struct request *request, enum proto_error error);
  */
 void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item);
 
+/* Whether it was refused so that its client collects what it has itself, and asks once more. It counts as no
+ * failure: the second request does. */
+bool request_is_tried_again(const struct request *request);
+
 /* Ends a wait that was in vain: EXHAUSTED, for the quota's sake where that held it up. */
 void request_give_up(struct request *request);
 

@@ -102,7 +102,7 @@ static bool buffer_take(struct false_client *client, uint64_t size_bytes, struct
     struct thread_lane *own = enter(client, cache);
     if (own != NULL) {
         unsigned size_class = size_class_of(size_bytes);
-        piece = bin_take(&own->bins[size_class], own->lane, size_class, size_bytes);
+        piece = thread_lane_take(own, size_class, size_bytes);
         pthread_mutex_lock(&client->lane->lock);
         if (piece == NULL && lane_take_locked(client->lane, size_class_round(size_bytes), true, &piece) < 0)
             piece = NULL;
@@ -125,7 +125,7 @@ static void buffer_put(struct false_client *client, struct gpupool_buffer *buffe
     struct thread_cache *cache = thread_cache_get(address_of(client), &client->caches);
     struct thread_lane *own = cache != NULL ? enter(client, cache) : NULL;
     if (own != NULL)
-        bin_put(&own->bins[piece->size_class], own->lane, piece->size_class, piece);
+        thread_lane_put(own, piece->size_class, piece);
     if (cache != NULL)
         thread_cache_leave(cache);
     if (own != NULL)

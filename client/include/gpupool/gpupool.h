@@ -111,7 +111,7 @@ struct gpupool_options {
     uint64_t decay_ns;
     /** How long gpupool_alloc() waits for room. 0: $GPUPOOL_ALLOC_TIMEOUT ("500ms", "1min", "forever"), else 10 s */
     uint64_t alloc_timeout_ns;
-    /** Called when the daemon asks for idle memory because another process waits for it, before the client gives back
+    /** Called when the daemon asks for idle memory because a request waits for it, before the client gives back
      * what it keeps idle. A program that keeps memory of its own idle releases it here, or asks another of its threads
      * to do so and to call gpupool_trim() afterwards. The library's thread calls it, or gpupool_dispatch(). It may
      * release and trim; it must not close the client. The daemon may ask many times. NULL: nothing is called. */
@@ -205,16 +205,20 @@ GPUPOOL_API int gpupool_device_pool(struct gpupool_client *client, int device, u
 GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *ret_pool);
 
 /**
- * Acquires a buffer: from what the client keeps, else by a message to the daemon, or a few where the pool is short of
- * room. The first buffer in a segment also maps it (device about 0.1 ms; host memory is registered with CUDA, about
- * 15–60 ms a GiB).
+ * Acquires a buffer: from what the client keeps, else by a message to the daemon, whose pool grows if need be. Where
+ * the pool cannot grow, all that this client keeps idle of it goes back first; then the acquire waits for memory of
+ * others. As the last resort the daemon has idle segments closed: that waits for the work of the closing process on
+ * the device, and its other threads launch nothing meanwhile. A client with GPUPOOL_OPEN_NO_THREAD closes its own in
+ * this call, before it waits; so does an acquire that has less than 3 ms left. The first buffer in a segment also maps
+ * it (device about 0.1 ms; host memory is registered with CUDA, about 15–60 ms a GiB).
  * @param pool from gpupool_pools() and its like
  * @param size_bytes 1 or more
  * @param stream the stream that will use it first: the memory may be written by work that is enqueued on it from now on;
  * on another stream, when that is ordered behind this one. GPUPOOL_NO_STREAM, cudaStreamPerThread (which is another stream
  * in each thread) and host memory: nothing on the GPU uses the memory any more, so anybody may at once
  * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a pool that
- * would have to grow says EXHAUSTED; what this client keeps idle is given up first, which can take some milliseconds
+ * has to grow says EXHAUSTED, and grows all the same. What this client keeps idle goes back first. If any did, the call
+ * waits up to 3 ms; if segments were closed for it, up to 20 ms after that
  * @param flags 0 or GPUPOOL_ZERO
  * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, CAPTURING (with
  * GPUPOOL_ZERO, see gpupool_trim()), …
@@ -255,7 +259,9 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
  * the next acquire on the same stream, which needs no waiting because the stream orders the work. Memory goes back by this
  * call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for
  * that, unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
- * GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats count what a client keeps as leased.
+ * GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats count what a client keeps as leased. What goes back stays mapped here,
+ * and no mapping is closed by this call. While a pool is short of memory for requests that wait, a client keeps nothing of
+ * it: each release goes to the daemon.
  *
  * Streams that end: before a stream is destroyed its work must be done, what was acquired on it released, and then
  * gpupool_trim() called. Else the client goes on naming the stream to the driver, which may crash, or may have given its
@@ -279,7 +285,7 @@ GPUPOOL_API int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes)
  * @name In an application's own loop
  * A client that was opened with GPUPOOL_OPEN_NO_THREAD has no thread that gives idle memory back. The application does
  * it: it watches a descriptor, and calls when that is readable. While it does not, others wait for memory that lies idle
- * here. An acquire that waits gives up what is idle in its own process after 0.1 s.
+ * here. An acquire gives up what is idle in its own process before it waits, and closes the segments that the daemon names.
  * @{
  */
 /**
@@ -291,8 +297,9 @@ GPUPOOL_API int gpupool_fd(struct gpupool_client *client);
 
 /**
  * Does what is due, if anything is: gives idle memory back as gpupool_trim() does, all of it when the daemon asked, else
- * what was not used for decay_ns. It never waits for the daemon to say something, nor for the GPU, but exchanges a message
- * with the daemon for each part that goes back. Any thread may call it.
+ * what was not used for decay_ns. It exchanges messages with the daemon, and waits for no room. When the daemon asked, it
+ * also closes the idle segments that the daemon names, which waits for the work of this process on the device: the daemon
+ * names some only where nothing else serves a request, and to a process without GPU work first. Any thread may call it.
  * @return 0; INVALID and FORKED as gpupool_fd(); what gpupool_trim() says, and then the memory goes with a later call
  */
 GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
