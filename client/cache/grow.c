@@ -174,6 +174,7 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
     atomic_fetch_add(&client->cache.shortage.waiting[lane->pool - 1], 1);
     if (!collect(client, lane, needed, &bytes)) {
         uint64_t left_ns = time_left_ns(deadline_ns);
+        needed = cache_needs(lane, size_bytes);
         r = ask_and_wait(client, lane, needed, bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns);
     } else {
         r = 0;

@@ -25,7 +25,9 @@
  * leased then, up to a quarter of what the lane has. On the eight traces in tests/traces a model of this
  * reserved 1.04 to 2.65 times what was live at most (PyTorch's default allocator 1.10 to 3.79), less than
  * PyTorch on each, and nothing more after the first pass; with once what is free, an eighth, or extents of up
- * to 1 GiB some traces came out better and others worse than PyTorch. */
+ * to 1 GiB some traces came out better and others worse than PyTorch.
+ *
+ * Device memory without a stream is what another allocator cuts further: it gets what it asks for. */
 #define EXTENT_SHARE       8u
 #define EXTENT_LARGE_SHARE 4u
 #define EXTENT_FREE_FACTOR 2u
@@ -263,7 +265,9 @@ uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) 
     uint64_t has_bytes = heap_bytes < held_bytes ? heap_bytes : held_bytes; /* without what is absent */
     uint64_t bytes = has_bytes / EXTENT_SHARE, least_bytes = EXTENT_BYTES_MIN;
 
-    if (kind == LANE_LARGE && lane->kind == GPUPOOL_POOL_DEVICE) {
+    if (kind == LANE_LARGE && lane->stream == GPUPOOL_NO_STREAM && lane->kind == GPUPOOL_POOL_DEVICE) {
+        bytes = least_bytes = size_bytes;
+    } else if (kind == LANE_LARGE && lane->kind == GPUPOOL_POOL_DEVICE) {
         uint64_t unfit_bytes = EXTENT_FREE_FACTOR * heap->free_bytes;
         bytes = has_bytes / EXTENT_LARGE_SHARE;
         bytes = unfit_bytes < bytes ? unfit_bytes : bytes;

@@ -10,7 +10,7 @@
 #define SEGMENT_GRANULE (2 * MIB)
 
 #define POOL_STEP_SHARE                                                                                      \
-    128u /* of what a pool has, by which it grows at least: what nobody uses of its last step is so little   \
+    512u /* of what a pool has, by which it grows at least: what nobody uses of its last step is so little   \
           * of it. Clients ask for more at a time when it suits them (client/cache/lane.h) */
 #define POOL_STEP_MIN (2 * MIB) /* one granule: a program of small tensors takes no more */
 #define POOL_STEP_MAX                                                                                        \

@@ -47,9 +47,9 @@ static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
     ask(session, pool, 3, 2 * GIB, NS_FOREVER, 0);
     grow(pool, 2 * GIB, 0);
     expect_granted(core, session, 3);
-    assert_int_equal(pool_step_bytes(pool), 16 * MIB); /* a 128th of what it has */
-    ask(session, pool, 4, 4 * MIB, NS_FOREVER, 0);
-    grow(pool, 16 * MIB, 0);
+    assert_int_equal(pool_step_bytes(pool), 4 * MIB);    /* a 512th of what it has */
+    ask(session, pool, 4, 2 * MIB + 512, NS_FOREVER, 0); /* more than what is left beside the others */
+    grow(pool, 4 * MIB, 0);
     expect_granted(core, session, 4);
     expect_no_growth(core); /* and nothing ahead of demand */
     core_destroy(core);
