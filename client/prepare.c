@@ -167,16 +167,24 @@ int gpupool_prepare(struct gpupool_client *client, uint32_t pool, uint64_t bytes
     return r < 0 ? error_prefix(r, "preparing %s of pool %u", BYTES_TEXT(bytes), pool) : 0;
 }
 
-int prepare_host(struct gpupool_client *client, uint64_t bytes) {
+/* The host pool that memory for the current device comes from best. */
+static int find_host_pool(struct gpupool_client *client, uint32_t *ret_pool) {
     const struct gpu *gpu;
     unsigned device;
-    uint32_t pool;
 
     int r = devices_gpu(&client->devices, &gpu);
-    if (r == 0 && gpu != NULL)
-        r = devices_current(&client->devices, &device);
-    if (r == 0)
-        r = gpu != NULL ? client_host_pool_near(client, device, &pool) : gpupool_host_pool(client, -1, &pool);
+    if (r < 0)
+        return r;
+    if (gpu == NULL)
+        return gpupool_host_pool(client, -1, ret_pool);
+    r = devices_current(&client->devices, &device);
+    return r < 0 ? r : client_host_pool_near(client, device, ret_pool);
+}
+
+int prepare_host(struct gpupool_client *client, uint64_t bytes) {
+    uint32_t pool;
+
+    int r = find_host_pool(client, &pool);
     return r < 0 ? error_prefix(r, "looking for host memory to prepare")
                  : gpupool_prepare(client, pool, bytes);
 }
