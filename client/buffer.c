@@ -101,9 +101,7 @@ static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffe
     return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
 }
 
-/* What can be said before the daemon is asked: the pool is one, its device is visible, the stream is no
- * graph's. */
-static int check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags) {
+int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags) {
     const struct gpu *gpu;
     struct pool pool;
     char text[GPU_UUID_TEXT_SIZE];
@@ -159,7 +157,7 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
                    uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
     struct gpupool_buffer buffer;
 
-    int r = check_pool(client, pool_id, stream, flags);
+    int r = buffer_check_pool(client, pool_id, stream, flags);
     if (r < 0)
         return r;
     r = client->cache.enabled ? cache_acquire(client, pool_id, size_bytes, stream, timeout_ns, &buffer)

@@ -9,6 +9,11 @@
 struct gpupool_buffer;
 struct gpupool_client;
 
+/* Checks what can be checked before the daemon is asked for memory: the pool is known, its device is visible
+ * in this process, and a stream that is to zero the memory (flag GPUPOOL_ZERO) is not being captured. 0, NO_POOL,
+ * NO_GPU, CAPTURING, or what the connection says. */
+int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags);
+
 /* gpupool_release(), behind a stream of the device that is named. By the public call, host memory belongs to
  * no device, and a default stream is taken for the current device's: wrong for an object that knows its
  * device. The device has to be one of this process (devices_need_device()). */

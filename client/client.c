@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "client/alloc.h"
 #include "client/error.h"
+#include "client/prepare.h"
 #include "client/private_daemon.h"
 
 #define DEFAULT_SOCKET "/run/gpupool/gpupool.sock"
@@ -189,6 +190,13 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
                         (own.flags & GPUPOOL_OPEN_NO_THREAD) == 0);
         if (r < 0)
             return r;
+    }
+    if (own.prepare_host_bytes > 0) {
+        r = prepare_host(client, own.prepare_host_bytes);
+        if (r < 0) {
+            gpupool_close(take_ptr(&client)); /* it has leases, mappings and a thread by now */
+            return r;
+        }
     }
     *ret_client = take_ptr(&client);
     return 0;

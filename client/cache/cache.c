@@ -77,8 +77,7 @@ static struct lane *find_lane(struct cache *cache, uint32_t pool, const void *st
     return NULL;
 }
 
-/* The lane of a pool and a stream, made when it is first asked for. */
-static int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, struct lane **ret_lane) {
+int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, struct lane **ret_lane) {
     struct cache *cache = &client->cache;
     struct pool pool;
     int device = -1;

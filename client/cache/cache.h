@@ -60,6 +60,10 @@ int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd
 /* Stops the keeper and takes the caches from their threads. What is cached goes back with the farewell. */
 void cache_stop(struct gpupool_client *client);
 
+/* The lane of a pool and a stream, made when it is first asked for. Host memory has one lane, whatever the
+ * stream. 0, NO_POOL, NO_MEMORY, or what the connection says. */
+int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, struct lane **ret_lane);
+
 /* From what this thread and the process have of a lane that this thread has used before: no driver is asked,
  * no message sent. False: not this way. */
 bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,

@@ -182,3 +182,8 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
     atomic_fetch_sub(&client->cache.shortage.waiting[lane->pool - 1], 1);
     return r;
 }
+
+int lane_add_lease(struct gpupool_client *client, struct lane *lane, const struct segment *segment,
+                   const struct proto_lease *lease) {
+    return add_extent(client, lane, lease->capacity_bytes, false, segment, lease);
+}

@@ -18,9 +18,16 @@
 #include "client/cache/lane.h"
 
 struct gpupool_client;
+struct proto_lease;
+struct segment;
 
 /* Gets memory for a request. 0: there is more in the lane's heap than before, which is to be asked again
  * (other threads may be quicker); EXHAUSTED and what lease_acquire says. */
 int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns);
+
+/* Adds a lease, whose segment is open, to a lane: to an extent that it continues, else as an extent of its
+ * own. 0; NO_MEMORY: the lease was given back. */
+int lane_add_lease(struct gpupool_client *client, struct lane *lane, const struct segment *segment,
+                   const struct proto_lease *lease);
 
 #endif

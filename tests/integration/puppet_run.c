@@ -187,6 +187,7 @@ static int try_calls(struct gpupool_client *client) {
         gpupool_host_pool(client, -1, &pool),
         gpupool_device_pool(client, 0, &pool),
         gpupool_acquire(client, 1, 1, NULL, GPUPOOL_NOW, 0, &fresh),
+        gpupool_prepare(client, 1, 1),
         gpupool_release(client, &buffer, NULL),
         gpupool_shrink(client, &buffer, 1, NULL),
         gpupool_share(client, &buffer, &token),

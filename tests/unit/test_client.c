@@ -201,6 +201,13 @@ static void options_of_other_versions_are_understood(void **state) {
         offsetof(struct gpupool_options, daemon_path); /* of an earlier one: flags unread */
     assert_ok(gpupool_open(&options.known, &client));
     gpupool_close(client);
+    options.known = options_for(daemon_.path);
+    options.known.prepare_host_bytes = MIB;
+    options.known.struct_size = offsetof(struct gpupool_options, prepare_host_bytes);
+    unsigned acquires = daemon_.acquires;
+    assert_ok(gpupool_open(&options.known, &client)); /* of one without this option: it prepares nothing */
+    gpupool_close(client);
+    assert_int_equal(daemon_.acquires, acquires);
 }
 
 static void socket_is_found_in_the_environment(void **state) {

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "gpu/sim.h"
+
 static void host_buffer_lives_from_acquire_to_release(void **state) {
     (void)state;
     struct gpupool_client *client = start(NULL);
@@ -97,6 +99,49 @@ static void tokens_reach_the_same_memory(void **state) {
     gpupool_close(other);
     gpupool_close(client);
     false_daemon_await(&daemon_, &daemon_.session_count, 0);
+}
+
+/* --- preparing --- */
+
+static void preparing_refuses_what_is_out_of_range(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(NULL);
+
+    assert_error(gpupool_prepare(NULL, FALSE_POOL_HOST, 1), GPUPOOL_E_INVALID);
+    assert_error(gpupool_prepare(client, FALSE_POOL_HOST, 0), GPUPOOL_E_INVALID);
+    assert_error(gpupool_prepare(client, 77, 1), GPUPOOL_E_NO_POOL);
+    assert_error(gpupool_prepare(client, FALSE_POOL_HOST, PROTO_SIZE_MAX + 1), GPUPOOL_E_TOO_LARGE);
+    assert_error(gpupool_prepare(client, FALSE_POOL_HOST, UINT64_MAX), GPUPOOL_E_TOO_LARGE);
+    assert_int_equal(daemon_.acquires, 0);
+    assert_error(gpupool_prepare(client, FALSE_POOL_HOST, 3 * MIB), GPUPOOL_E_EXHAUSTED);
+    assert_text_has("preparing 3 MiB of pool");
+    assert_text_has("pid 4711 has them all");
+    assert_ok(gpupool_prepare(client, FALSE_POOL_HOST, 10000));
+    assert_ok(gpupool_prepare(client, FALSE_POOL_DEVICE, 10000));
+    assert_int_equal(daemon_.leases, 0);
+    gpupool_close(client);
+}
+
+static void preparing_that_the_driver_refuses_leaves_no_lease(void **state) {
+    (void)state;
+    bool failed = true;
+
+    false_daemon_run(&daemon_);
+    for (unsigned n = 1; failed; n++) { /* last round: nothing failed */
+        failed = false;
+        for (unsigned i = 0; i < 2; i++) {
+            uint32_t pool = i == 0 ? FALSE_POOL_DEVICE : FALSE_POOL_HOST;
+            struct gpupool_client *client = open_client();
+            assert_int_equal(gpu_sim_fail("any", n, GPU_ERROR_MEMORY_ALLOCATION), 0);
+            int r = gpupool_prepare(client, pool, 10000);
+            bool failed_now = gpu_sim_failed();
+            failed = failed || failed_now;
+            gpu_sim_fail("any", 0, 0);
+            assert_true(r == 0 || (failed_now && (r == GPUPOOL_E_DRIVER || r == GPUPOOL_E_NO_GPU)));
+            assert_int_equal(daemon_.leases, 0);
+            gpupool_close(client);
+        }
+    }
 }
 
 /* --- streams --- */
@@ -270,6 +315,8 @@ int main(void) {
         TEST(host_buffer_lives_from_acquire_to_release),
         TEST(zeroed_buffers_read_zero),
         TEST(tokens_reach_the_same_memory),
+        TEST(preparing_refuses_what_is_out_of_range),
+        TEST(preparing_that_the_driver_refuses_leaves_no_lease),
         TEST(captured_streams_are_refused_before_anything_is_done),
         TEST(releases_stand_behind_fences_of_streams_of_any_device),
         TEST(at_the_daemons_limit_a_release_waits_for_its_fence),
