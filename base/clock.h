@@ -23,4 +23,10 @@ static inline uint64_t clock_deadline_ns(uint64_t now_ns, uint64_t timeout_ns) {
     return timeout_ns > NS_FOREVER - now_ns ? NS_FOREVER : now_ns + timeout_ns;
 }
 
+/* The time that is left until a deadline: a timeout. NS_FOREVER for a deadline that never comes. */
+static inline uint64_t clock_left_ns(uint64_t deadline_ns) {
+    uint64_t now_ns = clock_now_ns();
+    return deadline_ns == NS_FOREVER ? NS_FOREVER : deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+}
+
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/buffer.h"
 #include "client/client.h"
@@ -132,13 +133,27 @@ int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
                : devices_check_stream(gpu, (unsigned)ordinal, stream);
 }
 
+/* A client without a cache is never asked to close a segment. What it has mapped and does not use may be just
+ * what its own request lacks, so it asks by itself when the pool has no room, and then waits. */
 static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
                          uint64_t timeout_ns, struct gpupool_buffer *ret_buffer) {
+    const uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ns);
+    struct proto_acquire acquire = {.pool = pool_id,
+                                    .flags = PROTO_ACQUIRE_NO_RECLAIM,
+                                    .size_bytes = size_bytes,
+                                    .timeout_ns = timeout_ns};
     struct proto_lease lease;
     struct pool pool;
     struct segment *segment;
+    bool any_closed;
 
-    int r = lease_acquire(client, pool_id, size_bytes, timeout_ns, &lease, &pool, &segment);
+    int r = lease_acquire_as(client, &acquire, &lease, &pool, &segment);
+    if (r == GPUPOOL_E_EXHAUSTED) {
+        r = lease_close_idle(client, pool_id, size_bytes, false, &any_closed);
+        acquire.flags = 0;
+        acquire.timeout_ns = clock_left_ns(deadline_ns);
+        r = r < 0 ? r : lease_acquire_as(client, &acquire, &lease, &pool, &segment);
+    }
     if (r < 0)
         return r;
     *ret_buffer = buffer_make(&lease, &pool, segment);

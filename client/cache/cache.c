@@ -155,7 +155,8 @@ static void empty_into_lane(struct thread_lane *own) {
 static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
     unsigned size_class = size_class_of(size_bytes);
 
-    struct piece *piece = thread_lane_take(own, size_class, size_bytes);
+    /* In a shortage nothing comes from the transfer into a bin: the rest of it would stay there. */
+    struct piece *piece = lane_is_short(own->lane) ? NULL : thread_lane_take(own, size_class, size_bytes);
     if (piece != NULL) {
         *ret_piece = piece;
         return 0;

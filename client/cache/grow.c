@@ -22,11 +22,6 @@
 /* For a request that does not wait, and for which segments were closed: freeing these and making another. */
 #define GROWTH_NS (20 * NS_PER_MS)
 
-static uint64_t time_left_ns(uint64_t deadline_ns) {
-    uint64_t now_ns = clock_now_ns();
-    return deadline_ns == NS_FOREVER ? NS_FOREVER : deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-}
-
 /* Looks for a moment whether deferred pieces become ready. */
 static bool look(struct lane *lane) {
     bool ready = false, any;
@@ -86,7 +81,7 @@ static int ask_for_growth(struct gpupool_client *client, struct lane *lane, uint
         .flags = PROTO_ACQUIRE_NO_RECLAIM,
         .size_bytes = wanted,
         .least_bytes = needed,
-        .timeout_ns = time_left_ns(deadline_ns),
+        .timeout_ns = clock_left_ns(deadline_ns),
     };
     return ask(client, lane, &acquire, false);
 }
@@ -173,7 +168,7 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
     }
     atomic_fetch_add(&client->cache.shortage.waiting[lane->pool - 1], 1);
     if (!collect(client, lane, needed, &bytes)) {
-        uint64_t left_ns = time_left_ns(deadline_ns);
+        uint64_t left_ns = clock_left_ns(deadline_ns);
         needed = cache_needs(lane, size_bytes);
         r = ask_and_wait(client, lane, needed, bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns);
     } else {

@@ -2,6 +2,7 @@
 #include "client/cache/shortage.h"
 
 #include "client/cache/cache.h"
+#include "client/cache/give_back.h"
 #include "client/client.h"
 
 void shortage_begin(struct gpupool_client *client, uint32_t pool) {
@@ -34,6 +35,8 @@ void shortage_end_if_over(struct gpupool_client *client, uint32_t pool) {
     if (is_wanted(client, pool))
         return;
     atomic_fetch_and(&client->cache.shortage.pools, ~(UINT64_C(1) << (pool - 1)));
-    if (is_wanted(client, pool)) /* since then, by a thread that found the mark still set */
+    if (is_wanted(client, pool)) { /* since then, by a thread that found the mark still set */
         shortage_begin(client, pool);
+        (void)give_back_pool(client, pool); /* what was released in between: nobody else gives it back */
+    }
 }

@@ -34,7 +34,8 @@ struct shortage {
  * What is in the lanes is the caller's to give back. */
 void shortage_begin(struct gpupool_client *client, uint32_t pool);
 
-/* Ends the shortage of a pool if nothing speaks for it any more. For slow paths that found it on. */
+/* Ends the shortage of a pool if nothing speaks for it any more. For slow paths that found it on. The caller
+ * holds no lock: where the shortage begins again meanwhile, what is idle goes to the daemon. */
 void shortage_end_if_over(struct gpupool_client *client, uint32_t pool);
 
 static inline bool shortage_is_on(const struct shortage *shortage, uint32_t pool) {

@@ -12,11 +12,19 @@
 #include "daemon/pool/tenant.h"
 #include "proto/proto.h"
 
+/* What a session is looking for. */
+struct search {
+    const struct session *session;
+    const struct pool *pool;
+    unsigned mappers_max;
+    unsigned deaf_mappers; /* the session itself, where it cannot be asked and asks for its own request */
+};
+
 /* Whether the session has the segment mapped, nothing of it is taken, and all its mappers can be told. */
-static bool is_closable(const struct session *session, const struct segment *segment, unsigned mappers_max) {
+static bool is_closable(const struct search *search, const struct segment *segment) {
     return segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
-           segment->deaf_mappers == 0 && segment->mappers <= mappers_max &&
-           session_has_seen(session, segment);
+           segment->deaf_mappers == search->deaf_mappers && segment->mappers <= search->mappers_max &&
+           session_has_seen(search->session, segment);
 }
 
 /* The one with the fewest mappers; of these the smallest that is large enough, else the largest. */
@@ -29,12 +37,11 @@ static bool is_better(const struct segment *segment, const struct segment *best,
                                             : segment->size_bytes > best->size_bytes;
 }
 
-static struct segment *choose(const struct session *session, const struct pool *pool, unsigned mappers_max,
-                              uint64_t wanted_bytes) {
+static struct segment *choose(const struct search *search, uint64_t wanted_bytes) {
     struct segment *best = NULL;
-    list_for_each(position, &pool->segments) {
+    list_for_each(position, &search->pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
-        if (is_closable(session, segment, mappers_max) && is_better(segment, best, wanted_bytes))
+        if (is_closable(search, segment) && is_better(segment, best, wanted_bytes))
             best = segment;
     }
     return best;
@@ -108,8 +115,14 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
         session_note_answer(session, pool);
     tell_of_others(session, pool, ret_segments);
     bool is_last_resort = pool->n_asks >= 2 || others_have_answered(session, pool);
+    const struct search search = {
+        .session = session,
+        .pool = pool,
+        .mappers_max = is_last_resort ? UINT_MAX : 1,
+        .deaf_mappers = idle->size_bytes != 0 && !session->wants_reclaim,
+    };
     while (missing_bytes > 0 && (is_last_resort || !is_busy) &&
-           (segment = choose(session, pool, is_last_resort ? UINT_MAX : 1, missing_bytes)) != NULL) {
+           (segment = choose(&search, missing_bytes)) != NULL) {
         if (!tell(session, segment, ret_segments))
             return;
         begin(segment);

@@ -20,7 +20,7 @@
  * is retired. A session that never says so keeps it reserved (closing_bytes) until its end; growth for others
  * does not wait for it. Until then it is charged to its tenant: otherwise a client could bind any number of
  * bytes so, and wait in line as if it had nothing. A segment is not closed while a session has it mapped that
- * cannot be asked.
+ * cannot be asked, unless that session itself asks what to close for its own request.
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -36,11 +36,16 @@
 
 #include <gpupool/gpupool.h>
 
-#define CHECKERS     3u
-#define LANES_MAX    32u
-#define LINGER_MS    "40" /* what a kernel in flight is on the simulation, from the victim's death on */
-#define FOREIGN      3
-#define CHILD_OF_MPS 4u /* one in so many victims under MPS has a child */
+#define CHECKERS 3u
+/* On the simulation a buffer has to be a segment. A victim with a cache asks for 20 MiB at a time, and the
+ * pool grows by more than a request needs while that is a quarter of its room at most: so the room stays
+ * below. */
+#define LIMIT_MIB_SIM  72u
+#define LIMIT_MIB_CUDA 192u
+#define LANES_MAX      32u
+#define LINGER_MS      "40" /* what a kernel in flight is on the simulation, from the victim's death on */
+#define FOREIGN        3
+#define CHILD_OF_MPS   4u /* one in so many victims under MPS has a child */
 
 /* Victims under MPS that do not come to their kernel. */
 #define MPS_START_NS     (15 * KILLS_NS_PER_S)   /* then it is taken to hang */
@@ -347,8 +352,7 @@ static uint64_t wait_for_rest(struct gpupool_client *client) {
 }
 
 static int run(const struct plan *plan) {
-    static const char text[] = "[device]\nlimit = 192MiB\nstep = 2MiB\nlow_water = 0\n"
-                               "[host]\nlimit = 96MiB\nstep = 2MiB\nlow_water = 0\nhuge_pages = off\n";
+    const unsigned limit_mib = strcmp(plan->gpu, "sim") == 0 ? LIMIT_MIB_SIM : LIMIT_MIB_CUDA;
     char config[] = "/tmp/gpupool-kills-XXXXXX";
     const char *const arguments[] = {"--gpu", plan->gpu, "--config", config, "--log-level", "error", NULL};
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
@@ -357,7 +361,10 @@ static int run(const struct plan *plan) {
     unsigned long long rounds = 0, foreign = 0;
     int fd = mkstemp(config), status;
 
-    if (fd < 0 || write(fd, text, sizeof text - 1) != (ssize_t)sizeof text - 1) {
+    if (fd < 0 || dprintf(fd,
+                          "[device]\nlimit = %uMiB\nstep = 2MiB\nlow_water = 0\n"
+                          "[host]\nlimit = 96MiB\nstep = 2MiB\nlow_water = 0\nhuge_pages = off\n",
+                          limit_mib) < 0) {
         perror(config);
         return 1;
     }

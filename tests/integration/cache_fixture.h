@@ -103,24 +103,40 @@ static inline bool pools_are_empty(void) {
     return daemon_sum(&daemon_, "reserved_bytes") == 0;
 }
 
-/* Segments that nobody has mapped go, also those that are still being made for a request that did not wait
- * for them, so that a block can be as large as the pool. */
-/* Waits until no pool is short any more: in a shortage clients keep nothing. */
+/* Waits until no pool is short any more: in a shortage clients keep nothing. The client is told of the pools
+ * that it has leases of. */
 static inline void wait_until_nothing_is_short(struct gpupool_client *client) {
     WAIT_UNTIL(atomic_load(&client->page.memory->shortage.pools) == 0);
 }
 
-static inline void empty_the_pools(void) {
+/* Waits until no pool is short: a shortage that an earlier test made lasts a while beyond that test, and what
+ * clients keep is what most tests look at. */
+static inline void wait_until_shortages_are_over(void) {
     struct gpupool_client *client = open_cached();
     for (unsigned kind = GPUPOOL_POOL_DEVICE; kind <= GPUPOOL_POOL_HOST; kind++) {
         if (kind == GPUPOOL_POOL_DEVICE && !test_has_device())
             continue;
-        struct gpupool_buffer buffer = acquire(client, kind, 512, GPUPOOL_NO_STREAM);
+        struct gpupool_buffer buffer;
+        MUST(
+            gpupool_acquire(client, pool_of(client, kind), 512, GPUPOOL_NO_STREAM, TEST_WAIT_NS, 0, &buffer));
         wait_until_nothing_is_short(client); /* it is told of them with its first lease */
         MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     }
     gpupool_close(client);
+}
+
+/* Segments that no client has mapped go, so that a block can be as large as the pool; also segments that are
+ * still being made for a request that did not wait for them. */
+static inline void empty_the_pools(void) {
+    wait_until_shortages_are_over();
     WAIT_UNTIL(pools_are_empty());
+}
+
+/* Each test begins without a shortage. */
+static inline int begin_cache_test(void **state) {
+    (void)state;
+    wait_until_shortages_are_over();
+    return 0;
 }
 
 /* What main() does. */
@@ -129,7 +145,16 @@ static inline int cache_tests_run(int argc, char **argv, const struct CMUnitTest
     if (status >= 0)
         return status;
     setenv("GPUPOOL_SIM_LATENCY", "0", 1); /* of this process's driver */
-    return test_finish(_cmocka_run_group_tests("cache", tests, count, start_daemon, stop_daemon));
+    struct CMUnitTest *prepared = calloc(count, sizeof *prepared);
+    if (prepared == NULL)
+        return 1;
+    for (size_t i = 0; i < count; i++) {
+        prepared[i] = tests[i];
+        prepared[i].setup_func = begin_cache_test;
+    }
+    status = test_finish(_cmocka_run_group_tests("cache", prepared, count, start_daemon, stop_daemon));
+    free(prepared);
+    return status;
 }
 
 #endif

@@ -580,9 +580,11 @@ static void keep_place(unsigned kind, unsigned flags) {
     puppet_start(&first, &daemon_);
     PUPPET_MUST(&first, puppet_call(&first, &(struct puppet_command){.verb = PUPPET_OPEN, .flags = flags}));
     PUPPET_MUST(&holder, puppet_acquire(&holder, 0, kind, large, GPUPOOL_FOREVER, 0));
-    /* While segments go back to the driver a request waits for that first, and then asks once more. */
-    WAIT_UNTIL(daemon_sum(&daemon_, "reserved_bytes") ==
-               daemon_sum(&daemon_, "leased_bytes") + daemon_sum(&daemon_, "free_bytes"));
+    /* While a segment is made ahead of demand, or goes back to the driver, a request waits for that first.
+     * Then it asks once more, and its place is the one of that time. */
+    WAIT_UNTIL(daemon_sum(&daemon_, "growing_bytes") == 0 &&
+               daemon_sum(&daemon_, "reserved_bytes") ==
+                   daemon_sum(&daemon_, "leased_bytes") + daemon_sum(&daemon_, "free_bytes"));
     puppet_send_acquire(&first, 0, kind, large, GPUPOOL_FOREVER);
     WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
     puppet_send_acquire(&second, 0, kind, large, GPUPOOL_FOREVER);

@@ -34,6 +34,7 @@ static void on_each_stream(void (*test)(struct scene *scene)) {
     if (!test_has_device())
         skip();
     for (unsigned kind = 0; kind < 4; kind++) {
+        wait_until_shortages_are_over();
         struct scene scene = {.client = open_cached()};
         gate_init(&scene.gate, scene.client);
         MUST(gpupool_stream_create(scene.client, 0, &scene.other));

@@ -451,7 +451,8 @@ static bool somebody_has_not_answered(const struct world *world, unsigned s, uns
 }
 
 /* It is told to close a segment. */
-static void model_tell(struct world *world, unsigned s, unsigned p, unsigned g, bool is_early) {
+static void model_tell(struct world *world, unsigned s, unsigned p, unsigned g, bool is_early,
+                       bool for_others) {
     struct model_segment *where = &world->segments[g];
 
     must(where->pool == p && where->taken == 0,
@@ -462,6 +463,7 @@ static void model_tell(struct world *world, unsigned s, unsigned p, unsigned g, 
          "a session is to close a segment that others have mapped, who have not been asked");
     for (unsigned other = 0; other < SIM_SESSIONS; other++)
         must(where->closing || world->sessions[other].session == NULL || !world->sessions[other].seen[g] ||
+                 (other == s && !for_others) ||
                  (world->sessions[other].wants && !world->sessions[other].lost),
              "a session is to close a segment that another one has mapped which cannot be asked");
     world->sessions[s].told[g] = where->closing = true;
@@ -489,7 +491,7 @@ void step_idle(struct world *world) {
     for (unsigned i = 0; r == 0 && i < segments.count; i++) {
         unsigned g = find_segment(world, segments.ids[i]);
         begun += !world->segments[g].closing;
-        model_tell(world, s, p, g, is_early);
+        model_tell(world, s, p, g, is_early, for_others);
     }
     must(!for_others || begun == 0 || !list_is_empty(&pool->lines) || pool->refused_bytes > 0,
          "a session is to close what nobody waits for");

@@ -359,8 +359,8 @@ static bool misbehave(struct false_daemon *daemon, struct false_session *session
         return true;
     case REPLY_TWICE:
         /* Each is sound; the second has no request any more. It is met by the next call. */
-        false_send_error(session, id, PROTO_E_EXHAUSTED, "no room");
-        false_send_error(session, id, PROTO_E_EXHAUSTED, "no room");
+        false_send_error(session, id, PROTO_E_TOO_LARGE, "too large");
+        false_send_error(session, id, PROTO_E_TOO_LARGE, "too large");
         return true;
     case DESCRIBED_TWICE:
         lease = false_lease_message(daemon, id, request->acquire.pool, size, true);
@@ -418,7 +418,7 @@ static void misbehaviour_ends_the_connection_and_leaks_nothing(void **state) {
             assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 512, NULL, GPUPOOL_NOW, 0, &buffer));
         int r = gpupool_acquire(client, FALSE_POOL_HOST, 1000, NULL, GPUPOOL_FOREVER, 0, &other);
         if (kind == REPLY_TWICE) {
-            assert_int_equal(r, GPUPOOL_E_EXHAUSTED);
+            assert_int_equal(r, GPUPOOL_E_TOO_LARGE);
             r = gpupool_pools(client, NULL, 0, &count);
         }
         if (r != GPUPOOL_E_PROTOCOL)

@@ -670,6 +670,25 @@ static void a_segment_is_not_closed_while_a_mapper_cannot_be_asked(void **state)
     core_destroy(common.core);
 }
 
+/* A client without a cache: it says by itself what its request lacks. */
+static void a_session_that_cannot_be_asked_closes_for_its_own_request(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 12 * MIB, 2 * MIB, 0);
+    struct session *deaf = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    (void)state;
+
+    uint64_t segment = keep(deaf, pool, 8 * MIB);
+    assert_true(describe(take(other, pool, MIB, 0), NULL));
+    let_go(other);
+    assert_int_equal(idle(deaf, pool, 10 * MIB).count, 0); /* nobody can tell the other mapper */
+    close_session(other, 0);
+    assert_int_equal(idle(deaf, pool, 8 * MIB).count, 0); /* there is room */
+    struct proto_segments segments = idle(deaf, pool, 10 * MIB);
+    expect_one(&segments, segment);
+    assert_int_equal(closed(deaf, segment), 0);
+    core_destroy(core);
+}
+
 static void a_segment_is_not_closed_while_a_lost_session_has_it_mapped(void **state) {
     struct common common;
     (void)state;
@@ -830,6 +849,7 @@ int main(void) {
         cmocka_unit_test(a_mapper_that_was_not_told_cannot_have_closed),
         cmocka_unit_test(the_segment_with_the_fewest_mappers_is_named_first),
         cmocka_unit_test(a_segment_is_not_closed_while_a_mapper_cannot_be_asked),
+        cmocka_unit_test(a_session_that_cannot_be_asked_closes_for_its_own_request),
         cmocka_unit_test(a_segment_is_not_closed_while_a_lost_session_has_it_mapped),
         cmocka_unit_test(a_mapper_that_is_lost_before_it_was_told_keeps_the_segment_until_its_end),
         cmocka_unit_test(nothing_is_lent_in_a_segment_that_is_being_closed),
