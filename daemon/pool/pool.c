@@ -328,7 +328,7 @@ static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
 void pool_plan(struct pool *pool, uint64_t now_ns) {
     waiting_hold_first(pool);
     pool_plan_growth(pool, now_ns);
-    waiting_refuse_for_growth(pool);
+    waiting_refuse_for_growth(pool, now_ns);
     pool->stuck = pool_is_stuck(pool, now_ns);
     if (!pool->stuck) /* the next time idle sessions come first again */
         pool->n_asks = 0;

@@ -130,8 +130,9 @@ void waiting_hold_first(struct pool *pool) {
         pool_hold(pool, oldest);
 }
 
-void waiting_refuse_for_growth(struct pool *pool) {
-    bool may_grow = pool->state == POOL_STARTING || !pool_is_settled(pool);
+void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
+    /* Where the driver refused and no session has memory, growth is tried again and nothing else can help. */
+    bool may_grow = pool->state == POOL_STARTING || !pool_is_settled(pool) || pool_is_hopeless(pool, now_ns);
 
     list_for_each_safe(position, &pool->for_growth) {
         struct request *request = container_of(position, struct request, growth_link);

@@ -29,7 +29,7 @@ void pool_refuse_too_large(struct pool *pool);
 
 /* Refuses the requests that wait for growth only, and for which none is under way: none in the pool, or they
  * wait for their tenant's quota. For the plan. */
-void waiting_refuse_for_growth(struct pool *pool);
+void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns);
 
 /* Has the first in line wait for its tenant's quota instead, where nothing else can serve it. For the plan:
  * others would be asked for memory in vain. */

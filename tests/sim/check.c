@@ -112,7 +112,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
             continue;
         must(!pool_is_closed(pool), "a request waits for a device that is lost");
         must(!request->no_reclaim || pool->returned || pool->state == POOL_STARTING ||
-                 pool->growing_bytes > 0 || pool->retiring_bytes > 0,
+                 pool->grow_retry_ns != 0 || pool->growing_bytes > 0 || pool->retiring_bytes > 0,
              "a request waits for growth, and none is under way");
         must(request->least <= pool->limit_bytes || model_is_over_quota(world, use, request),
              "a request waits that can never be served");
