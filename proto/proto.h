@@ -36,8 +36,9 @@
  * Growth: an ACQUIRE may name a smaller size that serves, too (least_bytes). It is granted the largest that
  * is free of size_bytes, a quarter of that, and so on down to least_bytes. Where not even that is free, the
  * pool grows, and the request keeps its place in the wait queue until the new segment serves it. An ACQUIRE
- * with the flag NO_RECLAIM waits for growth and for nothing else: it is refused (EXHAUSTED) as soon as only
- * memory that sessions hold could serve it, and nobody is asked for memory on its behalf. A client asks so
+ * with the flag NO_RECLAIM waits for growth and for nothing else (also until growth is tried again, where the
+ * driver refused and no session has memory): it is refused (EXHAUSTED) as soon as only memory that sessions
+ * hold could serve it, and nobody is asked for memory on its behalf. A client asks so
  * before it has looked through its own caches.
  *
  * Closing: a segment stays mapped in a client when the client has given all of it back. Closing a mapping

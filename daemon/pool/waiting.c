@@ -131,9 +131,8 @@ void waiting_hold_first(struct pool *pool) {
 }
 
 void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
-    bool may_grow = pool->state == POOL_STARTING || !pool_is_settled(pool);
-    /* The driver refused, and only another try can help: those it refused are told so, others wait for it. */
-    may_grow = may_grow || pool_is_hopeless(pool, now_ns);
+    /* Where the driver refused and no session has memory, growth is tried again and nothing else can help. */
+    bool may_grow = pool->state == POOL_STARTING || !pool_is_settled(pool) || pool_is_hopeless(pool, now_ns);
 
     list_for_each_safe(position, &pool->for_growth) {
         struct request *request = container_of(position, struct request, growth_link);

@@ -68,6 +68,7 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
 
 /* What a program keeps idle by itself. */
 struct hoard {
+    pthread_mutex_t lock; /* of what follows */
     struct gpupool_client *client;
     struct gpupool_buffer buffer;
     unsigned calls;
@@ -76,9 +77,11 @@ struct hoard {
 static void give_up(void *argument) {
     struct hoard *hoard = argument;
 
+    pthread_mutex_lock(&hoard->lock);
     hoard->calls++;
     if (hoard->buffer.data != NULL)
         MUST(gpupool_release(hoard->client, &hoard->buffer, GPUPOOL_NO_STREAM));
+    pthread_mutex_unlock(&hoard->lock);
 }
 
 /* The daemon gets what the option's function releases, whoever calls it: the loop, or the library's thread.
@@ -89,7 +92,7 @@ static void the_program_hears_of_the_request_and_its_memory_goes_along(void **st
     (void)state;
     for (unsigned with_thread = 0; with_thread <= 1; with_thread++) {
         struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-        struct hoard hoard = {0};
+        struct hoard hoard = {.lock = PTHREAD_MUTEX_INITIALIZER};
         struct puppet puppet;
 
         empty_the_pools();
@@ -99,8 +102,10 @@ static void the_program_hears_of_the_request_and_its_memory_goes_along(void **st
         options.decay_ns = GPUPOOL_FOREVER;
         options.reclaim = give_up;
         options.reclaim_argument = &hoard;
+        pthread_mutex_lock(&hoard.lock);
         MUST(gpupool_open(&options, &hoard.client));
         hoard.buffer = acquire(hoard.client, GPUPOOL_POOL_HOST, large, NULL);
+        pthread_mutex_unlock(&hoard.lock);
         puppet_send_acquire(&puppet, 0, GPUPOOL_POOL_HOST, large, GPUPOOL_FOREVER);
         if (!with_thread) {
             assert_true(is_readable(gpupool_fd(hoard.client), TEST_WAIT_NS));
@@ -115,6 +120,7 @@ static void the_program_hears_of_the_request_and_its_memory_goes_along(void **st
         close_cached(hoard.client); /* its thread has ended */
         assert_true(hoard.calls >= 1);
         assert_null(hoard.buffer.data);
+        pthread_mutex_destroy(&hoard.lock);
     }
 }
 

@@ -1,5 +1,5 @@
 # A session is told to close segments for others although nobody waits.
 set(SOURCE daemon/pool/pool.c)
-set(FIND [==[return need > comes ? need - comes : 0;]==])
-set(REPLACE [==[return need > comes ? need - comes : SEGMENT_GRANULE;]==])
+set(FIND [==[first != NULL ? first->least_bytes : pool->refused_bytes]==])
+set(REPLACE [==[first != NULL ? first->least_bytes : pool->limit_bytes]==])
 set(EXPECTED "a session is to close what nobody waits for")
