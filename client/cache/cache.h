@@ -43,6 +43,7 @@ struct cache {
     size_t pending_count, pending_capacity;
     unsigned one_way; /* parts released since the daemon last had to answer one */
     bool is_at_limit; /* it said LIMIT: each is to be answered until one is accepted */
+    bool unheard;     /* parts were released since it answered something that came after */
     struct keeper keeper;
 };
 

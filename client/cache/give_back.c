@@ -138,7 +138,8 @@ static int release_part(struct gpupool_client *client, const struct lane_part *p
     struct cache *cache = &client->cache;
 
     cache->one_way = (cache->one_way + 1) % LEASE_ONE_WAY_MAX;
-    if (!is_answered && !part->is_answered && !cache->is_at_limit && cache->one_way != 0)
+    cache->unheard = !is_answered && !part->is_answered && !cache->is_at_limit && cache->one_way != 0;
+    if (cache->unheard)
         return lease_release_one_way(client, part->lease, part->generation, part->offset_bytes,
                                      part->size_bytes, part->fence);
     int r = lease_release(client, part->lease, part->generation, part->offset_bytes, part->size_bytes,
@@ -187,6 +188,17 @@ static int release_pending(struct gpupool_client *client, bool hears, uint64_t *
     return failed;
 }
 
+/* Has an exchange with the daemon, after which it has done all that it was told before. */
+static int hear(struct gpupool_client *client) {
+    struct request *reply;
+    int r = pools_fetch(&client->pools, &client->connection, client_deadline_ns(client, 0), &reply);
+    if (r < 0)
+        return r;
+    request_recycle(reply);
+    client->cache.unheard = false;
+    return 0;
+}
+
 static int give_back(struct gpupool_client *client, const struct choice *choice, uint64_t *ret_bytes) {
     struct cache *cache = &client->cache;
 
@@ -200,6 +212,8 @@ static int give_back(struct gpupool_client *client, const struct choice *choice,
         cache_collect(cache, NULL, NULL, choice->idle_only);
     int taken = take_out(client, choice);
     int released = release_pending(client, true, ret_bytes);
+    if (cache->unheard && released == 0)
+        released = hear(client);
     pthread_mutex_unlock(&cache->give_lock);
     return released < 0 ? released : taken;
 }

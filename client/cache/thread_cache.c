@@ -203,7 +203,7 @@ void thread_lane_flush(struct thread_lane *own) {
     for (unsigned word = 0; word < BIN_WORDS; word++)
         for (uint64_t bits = own->used[word]; bits != 0; bits &= bits - 1) {
             struct bin *bin = &own->bins[word * 64 + (unsigned)__builtin_ctzll(bits)];
-            if (bin->loaded == NULL)
+            if (bin->loaded == NULL && bin->spare == NULL)
                 own->used[word] &= ~(bits & -bits);
             bin_flush_locked(bin, own->lane);
         }

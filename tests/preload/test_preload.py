@@ -104,7 +104,7 @@ class Programs(WithDaemon):
         self.run_with(PROGRAM, "exhaust")
 
     def test_the_wait_for_room_can_be_set(self):
-        self.run_with(PROGRAM, "exhaust", variables={"GPUPOOL_ALLOC_TIMEOUT": "20ms"})
+        self.run_with(PROGRAM, "exhaust", variables={"GPUPOOL_ALLOC_TIMEOUT": "500ms"})
 
     def test_a_wrong_pointer_is_an_error(self):
         self.run_with(PROGRAM, "twice")

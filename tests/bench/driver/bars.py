@@ -175,10 +175,6 @@ def traces_to_torch(name):
     return lambda results: traces(results, name, lambda rows: max(ours / theirs for ours, theirs in rows))
 
 
-def traces_on_average(name):
-    return lambda results: traces(results, name, lambda rows: sum(ours for ours, _ in rows) / len(rows))
-
-
 def limit_to_uncached(name):
     return lambda results: results.ratio(results.one("limit", cases.GPUPOOL), name, results.one("limit", cases.UNCACHED), name)
 
@@ -283,12 +279,8 @@ BARS = [
     Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),
     Bar("traces: peak reserved by the pool / peak live, the worst to PyTorch's", "≤ 1", at_most(1),
         traces_to_torch("peak_reserved_bytes"), "ratio", anywhere=True),
-    Bar("traces: peak reserved by the pool / peak live, on average", "≤ 1.10", at_most(1.1), traces_on_average("peak_reserved_bytes"), "ratio",
-        anywhere=True),
     Bar("traces: peak leased by the client / peak live, the worst to PyTorch's", "≤ 1", at_most(1),
         traces_to_torch("peak_leased_bytes"), "ratio", anywhere=True),
-    Bar("traces: peak leased by the client / peak live, on average", "≤ 1.10", at_most(1.1), traces_on_average("peak_leased_bytes"), "ratio",
-        anywhere=True),
     Bar("traces, passes two to five: an operation to PyTorch's, the worst trace", "≤ 0.5", at_most(0.5),
         trace_passes_to_torch("ns"), "ratio"),
     Bar("traces, passes two to five: p99.9 of an operation to PyTorch's, the worst trace", "≤ 1", at_most(1),
