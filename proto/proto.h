@@ -46,8 +46,9 @@
  * it, and the daemon names one only when nothing else serves a request: the pool is at its limit, or the
  * driver refuses. IDLE asks for segments to close: for the session's own request of size_bytes that was
  * refused, or, with size 0, for requests that wait. With the flag BUSY the session says that its GPU has
- * work: then the daemon asks the sessions first that have none. SEGMENTS names segments that nobody else has
- * mapped and nothing of which is taken; where it is full, the client asks again when it has closed those.
+ * work: then the daemon asks the sessions first that have none. SEGMENTS names segments
+ * nothing of which is taken; those that other sessions have mapped as well only where all of these can be
+ * told, too. Where it is full, the client asks again when it has closed those.
  * From then on nothing is lent in them. The client closes each and says CLOSED, with the time that the driver
  * took; what it does not close stays reserved until its session ends.
  *

@@ -67,8 +67,8 @@
         * less than a quarter of what there was */
 #define SHORTAGE_NS                                                                                          \
     (100 *                                                                                                   \
-     NS_PER_MS) /* after the last request that waited for memory of sessions: so long clients go on          \
-                 * keeping nothing, so that a pool at its limit does not change its mind all the time */
+     NS_PER_MS) /* after the last question to the sessions, and again while the pool is stuck: so long       \
+                 * clients keep nothing, so that a pool at its limit does not change its mind all the time */
 #define CLOSE_NS_MAX  (60 * NS_PER_S) /* that one closing counts at most, whatever its client says */
 #define HOLDERS_NAMED 3u              /* holders that a refusal names: what fits a line */
 
