@@ -59,7 +59,6 @@ static int reserve(struct preparation *preparation) {
 /* Leases one range, and maps its segment. Waits for growth of the pool only: memory that other processes keep
  * idle is not worth taking from them before this process needs it. */
 static int lease_range(struct preparation *preparation, uint64_t size_bytes, uint64_t deadline_ns) {
-    uint64_t now_ns = clock_now_ns();
     struct pool pool;
 
     int r = reserve(preparation);
@@ -69,9 +68,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
         .pool = preparation->pool,
         .flags = PROTO_ACQUIRE_NO_RECLAIM,
         .size_bytes = size_bytes,
-        .timeout_ns = deadline_ns == NS_FOREVER ? NS_FOREVER
-                      : deadline_ns > now_ns    ? deadline_ns - now_ns
-                                                : 0,
+        .timeout_ns = clock_left_ns(deadline_ns),
     };
     struct prepared *prepared = &preparation->leases[preparation->count];
     struct segment *segment;

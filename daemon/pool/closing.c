@@ -69,11 +69,12 @@ static bool tell(struct session *session, struct segment *segment, struct proto_
 
 /* Those that are CLOSING already, because another session was told to close them. */
 static void tell_of_others(struct session *session, struct pool *pool, struct proto_segments *segments) {
+    if (pool->closing_bytes == 0)
+        return;
     list_for_each(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
-        if (pool->closing_bytes > 0 && segment->state == SEGMENT_CLOSING &&
-            session_has_seen(session, segment) && !session_was_told(session, segment) &&
-            !tell(session, segment, segments))
+        if (segment->state == SEGMENT_CLOSING && session_has_seen(session, segment) &&
+            !session_was_told(session, segment) && !tell(session, segment, segments))
             return;
     }
 }

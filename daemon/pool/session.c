@@ -53,7 +53,7 @@ bool session_see_segment(struct session *session, struct segment *segment) {
     session->n_segments++;
     session->mapped[segment->pool->id - 1]++;
     segment->mappers++;
-    segment->deaf_mappers += !session->wants_reclaim;
+    segment->deaf_mappers += is_deaf(session);
     session_count_askable(session, segment->pool, was_askable);
     return true;
 }
