@@ -34,8 +34,9 @@
  * that wait without being asked again.
  *
  * Growth: an ACQUIRE may name a smaller size that serves, too (least_bytes). It is granted the largest that
- * is free of size_bytes, a quarter of that, and so on down to least_bytes. Where not even that is free, the
- * pool grows, and the request keeps its place in the wait queue until the new segment serves it. An ACQUIRE
+ * is free of size_bytes, a quarter of that, and so on down to least_bytes; of a pool of which little is
+ * available, the range that fits least_bytes best, up to size_bytes of it. Where nothing is free, the pool
+ * grows, and the request keeps its place in the wait queue until the new segment serves it. An ACQUIRE
  * with the flag NO_RECLAIM waits for growth and for nothing else (also until growth is tried again, where the
  * driver refused and no session has memory): it is refused (EXHAUSTED) as soon as only memory that sessions
  * hold could serve it, and nobody is asked for memory on its behalf. A client asks so
@@ -193,7 +194,10 @@ struct proto_pools {
 
 #define PROTO_ACQUIRE_NO_RECLAIM                                                                             \
     UINT32_C(1) /* waits for growth only: rather refused than that sessions are asked for memory */
-#define PROTO_ACQUIRE_FLAGS PROTO_ACQUIRE_NO_RECLAIM
+#define PROTO_ACQUIRE_GAVE_BACK                                                                              \
+    UINT32_C(2) /* the session has nothing idle that would serve the request, and releases what would as     \
+                   soon as it has it: while only such requests of one session wait, it is not asked */
+#define PROTO_ACQUIRE_FLAGS (PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_GAVE_BACK)
 
 struct proto_acquire {
     uint32_t pool;

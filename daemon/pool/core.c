@@ -23,6 +23,7 @@ int core_new(struct core **ret_core) {
     list_init(&core->reclaiming);
     core->sessions_limit = SESSIONS_MAX_DEFAULT;
     core->session_leases_limit = SESSION_LEASES_DEFAULT;
+    core->passes_limit = PASSES_MAX;
     *ret_core = core;
     return 0;
 }

@@ -40,6 +40,7 @@ struct core {
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
     uint64_t next_session_id, next_segment_id, next_request_number;
     uint32_t sessions_limit, session_leases_limit;
+    uint32_t passes_limit; /* PASSES_MAX; smaller in simulations */
     struct policy *policy; /* NULL: nothing is limited or forbidden */
 };
 

@@ -60,15 +60,18 @@
     16u /* requests of each line that are looked at when room appears: enough that small ones find what is   \
          * left beside a large one, and so few that nobody pays for the length of another's line */
 #define PASSES_MAX                                                                                           \
-    16u /* later requests that may be given what one who waits could use: about what clients take while      \
-         * a busy pool goes once around, and nothing against the time for which large memory is had */
+    256u /* later requests that may be given what one who waits could use: about what clients take while     \
+          * a busy pool goes once around, and nothing against the time for which large memory is had */
+#define GRANT_SHARE                                                                                          \
+    8u /* of what is available in a pool: no request is granted more than that beyond its need, because the  \
+        * longest free ranges are what a nearly full pool has least of */
 #define LESS_STEP_DOWN                                                                                       \
     4u /* by which a request that a smaller size serves is granted less, until it fits: a few tries, and no  \
         * less than a quarter of what there was */
 #define SHORTAGE_NS                                                                                          \
-    (100 *                                                                                                   \
-     NS_PER_MS) /* after the last question to the sessions, and again while the pool is stuck: so long       \
-                 * clients keep nothing, so that a pool at its limit does not change its mind all the time */
+    (100 * NS_PER_MS) /* after the last question to the sessions, and again while the pool is stuck: so long \
+                       * clients keep nothing, so that a pool at its limit does not change its mind all the  \
+                       * time */
 #define CLOSE_NS_MAX  (60 * NS_PER_S) /* that one closing counts at most, whatever its client says */
 #define HOLDERS_NAMED 3u              /* holders that a refusal names: what fits a line */
 

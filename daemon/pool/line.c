@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "daemon/pool/core.h"
 #include "daemon/pool/limits.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/quota.h"
@@ -38,7 +39,8 @@ static void insert_by_arrival(struct list *requests, struct request *request, si
 /* Puts a request that waits for room, and was passed too often, among its like. They are few: the first of a
  * line becomes one, or was when it waited for its quota. */
 static void overdue_enter(struct request *request) {
-    if (request->passes < PASSES_MAX || request->line != LINE_ROOM || !list_is_empty(&request->overdue_link))
+    if (request->passes < request->session->core->passes_limit || request->line != LINE_ROOM ||
+        !list_is_empty(&request->overdue_link))
         return;
     insert_by_arrival(&request->pool->overdue, request, offsetof(struct request, overdue_link));
 }
@@ -67,6 +69,11 @@ void line_enter(struct request *request, struct tenant_heap *heap, enum line_kin
     if (request->no_reclaim)
         list_append(&pool->for_growth, &request->growth_link);
     pool->n_waiters++;
+    if (pool->spared != NULL && !request->no_reclaim &&
+        !(request->gave_back && request->session == pool->spared)) {
+        pool->spared = NULL; /* now its memory is wanted, and at once */
+        pool->reclaim_ns = 0;
+    }
     if (request->deadline_ns < pool->next_deadline_ns)
         pool->next_deadline_ns = request->deadline_ns;
 }
@@ -136,7 +143,8 @@ bool line_awaits_quota(const struct request *request, uint64_t size_bytes) {
         return true;
     const struct tenant_heap *heap = tenant_heap_find(tenant, request->pool);
     const struct request *first = heap != NULL ? line_first(&heap->held) : NULL;
-    return first != NULL && first->passes >= PASSES_MAX && first->number < request->number;
+    return first != NULL && first->passes >= request->session->core->passes_limit &&
+           first->number < request->number;
 }
 
 /* Whether a waiter could use memory of a segment that a session is given instead. The session may have the
@@ -214,15 +222,16 @@ bool line_overdue_is_valid(const struct pool *pool) {
 
     list_for_each(position, &pool->overdue) {
         const struct request *request = container_of(position, struct request, overdue_link);
-        if (request->line != LINE_ROOM || request->pool != pool || request->passes < PASSES_MAX ||
-            request->number <= number)
+        if (request->line != LINE_ROOM || request->pool != pool ||
+            request->passes < pool->core->passes_limit || request->number <= number)
             return false;
         number = request->number;
     }
     list_for_each(position, &pool->lines) {
         const struct request *first =
             line_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
-        if (first == NULL || (first->passes >= PASSES_MAX) == list_is_empty(&first->overdue_link))
+        if (first == NULL ||
+            (first->passes >= pool->core->passes_limit) == list_is_empty(&first->overdue_link))
             return false;
     }
     return true;

@@ -47,6 +47,10 @@ static uint64_t pool_room(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
 }
 
+uint64_t pool_available_bytes(const struct pool *pool) {
+    return pool_free_bytes(pool) + pool_room(pool);
+}
+
 uint64_t pool_step_bytes(const struct pool *pool) {
     if (pool->step_bytes != POOL_STEP_BY_SIZE)
         return pool->step_bytes;
@@ -181,12 +185,40 @@ void pool_begin_shortage(struct pool *pool, uint64_t now_ns) {
     pool->short_until_ns = clock_deadline_ns(now_ns, SHORTAGE_NS);
 }
 
+/* The session whose requests are all that wait for room, if it looks for memory of its own itself and has no
+ * segment that it could close. NULL: none. */
+static struct session *pool_find_spared(const struct pool *pool) {
+    struct session *session = NULL;
+
+    list_for_each(position, &pool->lines) {
+        const struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
+        list_for_each(link, &heap->waiting.requests) {
+            const struct request *request = container_of(link, struct request, link);
+            if (request->no_reclaim) /* nobody is asked for its sake anyway */
+                continue;
+            if (!request->gave_back || (session != NULL && request->session != session))
+                return NULL;
+            session = request->session;
+        }
+    }
+    list_for_each(position, &pool->segments) {
+        const struct segment *segment = container_of(position, struct segment, link);
+        if (session != NULL && segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
+            session_has_seen(session, segment))
+            return NULL;
+    }
+    return session;
+}
+
 void pool_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns) {
+    pool->spared = tenant == NULL && pool->n_asks == 0 ? pool_find_spared(pool) : NULL;
     pool_begin_shortage(pool, now_ns);
     pool->n_asks += tenant == NULL;
     list_for_each(position, &pool->core->sessions) {
         struct session *session = container_of(position, struct session, link);
-        if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool))
+        if (session == pool->spared)
+            session_note_answer(session, pool);
+        else if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool))
             session_ask(session, pool);
     }
 }
@@ -198,6 +230,7 @@ void pool_end_shortage(struct pool *pool, uint64_t now_ns) {
     }
     pool->short_until_ns = 0;
     pool->n_asks = 0;
+    pool->spared = NULL;
     list_for_each(position, &pool->core->sessions)
         session_end_shortage(container_of(position, struct session, link), pool);
 }

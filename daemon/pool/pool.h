@@ -100,6 +100,7 @@ struct pool {
     uint64_t next_deadline_ns; /* no waiter's deadline is before */
     bool stuck;                /* as of the last plan */
     uint64_t reclaim_ns;       /* sessions are not asked before */
+    struct session *spared;    /* was not asked, because nobody else waits; NULL: no session */
     bool reclaim_owed;         /* …but then, for one who did not wait */
     uint64_t short_until_ns;   /* sessions are told until then that the pool is short; 0: it is not */
     unsigned n_asks;           /* rounds of questions to the sessions since it became short */
@@ -121,6 +122,9 @@ struct pool {
 };
 
 uint64_t pool_free_bytes(const struct pool *pool);
+
+/* What is free, and what the pool may still grow by. */
+uint64_t pool_available_bytes(const struct pool *pool);
 
 /* The largest block that could be taken at once by somebody: linear in the segments, for the stats. */
 uint64_t pool_largest_free_bytes(const struct pool *pool);

@@ -26,6 +26,7 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     request->size_bytes = acquire->size_bytes;
     request->least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
     request->no_reclaim = (acquire->flags & PROTO_ACQUIRE_NO_RECLAIM) != 0;
+    request->gave_back = (acquire->flags & PROTO_ACQUIRE_GAVE_BACK) != 0;
     request->asked_ns = now_ns;
     request->deadline_ns = clock_deadline_ns(now_ns, acquire->timeout_ns);
     request->quota_item = -1;

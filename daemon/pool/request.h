@@ -36,6 +36,7 @@ struct request {
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
     bool no_reclaim;          /* waits for growth only: refused when sessions would have to be asked */
+    bool gave_back;           /* its session need not be asked for memory for its sake */
     bool waited;              /* it could not be answered at once */
     struct lease *lease;      /* GRANTED */
     enum proto_error error;   /* REFUSED */

@@ -136,7 +136,7 @@ void session_count_askable(struct session *session, struct pool *pool, bool was_
     bool is_askable = session_can_be_asked(session, pool);
     if (is_askable && !was_askable) {
         pool->n_reclaimers++;
-        if (pool->short_until_ns != 0) /* what it gives back is waited for, too */
+        if (pool->short_until_ns != 0 && session != pool->spared) /* what it gives back is waited for, too */
             session_ask(session, pool);
     }
     if (was_askable && !is_askable)
@@ -165,6 +165,9 @@ void session_clear(struct session *session) {
     while (!list_is_empty(&session->leases))
         lease_close(container_of(session->leases.next, struct lease, session_link));
     fences_free(session);
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (core->pools[i]->spared == session)
+            core->pools[i]->spared = NULL;
     for (size_t word = 0; word < session->seen_words; word++)
         while (session->seen[word] != 0) {
             unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);

@@ -30,6 +30,20 @@ static int take_beside(const struct request *request, uint64_t size_bytes, struc
     return 0;
 }
 
+/* Takes what is free above a range as well, where the request wants so much, so that no rest stays behind.
+ * Returns how much the range is of then. */
+static uint64_t take_rest(const struct request *request, struct heap_range *range, uint64_t size_bytes) {
+    struct heap_range *rest = range->upper;
+
+    if (size_bytes == request->size_bytes || rest == NULL || !rest->free ||
+        range->size + rest->size > request->size_bytes ||
+        line_awaits_quota(request, range->size + rest->size))
+        return size_bytes;
+    heap_claim(rest);
+    heap_join(range);
+    return range->size;
+}
+
 /* Grants the request so many bytes of what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its
  * tenant's quota), -ENOSPC (or for room) or -ENOMEM. */
 static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t size_bytes) {
@@ -46,6 +60,7 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
                                     : pool_take(pool, session->tenant, size_bytes, &range);
     if (r < 0)
         return r;
+    size_bytes = take_rest(request, range, size_bytes);
     r = session_reserve_segment(session, range->span->user);
     if (r == 0)
         r = lease_open(session, range, size_bytes, &lease);
@@ -61,13 +76,16 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
 }
 
 /* Grants the request the largest that is free of what it wants, a quarter of that, and so on down to what it
- * needs. Returns as pool_grant_bytes() does for the last that was tried. */
+ * needs; but only what it needs of a pool of which little is available. Returns as pool_grant_bytes() does
+ * for the last that was tried. */
 static int pool_grant(struct pool *pool, struct request *request) {
-    uint64_t size_bytes = request->size_bytes;
+    uint64_t size_bytes = request->size_bytes, most_bytes = pool_available_bytes(pool) / GRANT_SHARE;
 
     for (;;) {
-        int r = size_bytes > pool->limit_bytes ? -ENOSPC : pool_grant_bytes(pool, request, size_bytes);
-        if ((r != -ENOSPC && r != -EDQUOT) || size_bytes <= request->least_bytes)
+        bool is_least = size_bytes <= request->least_bytes;
+        bool is_tried = size_bytes <= pool->limit_bytes && (is_least || size_bytes <= most_bytes);
+        int r = is_tried ? pool_grant_bytes(pool, request, size_bytes) : -ENOSPC;
+        if ((r != -ENOSPC && r != -EDQUOT) || is_least)
             return r;
         uint64_t less_bytes = size_bytes / LESS_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
         size_bytes = less_bytes < request->least_bytes ? request->least_bytes : less_bytes;

@@ -121,6 +121,9 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         if (model_is_over_quota(world, use, request) || model_rank(world, request) >= LINE_WINDOW ||
             model_is_behind(world, request))
             continue;
+        must(pool->spared == NULL || request->no_reclaim ||
+                 (request->gave_back && pool->spared == world->sessions[request->session].session),
+             "a session is spared that others wait for");
         must(request->least > largest_unassigned, "a request waits, and a segment without a tenant would do");
         must(!may_grow || round_up(request->least, SEGMENT_GRANULE) > room,
              "a request waits, and the pool could grow");

@@ -79,13 +79,15 @@ void step_acquire(struct world *world) {
                                                 .asked_ns = world->now_ns,
                                                 .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
                                                 .no_reclaim = one_in(world, 3),
+                                                .gave_back = one_in(world, 2),
                                                 .used = true};
     bool has_least = one_in(world, 2);
     while (has_least && world->requests[r].least % (4 * world->grain) == 0 && one_in(world, 2))
         world->requests[r].least /= 4;
     const struct proto_acquire acquire = {.pool = p + 1,
                                           .flags =
-                                              world->requests[r].no_reclaim ? PROTO_ACQUIRE_NO_RECLAIM : 0,
+                                              (world->requests[r].no_reclaim ? PROTO_ACQUIRE_NO_RECLAIM : 0) |
+                                              (world->requests[r].gave_back ? PROTO_ACQUIRE_GAVE_BACK : 0),
                                           .size_bytes = size,
                                           .least_bytes = has_least ? world->requests[r].least : 0,
                                           .timeout_ns = timeout_ns};

@@ -111,6 +111,7 @@ static void world_make(struct world *world) {
     world->drain_late = one_in(world, 4) ? 2 + (unsigned)random_below(world, 8) : 0;
     world->core->sessions_limit =
         one_in(world, 4) ? 1 + (uint32_t)random_below(world, SIM_SESSIONS) : SIM_SESSIONS;
+    world->core->passes_limit = SIM_PASSES;
     world->core->session_leases_limit = 4 + (uint32_t)random_below(world, 29);
     world->kernel.list = (enum kernel_list)random_below(world, 3);
     world->kernel.proc = (enum kernel_proc)random_below(world, 3);

@@ -293,9 +293,8 @@ static void model_granted(struct world *world, struct model_request *request,
     struct model_segment *where = &world->segments[g];
 
     must(where->pool == request->pool, "a block is of another pool than was asked");
-    while (request->size > got->size_bytes && request->size > request->least)
-        request->size /= 4;
-    must(got->size_bytes == request->size && got->capacity_bytes == round_up(request->size, HEAP_GRANULE),
+    must(got->size_bytes >= request->least && got->size_bytes <= request->size &&
+             got->capacity_bytes == round_up(got->size_bytes, HEAP_GRANULE),
          "a block has another size than was asked");
     must(got->capacity_bytes % world->grain == 0, "a request was no number of grains");
     must(!pool_is_closed(world->pools[request->pool].pool), "a pool lends whose device is lost");

@@ -36,7 +36,7 @@ bool model_is_behind(const struct world *world, const struct model_request *requ
     const struct tenant_heap *heap =
         tenant_heap_find(world->sessions[request->session].session->tenant, pool);
     first = heap != NULL ? line_first(&heap->held) : NULL;
-    return first != NULL && first->passes >= PASSES_MAX && first->id < request->id;
+    return first != NULL && first->passes >= world->core->passes_limit && first->id < request->id;
 }
 
 /* Whether one who waits could use the memory that another session gets of a segment. */
@@ -49,7 +49,8 @@ static bool could_use(const struct world *world, const struct model_request *wai
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
                      const struct model_segment *where) {
     unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
-    bool somebody_overdue = answered->passes >= PASSES_MAX || world->pools[request->pool].somebody_overdue ||
+    bool somebody_overdue = answered->passes >= world->core->passes_limit ||
+                            world->pools[request->pool].somebody_overdue ||
                             !list_is_empty(&world->pools[request->pool].pool->overdue);
     struct model_use use;
 
@@ -71,7 +72,8 @@ void model_take_turn(struct world *world, const struct model_request *request, c
             continue;
         other->passes++;
         world->tally->passes++;
-        must(other->passes <= PASSES_MAX, "a request is passed by later ones more often than it has to bear");
-        world->tally->overdue += other->passes == PASSES_MAX;
+        must(other->passes <= world->core->passes_limit,
+             "a request is passed by later ones more often than it has to bear");
+        world->tally->overdue += other->passes == world->core->passes_limit;
     }
 }

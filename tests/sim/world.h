@@ -41,6 +41,7 @@
 #define SIM_LEASES    512u
 #define SIM_BLOCKS    512u
 #define SIM_REQUESTS  64u
+#define SIM_PASSES    16u /* few enough that it happens */
 #define SIM_TOKENS    32u
 #define SIM_OLD_NAMES 16u
 #define SIM_GROUPS    3u
@@ -132,6 +133,7 @@ struct model_request {
     unsigned session, pool;
     uint64_t size, least, asked_ns, deadline_ns; /* least: that serves, too */
     bool no_reclaim;                             /* waits for growth only */
+    bool gave_back;                              /* its session need not be asked */
     bool used, answered;                         /* the latter: decided, and still in the core */
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */

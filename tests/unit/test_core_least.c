@@ -21,23 +21,57 @@ static uint64_t size_of(const struct lease *lease) {
 
 static void the_largest_of_the_sizes_that_is_free_is_granted(void **state) {
     struct core *core = core_make();
-    struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+    struct pool *pool = add_pool(core, GIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     (void)state;
 
     struct lease *lease = take_growing(session, pool, 16 * MIB, 0);
     assert_int_equal(release_part(session, name_of(lease), 5 * MIB, 11 * MIB, 0), 0);
-    ask_least(session, pool, 1, 16 * MIB, MIB, 0, 0, 0); /* not as much; a quarter of it */
-    assert_int_equal(size_of(expect_granted(core, session, 1)), 4 * MIB);
-    ask_least(session, pool, 2, 16 * MIB, 8 * MIB, 0, 0, 0); /* 7 MiB are left */
-    expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
-    ask_least(session, pool, 3, 16 * GIB, 5 * MIB + 512, 0, 0, 0); /* more than the pool may have */
-    assert_int_equal(size_of(expect_granted(core, session, 3)), 5 * MIB + 512);
-    ask_least(session, pool, 4, 2 * MIB, MIB, 0, 0, 0); /* no less than the least, which no quarter is */
-    assert_int_equal(size_of(expect_granted(core, session, 4)), MIB);
+    ask_least(session, pool, 2, 16 * GIB, 5 * MIB + 512, 0, 0, 0); /* more than the pool may have */
+    struct lease *large = expect_granted(core, session, 2);
+    assert_int_equal(size_of(large), 11 * MIB);
+    assert_int_equal(release(session, name_of(large), 0), 0);
+    ask_least(session, pool, 3, 8 * MIB, MIB, 0, 0, 0);
+    assert_int_equal(size_of(expect_granted(core, session, 3)), 8 * MIB);
+    ask_least(session, pool, 4, 2 * MIB, MIB, 0, 0, 0);
+    assert_int_equal(size_of(expect_granted(core, session, 4)), 2 * MIB);
     ask_least(session, pool, 5, 512, 512, 0, 0, 0);
     assert_int_equal(size_of(expect_granted(core, session, 5)), 512);
     expect_no_growth(core);
+    core_destroy(core);
+}
+
+static void of_a_nearly_full_pool_no_more_than_what_is_needed_is_granted(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 64 * MIB, 0);
+    assert_int_equal(release_part(session, name_of(lease), 0, 32 * MIB, 0), 0);
+    ask_least(session, pool, 1, 16 * MIB, MIB, 0, 0, 0); /* an eighth of what is free */
+    assert_int_equal(size_of(expect_granted(core, session, 1)), 4 * MIB);
+    ask_least(session, pool, 2, 16 * MIB, 512, 0, 0, 0);
+    assert_int_equal(size_of(expect_granted(core, session, 2)), MIB);
+    core_destroy(core);
+}
+
+/* A rest would be too short for most. */
+static void a_range_is_granted_whole_where_that_is_not_more_than_is_wanted(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 64 * MIB, 0);
+    assert_int_equal(release_part(session, name_of(lease), 8 * MIB, 3 * MIB, 0), 0);
+    assert_int_equal(release_part(session, name_of(lease), 16 * MIB, 6 * MIB, 0), 0);
+    ask_least(session, pool, 1, 4 * MIB, 2 * MIB, 0, 0, 0);
+    assert_int_equal(size_of(expect_granted(core, session, 1)), 3 * MIB);
+    ask_least(session, pool, 2, 4 * MIB, 2 * MIB, 0, 0, 0);
+    assert_int_equal(size_of(expect_granted(core, session, 2)), 2 * MIB);
+    ask_least(session, pool, 3, 4 * MIB, 2 * MIB, 0, 0, 0);
+    assert_int_equal(size_of(expect_granted(core, session, 3)), 4 * MIB);
     core_destroy(core);
 }
 
@@ -140,7 +174,7 @@ static void a_request_that_waits_is_served_with_less_when_that_comes_back(void *
     assert_int_equal(release_part(holder, name_of(lease), 0, MIB, 0), 0);
     expect_no_answer(core);
     assert_int_equal(release_part(holder, name_of(lease), 2 * MIB, 3 * MIB, 0), 0);
-    assert_int_equal(size_of(expect_granted(core, other, 1)), 2 * MIB);
+    assert_int_equal(size_of(expect_granted(core, other, 1)), 3 * MIB);
     core_destroy(core);
 }
 
@@ -165,7 +199,7 @@ static void a_request_that_its_quota_does_not_leave_as_much_is_granted_less(void
 static void what_came_back_behind_fences_is_granted_before_a_smaller_size(void **state) {
     static struct proto_page page;
     struct core *core = core_make();
-    struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+    struct pool *pool = add_pool(core, GIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     (void)state;
 
@@ -386,6 +420,8 @@ static void nobody_is_asked_for_it_while_the_pool_grows_for_another(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_of_the_sizes_that_is_free_is_granted),
+        cmocka_unit_test(of_a_nearly_full_pool_no_more_than_what_is_needed_is_granted),
+        cmocka_unit_test(a_range_is_granted_whole_where_that_is_not_more_than_is_wanted),
         cmocka_unit_test(only_the_smallest_size_has_to_be_within_the_limit),
         cmocka_unit_test(without_a_smaller_size_only_the_whole_serves),
         cmocka_unit_test(the_pool_grows_by_what_is_wanted),
