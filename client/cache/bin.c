@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cache/bin.h"
 
+#include <limits.h>
 #include <stdlib.h>
+
+/* How many pieces go to the lane where there is no room for one more: so few that the call takes no more than
+ * half a microsecond. */
+#define SPILL 8u
 
 static struct piece *magazine_take(struct magazine *magazine, uint64_t size_bytes) {
     if (magazine == NULL)
@@ -42,21 +47,16 @@ struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, 
     return piece;
 }
 
-static void give_magazine(struct lane *lane, struct magazine *magazine) {
-    if (magazine_is_empty(magazine))
-        return;
-    pthread_mutex_lock(&lane->lock);
-    lane_give_magazine_locked(lane, magazine);
-    pthread_mutex_unlock(&lane->lock);
-}
-
 void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct piece *piece) {
     if (bin_push(bin, piece))
         return;
-    /* Both are full, or not there yet: the one that is spare goes. */
+    /* Both are full, or not there yet: the one that is spare goes; else some of what is in it. */
     struct magazine *empty = transfer_put(&lane->transfer, size_class, bin->spare);
-    if (empty != NULL && empty == bin->spare)
-        give_magazine(lane, empty);
+    if (empty != NULL && empty == bin->spare) {
+        pthread_mutex_lock(&lane->lock);
+        (void)lane_give_magazine_locked(lane, empty, SPILL);
+        pthread_mutex_unlock(&lane->lock);
+    }
     bin->spare = bin->loaded;
     bin->loaded = empty;
     if (bin_push(bin, piece))
@@ -66,14 +66,17 @@ void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct pie
     pthread_mutex_unlock(&lane->lock);
 }
 
-void bin_flush(struct bin *bin, struct lane *lane) {
-    give_magazine(lane, bin->loaded);
-    give_magazine(lane, bin->spare);
+unsigned bin_flush_locked(struct bin *bin, struct lane *lane, unsigned most) {
+    unsigned count = lane_give_magazine_locked(lane, bin->spare, most);
+    return count + lane_give_magazine_locked(lane, bin->loaded, most - count);
 }
 
-void bin_flush_locked(struct bin *bin, struct lane *lane) {
-    lane_give_magazine_locked(lane, bin->loaded);
-    lane_give_magazine_locked(lane, bin->spare);
+void bin_flush(struct bin *bin, struct lane *lane) {
+    if (magazine_is_empty(bin->loaded) && magazine_is_empty(bin->spare))
+        return;
+    pthread_mutex_lock(&lane->lock);
+    (void)bin_flush_locked(bin, lane, UINT_MAX);
+    pthread_mutex_unlock(&lane->lock);
 }
 
 void bin_deinit(struct bin *bin) {

@@ -89,9 +89,11 @@ struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, 
  */
 void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct piece *piece);
 
-/* Gives all pieces to the lane. Takes its lock. / The same with the lock held. */
+/* Gives all pieces to the lane. Takes its lock. */
 void bin_flush(struct bin *bin, struct lane *lane);
-void bin_flush_locked(struct bin *bin, struct lane *lane);
+
+/* Gives so many pieces to the lane at most. Returns how many. The lane's lock is held. */
+unsigned bin_flush_locked(struct bin *bin, struct lane *lane, unsigned most);
 
 /* Frees the magazines, whatever is in them. */
 void bin_deinit(struct bin *bin);

@@ -27,8 +27,12 @@
  * into the heap for other sizes. On the traces half of the smallest extent and 16 of it reserved as much; a
  * random mix takes a fifth less time with the latter. */
 #define EMPTY_BYTES_MIN (16 * EXTENT_BYTES_MIN)
+/* So many pieces at a time: half a microsecond. */
+#define EMPTY_PIECES 12u
 /* How many deferred pieces a miss gives to its lane's heap: so many loads and frees, a few microseconds. */
 #define SETTLE_MAX 64u
+/* Of what a lane has: with so much of it free its pool is not tight any more. */
+#define ROOMY_SHARE 4u
 
 void cache_init(struct cache *cache) {
     pthread_mutex_init(&cache->lanes_lock, NULL);
@@ -36,6 +40,7 @@ void cache_init(struct cache *cache) {
     list_init(&cache->lanes);
     list_init(&cache->threads);
     counters_init(&cache->counters);
+    shortage_init(&cache->shortage);
     keeper_init(&cache->keeper);
 }
 
@@ -58,6 +63,7 @@ void cache_deinit(struct cache *cache) {
     free(cache->pending);
     keeper_deinit(&cache->keeper);
     counters_deinit(&cache->counters);
+    shortage_deinit(&cache->shortage);
     pthread_mutex_destroy(&cache->give_lock);
     pthread_mutex_destroy(&cache->lanes_lock);
 }
@@ -111,8 +117,14 @@ static bool lane_is_short(const struct lane *lane) {
     return shortage_is_on(&client->cache.shortage, lane->pool);
 }
 
+/* Whether threads keep nothing of it. */
+static bool lane_is_tight(const struct lane *lane) {
+    const struct gpupool_client *client = lane->owner;
+    return shortage_is_tight(&client->cache.shortage, lane->pool);
+}
+
 uint64_t cache_needs(const struct lane *lane, uint64_t size_bytes) {
-    return lane_is_short(lane) ? heap_round_up(size_bytes) : size_class_round(size_bytes);
+    return lane_is_tight(lane) ? heap_round_up(size_bytes) : size_class_round(size_bytes);
 }
 
 /* --- taking --- */
@@ -123,13 +135,14 @@ static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t
     uint64_t rounded = cache_needs(own->lane, size_bytes);
     struct piece *more[BATCH];
     struct lane *lane = own->lane;
+    bool is_tight = lane_is_tight(lane);
     unsigned count = 0;
 
     pthread_mutex_lock(&lane->lock);
     if (lane->deferred_bytes > 0)
         deferred_settle_locked(lane, SETTLE_MAX);
-    int r = lane_take_locked(lane, rounded, anywhere, ret_piece);
-    while (r == 0 && count + 1 < BATCH && (count + 1) * rounded < BATCH_BYTES && !lane_is_short(lane) &&
+    int r = lane_take_locked(lane, rounded, anywhere || is_tight, ret_piece);
+    while (r == 0 && count + 1 < BATCH && (count + 1) * rounded < BATCH_BYTES && !is_tight &&
            lane_take_locked(lane, rounded, false, &more[count]) == 0)
         count++;
     pthread_mutex_unlock(&lane->lock);
@@ -142,7 +155,7 @@ static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t
 static void empty_into_lane(struct thread_lane *own) {
     struct lane *lane = own->lane;
 
-    thread_lane_flush(own);
+    (void)thread_lane_flush(own, UINT_MAX);
     pthread_mutex_lock(&lane->lock);
     lane_flush_transfer_locked(lane, false);
     deferred_settle_locked(lane, UINT_MAX);
@@ -155,8 +168,8 @@ static void empty_into_lane(struct thread_lane *own) {
 static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
     unsigned size_class = size_class_of(size_bytes);
 
-    /* In a shortage nothing comes from the transfer into a bin: the rest of it would stay there. */
-    struct piece *piece = lane_is_short(own->lane) ? NULL : thread_lane_take(own, size_class, size_bytes);
+    /* Nothing of a tight pool comes from the transfer into a bin: the rest of it would stay there. */
+    struct piece *piece = lane_is_tight(own->lane) ? NULL : thread_lane_take(own, size_class, size_bytes);
     if (piece != NULL) {
         *ret_piece = piece;
         return 0;
@@ -165,25 +178,24 @@ static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct pie
     if (size_class >= SIZE_CLASS_LARGE)
         bin_flush(&own->bins[own->large_class], own->lane);
     int r = take_from_lane(own, size_class, size_bytes, false, ret_piece);
-    bool empties = thread_lane_given_bytes(own) >= EMPTY_BYTES_MIN;
-    if (r == -ENOSPC && empties) {
-        empty_into_lane(own);
+    if (r == -ENOSPC && thread_lane_given_bytes(own) >= EMPTY_BYTES_MIN) {
+        (void)thread_lane_flush(own, EMPTY_PIECES);
         r = take_from_lane(own, size_class, size_bytes, false, ret_piece);
     }
     if (r == -ENOSPC)
         r = take_from_lane(own, size_class, size_bytes, true, ret_piece);
-    if (r == -ENOSPC && !empties) {
+    if (r == -ENOSPC) {
         empty_into_lane(own);
         r = take_from_lane(own, size_class, size_bytes, true, ret_piece);
     }
     return r;
 }
 
-/* The lane that the fast paths try next, unless its pool is short. Inside, so that a shortage that begins
+/* The lane that the fast paths try next, unless its pool is tight. Inside, so that a shortage that begins
  * comes by after this. */
 static void use_lane(struct thread_cache *thread, struct thread_lane *own) {
     own->touched = true;
-    thread->last = lane_is_short(own->lane) ? NULL : own;
+    thread->last = lane_is_tight(own->lane) ? NULL : own;
 }
 
 static struct thread_lane *own_lane(struct thread_cache *thread, struct lane *lane) {
@@ -210,6 +222,15 @@ static int take(struct thread_cache *thread, struct lane *lane, uint64_t size_by
         count_taken(own, *ret_piece, asked);
     thread_cache_leave(thread);
     return r;
+}
+
+/* Counts a piece that came straight from the daemon. */
+static void count_grown(struct thread_cache *thread, struct lane *lane, const struct piece *piece) {
+    thread_cache_enter(thread);
+    struct thread_lane *own = own_lane(thread, lane);
+    if (own != NULL)
+        count_taken(own, piece, true);
+    thread_cache_leave(thread);
 }
 
 bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,
@@ -273,16 +294,19 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
         return r;
     struct thread_cache *thread = thread_cache_get(client, &cache->threads);
     r = thread == NULL ? -ENOMEM : take(thread, lane, size_bytes, false, &piece);
-    if (r == -ENOSPC && lane_may_collect(lane, size_bytes)) {
+    if (r == -ENOSPC && !lane_is_tight(lane) && lane_may_collect(lane, size_bytes)) {
         cache_collect(cache, thread, lane, false);
         r = take(thread, lane, size_bytes, false, &piece);
     }
     deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;
-    while (r == -ENOSPC) { /* another thread may be quicker with what this one brings */
-        r = lane_grow(client, lane, size_bytes, deadline_ns);
+    while (r == -ENOSPC) { /* another thread may be quicker with what was found here */
+        r = lane_grow(client, lane, size_bytes, deadline_ns, &piece);
         if (r < 0)
             return r;
-        r = take(thread, lane, size_bytes, true, &piece);
+        if (piece != NULL)
+            count_grown(thread, lane, piece);
+        else
+            r = take(thread, lane, size_bytes, true, &piece);
     }
     if (r < 0)
         return cache_no_memory();
@@ -290,37 +314,53 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
     return 0;
 }
 
+/* Puts a piece into this thread's bin of its class; of the large classes only one has any. */
+static void put_at_hand(struct thread_lane *own, struct piece *piece) {
+    if (piece->size_class >= SIZE_CLASS_LARGE && piece->size_class != own->large_class) {
+        bin_flush(&own->bins[own->large_class], own->lane);
+        own->large_class = piece->size_class;
+    }
+    thread_lane_put(own, piece->size_class, piece);
+}
+
+/* Whether so much of the lane is free that threads may keep pieces at hand again. */
+static bool is_roomy_locked(const struct lane *lane) {
+    return lane_free_bytes_locked(lane) >= lane_held_bytes_locked(lane) / ROOMY_SHARE;
+}
+
 void cache_put(struct gpupool_client *client, struct piece *piece) {
     struct thread_cache *thread = thread_cache_get(client, &client->cache.threads);
     struct thread_lane *own = NULL;
     struct lane *lane = piece->lane;
-    bool is_short = lane_is_short(lane);
+    bool is_tight, is_short, is_roomy = false;
 
     piece->generation++;
-    if (is_short)
+    if (lane_is_short(lane))
         shortage_end_if_over(client, lane->pool);
     if (thread != NULL) {
         thread_cache_enter(thread);
         own = own_lane(thread, lane);
-        is_short = lane_is_short(lane); /* inside: else a shortage that begins would not find the piece */
-        if (own != NULL)
-            count_up(&own->counters->given_bytes, piece->capacity_bytes);
-        if (own != NULL && !is_short) {
-            if (piece->size_class >= SIZE_CLASS_LARGE && piece->size_class != own->large_class) {
-                bin_flush(&own->bins[own->large_class], own->lane);
-                own->large_class = piece->size_class;
-            }
-            thread_lane_put(own, piece->size_class, piece);
-        }
-        thread_cache_leave(thread);
     }
-    if (is_short) {
-        give_back_piece(client, piece);
-    } else if (own == NULL) {
+    is_tight = lane_is_tight(lane); /* inside: else a shortage that begins would not find the piece */
+    is_short = lane_is_short(lane);
+    if (own != NULL)
+        count_up(&own->counters->given_bytes, piece->capacity_bytes);
+    if (own != NULL && !is_tight) {
+        put_at_hand(own, piece);
+    } else if (!is_short) {
         pthread_mutex_lock(&lane->lock);
         lane_give_locked(lane, piece);
+        is_roomy = is_roomy_locked(lane);
         pthread_mutex_unlock(&lane->lock);
     }
+    if (thread != NULL)
+        thread_cache_leave(thread);
+    if (is_short)
+        give_back_piece(client, piece);
+    else if (is_tight)
+        shortage_offer(client, lane);
+    if (is_tight && is_roomy)
+        shortage_loosen(client, lane->pool);
 }
 
 void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes) {
@@ -357,6 +397,8 @@ int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct 
     cache_count_given(client, lane, given_bytes);
     if (lane_is_short(lane))
         give_back_lane(client, lane);
+    else if (lane_is_tight(lane))
+        shortage_offer(client, lane);
     return 0;
 }
 
@@ -383,6 +425,8 @@ int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint
     cache_count_given(client, lane, given_bytes);
     if (lane_is_short(lane))
         give_back_lane(client, lane);
+    else if (lane_is_tight(lane))
+        shortage_offer(client, lane);
     return 0;
 }
 

@@ -74,8 +74,8 @@ bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_byte
 int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                   uint64_t timeout_ns, struct gpupool_buffer *ret_buffer);
 
-/* What is taken from a lane's heap for a request: a piece of its class; in a shortage no more than it needs.
- */
+/* What is taken from a lane's heap for a request: a piece of its class; of a tight pool no more than it
+ * needs. */
 uint64_t cache_needs(const struct lane *lane, uint64_t size_bytes);
 
 /* Puts a buffer's piece, whose GPU work is done or ordered, into this thread's cache. */

@@ -19,8 +19,9 @@ struct choice {
     bool of_stream; /* only that of one stream */
     int device;
     const void *stream;
-    uint32_t pool;       /* only that of one pool; 0: of all */
-    uint64_t part_bytes; /* parts of extents that are in use: of so many bytes at least */
+    uint32_t pool;          /* only that of one pool; 0: of all */
+    const struct lane *own; /* …of this lane only what borders on memory that the daemon may have */
+    uint64_t part_bytes;    /* parts of extents that are in use: of so many bytes at least */
 };
 
 /* Room for one more part, so that nothing taken out of a lane is lost. */
@@ -51,6 +52,14 @@ static int check_stream(struct gpupool_client *client, const struct lane *lane) 
                                 "giving idle memory back: it stays until the client closes if the stream was "
                                 "destroyed, before which gpupool_trim() is to be called")
                  : 0;
+}
+
+/* Takes those free parts out of a lane that may be longer in the daemon's hands. */
+static void take_borders(struct cache *cache, struct lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    while (pending_reserve(cache) && lane_reclaim_border_locked(lane, &cache->pending[cache->pending_count]))
+        cache->pending_count++;
+    pthread_mutex_unlock(&lane->lock);
 }
 
 /* Takes all free parts out of a lane. */
@@ -106,7 +115,9 @@ static int take_out(struct gpupool_client *client, const struct choice *choice) 
         if (!gather(lane, choice->idle_only))
             continue;
         int r = check_stream(client, lane);
-        if (r == 0)
+        if (r == 0 && lane == choice->own)
+            take_borders(cache, lane);
+        else if (r == 0)
             take_free(cache, lane, choice->part_bytes);
         take_deferred(cache, lane, choice->part_bytes); /* it has fences of its own */
         failed = r < 0 ? r : failed;
@@ -234,12 +245,12 @@ void give_back_stream(struct gpupool_client *client, int device, const void *str
     error_restore(text);
 }
 
-uint64_t give_back_pool(struct gpupool_client *client, uint32_t pool) {
+uint64_t give_back_pool(struct gpupool_client *client, uint32_t pool, const struct lane *own) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
-    (void)give_back(client, &(struct choice){.pool = pool, .part_bytes = HEAP_GRANULE}, &bytes);
+    (void)give_back(client, &(struct choice){.pool = pool, .own = own, .part_bytes = HEAP_GRANULE}, &bytes);
     error_restore(text);
     return bytes;
 }

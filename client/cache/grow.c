@@ -22,6 +22,9 @@
 /* For a request that does not wait, and for which segments were closed: freeing these and making another. */
 #define GROWTH_NS (20 * NS_PER_MS)
 
+/* Where the daemon grants less than that of what a lane should have more of, the pool is nearly full. */
+#define TIGHT_SHARE 4u
+
 /* Looks for a moment whether deferred pieces become ready. */
 static bool look(struct lane *lane) {
     bool ready = false, any;
@@ -36,22 +39,25 @@ static bool look(struct lane *lane) {
     return ready;
 }
 
-/* Adds what was leased for a request to the lane: to an extent that it continues, else as one of its own. In
- * a shortage it is one of its own, because it goes back as it is. */
-static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t needed, bool is_short,
-                      const struct segment *segment, const struct proto_lease *lease) {
+/* Adds what was leased for a request to the lane: to an extent that it continues, else as one of its own.
+ * *ret_piece gets what the request needs of it, before another thread does; NULL: nothing. ret_piece may be
+ * NULL. */
+static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t needed,
+                      const struct segment *segment, const struct proto_lease *lease,
+                      struct piece **ret_piece) {
     enum lane_heap heap = lane_heap_of(needed);
     char *memory = (char *)segment->memory + lease->offset_bytes;
     int r = 0;
 
     pthread_mutex_lock(&lane->lock);
-    struct extent *extent =
-        is_short ? NULL : lane_neighbour_locked(lane, heap, segment, memory, lease->capacity_bytes);
+    struct extent *extent = lane_neighbour_locked(lane, heap, segment, memory, lease->capacity_bytes);
     if (extent != NULL && lease_merge_one_way(client, extent->lease, extent->generation, lease) == 0)
         lane_fill_locked(extent, memory, lease->capacity_bytes);
     else
         r = lane_add_extent_locked(lane, heap, segment, lease->lease, lease->generation, memory,
                                    lease->capacity_bytes);
+    if (r == 0 && ret_piece != NULL && lane_take_locked(lane, needed, true, ret_piece) < 0)
+        *ret_piece = NULL;
     pthread_mutex_unlock(&lane->lock);
     if (r == 0)
         return 0;
@@ -61,18 +67,26 @@ static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t
 
 /* Asks the daemon for an extent, and adds it to the lane. */
 static int ask(struct gpupool_client *client, struct lane *lane, const struct proto_acquire *acquire,
-               bool is_short) {
+               struct piece **ret_piece) {
     struct proto_lease lease;
     struct segment *segment;
     struct pool pool;
 
     int r = lease_acquire_as(client, acquire, &lease, &pool, &segment);
-    return r < 0 ? r : add_extent(client, lane, acquire->least_bytes, is_short, segment, &lease);
+    if (r < 0)
+        return r;
+    bool is_tight = shortage_is_tight(&client->cache.shortage, lane->pool);
+    if (lease.capacity_bytes < acquire->size_bytes / TIGHT_SHARE)
+        shortage_tighten(client, lane->pool);
+    else if (is_tight && lease.capacity_bytes > acquire->least_bytes &&
+             lease.capacity_bytes >= acquire->size_bytes)
+        shortage_loosen(client, lane->pool);
+    return add_extent(client, lane, acquire->least_bytes, segment, &lease, ret_piece);
 }
 
 /* Asks for as much as the lane should have more of. Growth of the pool is waited for, and nothing else. */
 static int ask_for_growth(struct gpupool_client *client, struct lane *lane, uint64_t needed,
-                          uint64_t deadline_ns) {
+                          uint64_t deadline_ns, struct piece **ret_piece) {
     pthread_mutex_lock(&lane->lock);
     uint64_t wanted = lane_extent_bytes_locked(lane, needed);
     pthread_mutex_unlock(&lane->lock);
@@ -83,7 +97,7 @@ static int ask_for_growth(struct gpupool_client *client, struct lane *lane, uint
         .least_bytes = needed,
         .timeout_ns = clock_left_ns(deadline_ns),
     };
-    return ask(client, lane, &acquire, false);
+    return ask(client, lane, &acquire, ret_piece);
 }
 
 /* Makes the lane's stream wait, on the GPU, for the streams that its deferred pieces were released on, and
@@ -116,36 +130,45 @@ static bool has_now(struct lane *lane, uint64_t needed) {
     return has;
 }
 
-/* The pool has no room. True: this process had some for the lane. Else all that is idle in it has gone to the
- * daemon, *ret_bytes of it, and a shortage has begun. */
+/* The pool has no room. True: this process had some for the lane. Else what is idle in it and could serve the
+ * request in the daemon's hands is there, *ret_bytes of it. */
 static bool collect(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t *ret_bytes) {
     *ret_bytes = 0;
-    if (shortage_is_on(&client->cache.shortage, lane->pool))
-        return has_now(lane, needed);
-    cache_collect(&client->cache, NULL, lane, false);
+    if (shortage_is_on(&client->cache.shortage, lane->pool)) {
+        if (has_now(lane, needed))
+            return true;
+        give_back_lane(client, lane);
+        return false;
+    }
+    shortage_tighten(client, lane->pool);
     if (has_now(lane, needed) || (order_deferred(client, lane) && has_now(lane, needed)))
         return true;
-    shortage_begin(client, lane->pool);
-    *ret_bytes = give_back_pool(client, lane->pool);
-    return false;
+    *ret_bytes = give_back_pool(client, lane->pool, lane);
+    return has_now(lane, needed);
 }
 
 /* Waits in the daemon's queue for just what is needed. A client whose keeper runs answers the daemon's
  * questions meanwhile; one without closes at once what the daemon names, if nothing else helps its own
  * request. */
 static int ask_and_wait(struct gpupool_client *client, struct lane *lane, uint64_t needed,
-                        uint64_t timeout_ns) {
+                        uint64_t timeout_ns, struct piece **ret_piece) {
     struct proto_acquire acquire = {
         .pool = lane->pool, .size_bytes = needed, .least_bytes = needed, .timeout_ns = timeout_ns};
     const bool has_keeper = client->cache.keeper.runs;
     bool any_closed = false;
     int r = 0;
 
+    if (!shortage_is_on(&client->cache.shortage, lane->pool)) {
+        pthread_mutex_lock(&lane->lock);
+        acquire.size_bytes = lane_extent_bytes_locked(lane, needed);
+        pthread_mutex_unlock(&lane->lock);
+        acquire.flags = client->cache.keeper.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
+    }
     if (!has_keeper || timeout_ns < GRACE_NS)
         r = lease_close_idle(client, lane->pool, needed, has_keeper && cache_is_busy(client), &any_closed);
     if (any_closed && timeout_ns < GROWTH_NS)
         acquire.timeout_ns = GROWTH_NS;
-    return r == 0 ? ask(client, lane, &acquire, true) : r;
+    return r == 0 ? ask(client, lane, &acquire, ret_piece) : r;
 }
 
 /* Whether memory that comes back may still serve. LIMIT: of leases, or of the user's quota. */
@@ -153,32 +176,42 @@ static bool is_refused(int error) {
     return error == GPUPOOL_E_EXHAUSTED || error == GPUPOOL_E_LIMIT;
 }
 
-int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns) {
-    uint64_t needed = size_class_round(size_bytes), bytes = 0;
+/* Nothing is free, and the pool has no room for more. Meanwhile each release looks whether it serves this
+ * thread. */
+static int wait_for_room(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes,
+                         uint64_t deadline_ns, struct piece **ret_piece) {
+    struct shortage *shortage = &client->cache.shortage;
+    struct waiting_thread waiter;
+    uint64_t bytes;
     int r = 0;
 
+    shortage_enter(shortage, &waiter, lane->pool, heap_round_up(size_bytes));
+    if (!collect(client, lane, waiter.size_bytes, &bytes)) {
+        uint64_t left_ns = clock_left_ns(deadline_ns);
+        r = ask_and_wait(client, lane, waiter.size_bytes,
+                         bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns, ret_piece);
+    }
+    shortage_leave(shortage, &waiter);
+    shortage_offer(client, lane);
+    return r;
+}
+
+int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
+              struct piece **ret_piece) {
+    *ret_piece = NULL;
     if (look(lane))
         return 0;
     if (shortage_is_on(&client->cache.shortage, lane->pool))
         shortage_end_if_over(client, lane->pool);
     if (!shortage_is_on(&client->cache.shortage, lane->pool)) {
-        r = ask_for_growth(client, lane, needed, deadline_ns);
+        int r = ask_for_growth(client, lane, cache_needs(lane, size_bytes), deadline_ns, ret_piece);
         if (!is_refused(r))
             return r;
     }
-    atomic_fetch_add(&client->cache.shortage.waiting[lane->pool - 1], 1);
-    if (!collect(client, lane, needed, &bytes)) {
-        uint64_t left_ns = clock_left_ns(deadline_ns);
-        needed = cache_needs(lane, size_bytes);
-        r = ask_and_wait(client, lane, needed, bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns);
-    } else {
-        r = 0;
-    }
-    atomic_fetch_sub(&client->cache.shortage.waiting[lane->pool - 1], 1);
-    return r;
+    return wait_for_room(client, lane, size_bytes, deadline_ns, ret_piece);
 }
 
 int lane_add_lease(struct gpupool_client *client, struct lane *lane, const struct segment *segment,
                    const struct proto_lease *lease) {
-    return add_extent(client, lane, lease->capacity_bytes, false, segment, lease);
+    return add_extent(client, lane, lease->capacity_bytes, segment, lease, NULL);
 }

@@ -2,16 +2,17 @@
 #ifndef CLIENT_CACHE_GROW_H
 #define CLIENT_CACHE_GROW_H
 /*
- * How a lane gets more memory when it has none for a request, in four steps:
+ * How a lane gets more memory when it has none for a request, in four steps.
  *
- *   look     deferred pieces whose fences have become ready in the meantime
- *   ask      the daemon for an extent; its pool grows for it, but nobody is asked for memory
- *   collect  once, what this process has: in other threads' caches, behind fences that the lane's stream can
- * wait for; the rest that is idle goes to the daemon, and a shortage begins (shortage.h) ask      again, for
- * just what is needed, and wait until the deadline
+ * - Look: at deferred pieces whose fences have become ready in the meantime.
+ * - Ask: the daemon for an extent. Its pool grows for it, but nobody is asked for memory.
+ * - Collect, once, what this process has: in other threads' caches, and behind fences that the lane's stream
+ *   can wait for. The pool is tight from now on (shortage.h). What is idle in other lanes goes to the daemon.
+ * - Ask again, for just what is needed, and wait until the deadline. What other threads release in the
+ *   meantime goes to the daemon as soon as it is long enough.
  *
- * In a shortage nothing is kept here, so the second and the third step are left out. The memory stays where
- * it is: no mapping is closed on the way, unless the daemon finds that nothing else helps (lease_close_idle).
+ * Of a pool that is short nothing is kept here, so the second step and most of the third are left out. No
+ * mapping is closed on the way, unless the daemon finds that nothing else helps (lease_close_idle).
  */
 #include <stdint.h>
 
@@ -21,9 +22,11 @@ struct gpupool_client;
 struct proto_lease;
 struct segment;
 
-/* Gets memory for a request. 0: there is more in the lane's heap than before, which is to be asked again
- * (other threads may be quicker); EXHAUSTED and what lease_acquire says. */
-int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns);
+/* Gets memory for a request. 0: *ret_piece is what was leased for it, out of the lane already; NULL: there is
+ * more in the lane's heap than before, which is to be asked again (other threads may be quicker). EXHAUSTED
+ * and what lease_acquire says: *ret_piece is NULL. */
+int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
+              struct piece **ret_piece);
 
 /* Adds a lease, whose segment is open, to a lane: to an extent that it continues, else as an extent of its
  * own. 0; NO_MEMORY: the lease was given back. */

@@ -42,7 +42,7 @@ static int fail(const char *what, int error) {
  * nothing of it from now on, and closes the segments that the daemon names, if it names any. */
 static int answer(struct gpupool_client *client, uint32_t pool) {
     shortage_begin(client, pool);
-    (void)give_back_pool(client, pool);
+    (void)give_back_pool(client, pool, NULL);
     bool any;
     int r = lease_close_idle(client, pool, 0, cache_is_busy(client), &any);
     shortage_end_if_over(client, pool);
@@ -57,8 +57,8 @@ static uint64_t pools_asked_for(struct gpupool_client *client) {
     return page == NULL ? mapped : mapped & atomic_load_explicit(&page->shortage.pools, memory_order_acquire);
 }
 
-/* Gives back what lies idle, or what the daemon asks for. The program is told first: what it releases goes back
- * with the rest. */
+/* Gives back what lies idle, or what the daemon asks for. The program is told first: what it releases goes
+ * back with the rest. */
 static int give_back(struct gpupool_client *client, bool asked) {
     const struct keeper *keeper = &client->cache.keeper;
     uint64_t bytes;

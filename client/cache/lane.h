@@ -131,8 +131,9 @@ int lane_take_locked(struct lane *lane, uint64_t size_bytes, bool anywhere, stru
 /* Gives a piece back. */
 void lane_give_locked(struct lane *lane, struct piece *piece);
 
-/* Gives the pieces of a magazine back, which is empty then. Accepts NULL. */
-void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine);
+/* Gives pieces of a magazine back, so many at most, and those first that have been there for longest. Returns
+ * how many. Accepts NULL. */
+unsigned lane_give_magazine_locked(struct lane *lane, struct magazine *magazine, unsigned most);
 
 /* Gives back what lies in the transfer: all, or with idle_only that of size classes which did not go through
  * there since the last call with it. */
@@ -174,6 +175,10 @@ void lane_forget_piece_locked(struct lane *lane, struct piece *piece);
  * what has to be released: the last part of the latest extent first, so that what stays lies together. False
  * when there is none. */
 bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part);
+
+/* The same for a free part next to memory of the extent that the daemon has: together they may be longer than
+ * either. */
+bool lane_reclaim_border_locked(struct lane *lane, struct lane_part *ret_part);
 
 /* The same for the memory of a piece, whose object goes back. */
 void lane_lose_locked(struct piece *piece, struct lane_part *ret_part);

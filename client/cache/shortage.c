@@ -1,15 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cache/shortage.h"
 
+#include "base/clock.h"
 #include "client/cache/cache.h"
 #include "client/cache/give_back.h"
 #include "client/client.h"
 
-void shortage_begin(struct gpupool_client *client, uint32_t pool) {
-    struct cache *cache = &client->cache;
-    uint64_t bit = UINT64_C(1) << (pool - 1);
+/* An answer of the daemon takes less than that (100 us on a busy machine). */
+#define OFFER_NS (2 * NS_PER_MS)
 
-    if ((atomic_fetch_or(&cache->shortage.pools, bit) & bit) != 0)
+void shortage_init(struct shortage *shortage) {
+    pthread_mutex_init(&shortage->lock, NULL);
+    list_init(&shortage->waiters);
+}
+
+void shortage_deinit(struct shortage *shortage) {
+    pthread_mutex_destroy(&shortage->lock);
+}
+
+static uint64_t pool_bit(uint32_t pool) {
+    return UINT64_C(1) << (pool - 1);
+}
+
+/* Sets a mark, and has the threads see it. */
+static void set(struct gpupool_client *client, _Atomic uint64_t *marks, uint32_t pool) {
+    struct cache *cache = &client->cache;
+
+    if ((atomic_fetch_or(marks, pool_bit(pool)) & pool_bit(pool)) != 0)
         return;
     thread_caches_lock();
     list_for_each(position, &cache->threads) {
@@ -23,20 +40,91 @@ void shortage_begin(struct gpupool_client *client, uint32_t pool) {
     thread_caches_unlock();
 }
 
-/* Whether a thread of this process waits for room, or the daemon says that others do. */
-static bool is_wanted(const struct gpupool_client *client, uint32_t pool) {
+void shortage_tighten(struct gpupool_client *client, uint32_t pool) {
+    set(client, &client->cache.shortage.tight, pool);
+}
+
+void shortage_begin(struct gpupool_client *client, uint32_t pool) {
+    set(client, &client->cache.shortage.is_short, pool);
+}
+
+void shortage_loosen(struct gpupool_client *client, uint32_t pool) {
+    struct shortage *shortage = &client->cache.shortage;
+
+    if (atomic_load(&shortage->waiting) > 0)
+        return;
+    atomic_fetch_and(&shortage->tight, ~pool_bit(pool));
+    if (atomic_load(&shortage->waiting) > 0) /* since then, by a thread that found the mark still set */
+        shortage_tighten(client, pool);
+}
+
+/* Whether the daemon says that others wait. */
+static bool is_marked(const struct gpupool_client *client, uint32_t pool) {
     const struct proto_page *page = client->page.memory;
-    return atomic_load(&client->cache.shortage.waiting[pool - 1]) > 0 ||
-           (page != NULL &&
-            (atomic_load_explicit(&page->shortage.pools, memory_order_acquire) >> (pool - 1) & 1) != 0);
+    return page != NULL &&
+           (atomic_load_explicit(&page->shortage.pools, memory_order_acquire) & pool_bit(pool)) != 0;
 }
 
 void shortage_end_if_over(struct gpupool_client *client, uint32_t pool) {
-    if (is_wanted(client, pool))
+    if (is_marked(client, pool))
         return;
-    atomic_fetch_and(&client->cache.shortage.pools, ~(UINT64_C(1) << (pool - 1)));
-    if (is_wanted(client, pool)) { /* since then, by a thread that found the mark still set */
+    atomic_fetch_and(&client->cache.shortage.is_short, ~pool_bit(pool));
+    if (is_marked(client, pool)) { /* since then, and its question was answered while the mark was set */
         shortage_begin(client, pool);
-        (void)give_back_pool(client, pool); /* what was released in between: nobody else gives it back */
+        (void)give_back_pool(client, pool,
+                             NULL); /* what was released in between: nobody else gives it back */
     }
+}
+
+void shortage_enter(struct shortage *shortage, struct waiting_thread *waiter, uint32_t pool,
+                    uint64_t size_bytes) {
+    *waiter = (struct waiting_thread){.pool = pool, .size_bytes = size_bytes};
+    pthread_mutex_lock(&shortage->lock);
+    list_append(&shortage->waiters, &waiter->link);
+    atomic_fetch_add(&shortage->waiting, 1);
+    pthread_mutex_unlock(&shortage->lock);
+}
+
+void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter) {
+    pthread_mutex_lock(&shortage->lock);
+    list_remove(&waiter->link);
+    atomic_fetch_sub(&shortage->waiting, 1);
+    list_for_each(position, &shortage->waiters) {
+        struct waiting_thread *other = container_of(position, struct waiting_thread, link);
+        if (waiter->offered_ns == 0 && other->pool == waiter->pool)
+            other->offered_ns = 0; /* it may have been served by what was meant for this one */
+    }
+    pthread_mutex_unlock(&shortage->lock);
+}
+
+/* Whether a thread is to be offered a range. What was offered a while ago has gone to another process. */
+static bool is_open(const struct waiting_thread *waiter, const struct lane *lane) {
+    return waiter->pool == lane->pool &&
+           (waiter->offered_ns == 0 || clock_now_ns() - waiter->offered_ns > OFFER_NS);
+}
+
+/* Takes a range for the first thread that one is free for. NULL: none. */
+static struct piece *take_for_waiter(struct shortage *shortage, struct lane *lane) {
+    struct piece *piece = NULL;
+
+    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&shortage->lock);
+    list_for_each(position, &shortage->waiters) {
+        struct waiting_thread *waiter = container_of(position, struct waiting_thread, link);
+        if (is_open(waiter, lane) && lane_take_locked(lane, waiter->size_bytes, true, &piece) == 0) {
+            waiter->offered_ns = clock_now_ns();
+            break;
+        }
+    }
+    pthread_mutex_unlock(&shortage->lock);
+    pthread_mutex_unlock(&lane->lock);
+    return piece;
+}
+
+void shortage_offer(struct gpupool_client *client, struct lane *lane) {
+    struct shortage *shortage = &client->cache.shortage;
+    struct piece *piece;
+
+    while (atomic_load(&shortage->waiting) > 0 && (piece = take_for_waiter(shortage, lane)) != NULL)
+        give_back_piece(client, piece);
 }

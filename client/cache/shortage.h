@@ -2,44 +2,88 @@
 #ifndef CLIENT_CACHE_SHORTAGE_H
 #define CLIENT_CACHE_SHORTAGE_H
 /*
- * A shortage: a pool whose memory others wait for, threads of this process among them. While it lasts the
- * cache keeps nothing of the pool: each piece that is released goes to the daemon at once, which serves the
- * requests that wait in their order. So a thread that waits is woken by the release that serves it, and not
- * by a clock.
+ * What the cache keeps of a pool that has no room. There are two marks for each pool.
  *
- *   begins: the daemon asked for idle memory, or a thread of this process is about to wait for room
- *   ends:   no thread of this process waits for room, and the daemon does not mark the pool as short any more
+ * A pool is tight when it refused more, or granted much less than a lane asked for. Threads keep nothing at
+ * hand then: what is released goes into its lane's heap at once, where it joins its neighbours, and pieces
+ * are cut to the size that is asked for. While a thread waits for room, each release looks at the heap: as
+ * soon as a range is long enough for that thread's request, the range goes to the daemon, which answers the
+ * request with it. The mark ends when no thread waits and a quarter of a lane is free, or the pool has room
+ * again.
  *
- * The fast paths look at nothing of this: at the beginning each thread's cache of the pool is emptied, and
- * the thread is made to take the slow path (thread_cache.last), where it looks at the mark. Who sets the mark
- * visits the threads afterwards, so a thread that did not see the mark is visited, and one that was visited
- * sees it.
+ * A pool is short when other processes wait for its memory. The process keeps nothing then: each piece that
+ * is released goes to the daemon, which serves the requests that wait in their order. The mark begins when
+ * the daemon asks for idle memory, and ends when the daemon's own mark (proto/page.h) is gone.
+ *
+ * So a thread that waits is woken by the release that serves it, and not by a clock. Memory that only this
+ * process wants stays in one heap: half of it in the daemon's hands and half of it in the lane's, free
+ * neighbours would not join. (8 threads that wanted 457 of 512 MiB waited for 2 MiB in vain while 70 MiB were
+ * free.)
+ *
+ * The fast paths look at nothing of this. When a mark is set, each thread's cache of the pool is emptied, and
+ * the thread is made to take the slow path (thread_cache.last), where it looks at the marks. The thread that
+ * sets the mark visits the others afterwards: one that did not see the mark is visited, and one that was
+ * visited sees it.
  *
  * The marks are the cache's; any thread may call these functions.
  */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/list.h"
 #include "proto/limits.h"
 
 struct gpupool_client;
+struct lane;
 
 struct shortage {
-    _Atomic uint64_t pools;               /* bit id - 1: nothing is kept */
-    atomic_uint waiting[PROTO_POOLS_MAX]; /* threads that wait for room, by pool (id - 1) */
+    _Atomic uint64_t tight, is_short; /* bit id - 1 */
+    atomic_uint waiting;              /* threads that wait for room, in any pool */
+    pthread_mutex_t lock;             /* guards waiters; taken after a lane's */
+    struct list waiters;              /* waiter.link, in order of arrival */
 };
 
-/* Begins the shortage of a pool, unless it has begun: empties the threads' caches of it into their lanes.
- * What is in the lanes is the caller's to give back. */
+/* A thread that waits for room. */
+struct waiting_thread {
+    struct list link;
+    uint32_t pool;
+    uint64_t size_bytes;
+    uint64_t offered_ns; /* when a range for it went to the daemon; 0: none did */
+};
+
+void shortage_init(struct shortage *shortage);
+void shortage_deinit(struct shortage *shortage);
+
+/* Marks a pool as tight, or short, and empties the threads' caches of it into their lanes. What is in the
+ * lanes of a short pool is the caller's to give back. */
+void shortage_tighten(struct gpupool_client *client, uint32_t pool);
 void shortage_begin(struct gpupool_client *client, uint32_t pool);
 
-/* Ends the shortage of a pool if nothing speaks for it any more. For slow paths that found it on. The caller
- * holds no lock: where the shortage begins again meanwhile, what is idle goes to the daemon. */
+/* Ends the tightness of a pool, unless a thread waits; the shortage, if the daemon's mark is gone. For slow
+ * paths that found it on. The caller holds no lock: where the shortage begins again meanwhile, what is idle
+ * goes to the daemon. */
+void shortage_loosen(struct gpupool_client *client, uint32_t pool);
 void shortage_end_if_over(struct gpupool_client *client, uint32_t pool);
 
+/* A thread begins and ends to wait for room. */
+void shortage_enter(struct shortage *shortage, struct waiting_thread *waiter, uint32_t pool,
+                    uint64_t size_bytes);
+void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter);
+
+/* Gives the daemon what has become free in a lane and serves threads that wait. The caller holds no lock. */
+void shortage_offer(struct gpupool_client *client, struct lane *lane);
+
 static inline bool shortage_is_on(const struct shortage *shortage, uint32_t pool) {
-    return (atomic_load_explicit(&shortage->pools, memory_order_acquire) >> (pool - 1) & 1) != 0;
+    return (atomic_load_explicit(&shortage->is_short, memory_order_acquire) >> (pool - 1) & 1) != 0;
+}
+
+/* Whether threads keep nothing of a pool. */
+static inline bool shortage_is_tight(const struct shortage *shortage, uint32_t pool) {
+    uint64_t pools = atomic_load_explicit(&shortage->tight, memory_order_acquire) |
+                     atomic_load_explicit(&shortage->is_short, memory_order_acquire);
+    return (pools >> (pool - 1) & 1) != 0;
 }
 
 #endif

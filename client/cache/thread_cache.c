@@ -2,6 +2,7 @@
 #include "client/cache/thread_cache.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -197,17 +198,19 @@ void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece 
     bin_put(&own->bins[size_class], own->lane, size_class, piece);
 }
 
-void thread_lane_flush(struct thread_lane *own) {
-    own->emptied_at_bytes = atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed);
+bool thread_lane_flush(struct thread_lane *own, unsigned most) {
     pthread_mutex_lock(&own->lane->lock);
-    for (unsigned word = 0; word < BIN_WORDS; word++)
-        for (uint64_t bits = own->used[word]; bits != 0; bits &= bits - 1) {
+    for (unsigned word = 0; word < BIN_WORDS && most > 0; word++)
+        for (uint64_t bits = own->used[word]; bits != 0 && most > 0; bits &= bits - 1) {
             struct bin *bin = &own->bins[word * 64 + (unsigned)__builtin_ctzll(bits)];
+            most -= bin_flush_locked(bin, own->lane, most);
             if (bin->loaded == NULL && bin->spare == NULL)
                 own->used[word] &= ~(bits & -bits);
-            bin_flush_locked(bin, own->lane);
         }
     pthread_mutex_unlock(&own->lane->lock);
+    if (most > 0)
+        own->emptied_at_bytes = atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed);
+    return most > 0;
 }
 
 void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only) {
@@ -218,14 +221,14 @@ void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, boo
         if (idle_only)
             own->touched = false;
         if (idle || !idle_only)
-            thread_lane_flush(own);
+            (void)thread_lane_flush(own, UINT_MAX);
     }
 }
 
 void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
     for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next)
         if (own->lane->pool == pool)
-            thread_lane_flush(own);
+            (void)thread_lane_flush(own, UINT_MAX);
 }
 
 void thread_caches_detach(struct list *caches) {

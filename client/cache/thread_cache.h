@@ -142,10 +142,11 @@ static inline struct thread_lane *thread_cache_find(struct thread_cache *cache, 
 struct piece *thread_lane_take(struct thread_lane *own, unsigned size_class, uint64_t size_bytes);
 void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece *piece);
 
-/* Gives all pieces to the lane. Inside or visiting. Takes the lane's lock, once. */
-void thread_lane_flush(struct thread_lane *own);
+/* Gives pieces to the lane, so many at most. Returns whether it has all. Inside or visiting. Takes the lane's
+ * lock, once. */
+bool thread_lane_flush(struct thread_lane *own, unsigned most);
 
-/* How much the thread has given back since then. */
+/* How much the thread has given back since all went to the lane. */
 static inline uint64_t thread_lane_given_bytes(const struct thread_lane *own) {
     return atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed) - own->emptied_at_bytes;
 }

@@ -4,15 +4,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
-void transfer_init(struct transfer *transfer) {
-    pthread_mutexattr_t attributes;
+#include "base/lock.h"
 
+void transfer_init(struct transfer *transfer) {
     *transfer = (struct transfer){0};
-    /* Held for the length of a few loads and stores: who meets it locked spins before it sleeps. */
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
-    pthread_mutex_init(&transfer->lock, &attributes);
-    pthread_mutexattr_destroy(&attributes);
+    lock_init_brief(&transfer->lock);
 }
 
 static void magazines_free(struct magazine *first) {

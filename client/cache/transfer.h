@@ -36,7 +36,7 @@ struct piece;
 
 /* Of each class the transfer holds so many bytes and at most so many magazines; none of large classes, which
  * are worth the heap's lock. */
-#define TRANSFER_BYTES     (16 * MIB)
+#define TRANSFER_BYTES     (2 * MIB)
 #define TRANSFER_MAGAZINES 16u
 
 struct magazine {
@@ -55,7 +55,7 @@ struct transfer_stack {
 
 struct transfer {
     pthread_mutex_t lock;
-    struct magazine *empty; /* for the next one who needs one */
+    struct magazine *empty;                  /* for the next one who needs one */
     uint64_t full[(SIZE_CLASSES + 63) / 64]; /* a bit for each stack that has magazines */
     struct transfer_stack stacks[SIZE_CLASSES];
 };

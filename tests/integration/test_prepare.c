@@ -239,11 +239,11 @@ static void while_a_thread_waits_for_room_no_memory_is_kept(void **state) {
     struct gpupool_client *client = open_cached();
     uint32_t pool = pool_of(client, GPUPOOL_POOL_HOST);
 
-    atomic_store(&client->cache.shortage.waiting[pool - 1], 1);
+    client->page.memory->shortage.pools = UINT64_C(1) << (pool - 1);
     shortage_begin(client, pool);
     MUST_BE(gpupool_prepare(client, pool, PREPARED), GPUPOOL_E_EXHAUSTED);
     assert_int_equal(leased(GPUPOOL_POOL_HOST), 0);
-    atomic_store(&client->cache.shortage.waiting[pool - 1], 0);
+    client->page.memory->shortage.pools = 0;
     MUST(gpupool_prepare(client, pool, PREPARED));
     assert_int_equal(leased(GPUPOOL_POOL_HOST), PREPARED);
     close_cached(client);

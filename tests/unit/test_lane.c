@@ -279,16 +279,20 @@ static void where_sizes_vary_longer_extents_are_leased_but_bounded(void **state)
         add_to(lane, LANE_LARGE, lease, 64 * MIB);
         assert_int_equal(lane_take(lane, 64 * MIB, &pieces[lease]), 0);
     }
-    lane_give(pieces[1]);                                       /* 64 MiB of 1 GiB are free */
-    assert_int_equal(extent_bytes(lane, 100 * MIB), 128 * MIB); /* twice what is free */
+    lane_give(pieces[1]);                                      /* 64 MiB of 1 GiB are free */
+    assert_int_equal(extent_bytes(lane, 16 * MIB), 128 * MIB); /* twice what is free */
     assert_int_equal(extent_bytes(lane, 3 * MIB), 128 * MIB);
     assert_int_equal(extent_bytes(lane, 200 * MIB), 200 * MIB);
     lane_give(pieces[2]);
     lane_give(pieces[3]);
-    assert_int_equal(extent_bytes(lane, 100 * MIB), 256 * MIB); /* a quarter of what there is */
+    assert_int_equal(extent_bytes(lane, 16 * MIB), 256 * MIB); /* a quarter of what there is */
     for (uint64_t lease = 17; lease < 32; lease++)
         add_to(lane, LANE_LARGE, lease, 64 * MIB);
-    assert_int_equal(extent_bytes(lane, 100 * MIB), 256 * MIB); /* and no more, however much is free */
+    assert_int_equal(extent_bytes(lane, 16 * MIB), 256 * MIB); /* and no more, however much is free */
+    /* Where only a few fit, just these. */
+    assert_int_equal(extent_bytes(lane, 60 * MIB), 240 * MIB);
+    assert_int_equal(extent_bytes(lane, 100 * MIB), 200 * MIB);
+    assert_int_equal(extent_bytes(lane, 225 * MIB), 226 * MIB);
     lane_free(lane);
 }
 

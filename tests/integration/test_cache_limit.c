@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client's cache in a pool that is full: threads of one process that wait for each other's memory, and of
+ * two processes' clients.
+ */
+#include "tests/integration/cache_fixture.h"
+#include "tests/random.h"
+
+#define COUNT  POOL_MIB /* buffers of 1 MiB fill the pool */
+#define NEEDED 4u       /* MiB that a thread waits for */
+
+static int compare(const void *a, const void *b) {
+    const struct gpupool_buffer *left = a, *right = b;
+    return left->data < right->data ? -1 : left->data > right->data;
+}
+
+/* Takes all of the pool, in order of addresses. */
+static void fill(struct gpupool_client *client, unsigned kind, void *stream,
+                 struct gpupool_buffer buffers[COUNT]) {
+    for (unsigned i = 0; i < COUNT; i++)
+        buffers[i] = acquire(client, kind, MIB, stream);
+    qsort(buffers, COUNT, sizeof *buffers, compare);
+}
+
+/* The first of NEEDED buffers that lie side by side. */
+static unsigned find_row(const struct gpupool_buffer buffers[COUNT]) {
+    for (unsigned i = 0, row = 1; i + 1 < COUNT; i++) {
+        row = (char *)buffers[i].data + MIB == (char *)buffers[i + 1].data ? row + 1 : 1;
+        if (row == NEEDED)
+            return i + 2 - NEEDED;
+    }
+    fail_msg("no %u buffers lie side by side", NEEDED);
+    return 0;
+}
+
+struct waiting {
+    struct gpupool_client *client;
+    uint32_t pool;
+    void *stream;
+    struct gpupool_buffer buffer;
+    int result;
+};
+
+static void *wait_for_memory(void *argument) {
+    struct waiting *waiting = argument;
+    waiting->result = gpupool_acquire(waiting->client, waiting->pool, NEEDED * MIB, waiting->stream,
+                                      TEST_WAIT_NS, 0, &waiting->buffer);
+    return NULL;
+}
+
+/* One thread holds all, on one stream; another waits, on another stream or the same. What is released piece
+ * by piece serves it when it has become long enough. */
+static void wait_for_pieces(unsigned kind, void *held_on, void *waited_on, struct gpupool_client *client) {
+    struct gpupool_buffer buffers[COUNT];
+    struct waiting waiting = {.client = client, .pool = pool_of(client, kind), .stream = waited_on};
+    void *released_on = kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : held_on;
+    pthread_t thread;
+
+    fill(client, kind, held_on, buffers);
+    unsigned row = find_row(buffers);
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_memory, &waiting), 0);
+    WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
+    for (unsigned i = 0; i < COUNT; i += 2)
+        if (i < row || i >= row + NEEDED)
+            MUST(gpupool_release(client, &buffers[i], released_on));
+    assert_int_equal(daemon_sum(&daemon_, "waiters"), 1); /* no two of them are neighbours */
+    for (unsigned i = row; i < row + NEEDED; i++)
+        MUST(gpupool_release(client, &buffers[i], released_on));
+    pthread_join(thread, NULL);
+    MUST(waiting.result);
+    for (unsigned i = 1; i < COUNT; i += 2)
+        if (i < row || i >= row + NEEDED)
+            MUST(gpupool_release(client, &buffers[i], released_on));
+    MUST(gpupool_release(client, &waiting.buffer, kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : waited_on));
+    assert_true(lanes_are_valid(client));
+}
+
+static void one_thread(unsigned kind) {
+    empty_the_pools();
+    struct gpupool_client *client = open_cached();
+    wait_for_pieces(kind, NULL, NULL, client);
+    close_cached(client);
+}
+
+static void a_thread_that_waits_gets_what_another_releases_in_pieces(void **state) {
+    (void)state;
+    for_each_kind(one_thread);
+}
+
+static void also_where_another_stream_used_it(void **state) {
+    struct gpupool_client *client;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    empty_the_pools();
+    client = open_cached();
+    MUST(gpupool_stream_create(client, 0, &stream));
+    wait_for_pieces(GPUPOOL_POOL_DEVICE, stream, NULL, client);
+    MUST(gpupool_trim(client, NULL));
+    MUST(gpupool_stream_destroy(client, 0, stream));
+    close_cached(client);
+}
+
+/* --- a crowd --- */
+
+#define THREADS     8u
+#define SLOTS       64u
+#define SHARE_BYTES (POOL_MIB * MIB * 9 / 10 / THREADS)
+#define ROUNDS      4000u
+
+struct worker {
+    pthread_t thread;
+    struct gpupool_client *client;
+    uint32_t pool;
+    uint64_t seed;
+    unsigned number, failed, spoilt;
+};
+
+/* What a buffer's first and last words say. */
+static void mark(const struct gpupool_buffer *buffer, uint64_t value) {
+    uint64_t *words = buffer->data;
+    words[0] = words[buffer->size_bytes / sizeof *words - 1] = value;
+}
+
+static bool is_marked(const struct gpupool_buffer *buffer, uint64_t value) {
+    const uint64_t *words = buffer->data;
+    return words[0] == value && words[buffer->size_bytes / sizeof *words - 1] == value;
+}
+
+/* Replaces buffers at random, and holds no more than its share. */
+static void *work(void *argument) {
+    struct worker *worker = argument;
+    struct gpupool_buffer buffers[SLOTS];
+    uint64_t held_bytes = 0;
+
+    memset(buffers, 0, sizeof buffers);
+    for (unsigned round = 0; round < ROUNDS + SLOTS; round++) {
+        unsigned slot = round < ROUNDS ? (unsigned)(random_next(&worker->seed) % SLOTS) : round - ROUNDS;
+        struct gpupool_buffer *buffer = &buffers[slot];
+        uint64_t value = (uint64_t)worker->number << 32 | slot;
+        if (buffer->size_bytes > 0) {
+            held_bytes -= buffer->capacity_bytes;
+            worker->spoilt += !is_marked(buffer, value);
+            worker->failed += gpupool_release(worker->client, buffer, GPUPOOL_NO_STREAM) != 0;
+            memset(buffer, 0, sizeof *buffer);
+        }
+        uint64_t size_bytes = (8 + random_next(&worker->seed) % (32 * KIB)) / 8 * 8
+                              << random_next(&worker->seed) % 4;
+        if (round >= ROUNDS || held_bytes + size_bytes + size_bytes / 8 + KIB > SHARE_BYTES)
+            continue;
+        int r = gpupool_acquire(worker->client, worker->pool, size_bytes, GPUPOOL_NO_STREAM, TEST_WAIT_NS, 0,
+                                buffer);
+        worker->failed += r != 0;
+        if (r == 0) {
+            held_bytes += buffer->capacity_bytes;
+            mark(buffer, value);
+        }
+    }
+    return NULL;
+}
+
+/* 8 threads use nine tenths of a pool, by as many clients as that. */
+static void crowd(unsigned n_clients) {
+    struct gpupool_client *clients[THREADS];
+    struct worker workers[THREADS];
+
+    empty_the_pools();
+    for (unsigned i = 0; i < n_clients; i++)
+        clients[i] = open_cached();
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){.client = clients[i % n_clients],
+                                     .pool = pool_of(clients[i % n_clients], GPUPOOL_POOL_HOST),
+                                     .seed = random_seed(i),
+                                     .number = i};
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(workers[i].thread, NULL);
+    for (unsigned i = 0; i < THREADS; i++) {
+        assert_int_equal(workers[i].failed, 0);
+        assert_int_equal(workers[i].spoilt, 0);
+    }
+    for (unsigned i = 0; i < n_clients; i++)
+        assert_true(lanes_are_valid(clients[i]));
+    while (--n_clients > 0)
+        gpupool_close(clients[n_clients]);
+    close_cached(clients[0]);
+}
+
+static void threads_that_use_nearly_all_of_a_pool_are_all_served(void **state) {
+    (void)state;
+    crowd(1);
+}
+
+static void so_are_those_of_several_clients(void **state) {
+    (void)state;
+    crowd(2);
+    crowd(THREADS);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_that_waits_gets_what_another_releases_in_pieces),
+        cmocka_unit_test(also_where_another_stream_used_it),
+        cmocka_unit_test(threads_that_use_nearly_all_of_a_pool_are_all_served),
+        cmocka_unit_test(so_are_those_of_several_clients),
+    };
+    return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
+}
