@@ -163,7 +163,7 @@ static void *work(void *argument) {
 
 /* 8 threads use nine tenths of a pool, by as many clients as that. */
 static void crowd(unsigned n_clients) {
-    struct gpupool_client *clients[THREADS];
+    struct gpupool_client *clients[THREADS] = {0};
     struct worker workers[THREADS];
 
     empty_the_pools();

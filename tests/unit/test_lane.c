@@ -78,6 +78,40 @@ static void a_part_between_two_buffers_goes_back_alone(void **state) {
     lane_free(lane);
 }
 
+static bool reclaim_border(struct lane *lane, struct lane_part *part) {
+    pthread_mutex_lock(&lane->lock);
+    bool any = lane_reclaim_border_locked(lane, part);
+    pthread_mutex_unlock(&lane->lock);
+    return any;
+}
+
+/* Beside it lies memory that the daemon has. */
+static void only_what_borders_on_absent_memory_is_reclaimed_for_a_request_that_waits(void **state) {
+    struct lane *lane = make_lane();
+    struct piece *pieces[6];
+    struct lane_part part;
+
+    (void)state;
+    assert_int_equal(lane_add_extent(lane, 1, 6 * MIB), 0);
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(lane_take(lane, MIB, &pieces[i]), 0);
+    lane_give(pieces[1]);
+    assert_false(reclaim_border(lane, &part)); /* between others of the lane */
+    assert_true(lane_reclaim(lane, MIB, &part));
+    lane_give(pieces[4]);
+    assert_false(reclaim_border(lane, &part));
+    lane_give(pieces[2]);
+    assert_true(reclaim_border(lane, &part));
+    assert_int_equal(part.offset_bytes, 2 * MIB);
+    assert_int_equal(part.size_bytes, MIB);
+    lane_give(pieces[0]); /* the end of an extent, and below what is absent */
+    assert_true(reclaim_border(lane, &part));
+    assert_int_equal(part.offset_bytes, 0);
+    assert_false(reclaim_border(lane, &part)); /* nothing but what lies between 3 and 5 */
+    assert_true(lane_is_valid(lane));
+    lane_free(lane);
+}
+
 /* New memory as grow() adds it. Returns whether there was an extent to fill. */
 static bool lane_merge(struct lane *lane, const void *segment, uint64_t offset, uint64_t size,
                        bool is_merged) {
@@ -410,6 +444,7 @@ static void a_failed_allocation_changes_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_between_two_buffers_goes_back_alone),
+        cmocka_unit_test(only_what_borders_on_absent_memory_is_reclaimed_for_a_request_that_waits),
         cmocka_unit_test(memory_that_continues_an_extent_is_cut_as_one_with_it),
         cmocka_unit_test(an_extent_of_which_something_is_being_split_off_is_not_merged),
         cmocka_unit_test(parts_go_with_an_answer_now_and_then_and_merges_wait_for_it),
