@@ -29,10 +29,6 @@
 #define EMPTY_BYTES_MIN (16 * EXTENT_BYTES_MIN)
 /* So many pieces at a time: half a microsecond. */
 #define EMPTY_PIECES 12u
-/* In a lane of so much, what bins hold is little of it: where emptying them helped nothing, the thread waits
- * until it has given back as much again. In smaller lanes it goes on: a program with 0.5 GiB of small tensors
- * reserved a third more without that. */
-#define EMPTY_LANE_MIN GIB
 /* How many deferred pieces a miss gives to its lane's heap: so many loads and frees, a few microseconds. */
 #define SETTLE_MAX 64u
 /* Of what a lane has: with so much of it free its pool is not tight any more. */
@@ -166,13 +162,6 @@ static void empty_into_lane(struct thread_lane *own) {
     pthread_mutex_unlock(&lane->lock);
 }
 
-static bool lane_is_large(struct lane *lane) {
-    pthread_mutex_lock(&lane->lock);
-    bool is_large = lane_held_bytes_locked(lane) >= EMPTY_LANE_MIN;
-    pthread_mutex_unlock(&lane->lock);
-    return is_large;
-}
-
 /* From what this thread has at hand: its bin, what others put into the transfer, and the lane's heap for such
  * sizes. That heap gets what lies in other bins before the lane's other heap serves, unless it is too little
  * to be worth a microsecond; and in any case before the lane grows. */
@@ -192,8 +181,6 @@ static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct pie
     if (r == -ENOSPC && thread_lane_given_bytes(own) >= EMPTY_BYTES_MIN) {
         (void)thread_lane_flush(own, EMPTY_PIECES);
         r = take_from_lane(own, size_class, size_bytes, false, ret_piece);
-        if (r == -ENOSPC && lane_is_large(own->lane))
-            thread_lane_note_emptied(own);
     }
     if (r == -ENOSPC)
         r = take_from_lane(own, size_class, size_bytes, true, ret_piece);

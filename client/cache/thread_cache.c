@@ -209,7 +209,7 @@ bool thread_lane_flush(struct thread_lane *own, unsigned most) {
         }
     pthread_mutex_unlock(&own->lane->lock);
     if (most > 0)
-        thread_lane_note_emptied(own);
+        own->emptied_at_bytes = atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed);
     return most > 0;
 }
 

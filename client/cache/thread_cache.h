@@ -146,12 +146,7 @@ void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece 
  * lock, once. */
 bool thread_lane_flush(struct thread_lane *own, unsigned most);
 
-/* From now on counts what the thread gives back. */
-static inline void thread_lane_note_emptied(struct thread_lane *own) {
-    own->emptied_at_bytes = atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed);
-}
-
-/* How much the thread has given back since then: all went to the lane, or what did was of no use. */
+/* How much the thread has given back since all went to the lane. */
 static inline uint64_t thread_lane_given_bytes(const struct thread_lane *own) {
     return atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed) - own->emptied_at_bytes;
 }
