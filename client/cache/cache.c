@@ -377,6 +377,15 @@ void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_
     thread_cache_leave(thread);
 }
 
+/* Counts memory that was put behind a fence, and lets requests that wait have it. */
+static void deferred_was_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes) {
+    cache_count_given(client, lane, size_bytes);
+    if (lane_is_short(lane))
+        give_back_lane(client, lane);
+    else if (lane_is_tight(lane))
+        shortage_offer(client, lane);
+}
+
 int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct fence fence) {
     struct lane *lane = piece->lane;
     uint64_t given_bytes = piece->capacity_bytes;
@@ -394,11 +403,7 @@ int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct 
     pthread_mutex_unlock(&lane->lock);
     if (r < 0)
         return cache_no_memory();
-    cache_count_given(client, lane, given_bytes);
-    if (lane_is_short(lane))
-        give_back_lane(client, lane);
-    else if (lane_is_tight(lane))
-        shortage_offer(client, lane);
+    deferred_was_given(client, lane, given_bytes);
     return 0;
 }
 
@@ -422,11 +427,7 @@ int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint
     pthread_mutex_unlock(&lane->lock);
     if (r < 0)
         return cache_no_memory();
-    cache_count_given(client, lane, given_bytes);
-    if (lane_is_short(lane))
-        give_back_lane(client, lane);
-    else if (lane_is_tight(lane))
-        shortage_offer(client, lane);
+    deferred_was_given(client, lane, given_bytes);
     return 0;
 }
 

@@ -54,20 +54,18 @@ static int check_stream(struct gpupool_client *client, const struct lane *lane) 
                  : 0;
 }
 
-/* Takes those free parts out of a lane that may be longer in the daemon's hands. */
-static void take_borders(struct cache *cache, struct lane *lane) {
+/* Takes the free parts out of a lane: all, or with borders_only those that may be longer in the daemon's
+ * hands.
+ */
+static void take_free(struct cache *cache, struct lane *lane, uint64_t part_bytes, bool borders_only) {
     pthread_mutex_lock(&lane->lock);
-    while (pending_reserve(cache) && lane_reclaim_border_locked(lane, &cache->pending[cache->pending_count]))
+    while (pending_reserve(cache)) {
+        struct lane_part *part = &cache->pending[cache->pending_count];
+        if (!(borders_only ? lane_reclaim_border_locked(lane, part)
+                           : lane_reclaim_locked(lane, part_bytes, part)))
+            break;
         cache->pending_count++;
-    pthread_mutex_unlock(&lane->lock);
-}
-
-/* Takes all free parts out of a lane. */
-static void take_free(struct cache *cache, struct lane *lane, uint64_t part_bytes) {
-    pthread_mutex_lock(&lane->lock);
-    while (pending_reserve(cache) &&
-           lane_reclaim_locked(lane, part_bytes, &cache->pending[cache->pending_count]))
-        cache->pending_count++;
+    }
     pthread_mutex_unlock(&lane->lock);
 }
 
@@ -115,10 +113,8 @@ static int take_out(struct gpupool_client *client, const struct choice *choice) 
         if (!gather(lane, choice->idle_only))
             continue;
         int r = check_stream(client, lane);
-        if (r == 0 && lane == choice->own)
-            take_borders(cache, lane);
-        else if (r == 0)
-            take_free(cache, lane, choice->part_bytes);
+        if (r == 0)
+            take_free(cache, lane, choice->part_bytes, lane == choice->own);
         take_deferred(cache, lane, choice->part_bytes); /* it has fences of its own */
         failed = r < 0 ? r : failed;
     }
@@ -290,7 +286,7 @@ void give_back_lane(struct gpupool_client *client, struct lane *lane) {
     error_save(text);
     if (may_give_back(client, lane)) {
         pthread_mutex_lock(&cache->give_lock);
-        take_free(cache, lane, HEAP_GRANULE);
+        take_free(cache, lane, HEAP_GRANULE, false);
         take_deferred(cache, lane, HEAP_GRANULE);
         (void)release_pending(client, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);

@@ -75,25 +75,29 @@ static int ask(struct gpupool_client *client, struct lane *lane, const struct pr
     int r = lease_acquire_as(client, acquire, &lease, &pool, &segment);
     if (r < 0)
         return r;
-    bool is_tight = shortage_is_tight(&client->cache.shortage, lane->pool);
     if (lease.capacity_bytes < acquire->size_bytes / TIGHT_SHARE)
         shortage_tighten(client, lane->pool);
-    else if (is_tight && lease.capacity_bytes > acquire->least_bytes &&
-             lease.capacity_bytes >= acquire->size_bytes)
+    else if (lease.capacity_bytes > acquire->least_bytes && lease.capacity_bytes >= acquire->size_bytes &&
+             shortage_is_tight(&client->cache.shortage, lane->pool))
         shortage_loosen(client, lane->pool);
     return add_extent(client, lane, acquire->least_bytes, segment, &lease, ret_piece);
+}
+
+/* As much as the lane should have more of. */
+static uint64_t wanted_bytes(struct lane *lane, uint64_t needed) {
+    pthread_mutex_lock(&lane->lock);
+    uint64_t wanted = lane_extent_bytes_locked(lane, needed);
+    pthread_mutex_unlock(&lane->lock);
+    return wanted;
 }
 
 /* Asks for as much as the lane should have more of. Growth of the pool is waited for, and nothing else. */
 static int ask_for_growth(struct gpupool_client *client, struct lane *lane, uint64_t needed,
                           uint64_t deadline_ns, struct piece **ret_piece) {
-    pthread_mutex_lock(&lane->lock);
-    uint64_t wanted = lane_extent_bytes_locked(lane, needed);
-    pthread_mutex_unlock(&lane->lock);
     const struct proto_acquire acquire = {
         .pool = lane->pool,
         .flags = PROTO_ACQUIRE_NO_RECLAIM,
-        .size_bytes = wanted,
+        .size_bytes = wanted_bytes(lane, needed),
         .least_bytes = needed,
         .timeout_ns = clock_left_ns(deadline_ns),
     };
@@ -159,9 +163,7 @@ static int ask_and_wait(struct gpupool_client *client, struct lane *lane, uint64
     int r = 0;
 
     if (!shortage_is_on(&client->cache.shortage, lane->pool)) {
-        pthread_mutex_lock(&lane->lock);
-        acquire.size_bytes = lane_extent_bytes_locked(lane, needed);
-        pthread_mutex_unlock(&lane->lock);
+        acquire.size_bytes = wanted_bytes(lane, needed);
         acquire.flags = client->cache.keeper.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
     }
     if (!has_keeper || timeout_ns < GRACE_NS)

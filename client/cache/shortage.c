@@ -41,11 +41,11 @@ static void set(struct gpupool_client *client, _Atomic uint64_t *marks, uint32_t
 }
 
 void shortage_tighten(struct gpupool_client *client, uint32_t pool) {
-    set(client, &client->cache.shortage.tight, pool);
+    set(client, &client->cache.shortage.tight_pools, pool);
 }
 
 void shortage_begin(struct gpupool_client *client, uint32_t pool) {
-    set(client, &client->cache.shortage.is_short, pool);
+    set(client, &client->cache.shortage.short_pools, pool);
 }
 
 void shortage_loosen(struct gpupool_client *client, uint32_t pool) {
@@ -53,7 +53,7 @@ void shortage_loosen(struct gpupool_client *client, uint32_t pool) {
 
     if (atomic_load(&shortage->waiting) > 0)
         return;
-    atomic_fetch_and(&shortage->tight, ~pool_bit(pool));
+    atomic_fetch_and(&shortage->tight_pools, ~pool_bit(pool));
     if (atomic_load(&shortage->waiting) > 0) /* since then, by a thread that found the mark still set */
         shortage_tighten(client, pool);
 }
@@ -68,7 +68,7 @@ static bool is_marked(const struct gpupool_client *client, uint32_t pool) {
 void shortage_end_if_over(struct gpupool_client *client, uint32_t pool) {
     if (is_marked(client, pool))
         return;
-    atomic_fetch_and(&client->cache.shortage.is_short, ~pool_bit(pool));
+    atomic_fetch_and(&client->cache.shortage.short_pools, ~pool_bit(pool));
     if (is_marked(client, pool)) { /* since then, and its question was answered while the mark was set */
         shortage_begin(client, pool);
         (void)give_back_pool(client, pool,

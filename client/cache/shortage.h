@@ -39,10 +39,10 @@ struct gpupool_client;
 struct lane;
 
 struct shortage {
-    _Atomic uint64_t tight, is_short; /* bit id - 1 */
-    atomic_uint waiting;              /* threads that wait for room, in any pool */
-    pthread_mutex_t lock;             /* guards waiters; taken after a lane's */
-    struct list waiters;              /* waiter.link, in order of arrival */
+    _Atomic uint64_t tight_pools, short_pools; /* bit id - 1 */
+    atomic_uint waiting;                       /* threads that wait for room, in any pool */
+    pthread_mutex_t lock;                      /* guards waiters; taken after a lane's */
+    struct list waiters;                       /* waiting_thread.link, in order of arrival */
 };
 
 /* A thread that waits for room. */
@@ -76,13 +76,13 @@ void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter);
 void shortage_offer(struct gpupool_client *client, struct lane *lane);
 
 static inline bool shortage_is_on(const struct shortage *shortage, uint32_t pool) {
-    return (atomic_load_explicit(&shortage->is_short, memory_order_acquire) >> (pool - 1) & 1) != 0;
+    return (atomic_load_explicit(&shortage->short_pools, memory_order_acquire) >> (pool - 1) & 1) != 0;
 }
 
 /* Whether threads keep nothing of a pool. */
 static inline bool shortage_is_tight(const struct shortage *shortage, uint32_t pool) {
-    uint64_t pools = atomic_load_explicit(&shortage->tight, memory_order_acquire) |
-                     atomic_load_explicit(&shortage->is_short, memory_order_acquire);
+    uint64_t pools = atomic_load_explicit(&shortage->tight_pools, memory_order_acquire) |
+                     atomic_load_explicit(&shortage->short_pools, memory_order_acquire);
     return (pools >> (pool - 1) & 1) != 0;
 }
 

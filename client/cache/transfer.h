@@ -55,7 +55,7 @@ struct transfer_stack {
 
 struct transfer {
     pthread_mutex_t lock;
-    struct magazine *empty;                  /* for the next one who needs one */
+    struct magazine *empty;                  /* for the next thread that needs one */
     uint64_t full[(SIZE_CLASSES + 63) / 64]; /* a bit for each stack that has magazines */
     struct transfer_stack stacks[SIZE_CLASSES];
 };

@@ -60,7 +60,7 @@
     16u /* requests of each line that are looked at when room appears: enough that small ones find what is   \
          * left beside a large one, and so few that nobody pays for the length of another's line */
 #define PASSES_MAX                                                                                           \
-    256u /* later requests that may be given what one who waits could use: about what clients take while     \
+    256u /* later requests that may be given what a waiting request could use: as many as clients make while \
           * a busy pool goes once around, and nothing against the time for which large memory is had */
 #define GRANT_SHARE                                                                                          \
     8u /* of what is available in a pool: no request is granted more than that beyond its need, because the  \
