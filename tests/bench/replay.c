@@ -2,7 +2,7 @@
 /*
  * Replays allocation traces of real programs (tests/traces) through a client with a cache and its daemon.
  *
- *     replay [--json FILE] [--watch 0|1] [--passes N] [--marks] TRACE…
+ *     replay [--json FILE] [--watch 0|1] [--passes N] [--vary SEED] [--marks] TRACE…
  *
  * Watched (the default), a client replays the trace once, and the program looks at the pool after each
  * operation. It reports the peak of the bytes that the client leased and that the pool reserved, over the
@@ -14,6 +14,9 @@
  * operation that took longer than LOOK_NS, outside of the times: shorter operations sent no message to the
  * daemon, so they did not change the pool. Allocations that are live at the end of a pass are released, and
  * this is not timed.
+ *
+ * --vary replays variations of the traces, with other sizes: what fits where is partly luck, and a rule that
+ * is good for programs is good for those, too. PyTorch's allocator is then known by its model only.
  *
  * Connects to the daemon that GPUPOOL_SOCKET names ("private": to one of its own for each client,
  * GPUPOOL_DAEMON and GPUPOOL_DAEMON_ARGS say which). No other client should be there, because the figures are
@@ -34,6 +37,7 @@
 static struct {
     FILE *json;
     unsigned passes;
+    uint64_t variation; /* 0: the trace as it is */
     bool watch, marks;
 } options = {.passes = 5, .watch = true};
 
@@ -167,17 +171,24 @@ static void print_table(const struct trace *trace, const struct result *result, 
 }
 
 static _Noreturn void usage(void) {
-    fprintf(stderr, "usage: replay [--json FILE] [--watch 0|1] [--passes N] [--marks] TRACE...\n");
+    fprintf(stderr,
+            "usage: replay [--json FILE] [--watch 0|1] [--passes N] [--vary SEED] [--marks] TRACE...\n");
     exit(2);
+}
+
+static uint64_t number(const char *text) {
+    char *end;
+    uint64_t value = strtoull(text, &end, 10);
+    if (*text == '\0' || *end != '\0')
+        usage();
+    return value;
 }
 
 static void parse(int argc, char **argv) {
     static const struct option known[] = {
-        {"json", required_argument, NULL, 'j'},
-        {"watch", required_argument, NULL, 'w'},
-        {"passes", required_argument, NULL, 'p'},
-        {"marks", no_argument, NULL, 'm'},
-        {NULL, 0, NULL, 0},
+        {"json", required_argument, NULL, 'j'},   {"watch", required_argument, NULL, 'w'},
+        {"passes", required_argument, NULL, 'p'}, {"vary", required_argument, NULL, 'v'},
+        {"marks", no_argument, NULL, 'm'},        {NULL, 0, NULL, 0},
     };
     int option;
 
@@ -187,7 +198,9 @@ static void parse(int argc, char **argv) {
         else if (option == 'w')
             options.watch = strcmp(optarg, "0") != 0;
         else if (option == 'p')
-            options.passes = (unsigned)strtoul(optarg, NULL, 10);
+            options.passes = (unsigned)number(optarg);
+        else if (option == 'v')
+            options.variation = number(optarg);
         else if (option == 'm')
             options.marks = true;
         else
@@ -210,6 +223,8 @@ int main(int argc, char **argv) {
         struct trace trace;
 
         trace_read(&trace, argv[i]);
+        if (options.variation > 0)
+            trace_vary(&trace, options.variation);
         if (options.watch)
             watch(&trace, &result);
         measure(&trace, &result);

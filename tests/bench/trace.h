@@ -32,6 +32,10 @@ struct trace {
 void trace_read(struct trace *trace, const char *path);
 void trace_free(struct trace *trace);
 
+/* Makes a variation of the trace: each size from 4 KiB on is multiplied by a factor of its own, 0.93 to 1.07,
+ * and rounded to 512 bytes. The same seed makes the same variation. */
+void trace_vary(struct trace *trace, uint64_t seed);
+
 /* What PyTorch's caching allocator would reserve at most, by the rules of its source (see trace_torch.c). */
 uint64_t trace_torch_model(const struct trace *trace);
 
