@@ -54,7 +54,7 @@ void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct pie
     struct magazine *empty = transfer_put(&lane->transfer, size_class, bin->spare);
     if (empty != NULL && empty == bin->spare) {
         pthread_mutex_lock(&lane->lock);
-        (void)lane_give_magazine_locked(lane, empty, SPILL);
+        lane_give_magazine_locked(lane, empty, SPILL);
         pthread_mutex_unlock(&lane->lock);
     }
     bin->spare = bin->loaded;
@@ -66,16 +66,16 @@ void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct pie
     pthread_mutex_unlock(&lane->lock);
 }
 
-unsigned bin_flush_locked(struct bin *bin, struct lane *lane, unsigned most) {
-    unsigned count = lane_give_magazine_locked(lane, bin->spare, most);
-    return count + lane_give_magazine_locked(lane, bin->loaded, most - count);
+void bin_flush_locked(struct bin *bin, struct lane *lane) {
+    lane_give_magazine_locked(lane, bin->spare, UINT_MAX);
+    lane_give_magazine_locked(lane, bin->loaded, UINT_MAX);
 }
 
 void bin_flush(struct bin *bin, struct lane *lane) {
     if (magazine_is_empty(bin->loaded) && magazine_is_empty(bin->spare))
         return;
     pthread_mutex_lock(&lane->lock);
-    (void)bin_flush_locked(bin, lane, UINT_MAX);
+    bin_flush_locked(bin, lane);
     pthread_mutex_unlock(&lane->lock);
 }
 

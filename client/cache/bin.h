@@ -8,8 +8,7 @@
  * least a whole magazine of pieces comes or goes between two exchanges, however a thread goes back and forth.
  *
  * Pieces of small classes are all of their class's size; a piece of a large class may not suit a request of
- * the same class (size_class.h). Of the large classes a thread has pieces of one at a time: what lies in bins
- * is not joined with its neighbours, nor is it there for other sizes.
+ * the same class (size_class.h). From SIZE_CLASS_SINGLE on a thread has pieces of one class at a time.
  *
  * Owned by a thread cache, and used by who is in there. The magazines are the bin's; it starts with none.
  */
@@ -92,8 +91,8 @@ void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct pie
 /* Gives all pieces to the lane. Takes its lock. */
 void bin_flush(struct bin *bin, struct lane *lane);
 
-/* Gives so many pieces to the lane at most. Returns how many. The lane's lock is held. */
-unsigned bin_flush_locked(struct bin *bin, struct lane *lane, unsigned most);
+/* The same where the lane's lock is held. */
+void bin_flush_locked(struct bin *bin, struct lane *lane);
 
 /* Frees the magazines, whatever is in them. */
 void bin_deinit(struct bin *bin);

@@ -23,12 +23,6 @@
  * other soon has what it takes. Memory for larger requests is always looked for first. */
 #define COLLECTS_MAX       2u
 #define COLLECTS_BYTES_MAX (128 * KIB)
-/* A thread that has given back so much since its bins were emptied last empties them before its pieces spread
- * into the heap for other sizes. On the traces half of the smallest extent and 16 of it reserved as much; a
- * random mix takes a fifth less time with the latter. */
-#define EMPTY_BYTES_MIN (16 * EXTENT_BYTES_MIN)
-/* So many pieces at a time: half a microsecond. */
-#define EMPTY_PIECES 12u
 /* How many deferred pieces a miss gives to its lane's heap: so many loads and frees, a few microseconds. */
 #define SETTLE_MAX 64u
 /* Of what a lane has: with so much of it free its pool is not tight any more. */
@@ -130,7 +124,7 @@ uint64_t cache_needs(const struct lane *lane, uint64_t size_bytes) {
 /* --- taking --- */
 
 /* From the process's heap. Small pieces for the next requests come along. */
-static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t size_bytes, bool anywhere,
+static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t size_bytes,
                           struct piece **ret_piece) {
     uint64_t rounded = cache_needs(own->lane, size_bytes);
     struct piece *more[BATCH];
@@ -139,9 +133,12 @@ static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t
     unsigned count = 0;
 
     pthread_mutex_lock(&lane->lock);
+    /* The piece that lies in this bin may be just what is missing to a longer range. */
+    if (size_class >= SIZE_CLASS_SINGLE)
+        bin_flush_locked(&own->bins[own->single_class], lane);
     if (lane->deferred_bytes > 0)
         deferred_settle_locked(lane, SETTLE_MAX);
-    int r = lane_take_locked(lane, rounded, anywhere || is_tight, ret_piece);
+    int r = lane_take_locked(lane, rounded, true, ret_piece);
     while (r == 0 && count + 1 < BATCH && (count + 1) * rounded < BATCH_BYTES && !is_tight &&
            lane_take_locked(lane, rounded, false, &more[count]) == 0)
         count++;
@@ -155,16 +152,15 @@ static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t
 static void empty_into_lane(struct thread_lane *own) {
     struct lane *lane = own->lane;
 
-    (void)thread_lane_flush(own, UINT_MAX);
+    thread_lane_flush(own);
     pthread_mutex_lock(&lane->lock);
     lane_flush_transfer_locked(lane, false);
     deferred_settle_locked(lane, UINT_MAX);
     pthread_mutex_unlock(&lane->lock);
 }
 
-/* From what this thread has at hand: its bin, what others put into the transfer, and the lane's heap for such
- * sizes. That heap gets what lies in other bins before the lane's other heap serves, unless it is too little
- * to be worth a microsecond; and in any case before the lane grows. */
+/* From what this thread has at hand: its bin, what others put into the transfer, and the lane. What lies in
+ * other bins and in the transfer is gathered before the lane grows. */
 static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
     unsigned size_class = size_class_of(size_bytes);
 
@@ -174,19 +170,10 @@ static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct pie
         *ret_piece = piece;
         return 0;
     }
-    /* The large piece that lies here may be just what is missing to a longer range. */
-    if (size_class >= SIZE_CLASS_LARGE)
-        bin_flush(&own->bins[own->large_class], own->lane);
-    int r = take_from_lane(own, size_class, size_bytes, false, ret_piece);
-    if (r == -ENOSPC && thread_lane_given_bytes(own) >= EMPTY_BYTES_MIN) {
-        (void)thread_lane_flush(own, EMPTY_PIECES);
-        r = take_from_lane(own, size_class, size_bytes, false, ret_piece);
-    }
-    if (r == -ENOSPC)
-        r = take_from_lane(own, size_class, size_bytes, true, ret_piece);
+    int r = take_from_lane(own, size_class, size_bytes, ret_piece);
     if (r == -ENOSPC) {
         empty_into_lane(own);
-        r = take_from_lane(own, size_class, size_bytes, true, ret_piece);
+        r = take_from_lane(own, size_class, size_bytes, ret_piece);
     }
     return r;
 }
@@ -316,9 +303,9 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
 
 /* Puts a piece into this thread's bin of its class; of the large classes only one has any. */
 static void put_at_hand(struct thread_lane *own, struct piece *piece) {
-    if (piece->size_class >= SIZE_CLASS_LARGE && piece->size_class != own->large_class) {
-        bin_flush(&own->bins[own->large_class], own->lane);
-        own->large_class = piece->size_class;
+    if (piece->size_class >= SIZE_CLASS_SINGLE && piece->size_class != own->single_class) {
+        bin_flush(&own->bins[own->single_class], own->lane);
+        own->single_class = piece->size_class;
     }
     thread_lane_put(own, piece->size_class, piece);
 }

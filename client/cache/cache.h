@@ -197,7 +197,7 @@ static inline bool cache_put_fast(const struct gpupool_client *client, struct pi
         return false;
     struct thread_lane *lane = cache->last;
     if (lane != NULL && lane->lane == piece->lane &&
-        (piece->size_class < SIZE_CLASS_LARGE || piece->size_class == lane->large_class) &&
+        (piece->size_class < SIZE_CLASS_SINGLE || piece->size_class == lane->single_class) &&
         bin_push(&lane->bins[piece->size_class], piece)) {
         piece->generation++;
         count_up(&lane->counters->given_bytes, piece->capacity_bytes);

@@ -131,9 +131,9 @@ int lane_take_locked(struct lane *lane, uint64_t size_bytes, bool anywhere, stru
 /* Gives a piece back. */
 void lane_give_locked(struct lane *lane, struct piece *piece);
 
-/* Gives pieces of a magazine back, so many at most, and those first that have been there for longest. Returns
- * how many. Accepts NULL. */
-unsigned lane_give_magazine_locked(struct lane *lane, struct magazine *magazine, unsigned most);
+/* Gives pieces of a magazine back, so many at most, and those first that have been there for longest. Accepts
+ * NULL. */
+void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine, unsigned most);
 
 /* Gives back what lies in the transfer: all, or with idle_only that of size classes which did not go through
  * there since the last call with it. */

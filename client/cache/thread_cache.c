@@ -178,7 +178,7 @@ struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *la
     }
     if (added->counters == NULL)
         added->counters = &added->own_counters;
-    added->large_class = SIZE_CLASS_LARGE;
+    added->single_class = SIZE_CLASS_SINGLE;
     added->next = cache->lanes;
     cache->lanes = added;
     return added;
@@ -198,19 +198,12 @@ void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece 
     bin_put(&own->bins[size_class], own->lane, size_class, piece);
 }
 
-bool thread_lane_flush(struct thread_lane *own, unsigned most) {
+void thread_lane_flush(struct thread_lane *own) {
     pthread_mutex_lock(&own->lane->lock);
-    for (unsigned word = 0; word < BIN_WORDS && most > 0; word++)
-        for (uint64_t bits = own->used[word]; bits != 0 && most > 0; bits &= bits - 1) {
-            struct bin *bin = &own->bins[word * 64 + (unsigned)__builtin_ctzll(bits)];
-            most -= bin_flush_locked(bin, own->lane, most);
-            if (bin->loaded == NULL && bin->spare == NULL)
-                own->used[word] &= ~(bits & -bits);
-        }
+    for (unsigned word = 0; word < BIN_WORDS; word++)
+        for (uint64_t bits = own->used[word]; bits != 0; bits &= bits - 1)
+            bin_flush_locked(&own->bins[word * 64 + (unsigned)__builtin_ctzll(bits)], own->lane);
     pthread_mutex_unlock(&own->lane->lock);
-    if (most > 0)
-        own->emptied_at_bytes = atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed);
-    return most > 0;
 }
 
 void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only) {
@@ -221,14 +214,14 @@ void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, boo
         if (idle_only)
             own->touched = false;
         if (idle || !idle_only)
-            (void)thread_lane_flush(own, UINT_MAX);
+            thread_lane_flush(own);
     }
 }
 
 void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
     for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next)
         if (own->lane->pool == pool)
-            (void)thread_lane_flush(own, UINT_MAX);
+            thread_lane_flush(own);
 }
 
 void thread_caches_detach(struct list *caches) {

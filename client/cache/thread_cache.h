@@ -39,8 +39,7 @@ struct thread_lane {
                                         owner alone */
     bool touched;                    /* used since the last look of the decay */
     bool has_line;                   /* one of the page's, to be given back */
-    uint32_t large_class;            /* the one large class whose bin may have pieces */
-    uint64_t emptied_at_bytes;       /* what the counters said was given when the bins were emptied last */
+    uint32_t single_class;           /* the one from SIZE_CLASS_SINGLE on whose bin may have pieces */
     uint64_t used[BIN_WORDS];        /* a bit for each bin that has magazines: the others are empty */
     struct bin bins[SIZE_CLASSES];
     _Alignas(CACHE_LINE_BYTES) struct proto_counters own_counters; /* where nobody looks */
@@ -142,14 +141,8 @@ static inline struct thread_lane *thread_cache_find(struct thread_cache *cache, 
 struct piece *thread_lane_take(struct thread_lane *own, unsigned size_class, uint64_t size_bytes);
 void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece *piece);
 
-/* Gives pieces to the lane, so many at most. Returns whether it has all. Inside or visiting. Takes the lane's
- * lock, once. */
-bool thread_lane_flush(struct thread_lane *own, unsigned most);
-
-/* How much the thread has given back since all went to the lane. */
-static inline uint64_t thread_lane_given_bytes(const struct thread_lane *own) {
-    return atomic_load_explicit(&own->counters->given_bytes, memory_order_relaxed) - own->emptied_at_bytes;
-}
+/* Gives all pieces to the lane. Inside or visiting. Takes the lane's lock, once. */
+void thread_lane_flush(struct thread_lane *own);
 
 /* Adds a lane. Returns NULL without memory. Inside. */
 struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *lane);

@@ -38,6 +38,27 @@ static void released_memory_is_taken_again_without_the_daemon(void **state) {
     for_each_kind(reuse);
 }
 
+/* Above 16 KiB a thread keeps pieces of the size that it released last. The others join. */
+static void join(unsigned kind) {
+    struct gpupool_client *client = open_cached();
+    struct gpupool_buffer lower = acquire(client, kind, 32 * KIB, NULL);
+    struct gpupool_buffer upper = acquire(client, kind, 48 * KIB, NULL);
+    char *memory = lower.data;
+
+    assert_ptr_equal(upper.data, memory + 32 * KIB);
+    MUST(gpupool_release(client, &lower, stream_of(kind)));
+    MUST(gpupool_release(client, &upper, stream_of(kind)));
+    struct gpupool_buffer both = acquire(client, kind, 80 * KIB, NULL);
+    assert_ptr_equal(both.data, memory);
+    MUST(gpupool_release(client, &both, stream_of(kind)));
+    close_cached(client);
+}
+
+static void neighbours_of_different_sizes_serve_a_larger_request(void **state) {
+    (void)state;
+    for_each_kind(join);
+}
+
 static void zero(unsigned kind) {
     const uint64_t size = 3 * MIB + 4096 + 8;
     struct gpupool_client *client = open_cached();
@@ -775,6 +796,7 @@ static void an_attached_buffer_goes_back_to_the_daemon(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(released_memory_is_taken_again_without_the_daemon),
+        cmocka_unit_test(neighbours_of_different_sizes_serve_a_larger_request),
         cmocka_unit_test(zero_is_zero_after_reuse),
         cmocka_unit_test(any_size_up_to_the_pools_limit_is_served),
         cmocka_unit_test(a_query_says_where_in_its_segment_a_buffer_is),

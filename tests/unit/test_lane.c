@@ -313,16 +313,18 @@ static void where_sizes_vary_longer_extents_are_leased_but_bounded(void **state)
         add_to(lane, LANE_LARGE, lease, 64 * MIB);
         assert_int_equal(lane_take(lane, 64 * MIB, &pieces[lease]), 0);
     }
-    lane_give(pieces[1]);                                      /* 64 MiB of 1 GiB are free */
-    assert_int_equal(extent_bytes(lane, 16 * MIB), 128 * MIB); /* twice what is free */
-    assert_int_equal(extent_bytes(lane, 3 * MIB), 128 * MIB);
-    assert_int_equal(extent_bytes(lane, 200 * MIB), 200 * MIB);
+    pthread_mutex_lock(&lane->lock);
+    assert_int_equal(lane_shrink_locked(pieces[1], 54 * MIB), 0);
+    pthread_mutex_unlock(&lane->lock);
+    assert_int_equal(extent_bytes(lane, 8 * MIB), 40 * MIB);  /* four times the 10 MiB that are free */
+    assert_int_equal(extent_bytes(lane, 11 * MIB), 34 * MIB); /* of which three fit */
     lane_give(pieces[2]);
-    lane_give(pieces[3]);
-    assert_int_equal(extent_bytes(lane, 16 * MIB), 256 * MIB); /* a quarter of what there is */
+    assert_int_equal(extent_bytes(lane, 16 * MIB), 128 * MIB); /* eight times the size */
+    assert_int_equal(extent_bytes(lane, 3 * MIB), 24 * MIB);
+    assert_int_equal(extent_bytes(lane, 200 * MIB), 200 * MIB);
     for (uint64_t lease = 17; lease < 32; lease++)
         add_to(lane, LANE_LARGE, lease, 64 * MIB);
-    assert_int_equal(extent_bytes(lane, 16 * MIB), 256 * MIB); /* and no more, however much is free */
+    assert_int_equal(extent_bytes(lane, 33 * MIB), 256 * MIB); /* and no more, however much is free */
     /* Where only a few fit, just these. */
     assert_int_equal(extent_bytes(lane, 60 * MIB), 240 * MIB);
     assert_int_equal(extent_bytes(lane, 100 * MIB), 200 * MIB);
