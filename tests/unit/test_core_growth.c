@@ -32,7 +32,7 @@ static void growth_is_of_at_least_the_step(void **state) {
 
 static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
     struct core *core = core_make();
-    struct pool *pool = add_pool(core, 4 * GIB, POOL_STEP_BY_SIZE, 0);
+    struct pool *pool = add_pool(core, 64 * GIB, POOL_STEP_BY_SIZE, 0);
     struct session *session = open_session(core, 1, UID_A);
     (void)state;
 
@@ -44,10 +44,10 @@ static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
     ask(session, pool, 2, 5 * MIB + 512, NS_FOREVER, 0);
     grow(pool, 6 * MIB, 0);
     expect_granted(core, session, 2);
-    ask(session, pool, 3, 2 * GIB, NS_FOREVER, 0);
-    grow(pool, 2 * GIB, 0);
+    ask(session, pool, 3, 16 * GIB, NS_FOREVER, 0);
+    grow(pool, 16 * GIB, 0);
     expect_granted(core, session, 3);
-    assert_int_equal(pool_step_bytes(pool), 4 * MIB);    /* a 512th of what it has */
+    assert_int_equal(pool_step_bytes(pool), 4 * MIB);    /* a 4096th of what it has */
     ask(session, pool, 4, 2 * MIB + 512, NS_FOREVER, 0); /* more than what is left beside the others */
     grow(pool, 4 * MIB, 0);
     expect_granted(core, session, 4);
