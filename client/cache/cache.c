@@ -139,7 +139,8 @@ static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t
     if (lane->deferred_bytes > 0)
         deferred_settle_locked(lane, SETTLE_MAX);
     int r = lane_take_locked(lane, rounded, true, ret_piece);
-    while (r == 0 && count + 1 < BATCH && (count + 1) * rounded < BATCH_BYTES && !is_tight &&
+    while (r == 0 && size_class < SIZE_CLASS_SINGLE && count + 1 < BATCH &&
+           (count + 1) * rounded < BATCH_BYTES && !is_tight &&
            lane_take_locked(lane, rounded, false, &more[count]) == 0)
         count++;
     pthread_mutex_unlock(&lane->lock);
