@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/random.h"
+
 #define SLOTS_MAX (1u << 24)
 
 static void die(const char *path, const char *what) {
@@ -86,20 +88,13 @@ void trace_read(struct trace *trace, const char *path) {
     check(trace, path);
 }
 
-/* splitmix64 (Steele et al., 2014): every bit of the result depends on every bit of the value. */
-static uint64_t scramble(uint64_t value) {
-    value += UINT64_C(0x9e3779b97f4a7c15);
-    value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    value = (value ^ value >> 27) * UINT64_C(0x94d049bb133111eb);
-    return value ^ value >> 31;
-}
-
 void trace_vary(struct trace *trace, uint64_t seed) {
     for (size_t i = 0; i < trace->count; i++) {
         uint64_t *size_bytes = &trace->events[i].size_bytes;
         if (trace->events[i].is_free || *size_bytes < 4096)
             continue;
-        double share = (double)(scramble(scramble(seed) ^ *size_bytes) >> 11) / (double)(UINT64_C(1) << 53);
+        double share =
+            (double)(random_seed(random_seed(seed) ^ *size_bytes) >> 11) / (double)(UINT64_C(1) << 53);
         *size_bytes = (uint64_t)((double)*size_bytes * (0.93 + 0.14 * share) / 512 + 0.5) * 512;
     }
     trace->peak_live_bytes = 0;
