@@ -58,6 +58,13 @@ static inline struct gpupool_client *open_cached(void) {
     return open_client(&daemon_, 0, GPUPOOL_FOREVER);
 }
 
+/* The same, and a stream on device 0, which the library destroys with the client. */
+static inline struct gpupool_client *open_cached_with_stream(void **ret_stream) {
+    struct gpupool_client *client = open_cached();
+    MUST(gpupool_stream_create(client, 0, ret_stream));
+    return client;
+}
+
 /* Closes, after which nothing of it is left in the daemon. */
 static inline void close_cached(struct gpupool_client *client) {
     gpupool_close(client);

@@ -484,9 +484,8 @@ static void own_idle_memory_is_given_up_before_exhausted_is_said(void **state) {
     if (!test_has_device())
         skip();
     empty_the_pools();
-    client = open_cached();
+    client = open_cached_with_stream(&stream);
     uint32_t pool = pool_of(client, GPUPOOL_POOL_DEVICE);
-    MUST(gpupool_stream_create(client, 0, &stream));
     buffer = acquire(client, GPUPOOL_POOL_DEVICE, large, stream);
     MUST(gpupool_release(client, &buffer, stream));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), large);

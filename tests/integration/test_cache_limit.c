@@ -95,8 +95,7 @@ static void also_where_another_stream_used_it(void **state) {
     if (!test_has_device())
         skip();
     empty_the_pools();
-    client = open_cached();
-    MUST(gpupool_stream_create(client, 0, &stream));
+    client = open_cached_with_stream(&stream);
     wait_for_pieces(GPUPOOL_POOL_DEVICE, stream, NULL, client);
     MUST(gpupool_trim(client, NULL));
     MUST(gpupool_stream_destroy(client, 0, stream));

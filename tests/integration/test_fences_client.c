@@ -483,8 +483,7 @@ static void a_stream_that_the_library_destroys_leaves_nothing(void **state) {
     (void)state;
     if (!test_has_device())
         skip();
-    client = open_cached();
-    MUST(gpupool_stream_create(client, 0, &stream));
+    client = open_cached_with_stream(&stream);
     kept = acquire(client, GPUPOOL_POOL_DEVICE, 4096, NULL);
     MUST(gpupool_release(client, &kept, NULL));
     uint64_t leased = daemon_sum(&daemon_, "leased_bytes");
@@ -504,8 +503,7 @@ static void memory_of_a_stream_that_is_gone_is_not_lost(void **state) {
     (void)state;
     if (!test_has_device() || !test_is_simulated()) /* CUDA does not promise to notice */
         skip();
-    client = open_cached();
-    MUST(gpupool_stream_create(client, 0, &stream));
+    client = open_cached_with_stream(&stream);
     buffer = acquire(client, GPUPOOL_POOL_DEVICE, 8 * MIB, stream);
     MUST(gpupool_release(client, &buffer, stream));
     assert_int_equal(client->devices.gpu->stream_destroy(0, stream),
