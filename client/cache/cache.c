@@ -302,7 +302,8 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
     return 0;
 }
 
-/* Puts a piece into this thread's bin of its class; of the large classes only one has any. */
+/* Puts a piece into this thread's bin of its class. From SIZE_CLASS_SINGLE on, the bin that had pieces until
+ * now is emptied first. */
 static void put_at_hand(struct thread_lane *own, struct piece *piece) {
     if (piece->size_class >= SIZE_CLASS_SINGLE && piece->size_class != own->single_class) {
         bin_flush(&own->bins[own->single_class], own->lane);

@@ -18,15 +18,11 @@ void shortage_deinit(struct shortage *shortage) {
     pthread_mutex_destroy(&shortage->lock);
 }
 
-static uint64_t pool_bit(uint32_t pool) {
-    return UINT64_C(1) << (pool - 1);
-}
-
 /* Sets a mark, and has the threads see it. */
 static void set(struct gpupool_client *client, _Atomic uint64_t *marks, uint32_t pool) {
     struct cache *cache = &client->cache;
 
-    if ((atomic_fetch_or(marks, pool_bit(pool)) & pool_bit(pool)) != 0)
+    if ((atomic_fetch_or(marks, shortage_bit(pool)) & shortage_bit(pool)) != 0)
         return;
     thread_caches_lock();
     list_for_each(position, &cache->threads) {
@@ -53,7 +49,7 @@ void shortage_loosen(struct gpupool_client *client, uint32_t pool) {
 
     if (atomic_load(&shortage->waiting) > 0)
         return;
-    atomic_fetch_and(&shortage->tight_pools, ~pool_bit(pool));
+    atomic_fetch_and(&shortage->tight_pools, ~shortage_bit(pool));
     if (atomic_load(&shortage->waiting) > 0) /* since then, by a thread that found the mark still set */
         shortage_tighten(client, pool);
 }
@@ -62,13 +58,13 @@ void shortage_loosen(struct gpupool_client *client, uint32_t pool) {
 static bool is_marked(const struct gpupool_client *client, uint32_t pool) {
     const struct proto_page *page = client->page.memory;
     return page != NULL &&
-           (atomic_load_explicit(&page->shortage.pools, memory_order_acquire) & pool_bit(pool)) != 0;
+           (atomic_load_explicit(&page->shortage.pools, memory_order_acquire) & shortage_bit(pool)) != 0;
 }
 
 void shortage_end_if_over(struct gpupool_client *client, uint32_t pool) {
     if (is_marked(client, pool))
         return;
-    atomic_fetch_and(&client->cache.shortage.short_pools, ~pool_bit(pool));
+    atomic_fetch_and(&client->cache.shortage.short_pools, ~shortage_bit(pool));
     if (is_marked(client, pool)) { /* since then, and its question was answered while the mark was set */
         shortage_begin(client, pool);
         (void)give_back_pool(client, pool,

@@ -39,7 +39,7 @@ struct gpupool_client;
 struct lane;
 
 struct shortage {
-    _Atomic uint64_t tight_pools, short_pools; /* bit id - 1 */
+    _Atomic uint64_t tight_pools, short_pools; /* shortage_bit() of each pool */
     atomic_uint waiting;                       /* threads that wait for room, in any pool */
     pthread_mutex_t lock;                      /* guards waiters; taken after a lane's */
     struct list waiters;                       /* waiting_thread.link, in order of arrival */
@@ -75,15 +75,20 @@ void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter);
 /* Gives the daemon what has become free in a lane and serves threads that wait. The caller holds no lock. */
 void shortage_offer(struct gpupool_client *client, struct lane *lane);
 
+/* A pool's bit in a word of marks. */
+static inline uint64_t shortage_bit(uint32_t pool) {
+    return UINT64_C(1) << (pool - 1);
+}
+
 static inline bool shortage_is_on(const struct shortage *shortage, uint32_t pool) {
-    return (atomic_load_explicit(&shortage->short_pools, memory_order_acquire) >> (pool - 1) & 1) != 0;
+    return (atomic_load_explicit(&shortage->short_pools, memory_order_acquire) & shortage_bit(pool)) != 0;
 }
 
 /* Whether threads keep nothing of a pool. */
 static inline bool shortage_is_tight(const struct shortage *shortage, uint32_t pool) {
     uint64_t pools = atomic_load_explicit(&shortage->tight_pools, memory_order_acquire) |
                      atomic_load_explicit(&shortage->short_pools, memory_order_acquire);
-    return (pools >> (pool - 1) & 1) != 0;
+    return (pools & shortage_bit(pool)) != 0;
 }
 
 #endif

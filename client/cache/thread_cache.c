@@ -2,7 +2,6 @@
 #include "client/cache/thread_cache.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <stdlib.h>
