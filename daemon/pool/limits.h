@@ -10,9 +10,9 @@
 #define SEGMENT_GRANULE (2 * MIB)
 
 #define POOL_STEP_SHARE                                                                                      \
-    4096u /* of what a pool has, by which it grows at least. Clients say how much they want                  \
-           * (client/cache/lane.h), and what nobody uses of the last step is so little of the pool. With a   \
-           * 512th a preloaded PyTorch program of 5.2 GiB reserved 8 MiB more than with its own allocator */
+    4096u /* of a pool's reserved bytes, by which it grows at least. Clients say how much they want          \
+           * (client/cache/lane.h); what is left of the last step is little of the pool. With 1/512 a        \
+           * preloaded PyTorch program of 5.2 GiB reserved 8 MiB more than with its own allocator */
 #define POOL_STEP_MIN (2 * MIB) /* one granule: a program of small tensors takes no more */
 #define POOL_STEP_MAX                                                                                        \
     (512 * MIB) /* for a pool of 64 GiB and more: larger ones are no quicker to make, per byte */

@@ -47,7 +47,7 @@ static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
     ask(session, pool, 3, 16 * GIB, NS_FOREVER, 0);
     grow(pool, 16 * GIB, 0);
     expect_granted(core, session, 3);
-    assert_int_equal(pool_step_bytes(pool), 4 * MIB);    /* a 4096th of what it has */
+    assert_int_equal(pool_step_bytes(pool), 4 * MIB);    /* 1/4096 of its reserved bytes */
     ask(session, pool, 4, 2 * MIB + 512, NS_FOREVER, 0); /* more than what is left beside the others */
     grow(pool, 4 * MIB, 0);
     expect_granted(core, session, 4);
