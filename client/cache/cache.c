@@ -420,6 +420,16 @@ int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint
     return 0;
 }
 
+/* The program may have destroyed the stream of a lane that holds nothing: the driver crashes on its handle. */
+static bool lane_stream_is_busy(const struct gpu *gpu, struct lane *lane) {
+    if (!cache_has_order(lane))
+        return false;
+    pthread_mutex_lock(&lane->lock);
+    bool is_empty = lane_held_bytes_locked(lane) == 0;
+    pthread_mutex_unlock(&lane->lock);
+    return !is_empty && devices_stream_is_busy(gpu, (unsigned)lane->device, lane->stream);
+}
+
 bool cache_is_busy(struct gpupool_client *client) {
     struct cache *cache = &client->cache;
     const struct gpu *gpu;
@@ -429,9 +439,8 @@ bool cache_is_busy(struct gpupool_client *client) {
         return false;
     pthread_mutex_lock(&cache->lanes_lock);
     list_for_each(position, &cache->lanes) {
-        const struct lane *lane = container_of(position, struct lane, link);
-        if (lane->kind == GPUPOOL_POOL_DEVICE && lane->stream != GPUPOOL_NO_STREAM)
-            busy = busy || devices_stream_is_busy(gpu, (unsigned)lane->device, lane->stream);
+        struct lane *lane = container_of(position, struct lane, link);
+        busy = busy || lane_stream_is_busy(gpu, lane);
     }
     pthread_mutex_unlock(&cache->lanes_lock);
     return busy;

@@ -66,6 +66,67 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
     close_cached(client);
 }
 
+static const struct gpu *driver;
+static const void *destroyed; /* a stream */
+static unsigned calls_with_destroyed;
+
+static void note_stream(const void *stream) {
+    if (destroyed != NULL && stream == destroyed)
+        calls_with_destroyed++;
+}
+
+static int watched_is_capturing(unsigned device, void *stream, bool *ret_capturing) {
+    note_stream(stream);
+    return driver->stream_is_capturing(device, stream, ret_capturing);
+}
+
+static int watched_query(unsigned device, void *stream) {
+    note_stream(stream);
+    return driver->stream_query(device, stream);
+}
+
+/* CUDA's driver crashes when it is asked for such a stream. */
+static void no_destroyed_stream_is_asked_whether_it_is_busy(void **state) {
+    const uint64_t large = 40 * MIB; /* no two of them fit */
+    struct puppet puppet;
+    void *stream;
+
+    (void)state;
+    for (unsigned by_hand = 0; by_hand <= 1; by_hand++) {
+        empty_the_pools();
+        puppet_connect(&puppet, &daemon_);
+        struct gpupool_client *client = open_threadless(GPUPOOL_FOREVER);
+        MUST(devices_need_gpu(&client->devices, &driver));
+        struct gpu watched = *driver;
+        watched.stream_is_capturing = watched_is_capturing;
+        watched.stream_query = watched_query;
+        client->devices.gpu = &watched;
+
+        MUST(gpupool_stream_create(client, 0, &stream));
+        struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, large, stream);
+        MUST(gpupool_release(client, &buffer, stream));
+        struct gpupool_buffer held = acquire(client, GPUPOOL_POOL_DEVICE, 4096, GPUPOOL_NO_STREAM);
+        if (by_hand) {
+            MUST(gpupool_trim(client, NULL));
+            MUST_BE(driver->stream_destroy(0, stream), 0);
+        } else {
+            MUST(gpupool_stream_destroy(client, 0, stream));
+        }
+        destroyed = stream;
+        puppet_send_acquire(&puppet, 0, GPUPOOL_POOL_DEVICE, POOL_MIB * MIB, NS_PER_S / 5);
+        assert_true(is_readable(gpupool_fd(client), TEST_WAIT_NS));
+        MUST(gpupool_dispatch(client));
+        assert_int_equal(calls_with_destroyed, 0);
+        WAIT_UNTIL(puppet_has_answered(&puppet));
+        (void)puppet_receive(&puppet);
+        destroyed = NULL;
+        MUST(gpupool_release(client, &held, GPUPOOL_NO_STREAM));
+        client->devices.gpu = driver;
+        puppet_quit(&puppet);
+        close_cached(client);
+    }
+}
+
 /* What a program keeps idle by itself. */
 struct hoard {
     pthread_mutex_t lock; /* of what follows */
@@ -197,6 +258,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_is_no_thread),
         cmocka_unit_test(dispatching_gives_back_what_the_daemon_asks_for),
+        cmocka_unit_test(no_destroyed_stream_is_asked_whether_it_is_busy),
         cmocka_unit_test(the_program_hears_of_the_request_and_its_memory_goes_along),
         cmocka_unit_test(dispatching_gives_back_what_was_not_used_for_a_time),
         cmocka_unit_test(an_acquire_does_not_wait_for_what_its_own_process_keeps),
