@@ -6,6 +6,10 @@
 
 An array's memory is given back on the stream that was current when it was made: what other streams do with it must be
 done, or ordered before that stream's next work, when the array goes.
+
+gpupool leaves fences on a stream after its arrays are gone, and CUDA's driver crashes on a stream that was destroyed. So
+each stream on which an array was made lives as long as the process. A stream that another library destroys
+(cupy.cuda.ExternalStream) cannot be kept: use such a stream only while its owner keeps it.
 """
 import ctypes
 
@@ -22,7 +26,8 @@ class Gpupool:
         self.client = ctypes.c_void_p()
         self.check(self.library.gpupool_default(ctypes.byref(self.client)))
         self.pools = {}
-        self.streams = {}
+        self.streams = {}  # by memory
+        self.kept = {}  # streams, by handle: CuPy destroys a stream with its last reference
 
     def check(self, result):
         if result < 0:
@@ -36,11 +41,12 @@ class Gpupool:
         return self.pools[device]
 
     def malloc(self, size, device):
-        stream = cupy.cuda.get_current_stream().ptr
-        memory = self.library.gpupool_alloc(self.client, self.pool(device), size, stream)
+        stream = cupy.cuda.get_current_stream()
+        memory = self.library.gpupool_alloc(self.client, self.pool(device), size, stream.ptr)
         if memory is None:
             raise MemoryError(self.library.gpupool_error_text().decode())
-        self.streams[memory] = stream
+        self.kept[stream.ptr] = stream
+        self.streams[memory] = stream.ptr
         return memory
 
     def free(self, memory, _device):

@@ -298,9 +298,10 @@ GPUPOOL_API int gpupool_prepare(struct gpupool_client *client, uint32_t pool, ui
  * it: each release goes to the daemon.
  *
  * Streams that end: before a stream is destroyed its work must be done, what was acquired on it released, and then
- * gpupool_trim() called. Else the client goes on naming the stream to the driver, which may crash, or may have given its
- * handle to another stream; where it refuses the handle, what is kept for the stream stays here until the client closes
- * (DRIVER). gpupool_stream_destroy() calls what is needed, once all is released.
+ * gpupool_trim() called. Else the client names the stream to the driver when it gives idle memory back: the driver crashes
+ * (libcuda 580.159 did each time), or has given the handle to another stream; where it refuses the handle, what is kept for
+ * the stream stays here until the client closes (DRIVER). gpupool_stream_destroy() calls what is needed, once all is
+ * released.
  *
  * Streams that are captured into a graph: nothing of this library lands in the graph. gpupool_acquire() gives memory for a
  * captured stream as for any, but does not zero it (CAPTURING). What captured work uses belongs to the graph: hold it for
@@ -409,6 +410,7 @@ GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_c
  * @{
  */
 GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
+/** Also for a stream that CUDA made. What was acquired on it is released before, see gpupool_trim(). */
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
 GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device,
                                            void *stream GPUPOOL_STREAM_OPTIONAL);
