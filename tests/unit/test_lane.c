@@ -293,7 +293,7 @@ static void for_large_sizes_on_a_device_as_much_is_leased_as_is_needed(void **st
 
     (void)state;
     for (uint64_t lease = 1; lease < 20; lease++) {
-        assert_int_equal(extent_bytes(lane, 3 * MIB), 20 * MIB); /* several of those fit */
+        assert_int_equal(extent_bytes(lane, 5 * MIB), 20 * MIB); /* several of those fit */
         assert_int_equal(extent_bytes(lane, 10 * MIB - 512), 20 * MIB);
         assert_int_equal(extent_bytes(lane, 10 * MIB), 10 * MIB);
         assert_int_equal(extent_bytes(lane, 11 * MIB), 12 * MIB);
@@ -320,7 +320,7 @@ static void where_sizes_vary_longer_extents_are_leased_but_bounded(void **state)
     assert_int_equal(extent_bytes(lane, 11 * MIB), 34 * MIB); /* of which three fit */
     lane_give(pieces[2]);
     assert_int_equal(extent_bytes(lane, 16 * MIB), 128 * MIB); /* eight times the size */
-    assert_int_equal(extent_bytes(lane, 3 * MIB), 24 * MIB);
+    assert_int_equal(extent_bytes(lane, 5 * MIB), 40 * MIB);
     assert_int_equal(extent_bytes(lane, 200 * MIB), 200 * MIB);
     for (uint64_t lease = 17; lease < 32; lease++)
         add_to(lane, LANE_LARGE, lease, 64 * MIB);
@@ -355,12 +355,12 @@ static void for_large_sizes_in_host_memory_a_share_is_leased(void **state) {
 
     (void)state;
     assert_non_null(lane);
-    assert_int_equal(extent_bytes(lane, 3 * MIB), 4 * MIB);
+    assert_int_equal(extent_bytes(lane, 5 * MIB), 6 * MIB);
     for (uint64_t lease = 1; lease <= 8; lease++) {
         add_to(lane, LANE_LARGE, lease, 64 * MIB);
         assert_int_equal(lane_take(lane, 64 * MIB, &piece), 0);
     }
-    assert_int_equal(extent_bytes(lane, 3 * MIB), 64 * MIB); /* an 8th */
+    assert_int_equal(extent_bytes(lane, 5 * MIB), 64 * MIB); /* an 8th */
     lane_free(lane);
 }
 
@@ -371,22 +371,22 @@ static void small_pieces_lie_apart_from_large_ones(void **state) {
 
     (void)state;
     pthread_mutex_lock(&lane->lock);
-    assert_int_equal(lane_add_locked(lane, LANE_SMALL, NULL, 1, 4 * MIB), 0);
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, false, &large), -ENOSPC);
-    assert_true(lane_has_locked(lane, 3 * MIB)); /* somewhere */
-    assert_int_equal(lane_add_locked(lane, LANE_LARGE, NULL, 2, 4 * MIB), 0);
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, true, &large), 0);
-    assert_int_equal(lane_take_locked(lane, MIB, true, &small), 0);
+    assert_int_equal(lane_add_locked(lane, LANE_SMALL, NULL, 1, 8 * MIB), 0);
+    assert_int_equal(lane_take_locked(lane, 6 * MIB, false, &large), -ENOSPC);
+    assert_true(lane_has_locked(lane, 6 * MIB)); /* somewhere */
+    assert_int_equal(lane_add_locked(lane, LANE_LARGE, NULL, 2, 8 * MIB), 0);
+    assert_int_equal(lane_take_locked(lane, 6 * MIB, true, &large), 0);
+    assert_int_equal(lane_take_locked(lane, 2 * MIB, true, &small), 0);
     assert_int_equal(large->lease, 2); /* its own heap's where that has any */
     assert_int_equal(small->lease, 1);
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, false, &other), -ENOSPC);
-    assert_true(lane_has_locked(lane, 3 * MIB));
-    assert_false(lane_has_locked(lane, 4 * MIB));
-    assert_int_equal(lane_take_locked(lane, 3 * MIB, true, &other), 0);
+    assert_int_equal(lane_take_locked(lane, 6 * MIB, false, &other), -ENOSPC);
+    assert_true(lane_has_locked(lane, 6 * MIB));
+    assert_false(lane_has_locked(lane, 8 * MIB));
+    assert_int_equal(lane_take_locked(lane, 6 * MIB, true, &other), 0);
     assert_int_equal(other->lease, 1);
-    assert_int_equal(lane_take_locked(lane, 512 * KIB, false, &other), -ENOSPC);
-    assert_true(lane_has_locked(lane, 512 * KIB));
-    assert_int_equal(lane_take_locked(lane, 512 * KIB, true, &other), 0);
+    assert_int_equal(lane_take_locked(lane, MIB, false, &other), -ENOSPC);
+    assert_true(lane_has_locked(lane, MIB));
+    assert_int_equal(lane_take_locked(lane, MIB, true, &other), 0);
     assert_int_equal(other->lease, 2);
     pthread_mutex_unlock(&lane->lock);
     assert_true(lane_is_valid(lane));
