@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/lock.h"
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/grow.h"
@@ -132,7 +133,7 @@ static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t
     bool is_tight = lane_is_tight(lane);
     unsigned count = 0;
 
-    pthread_mutex_lock(&lane->lock);
+    lock_busy(&lane->lock);
     /* The piece that lies in this bin may be just what is missing to a longer range. */
     if (size_class >= SIZE_CLASS_SINGLE)
         bin_flush_locked(&own->bins[own->single_class], lane);
@@ -337,7 +338,7 @@ void cache_put(struct gpupool_client *client, struct piece *piece) {
     if (own != NULL && !is_tight) {
         put_at_hand(own, piece);
     } else if (!is_short) {
-        pthread_mutex_lock(&lane->lock);
+        lock_busy(&lane->lock);
         lane_give_locked(lane, piece);
         is_roomy = is_roomy_locked(lane);
         pthread_mutex_unlock(&lane->lock);
