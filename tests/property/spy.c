@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/property/spy.h"
 
+#include <pthread.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 /* cudaErrorUnknown: no caller expects it, none takes it for an answer. */
 #define PLANNED_ERROR GPU_ERROR_UNKNOWN
@@ -31,6 +34,60 @@ static bool fails(enum spy_call call) {
     return true;
 }
 
+/* --- streams that were destroyed --- */
+
+#define DESTROYED_MAX 64u
+
+static struct {
+    pthread_mutex_t lock;
+    const void *streams[DESTROYED_MAX]; /* NULL: no entry */
+    unsigned next;
+} destroyed = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void note_created(const void *stream) {
+    pthread_mutex_lock(&destroyed.lock);
+    for (unsigned i = 0; i < DESTROYED_MAX; i++)
+        if (destroyed.streams[i] == stream)
+            destroyed.streams[i] = NULL;
+    pthread_mutex_unlock(&destroyed.lock);
+}
+
+static void note_destroyed(const void *stream) {
+    pthread_mutex_lock(&destroyed.lock);
+    destroyed.streams[destroyed.next++ % DESTROYED_MAX] = stream;
+    pthread_mutex_unlock(&destroyed.lock);
+}
+
+/* CUDA's driver crashes on such a stream; the simulated GPU only refuses it. */
+static void *living(void *stream) {
+    pthread_mutex_lock(&destroyed.lock);
+    for (unsigned i = 0; i < DESTROYED_MAX; i++)
+        if (stream != NULL && destroyed.streams[i] == stream) {
+            fprintf(stderr, "histories: a call names a stream that was destroyed\n");
+            abort();
+        }
+    pthread_mutex_unlock(&destroyed.lock);
+    return stream;
+}
+
+static int spy_stream_create(unsigned device, void **ret_stream) {
+    int error = driver_->stream_create(device, ret_stream);
+    if (error == 0)
+        note_created(*ret_stream);
+    return error;
+}
+
+static int spy_stream_destroy(unsigned device, void *stream) {
+    note_destroyed(living(stream)); /* before the driver can give the handle to another one */
+    return driver_->stream_destroy(device, stream);
+}
+
+static int spy_stream_query(unsigned device, void *stream) {
+    return driver_->stream_query(device, living(stream));
+}
+
+/* --- the other calls --- */
+
 static int spy_copy(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream) {
     if (fails(SPY_COPY))
         return PLANNED_ERROR;
@@ -39,7 +96,7 @@ static int spy_copy(unsigned device, void *to, const void *from, uint64_t size_b
         delay_(device, stream);
         watch.watching = true;
     }
-    int error = driver_->memory_copy(device, to, from, size_bytes, stream);
+    int error = driver_->memory_copy(device, to, from, size_bytes, living(stream));
     if (watch.watching && error == 0) {
         watch.sight.copies++;
         watch.sight.copied_bytes += size_bytes;
@@ -50,7 +107,7 @@ static int spy_copy(unsigned device, void *to, const void *from, uint64_t size_b
 static int spy_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
     if (fails(SPY_SET))
         return PLANNED_ERROR;
-    int error = driver_->memory_set(device, memory, byte, size_bytes, stream);
+    int error = driver_->memory_set(device, memory, byte, size_bytes, living(stream));
     if (watch.watching && error == 0) {
         watch.sight.sets++;
         watch.sight.set_bytes += size_bytes;
@@ -59,15 +116,16 @@ static int spy_set(unsigned device, void *memory, uint8_t byte, uint64_t size_by
 }
 
 static int spy_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
-    return fails(SPY_WRITE64) ? PLANNED_ERROR : driver_->stream_write64(device, stream, word, value);
+    return fails(SPY_WRITE64) ? PLANNED_ERROR : driver_->stream_write64(device, living(stream), word, value);
 }
 
 static int spy_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
-    return fails(SPY_WAIT64) ? PLANNED_ERROR : driver_->stream_wait64(device, stream, word, value);
+    return fails(SPY_WAIT64) ? PLANNED_ERROR : driver_->stream_wait64(device, living(stream), word, value);
 }
 
 static int spy_stream_synchronize(unsigned device, void *stream) {
-    return fails(SPY_STREAM_SYNCHRONIZE) ? PLANNED_ERROR : driver_->stream_synchronize(device, stream);
+    return fails(SPY_STREAM_SYNCHRONIZE) ? PLANNED_ERROR
+                                         : driver_->stream_synchronize(device, living(stream));
 }
 
 static int spy_device_synchronize(unsigned device) {
@@ -76,7 +134,7 @@ static int spy_device_synchronize(unsigned device) {
 
 static int spy_is_capturing(unsigned device, void *stream, bool *ret_capturing) {
     return fails(SPY_IS_CAPTURING) ? PLANNED_ERROR
-                                   : driver_->stream_is_capturing(device, stream, ret_capturing);
+                                   : driver_->stream_is_capturing(device, living(stream), ret_capturing);
 }
 
 static int spy_ipc_open(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory) {
@@ -87,6 +145,9 @@ const struct gpu *spy_before(const struct gpu *driver, void (*delay)(unsigned de
     driver_ = driver;
     delay_ = delay;
     table = *driver;
+    table.stream_create = spy_stream_create;
+    table.stream_destroy = spy_stream_destroy;
+    table.stream_query = spy_stream_query;
     table.memory_copy = spy_copy;
     table.memory_set = spy_set;
     table.stream_write64 = spy_write64;

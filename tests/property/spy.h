@@ -5,7 +5,8 @@
  * A driver table that stands between a client and its driver, the simulated one or CUDA: it counts what the
  * library enqueues, makes a planned call fail, and holds a stream up before a copy, so that work which ought
  * to wait for that copy and does not is seen. It looks only while a step is watched, and only at the thread
- * that watches: the library's own threads and the test's own copies are let through.
+ * that watches: the library's own threads and the test's own copies are let through. At any time and on any
+ * thread, a call that names a destroyed stream ends the program.
  *
  * There is one in a process, for the calls of a table know no object.
  */
