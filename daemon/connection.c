@@ -17,10 +17,6 @@
 #include "daemon/peer.h"
 #include "daemon/requests.h"
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83 /* Linux 6.16: refuse descriptors at the door */
-#endif
-
 /* Broken packets that are told of between two rounds of housekeeping. */
 #define COMPLAINTS_MAX 20u
 
@@ -100,8 +96,8 @@ static int connection_read(struct connection *connection, bool *ret_answered) {
     struct proto_message message;
     const char *reason;
 
-    /* No control buffer: descriptors that a client attaches are dropped by the kernel. MSG_TRUNC: the true
-     * length. */
+    /* No control buffer: where the kernel lets a client attach descriptors (listener.c), it drops them here.
+     * MSG_TRUNC: the true length. */
     ssize_t n = recv(connection->fd, packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0)
         return errno == EINTR || errno == EAGAIN ? -EAGAIN : -errno;
@@ -420,7 +416,6 @@ bool connection_make_room(struct daemon *daemon) {
 
 void connection_accept(struct daemon *daemon, int socket_fd) {
     _cleanup_(close_fdp) int fd = socket_fd;
-    int off = 0;
 
     struct connection *connection = calloc(1, sizeof *connection);
     if (connection == NULL)
@@ -431,7 +426,6 @@ void connection_accept(struct daemon *daemon, int socket_fd) {
         free(connection);
         return;
     }
-    setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off); /* older kernels drop them at recv */
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {
         turn_leave(&connection->turn);
         free(connection);

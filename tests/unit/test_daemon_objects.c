@@ -127,9 +127,20 @@ static void what_is_no_socket_is_not_removed(void **state) {
     assert_int_equal(open_fds(), before);
 }
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+/* Or the kernel cannot (before Linux 6.16). */
+static bool refuses_descriptors(int fd) {
+    int passes = 0;
+    socklen_t size = sizeof passes;
+    return getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &passes, &size) < 0 || !passes;
+}
+
 static void only_a_listening_unix_socket_of_the_kind_is_adopted(void **state) {
     struct listener listener, made;
-    int pair[2], pipes[2];
+    int pair[2], pipes[2], on = 1;
     (void)state;
 
     assert_int_equal(listener_open(&made, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
@@ -143,9 +154,12 @@ static void only_a_listening_unix_socket_of_the_kind_is_adopted(void **state) {
         assert_int_equal(listener_adopt(&listener, inet, SOCK_STREAM), -EINVAL);
     close(pair[0]), close(pair[1]), close(pipes[0]), close(pipes[1]);
 
+    assert_true(refuses_descriptors(made.fd));
+    (void)setsockopt(made.fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof on);
     assert_int_equal(listener_adopt(&listener, fcntl(made.fd, F_DUPFD, 3), SOCK_SEQPACKET), 0);
     assert_string_equal(listener.path, path_of("sock"));
     assert_true(fcntl(listener.fd, F_GETFD) & FD_CLOEXEC);
+    assert_true(refuses_descriptors(listener.fd));
     listener_close(&listener);
     assert_true(exists(path_of("sock"))); /* it is not ours to remove */
     listener_close(&made);
