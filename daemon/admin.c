@@ -2,6 +2,7 @@
 #include "daemon/admin.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "daemon/daemon.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
+#include "daemon/rights.h"
 
 /* Who rests is looked at again after this time at the latest. */
 #define ADMIN_REST_MAX_NS (100 * NS_PER_MS)
@@ -31,20 +33,34 @@ void admin_drop(struct admin_client *client) {
     list_remove(&client->resting_link);
     turn_leave(&client->turn);
     client->daemon->n_admin_clients--;
+    /* libuv closes its descriptor of the socket on the loop: not the last one. */
+    uv_os_fd_t fd;
+    int last = uv_fileno((uv_handle_t *)&client->pipe, &fd) == 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     uv_close((uv_handle_t *)&client->pipe, admin_on_closed);
+    rights_close(client->daemon->closer, last);
 }
 
 static void admin_on_allocate(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
     struct admin_client *client = handle->data;
+    uv_os_fd_t fd;
     (void)suggested;
+
     buffer->base = client->line + client->line_size;
     buffer->len = sizeof client->line - client->line_size;
+    /* No more than what was looked at: a descriptor may come along with the rest. No room is an error of the
+     * read, which ends the client. */
+    ssize_t n = uv_fileno(handle, &fd) == 0 ? rights_look(fd, buffer->len) : -EBADF;
+    if (n != 0)
+        buffer->len = n > 0 ? (size_t)n : 0;
+    client->has_nothing = n == -EAGAIN;
 }
 
 static void admin_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer) {
     struct admin_client *client = stream->data;
     (void)buffer;
 
+    if (n == UV_ENOBUFS && client->has_nothing)
+        return;
     if (n < 0) {
         admin_drop(client);
         return;
@@ -165,18 +181,18 @@ void admin_start(struct daemon *daemon) {
     daemon->admin_timer.data = daemon;
 }
 
-void admin_accept(struct daemon *daemon, int accepted_fd) {
-    _cleanup_(close_fdp) int fd = accepted_fd;
+void admin_accept(struct daemon *daemon, int fd) {
     struct peer peer;
 
-    if (peer_identify(fd, &peer) < 0)
+    if (peer_identify(fd, &peer) < 0) {
+        rights_close(daemon->closer, fd);
         return;
+    }
     if (daemon->n_admin_clients >= ADMIN_CLIENTS_MAX)
         admin_drop(container_of(daemon->admin_clients.next, struct admin_client, link));
     struct admin_client *client = calloc(1, sizeof *client);
-    if (client == NULL)
-        return;
-    if (turn_join(&client->turn, &daemon->turns, peer.uid, peer.pid, admin_serve) < 0) {
+    if (client == NULL || turn_join(&client->turn, &daemon->turns, peer.uid, peer.pid, admin_serve) < 0) {
+        rights_close(daemon->closer, fd);
         free(client);
         return;
     }
@@ -188,9 +204,9 @@ void admin_accept(struct daemon *daemon, int accepted_fd) {
     uv_pipe_init(&daemon->loop, &client->pipe, 0);
     client->pipe.data = client;
     if (uv_pipe_open(&client->pipe, fd) < 0) {
+        rights_close(daemon->closer, fd);
         admin_drop(client);
         return;
     }
-    take_fd(&fd);
     admin_pump(client);
 }

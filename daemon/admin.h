@@ -29,6 +29,7 @@ struct admin_client {
     bool ending; /* close after the reply */
     char line[ADMIN_LINE_MAX + 1];
     size_t line_size;         /* read and not answered */
+    bool has_nothing;         /* to be read, as rights_look() says */
     struct list link;         /* in daemon->admin_clients, the one heard last at the end */
     struct turn turn;         /* waits with a whole line */
     struct list resting_link; /* in daemon->admin_resting, while its user's budget is used up */

@@ -16,6 +16,7 @@
 #include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/requests.h"
+#include "daemon/rights.h"
 
 /* Broken packets that are told of between two rounds of housekeeping. */
 #define COMPLAINTS_MAX 20u
@@ -96,9 +97,14 @@ static int connection_read(struct connection *connection, bool *ret_answered) {
     struct proto_message message;
     const char *reason;
 
-    /* No control buffer: where the kernel lets a client attach descriptors (listener.c), it drops them here.
-     * MSG_TRUNC: the true length. */
-    ssize_t n = recv(connection->fd, packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
+    ssize_t n = rights_look(connection->fd, sizeof packet);
+    if (n == -EPERM && connection->daemon->n_complaints++ < COMPLAINTS_MAX)
+        log_info("pid %d (%s) sent a descriptor, which clients may not; its session ends",
+                 (int)connection->peer.pid, connection->peer.command);
+    if (n <= 0)
+        return n == 0 ? -ECONNRESET : (int)n;
+    /* MSG_TRUNC: the true length. */
+    n = recv(connection->fd, packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0)
         return errno == EINTR || errno == EAGAIN ? -EAGAIN : -errno;
     if (n == 0)
@@ -194,7 +200,7 @@ static void connection_on_closed(uv_handle_t *handle) {
     struct connection *connection = handle->data;
     if (--connection->handles > 0 || !connection->freeing)
         return;
-    close_fd(connection->fd);
+    rights_close(connection->daemon->closer, connection->fd);
     close_fd(connection->pidfd);
     peer_drop_groups(&connection->peer);
     free(connection);
@@ -236,7 +242,7 @@ static void connection_free(struct connection *connection) {
 
 static void connection_on_socket_closed(uv_handle_t *handle) {
     struct connection *connection = handle->data;
-    connection->fd = close_fd(connection->fd);
+    rights_close(connection->daemon->closer, take_fd(&connection->fd));
     connection_on_closed(handle);
 }
 
@@ -414,26 +420,28 @@ bool connection_make_room(struct daemon *daemon) {
     return false;
 }
 
-void connection_accept(struct daemon *daemon, int socket_fd) {
-    _cleanup_(close_fdp) int fd = socket_fd;
-
+void connection_accept(struct daemon *daemon, int fd) {
     struct connection *connection = calloc(1, sizeof *connection);
-    if (connection == NULL)
+    if (connection == NULL) {
+        rights_close(daemon->closer, fd);
         return;
+    }
     if (peer_identify(fd, &connection->peer) < 0 ||
         turn_join(&connection->turn, &daemon->turns, connection->peer.uid, connection->peer.pid,
                   connection_serve) < 0) {
+        rights_close(daemon->closer, fd);
         free(connection);
         return;
     }
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {
         turn_leave(&connection->turn);
+        rights_close(daemon->closer, fd);
         free(connection);
         return;
     }
     connection->poll.data = connection;
     connection->daemon = daemon;
-    connection->fd = take_fd(&fd);
+    connection->fd = fd;
     connection->handles = 1;
     connection->pidfd = connection->reclaim_fd = -1;
     connection->page = PAGE_NONE;

@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "daemon/access.h"
 #include "daemon/admin.h"
+#include "daemon/closer.h"
 #include "daemon/connection.h"
 #include "daemon/log.h"
 #include "daemon/numa.h"
@@ -535,9 +536,17 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
         free(daemon);
         return r;
     }
+    r = closer_new(&daemon->closer);
+    if (r < 0) {
+        log_error("the thread that closes sockets cannot be made: %s", strerror(-r));
+        core_free(daemon->core);
+        free(daemon);
+        return r;
+    }
     r = uv_loop_init(&daemon->loop);
     if (r < 0) {
         log_error("the event loop cannot be made: %s", strerror(-r));
+        closer_free(daemon->closer);
         core_free(daemon->core);
         free(daemon);
         return r;
@@ -592,6 +601,7 @@ void daemon_free(struct daemon *daemon) {
     int r = uv_loop_close(&daemon->loop);
     assert(r == 0);
     (void)r;
+    closer_free(daemon->closer);
     free(daemon);
 }
 
@@ -611,12 +621,12 @@ int daemon_run(const struct daemon_options *options) {
         r = daemon_start(daemon);
     if (r == 0) {
         daemon_start_signals(daemon);
-        r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->turns, daemon_on_data,
-                           daemon_make_room, daemon);
+        r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->turns, daemon->closer,
+                           daemon_on_data, daemon_make_room, daemon);
     }
     if (r == 0)
-        r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->turns, daemon_on_admin, NULL,
-                           daemon);
+        r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->turns, daemon->closer,
+                           daemon_on_admin, NULL, daemon);
     if (r == 0) {
         daemon_drain(daemon);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);

@@ -47,6 +47,7 @@ struct daemon {
     struct core *core;
     struct supplier *suppliers[PROTO_POOLS_MAX]; /* as core->pools */
     struct listener data_listener, admin_listener;
+    struct closer *closer;     /* of clients' sockets */
     struct turns turns;        /* who is to be served next */
     struct list connections;   /* struct connection.link */
     struct list greeting;      /* struct connection.greeting_link: who has not said HELLO, by arrival */

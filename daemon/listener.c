@@ -15,22 +15,11 @@
 #include "base/cleanup.h"
 #include "daemon/access.h"
 #include "daemon/log.h"
+#include "daemon/rights.h"
 
 #define LISTEN_BACKLOG                                                                                       \
     512 /* what a burst of starting workers may leave in line; the kernel caps it at somaxconn */
 #define SERVICE_GROUP "gpupool"
-
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
-
-/* Has the kernel refuse descriptors that are sent to a socket (EPERM; Linux 6.16). A connection has this from
- * its listener, also before it is accepted. Else the daemon can hold the last reference of what a client
- * sent, and waits when it drops that: a TCP socket with SO_LINGER takes as long as the client likes. */
-static void refuse_descriptors(int fd) {
-    int off = 0;
-    (void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
-}
 
 static int unix_socket(int type, const char *path, struct sockaddr_un *ret_address) {
     *ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -128,7 +117,7 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
     if (fd < 0)
         return fail_at(path, fd);
-    refuse_descriptors(fd);
+    rights_refuse(fd);
     mode_t mask = umask(0777); /* nobody gets in before the mode is set */
     r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     umask(mask);
@@ -166,7 +155,7 @@ int listener_adopt(struct listener *listener, int fd, int type) {
         getsockopt(fd, SOL_SOCKET, SO_TYPE, &actual_type, &size) < 0 || actual_type != type ||
         getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0 || !listening)
         return -EINVAL;
-    refuse_descriptors(fd); /* systemd before 258 does not */
+    rights_refuse(fd); /* systemd before 258 does not */
     *listener = (struct listener){.fd = fd, .lock_fd = -1, .spare_fd = -1};
     /* a path that fills the address has no NUL */
     snprintf(listener->path, sizeof listener->path, "%.*s", (int)sizeof address.sun_path, address.sun_path);
@@ -198,7 +187,7 @@ static void listener_serve(struct turn *turn) {
         listener->spare_fd = open_spare();
     int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
-        refuse_descriptors(fd); /* one that came before systemd's socket was adopted */
+        rights_accepted(fd);
         listener->on_accept(listener, fd);
         return;
     }
@@ -210,7 +199,7 @@ static void listener_serve(struct turn *turn) {
     if (full && listener->spare_fd >= 0) {
         /* Who cannot be let in has to be sent away, or the loop would turn on this forever. */
         listener->spare_fd = close_fd(listener->spare_fd);
-        close_fd(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
+        rights_close(listener->closer, accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
         listener->spare_fd = open_spare();
         return;
     }
@@ -234,9 +223,10 @@ void listener_retry(struct listener *listener) {
     uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
 }
 
-int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns,
+int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns, struct closer *closer,
                    void (*on_accept)(struct listener *, int), bool (*make_room)(struct listener *),
                    void *user) {
+    listener->closer = closer;
     listener->on_accept = on_accept;
     listener->make_room = make_room;
     listener->user = user;

@@ -11,14 +11,16 @@
 #include <sys/types.h>
 #include <uv.h>
 
+#include "daemon/closer.h"
 #include "daemon/turns.h"
 
 struct listener {
     char path[108];
     int fd;
-    int lock_fd;  /* flock on PATH.lock; -1 with systemd's socket */
-    int spare_fd; /* to be given up for an accept when there is no other descriptor */
-    bool owned;   /* made here: the path is removed at the end */
+    int lock_fd;           /* flock on PATH.lock; -1 with systemd's socket */
+    int spare_fd;          /* to be given up for an accept when there is no other descriptor */
+    struct closer *closer; /* of what cannot be let in */
+    bool owned;            /* made here: the path is removed at the end */
     uv_poll_t poll;
     struct turn turn;
     bool polling;    /* the handle is there */
@@ -41,7 +43,7 @@ int listener_adopt(struct listener *listener, int fd, int type);
 /* Begins to accept. make_room (NULL: none) is asked before one is let in: where another has to leave for
  * that, it sends that one away and returns true, and the turn is over; who comes is let in with the next.
  * Returns 0 or a negative errno. */
-int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns,
+int listener_start(struct listener *listener, uv_loop_t *loop, struct turns *turns, struct closer *closer,
                    void (*on_accept)(struct listener *, int), bool (*make_room)(struct listener *),
                    void *user);
 

@@ -18,8 +18,6 @@
 #include "base/cleanup.h"
 #include "tests/integration/harness.h"
 #include "tests/integration/wire_peer.h"
-#include "tests/raw_client.h"
-#include "tests/send_fds.h"
 
 #define POOL_MIB 32u
 #define GRANULE  512u
@@ -363,45 +361,8 @@ static void parts_that_come_back_one_way_at_the_limit_come_back(void **state) {
     munmap(page, sizeof *page);
 }
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
-
-/* Whether the kernel can refuse descriptors to a socket (Linux 6.16). */
-static bool kernel_refuses_descriptors(void) {
-    _cleanup_(close_fdp) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int off = 0;
-    return setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off) == 0;
-}
-
-/* A client sends a TCP socket that lingers, and ends. Whoever drops the last reference waits for the linger
- * time, and a connection that is not accepted yet holds what was sent over it. */
-static void no_descriptor_can_be_sent_over_a_connection_that_is_not_accepted(void **state) {
-    const char *const paths[] = {daemon_.socket, daemon_.admin_socket};
-    const int types[] = {SOCK_SEQPACKET, SOCK_STREAM};
-
-    (void)state;
-    if (!kernel_refuses_descriptors()) {
-        print_message("this kernel cannot refuse descriptors\n");
-        skip();
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        _cleanup_(close_fdp) int lingers = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        assert_int_equal(kill(daemon_.pid, SIGSTOP), 0); /* it accepts nobody */
-        _cleanup_(close_fdp) int fd = raw_client_connect(paths[i], types[i], TEST_WAIT_NS);
-        assert_true(fd >= 0);
-        assert_int_equal(send_with_fds(fd, "{", 1, &lingers, 1, MSG_NOSIGNAL), -1);
-        assert_int_equal(errno, EPERM);
-        assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
-        WAIT_UNTIL(daemon_sum(&daemon_, "leases") == 0);                            /* it answers */
-        assert_int_equal(send_with_fds(fd, "{", 1, &lingers, 1, MSG_NOSIGNAL), -1); /* nor afterwards */
-        assert_int_equal(errno, EPERM);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_descriptor_can_be_sent_over_a_connection_that_is_not_accepted),
         cmocka_unit_test(words_that_come_and_go_harm_nobody),
         cmocka_unit_test(a_page_that_is_mistreated_harms_nobody),
         cmocka_unit_test(a_flood_of_one_way_messages_harms_nobody),

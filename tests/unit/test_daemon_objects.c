@@ -188,6 +188,7 @@ static void an_adopted_path_may_fill_the_address(void **state) {
 
 /* A listener at work. */
 struct door {
+    struct closer *closer;
     uv_loop_t loop;
     struct turns turns;
     struct listener listener;
@@ -202,12 +203,14 @@ static void door_make(struct door *door) {
     door->accepted = -1;
     turns_init(&door->turns);
     assert_int_equal(uv_loop_init(&door->loop), 0);
+    assert_int_equal(closer_new(&door->closer), 0);
     assert_int_equal(listener_open(&door->listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
 }
 
 static void door_open(struct door *door, bool (*make_room)(struct listener *listener)) {
-    assert_int_equal(
-        listener_start(&door->listener, &door->loop, &door->turns, on_accept, make_room, &door->accepted), 0);
+    assert_int_equal(listener_start(&door->listener, &door->loop, &door->turns, door->closer, on_accept,
+                                    make_room, &door->accepted),
+                     0);
 }
 
 /* What the daemon's loop does. */
@@ -224,6 +227,7 @@ static void door_remove(struct door *door) {
     listener_close(&door->listener);
     uv_run(&door->loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&door->loop), 0);
+    closer_free(door->closer);
 }
 
 static void accepted_sockets_are_close_on_exec_and_do_not_block(void **state) {

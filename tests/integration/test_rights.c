@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Descriptors that clients attach to messages: on kernels that refuse them, and as on those that do not. What
+ * is attached is a TCP socket that lingers: who drops its last reference waits for longer than any test.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "tests/integration/call_faults.h"
+#include "tests/integration/puppet.h"
+#include "tests/raw_client.h"
+#include "tests/send_fds.h"
+
+#define PING     "{\"command\":\"ping\"}"
+#define LINGER_S 600
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+static struct sockets { int socket, peer; } lingering;
+
+/* A TCP socket whose last close takes LINGER_S, or until its peer goes. */
+static void make_lingering(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct linger linger = {.l_onoff = 1, .l_linger = LINGER_S};
+    socklen_t size = sizeof address;
+    static char bytes[64 * KIB];
+
+    _cleanup_(close_fdp) int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    lingering.socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(listener >= 0 && lingering.socket >= 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(connect(lingering.socket, (struct sockaddr *)&address, sizeof address), 0);
+    lingering.peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(lingering.peer >= 0);
+    assert_int_equal(setsockopt(lingering.socket, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
+    while (send(lingering.socket, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+}
+
+static void ping(struct test_daemon *daemon) {
+    cJSON_Delete(daemon_ask(daemon, PING));
+}
+
+/* Sends it over a connection that is accepted or not, and closes both. Returns what sendmsg() did. */
+static ssize_t send_lingering(struct test_daemon *daemon, bool to_admin, bool is_accepted) {
+    if (!is_accepted)
+        assert_int_equal(kill(daemon->pid, SIGSTOP), 0);
+    _cleanup_(close_fdp) int fd = raw_client_connect(to_admin ? daemon->admin_socket : daemon->socket,
+                                                     to_admin ? SOCK_STREAM : SOCK_SEQPACKET, TEST_WAIT_NS);
+    assert_true(fd >= 0);
+    if (is_accepted)
+        ping(daemon);
+    ssize_t n = send_with_fds(fd, "{", 1, &lingering.socket, 1, MSG_NOSIGNAL);
+    int error = errno;
+    lingering.socket = close_fd(lingering.socket);
+    if (!is_accepted)
+        assert_int_equal(kill(daemon->pid, SIGCONT), 0);
+    errno = error;
+    return n;
+}
+
+/* The daemon answers, and serves new clients. */
+static void must_be_well(struct test_daemon *daemon) {
+    struct puppet puppet;
+
+    ping(daemon);
+    puppet_connect(&puppet, daemon);
+    puppet_quit(&puppet);
+}
+
+/* Linux 6.16. */
+static bool kernel_refuses_descriptors(void) {
+    _cleanup_(close_fdp) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int off = 0;
+    return setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off) == 0;
+}
+
+static void the_kernel_refuses_descriptors_before_a_connection_is_accepted_and_afterwards(void **state) {
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!kernel_refuses_descriptors()) {
+        print_message("this kernel cannot refuse descriptors\n");
+        skip();
+    }
+    daemon_start(&daemon, &(struct daemon_options){0});
+    for (unsigned i = 0; i < 4; i++) {
+        lingering.socket = open("/dev/null", O_RDONLY | O_CLOEXEC); /* it comes back */
+        assert_int_equal(send_lingering(&daemon, i % 2 == 1, i < 2), -1);
+        assert_int_equal(errno, EPERM);
+        must_be_well(&daemon);
+    }
+    daemon_stop(&daemon);
+}
+
+/* The file that makes the daemon's setsockopt() fail: its path as the environment has it. */
+static const char *const *old_kernel(struct call_faults **ret_faults) {
+    static char preload[512], path[128] = "GPUPOOL_TEST_FAULTS=/tmp/gpupool-faults-XXXXXX";
+    static const char *variables[] = {preload, path, NULL};
+    char *name = strchr(path, '=') + 1;
+
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", GPUPOOL_CALL_FAULTS);
+    strcpy(name, "/tmp/gpupool-faults-XXXXXX");
+    _cleanup_(close_fdp) int fd = mkstemp(name);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, sizeof **ret_faults), 0);
+    *ret_faults = mmap(NULL, sizeof **ret_faults, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(*ret_faults != MAP_FAILED);
+    atomic_store(&(*ret_faults)->nth, 1);
+    atomic_store(&(*ret_faults)->every, 1);
+    atomic_store(&(*ret_faults)->error, ENOPROTOOPT);
+    atomic_store(&(*ret_faults)->kind, CALL_SETSOCKOPT);
+    return variables;
+}
+
+static void where_descriptors_arrive_the_loop_does_not_wait_for_them(void **state) {
+    struct test_daemon daemon;
+    struct call_faults *faults;
+    int peers[4];
+
+    (void)state;
+    const char *const *variables = old_kernel(&faults);
+    daemon_start(&daemon, &(struct daemon_options){.environment = variables});
+    assert_int_equal(unlink(strchr(variables[1], '=') + 1), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        make_lingering();
+        assert_int_equal(send_lingering(&daemon, i % 2 == 1, i < 2), 1);
+        peers[i] = lingering.peer;
+        must_be_well(&daemon);
+    }
+    assert_true(daemon_logged(&daemon, "sent a descriptor, which clients may not"));
+    for (unsigned i = 0; i < 4; i++)
+        close_fd(peers[i]);
+    must_be_well(&daemon);
+    assert_true(atomic_load(&faults->hits) > 0);
+    daemon_stop(&daemon);
+    munmap(faults, sizeof *faults);
+}
+
+/* Nothing else of the daemon's work depends on it. */
+static void commands_in_pieces_are_read_where_descriptors_may_arrive(void **state) {
+    struct test_daemon daemon;
+    struct call_faults *faults;
+    char reply[256];
+
+    (void)state;
+    const char *const *variables = old_kernel(&faults);
+    daemon_start(&daemon, &(struct daemon_options){.environment = variables});
+    assert_int_equal(unlink(strchr(variables[1], '=') + 1), 0);
+    _cleanup_(close_fdp) int fd = raw_client_connect(daemon.admin_socket, SOCK_STREAM, TEST_WAIT_NS);
+    assert_true(fd >= 0);
+    for (const char *byte = PING "\n"; *byte != '\0'; byte++) {
+        assert_int_equal(send(fd, byte, 1, MSG_NOSIGNAL), 1);
+        ping(&daemon); /* it has read the byte */
+    }
+    assert_true(recv(fd, reply, sizeof reply, 0) > 0);
+    daemon_stop(&daemon);
+    munmap(faults, sizeof *faults);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_kernel_refuses_descriptors_before_a_connection_is_accepted_and_afterwards),
+        cmocka_unit_test(where_descriptors_arrive_the_loop_does_not_wait_for_them),
+        cmocka_unit_test(commands_in_pieces_are_read_where_descriptors_may_arrive),
+    };
+    if (access(GPUPOOL_CALL_FAULTS, R_OK) != 0) {
+        fprintf(stderr, "the library that fails calls is not where it was built: %s\n", GPUPOOL_CALL_FAULTS);
+        return 77;
+    }
+    int status = puppet_main(argc, argv, NULL);
+    return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, NULL, NULL));
+}
