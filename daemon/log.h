@@ -5,6 +5,9 @@
  * The daemon's messages: one line each on stderr, with syslog's priority prefix ("<3>") when the journal
  * reads it. Every message says what happened, to which pool or pid, and what the operator can do.
  * Thread-safe: one write a line.
+ *
+ * A message never waits for its reader: where stderr has no room it is lost, and the next one that is written
+ * says how many were.
  */
 enum log_level {
     LOG_LEVEL_ERROR,

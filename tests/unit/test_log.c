@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The log, whose reader may be slow: a pipe, the journal's socket, a file. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "daemon/log.h"
+
+#define MESSAGES 20000u /* more than a pipe or a socket has room for */
+
+/* What a process whose stderr is the descriptor does. Returns its exit status. */
+static int in_child(int fd, void (*play)(void)) {
+    int status;
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        alarm(60);
+        dup2(fd, STDERR_FILENO);
+        play();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void write_many(void) {
+    for (unsigned i = 0; i < MESSAGES; i++)
+        log_warning("message %u", i);
+}
+
+static void empty(int fd) {
+    char bytes[65536];
+    while (read(fd, bytes, sizeof bytes) > 0) {
+    }
+}
+
+static int reading_end;
+
+static void write_many_and_one_that_has_room(void) {
+    write_many();
+    empty(reading_end);
+    log_warning("the last");
+}
+
+/* A reader that reads nothing until the end hears how much is missing. */
+static void nobody_waits_for_the_reader_of(int read_fd, int write_fd) {
+    char text[4096];
+    unsigned n_lost = 0;
+
+    reading_end = read_fd;
+    assert_int_equal(fcntl(read_fd, F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(in_child(write_fd, write_many_and_one_that_has_room), 0);
+    ssize_t n = read(read_fd, text, sizeof text - 1);
+    assert_true(n > 0);
+    text[n] = '\0';
+    const char *lost = strstr(text, "gpupoold: warning: ");
+    assert_non_null(lost);
+    assert_int_equal(sscanf(lost, "gpupoold: warning: %u messages are missing here", &n_lost), 1);
+    assert_true(n_lost > 0 && n_lost < MESSAGES);
+    assert_non_null(strstr(text, "gpupoold: warning: the last\n"));
+}
+
+static void no_message_waits_for_the_reader_of_a_pipe(void **state) {
+    int pipes[2];
+
+    (void)state;
+    assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+    nobody_waits_for_the_reader_of(pipes[0], pipes[1]);
+    close(pipes[0]), close(pipes[1]);
+}
+
+static void no_message_waits_for_the_reader_of_a_socket(void **state) {
+    int pair[2];
+
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    nobody_waits_for_the_reader_of(pair[0], pair[1]);
+    close(pair[0]), close(pair[1]);
+}
+
+static void a_file_gets_every_message(void **state) {
+    char path[] = "/tmp/gpupool-log-XXXXXX", line[256];
+    unsigned lines = 0;
+
+    (void)state;
+    _cleanup_(close_fdp) int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(in_child(fd, write_many), 0);
+    _cleanup_(fclosep) FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    unlink(path);
+    while (fgets(line, sizeof line, file) != NULL) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "gpupoold: warning: message %u\n", lines++);
+        assert_string_equal(line, expected);
+    }
+    assert_int_equal(lines, MESSAGES);
+}
+
+/* Nobody is left to tell: the daemon goes on. */
+static void a_log_without_a_reader_is_no_error(void **state) {
+    int pair[2];
+
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    close(pair[0]);
+    assert_int_equal(in_child(pair[1], write_many), 0);
+    close(pair[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_message_waits_for_the_reader_of_a_pipe),
+        cmocka_unit_test(no_message_waits_for_the_reader_of_a_socket),
+        cmocka_unit_test(a_file_gets_every_message),
+        cmocka_unit_test(a_log_without_a_reader_is_no_error),
+    };
+    unsetenv("JOURNAL_STREAM");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
