@@ -79,7 +79,7 @@ static void daemon_announce_ready(struct daemon *daemon) {
             return;
     }
     daemon->ready_announced = true;
-    sd_notify(0, "READY=1");
+    notifier_tell(&daemon->notifier, "READY=1");
     log_info("serving %u pool%s on %s", daemon->core->n_pools, daemon->core->n_pools == 1 ? "" : "s",
              daemon->data_listener.path);
     if (daemon->options.ready_fd >= 0) {
@@ -388,7 +388,10 @@ static void daemon_on_reload(uv_signal_t *signal, int number) {
     struct config fresh;
     (void)number;
 
-    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_now_ns() / 1000));
+    char reloading[64];
+    snprintf(reloading, sizeof reloading, "RELOADING=1\nMONOTONIC_USEC=%llu",
+             (unsigned long long)(clock_now_ns() / 1000));
+    notifier_tell(&daemon->notifier, reloading);
     if (daemon->options.reread(daemon->options.reread_user, &fresh) == 0) {
         struct config *config = daemon->config;
         if (strcmp(fresh.socket, config->socket) != 0 ||
@@ -427,7 +430,7 @@ static void daemon_on_reload(uv_signal_t *signal, int number) {
     } else {
         log_error("the configuration stays as it was");
     }
-    sd_notify(0, "READY=1");
+    notifier_tell(&daemon->notifier, "READY=1");
     daemon_drain(daemon);
 }
 
@@ -563,6 +566,8 @@ int daemon_start(struct daemon *daemon) {
         r = access_apply(daemon);
     if (r == 0)
         r = daemon_start_workers(daemon);
+    if (r == 0)
+        r = notifier_start(&daemon->notifier, &daemon->loop);
     if (r == 0) {
         daemon_start_turns(daemon);
         daemon_start_timers(daemon);
@@ -591,6 +596,7 @@ void daemon_free(struct daemon *daemon) {
         supplier_retire(daemon_supplier(daemon, segment->pool), segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         supplier_stop(daemon->suppliers[i]);
+    notifier_stop(&daemon->notifier);
     uv_run(&daemon->loop,
            UV_RUN_NOWAIT); /* lets what is closing finish, before the rest is closed by force */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
@@ -630,7 +636,7 @@ int daemon_run(const struct daemon_options *options) {
     if (r == 0) {
         daemon_drain(daemon);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
-        sd_notify(0, "STOPPING=1");
+        notifier_tell(&daemon->notifier, "STOPPING=1");
     }
     if (r == -ENOMEM) /* what failed otherwise has said so */
         log_error("the daemon cannot start: it has no memory");

@@ -15,6 +15,7 @@
 #include "daemon/config.h"
 #include "daemon/health.h"
 #include "daemon/listener.h"
+#include "daemon/notifier.h"
 #include "daemon/reaper.h"
 #include "daemon/supplier.h"
 #include "daemon/turns.h"
@@ -60,6 +61,7 @@ struct daemon {
     unsigned n_users_greeting; /* whose they are */
     struct reaper reaper;
     struct health health;
+    struct notifier notifier;
     uv_timer_t tick_timer, housekeeping_timer, private_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
     uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */

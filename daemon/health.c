@@ -34,7 +34,7 @@ static void health_on_timer(uv_timer_t *timer) {
         supplier_check(daemon->suppliers[i]);
     }
     if (alive && health->watchdog)
-        sd_notify(0, "WATCHDOG=1");
+        notifier_tell(&daemon->notifier, "WATCHDOG=1");
 }
 
 void health_start(struct health *health, struct daemon *daemon) {

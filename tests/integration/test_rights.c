@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -56,20 +57,30 @@ static void ping(struct test_daemon *daemon) {
     cJSON_Delete(daemon_ask(daemon, PING));
 }
 
-/* Sends it over a connection that is accepted or not, and closes both. Returns what sendmsg() did. */
+static void stop(pid_t pid) {
+    int status;
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+}
+
+/* Sends it over a connection that is accepted or not, and closes it before the daemon, which is stopped
+ * meanwhile, looks at what came: the last reference is in the message. Returns what sendmsg() did. */
 static ssize_t send_lingering(struct test_daemon *daemon, bool to_admin, bool is_accepted) {
-    if (!is_accepted)
-        assert_int_equal(kill(daemon->pid, SIGSTOP), 0);
-    _cleanup_(close_fdp) int fd = raw_client_connect(to_admin ? daemon->admin_socket : daemon->socket,
-                                                     to_admin ? SOCK_STREAM : SOCK_SEQPACKET, TEST_WAIT_NS);
-    assert_true(fd >= 0);
+    const char *path = to_admin ? daemon->admin_socket : daemon->socket;
+    int type = to_admin ? SOCK_STREAM : SOCK_SEQPACKET;
+    _cleanup_(close_fdp) int fd = is_accepted ? raw_client_connect(path, type, TEST_WAIT_NS) : -1;
+
     if (is_accepted)
         ping(daemon);
+    stop(daemon->pid);
+    if (!is_accepted)
+        fd = raw_client_connect(path, type, TEST_WAIT_NS);
+    assert_true(fd >= 0);
     ssize_t n = send_with_fds(fd, "{", 1, &lingering.socket, 1, MSG_NOSIGNAL);
     int error = errno;
     lingering.socket = close_fd(lingering.socket);
-    if (!is_accepted)
-        assert_int_equal(kill(daemon->pid, SIGCONT), 0);
+    assert_int_equal(kill(daemon->pid, SIGCONT), 0);
     errno = error;
     return n;
 }

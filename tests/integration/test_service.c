@@ -237,14 +237,6 @@ static bool manager_has_read(int fd) {
     return heard;
 }
 
-/* A manager that is there and does not read holds the daemon up, once 10 messages wait for it. */
-static void connect_beside_manager(struct puppet *puppet, const struct test_daemon *daemon, int manager) {
-    puppet_start(puppet, daemon);
-    puppet_send(puppet, &(struct puppet_command){.verb = PUPPET_OPEN, .flags = GPUPOOL_OPEN_NO_CACHE});
-    WAIT_UNTIL(((void)manager_has_read(manager), puppet_has_answered(puppet)));
-    PUPPET_MUST(puppet, puppet_receive(puppet));
-}
-
 static void a_hanging_driver_starves_the_watchdog_and_nobody_else(void **state) {
     char directory[] = "/tmp/gpupool-manager-XXXXXX", path[64], variable[96];
     struct puppet stuck, other;
@@ -262,8 +254,8 @@ static void a_hanging_driver_starves_the_watchdog_and_nobody_else(void **state) 
     int manager = manager_open(path);
     daemon_start(&daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
                                                    .environment = environment});
-    connect_beside_manager(&stuck, &daemon, manager);
-    connect_beside_manager(&other, &daemon, manager);
+    puppet_connect(&stuck, &daemon);
+    puppet_connect(&other, &daemon);
     puppet_send_acquire(&stuck, 0, GPUPOOL_POOL_DEVICE, MIB, GPUPOOL_FOREVER);
     WAIT_UNTIL(daemon_logged(&daemon, "cudaMalloc has not come back"));
     (void)manager_has_read(manager);
@@ -280,6 +272,33 @@ static void a_hanging_driver_starves_the_watchdog_and_nobody_else(void **state) 
     close(manager);
     puppet_quit(&stuck);
     puppet_quit(&other);
+    daemon_stop(&daemon);
+    unlink(path);
+    rmdir(directory);
+}
+
+/* Its queue is full after 10 messages (net.unix.max_dgram_qlen), and the daemon has more to say. */
+static void a_manager_that_does_not_read_holds_nobody_up(void **state) {
+    char directory[] = "/tmp/gpupool-manager-XXXXXX", path[64], variable[96];
+    const char *environment[] = {variable, "WATCHDOG_USEC=30000", NULL};
+    struct test_daemon daemon;
+
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/notify", directory);
+    snprintf(variable, sizeof variable, "NOTIFY_SOCKET=%s", path);
+    int manager = manager_open(path);
+    daemon_start(&daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
+                                                   .environment = environment});
+    WAIT_UNTIL(daemon_number(&daemon, "uptime_ns") > 3 * (double)NS_PER_S); /* a hundred times */
+    struct puppet puppet;
+    puppet_connect(&puppet, &daemon);
+    PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
+    PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
+    puppet_quit(&puppet);
+    (void)manager_has_read(manager);
+    manager_waits_for(manager, "WATCHDOG=1");
+    close(manager);
     daemon_stop(&daemon);
     unlink(path);
     rmdir(directory);
@@ -353,6 +372,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_reload_raises_and_lowers_limits),
         cmocka_unit_test(the_service_manager_is_told),
         cmocka_unit_test(a_hanging_driver_starves_the_watchdog_and_nobody_else),
+        cmocka_unit_test(a_manager_that_does_not_read_holds_nobody_up),
         cmocka_unit_test(one_that_is_stopped_before_it_serves_does_not_say_that_it_serves),
         cmocka_unit_test(a_socket_of_systemd_starts_it_and_stays),
     };
