@@ -20,6 +20,7 @@ struct closer {
     pthread_cond_t wake, end;
     int *fds; /* that wait, oldest first */
     size_t count, capacity;
+    bool closing; /* a descriptor: that may take long */
     bool stopping, ended;
 };
 
@@ -36,9 +37,11 @@ static void *closer_main(void *argument) {
         int fd = closer->fds[0];
         closer->count--;
         memmove(closer->fds, closer->fds + 1, closer->count * sizeof *closer->fds);
+        closer->closing = true;
         pthread_mutex_unlock(&closer->lock);
         close_fd(fd);
         pthread_mutex_lock(&closer->lock);
+        closer->closing = false;
     }
     closer->ended = true;
     pthread_cond_signal(&closer->end);
@@ -89,7 +92,10 @@ void closer_free(struct closer *closer) {
     closer->stopping = true;
     pthread_cond_signal(&closer->wake);
     while (!closer->ended && error == 0)
-        error = pthread_cond_timedwait(&closer->end, &closer->lock, &until);
+        if (closer->closing || closer->count > 0)
+            error = pthread_cond_timedwait(&closer->end, &closer->lock, &until);
+        else
+            pthread_cond_wait(&closer->end, &closer->lock);
     bool ended = closer->ended;
     pthread_mutex_unlock(&closer->lock);
     if (!ended) {
