@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/socket.h"
 
@@ -123,11 +124,7 @@ struct request *connection_request(struct connection *connection, enum proto_ope
         request = calloc(1, sizeof *request);
         if (request == NULL)
             goto no_memory;
-        pthread_condattr_t attributes;
-        pthread_condattr_init(&attributes);
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        pthread_cond_init(&request->wake, &attributes);
-        pthread_condattr_destroy(&attributes);
+        thread_condition_init(&request->wake);
         list_init(&request->link);
         request->connection = connection;
         request->fd = -1;

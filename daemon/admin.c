@@ -181,20 +181,18 @@ void admin_start(struct daemon *daemon) {
     daemon->admin_timer.data = daemon;
 }
 
-void admin_accept(struct daemon *daemon, int fd) {
+/* Takes an accepted socket. False: it is still the caller's. */
+static bool admin_begin(struct daemon *daemon, int fd) {
     struct peer peer;
 
-    if (peer_identify(fd, &peer) < 0) {
-        rights_close(daemon->closer, fd);
-        return;
-    }
+    if (peer_identify(fd, &peer) < 0)
+        return false;
     if (daemon->n_admin_clients >= ADMIN_CLIENTS_MAX)
         admin_drop(container_of(daemon->admin_clients.next, struct admin_client, link));
     struct admin_client *client = calloc(1, sizeof *client);
     if (client == NULL || turn_join(&client->turn, &daemon->turns, peer.uid, peer.pid, admin_serve) < 0) {
-        rights_close(daemon->closer, fd);
         free(client);
-        return;
+        return false;
     }
     list_init(&client->resting_link);
     client->daemon = daemon;
@@ -204,9 +202,14 @@ void admin_accept(struct daemon *daemon, int fd) {
     uv_pipe_init(&daemon->loop, &client->pipe, 0);
     client->pipe.data = client;
     if (uv_pipe_open(&client->pipe, fd) < 0) {
-        rights_close(daemon->closer, fd);
         admin_drop(client);
-        return;
+        return false;
     }
     admin_pump(client);
+    return true;
+}
+
+void admin_accept(struct daemon *daemon, int fd) {
+    if (!admin_begin(daemon, fd))
+        rights_close(daemon->closer, fd);
 }

@@ -3,14 +3,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/thread.h"
 
 #define STOP_S 1
 
@@ -27,7 +26,6 @@ struct closer {
 static void *closer_main(void *argument) {
     struct closer *closer = argument;
 
-    prctl(PR_SET_NAME, "closer");
     pthread_mutex_lock(&closer->lock);
     while (!closer->stopping || closer->count > 0) {
         if (closer->count == 0) {
@@ -58,26 +56,18 @@ static void forget(struct closer *closer) {
 }
 
 int closer_new(struct closer **ret_closer) {
-    pthread_condattr_t monotonic;
-    sigset_t all, before;
-
     struct closer *closer = calloc(1, sizeof *closer);
     if (closer == NULL)
         return -ENOMEM;
     pthread_mutex_init(&closer->lock, NULL);
     pthread_cond_init(&closer->wake, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&closer->end, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&closer->thread, NULL, closer_main, closer);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    thread_condition_init(&closer->end);
+    int error = thread_create(&closer->thread, NULL, closer_main, closer);
     if (error != 0) {
         forget(closer);
         return -error;
     }
+    pthread_setname_np(closer->thread, "closer");
     *ret_closer = closer;
     return 0;
 }

@@ -420,24 +420,21 @@ bool connection_make_room(struct daemon *daemon) {
     return false;
 }
 
-void connection_accept(struct daemon *daemon, int fd) {
+/* Takes an accepted socket. False: it is still the caller's. */
+static bool connection_begin(struct daemon *daemon, int fd) {
     struct connection *connection = calloc(1, sizeof *connection);
-    if (connection == NULL) {
-        rights_close(daemon->closer, fd);
-        return;
-    }
+    if (connection == NULL)
+        return false;
     if (peer_identify(fd, &connection->peer) < 0 ||
         turn_join(&connection->turn, &daemon->turns, connection->peer.uid, connection->peer.pid,
                   connection_serve) < 0) {
-        rights_close(daemon->closer, fd);
         free(connection);
-        return;
+        return false;
     }
     if (uv_poll_init(&daemon->loop, &connection->poll, fd) < 0) {
         turn_leave(&connection->turn);
-        rights_close(daemon->closer, fd);
         free(connection);
-        return;
+        return false;
     }
     connection->poll.data = connection;
     connection->daemon = daemon;
@@ -460,6 +457,12 @@ void connection_accept(struct daemon *daemon, int fd) {
         connection_free(connection);
     else
         connection_watch(connection);
+    return true;
+}
+
+void connection_accept(struct daemon *daemon, int fd) {
+    if (!connection_begin(daemon, fd))
+        rights_close(daemon->closer, fd);
 }
 
 void connection_send_answer(struct connection *connection, const struct answer *answer) {

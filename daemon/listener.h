@@ -11,8 +11,9 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "daemon/closer.h"
 #include "daemon/turns.h"
+
+struct closer;
 
 struct listener {
     char path[108];

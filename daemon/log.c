@@ -32,9 +32,8 @@ int log_parse_level(const char *text, enum log_level *ret_level) {
     return -EINVAL;
 }
 
-/* Writes a line if that takes no waiting: the loop is not to wait for who reads the log. A pipe that is said
- * to have room takes PIPE_BUF at once, unless another process that writes to it was quicker. False: no room.
- */
+/* Writes a line, and never waits for the log's reader. poll() tells of a pipe that it has room for PIPE_BUF
+ * bytes; another process can fill the pipe in between. False: there is no room. */
 static bool write_line(const char *line, size_t size) {
     ssize_t n = send(STDERR_FILENO, line, size, MSG_DONTWAIT | MSG_NOSIGNAL); /* the journal's is a socket */
 

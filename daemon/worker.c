@@ -2,12 +2,12 @@
 #include "daemon/worker.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "base/units.h"
 #include "daemon/log.h"
 
@@ -85,16 +85,10 @@ static void worker_end(struct worker *worker) {
 }
 
 int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
-    pthread_condattr_t monotonic;
-    sigset_t all, before;
-
     snprintf(worker->name, sizeof worker->name, "%s", name);
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->wake, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&worker->end, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    thread_condition_init(&worker->end);
     list_init(&worker->queued);
     list_init(&worker->finished);
     worker->stopping = worker->ended = false;
@@ -105,10 +99,7 @@ int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
     /* The thread first: it can be taken back at once, while a handle stays on the loop until that turns, and
      * the caller of what has failed may free the worker. It does not touch the handle before there is a job.
      */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int r = -pthread_create(&worker->thread, NULL, worker_main, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int r = -thread_create(&worker->thread, NULL, worker_main, worker);
     if (r == 0) {
         r = uv_async_init(loop, &worker->async, worker_on_async);
         if (r < 0)

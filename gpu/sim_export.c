@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -25,6 +24,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/thread.h"
 #include "gpu/sim_internal.h"
 
 #define PEERS_MAX       4096u           /* what a process with 16 GPUs and 256 clients of each needs */
@@ -277,18 +277,13 @@ static void *serve(void *unused) {
 
 static int thread_start(void) {
     pthread_attr_t attributes;
-    sigset_t all, before;
     pthread_t thread;
     int r;
 
     if (pthread_attr_init(&attributes) != 0)
         return -ENOMEM;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    /* The process's signals are for the process's own threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    r = -pthread_create(&thread, &attributes, serve, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    r = -thread_create(&thread, &attributes, serve, NULL);
     pthread_attr_destroy(&attributes);
     return r;
 }

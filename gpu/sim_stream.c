@@ -11,7 +11,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -20,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/thread.h"
 #include "base/units.h"
 #include "gpu/sim.h"
 #include "gpu/sim_internal.h"
@@ -171,7 +171,6 @@ static void *stream_work(void *user) {
 /* Makes a stream and adds it to the registry, which is locked. */
 static int stream_open(unsigned physical, struct sim_stream **ret_stream) {
     struct sim_stream *stream = calloc(1, sizeof(*stream));
-    sigset_t all, before;
     int r;
 
     if (stream == NULL)
@@ -180,10 +179,7 @@ static int stream_open(unsigned physical, struct sim_stream **ret_stream) {
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     list_init(&stream->queue);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    r = pthread_create(&stream->thread, NULL, stream_work, stream);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    r = thread_create(&stream->thread, NULL, stream_work, stream);
     if (r != 0) {
         free(stream);
         return GPU_ERROR_MEMORY_ALLOCATION;

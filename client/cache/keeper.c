@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "client/cache/give_back.h"
 #include "client/client.h"
 #include "client/error.h"
@@ -106,15 +106,11 @@ static void *keeper_main(void *argument) {
 
 static int start_thread(struct gpupool_client *client) {
     struct keeper *keeper = &client->cache.keeper;
-    sigset_t all, before;
 
     keeper->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (keeper->stop_fd < 0)
         return fail("eventfd", errno);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's threads */
-    int error = pthread_create(&keeper->thread, NULL, keeper_main, client);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_create(&keeper->thread, NULL, keeper_main, client);
     if (error != 0)
         return fail("the thread that gives idle memory back", error);
     keeper->runs = true;

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "client/staging/job.h"
 
 /* How long the thread that watches looks away, ever longer: a chunk takes 40 us (2 MiB at 55 GB/s). */
@@ -15,13 +16,8 @@
 #define TIMER_SLACK_NS NS_PER_US
 
 void crew_init(struct crew *crew) {
-    pthread_condattr_t monotonic;
-
     pthread_mutex_init(&crew->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&crew->work, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    thread_condition_init(&crew->work);
     list_init(&crew->jobs);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "client/client.h"
 #include "client/error.h"
 #include "client/staging/block.h"
@@ -339,7 +340,6 @@ static int file_failure(const struct job *job) {
 int job_run(struct job *job) {
     struct staging *staging = &job->client->staging;
     struct crew *crew = &staging->crew;
-    pthread_condattr_t monotonic;
 
     job->threads = job->is_sequential ? 1 : staging->threads;
     job->file_offset = UINT64_MAX;
@@ -354,10 +354,7 @@ int job_run(struct job *job) {
     job->chunk_count = (job->size_bytes + job->chunk_bytes - 1) / job->chunk_bytes;
     bool is_shared = job->chunk_count > 1 && job->threads > 1;
 
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&job->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    thread_condition_init(&job->changed);
     list_init(&job->link);
     if (is_shared)
         crew_give(crew, job, job->threads - 1);

@@ -24,6 +24,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "daemon/closer.h"
 #include "daemon/listener.h"
 #include "daemon/peer.h"
 #include "daemon/turns.h"
