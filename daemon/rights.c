@@ -9,10 +9,6 @@
 #include "base/cleanup.h"
 #include "daemon/closer.h"
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
-
 /* Of a packet, so many bytes are copied to know what comes along. */
 #define LOOK_BYTES 4096u
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "tests/integration/call_faults.h"
+#include "tests/integration/faults_fixture.h"
 #include "tests/integration/puppet.h"
 
 #define CONFIG                                                                                               \
@@ -30,50 +30,6 @@ struct fault {
     int error;
     unsigned step; /* every so many calls only: the daemon tries again what failed after seconds. 0: each */
 };
-
-static char faults_path[64];
-static struct call_faults *faults;
-
-static int make_faults(void **state) {
-    (void)state;
-    snprintf(faults_path, sizeof faults_path, "/tmp/gpupool-faults-XXXXXX");
-    _cleanup_(close_fdp) int fd = mkstemp(faults_path);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, sizeof *faults), 0);
-    faults = mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(faults != MAP_FAILED);
-    return 0;
-}
-
-static int drop_faults(void **state) {
-    (void)state;
-    munmap(faults, sizeof *faults);
-    unlink(faults_path);
-    return 0;
-}
-
-static void arm(enum call_kind kind, int error, uint32_t nth, uint32_t every) {
-    atomic_store(&faults->nth, nth);
-    atomic_store(&faults->every, every);
-    atomic_store(&faults->error, error);
-    atomic_store(&faults->seen, 0);
-    atomic_store(&faults->hits, 0);
-    atomic_store(&faults->kind, (uint32_t)kind);
-}
-
-/* Returns how often something failed. */
-static uint32_t disarm(void) {
-    atomic_store(&faults->kind, CALL_NONE);
-    return atomic_load(&faults->hits);
-}
-
-static const char *const *environment(void) {
-    static char preload[512], path[128];
-    static const char *variables[] = {preload, path, "GPUPOOL_TEST_FAULTS_SPARE=3", NULL};
-    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", GPUPOOL_CALL_FAULTS);
-    snprintf(path, sizeof path, "GPUPOOL_TEST_FAULTS=%s", faults_path);
-    return variables;
-}
 
 /* Starts a client's process and waits until it is there: what a runtime does before main() is not meant. */
 static void start_puppet(struct puppet *puppet, const struct test_daemon *daemon,
@@ -414,10 +370,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(any_failing_call_of_a_client_is_said_and_leaves_nothing_behind),
         cmocka_unit_test(interrupted_calls_of_a_client_are_repeated),
     };
-    if (access(GPUPOOL_CALL_FAULTS, R_OK) != 0) {
-        fprintf(stderr, "the library that fails calls is not where it was built: %s\n", GPUPOOL_CALL_FAULTS);
+    if (!has_call_faults())
         return 77;
-    }
     int status = puppet_main(argc, argv, NULL);
     return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, make_faults, drop_faults));
 }

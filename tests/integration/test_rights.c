@@ -8,17 +8,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "tests/integration/call_faults.h"
+#include "daemon/rights.h"
+#include "tests/integration/faults_fixture.h"
 #include "tests/integration/puppet.h"
 #include "tests/raw_client.h"
 #include "tests/send_fds.h"
@@ -26,11 +22,7 @@
 #define PING     "{\"command\":\"ping\"}"
 #define LINGER_S 600
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
-
-static struct sockets { int socket, peer; } lingering;
+static struct { int socket, peer; } lingering;
 
 /* A TCP socket whose last close takes LINGER_S, or until its peer goes. */
 static void make_lingering(void) {
@@ -119,35 +111,23 @@ static void the_kernel_refuses_descriptors_before_a_connection_is_accepted_and_a
     daemon_stop(&daemon);
 }
 
-/* The file that makes the daemon's setsockopt() fail: its path as the environment has it. */
-static const char *const *old_kernel(struct call_faults **ret_faults) {
-    static char preload[512], path[128] = "GPUPOOL_TEST_FAULTS=/tmp/gpupool-faults-XXXXXX";
-    static const char *variables[] = {preload, path, NULL};
-    char *name = strchr(path, '=') + 1;
+/* A daemon as before Linux 6.16: its setsockopt() fails. */
+static void start_on_old_kernel(struct test_daemon *daemon) {
+    arm(CALL_SETSOCKOPT, ENOPROTOOPT, 1, 1);
+    daemon_start(daemon, &(struct daemon_options){.environment = environment()});
+}
 
-    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", GPUPOOL_CALL_FAULTS);
-    strcpy(name, "/tmp/gpupool-faults-XXXXXX");
-    _cleanup_(close_fdp) int fd = mkstemp(name);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, sizeof **ret_faults), 0);
-    *ret_faults = mmap(NULL, sizeof **ret_faults, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(*ret_faults != MAP_FAILED);
-    atomic_store(&(*ret_faults)->nth, 1);
-    atomic_store(&(*ret_faults)->every, 1);
-    atomic_store(&(*ret_faults)->error, ENOPROTOOPT);
-    atomic_store(&(*ret_faults)->kind, CALL_SETSOCKOPT);
-    return variables;
+static void stop_on_old_kernel(struct test_daemon *daemon) {
+    assert_true(disarm() > 0);
+    daemon_stop(daemon);
 }
 
 static void where_descriptors_arrive_the_loop_does_not_wait_for_them(void **state) {
     struct test_daemon daemon;
-    struct call_faults *faults;
     int peers[4];
 
     (void)state;
-    const char *const *variables = old_kernel(&faults);
-    daemon_start(&daemon, &(struct daemon_options){.environment = variables});
-    assert_int_equal(unlink(strchr(variables[1], '=') + 1), 0);
+    start_on_old_kernel(&daemon);
     for (unsigned i = 0; i < 4; i++) {
         make_lingering();
         assert_int_equal(send_lingering(&daemon, i % 2 == 1, i < 2), 1);
@@ -158,21 +138,16 @@ static void where_descriptors_arrive_the_loop_does_not_wait_for_them(void **stat
     for (unsigned i = 0; i < 4; i++)
         close_fd(peers[i]);
     must_be_well(&daemon);
-    assert_true(atomic_load(&faults->hits) > 0);
-    daemon_stop(&daemon);
-    munmap(faults, sizeof *faults);
+    stop_on_old_kernel(&daemon);
 }
 
 /* Nothing else of the daemon's work depends on it. */
 static void commands_in_pieces_are_read_where_descriptors_may_arrive(void **state) {
     struct test_daemon daemon;
-    struct call_faults *faults;
     char reply[256];
 
     (void)state;
-    const char *const *variables = old_kernel(&faults);
-    daemon_start(&daemon, &(struct daemon_options){.environment = variables});
-    assert_int_equal(unlink(strchr(variables[1], '=') + 1), 0);
+    start_on_old_kernel(&daemon);
     _cleanup_(close_fdp) int fd = raw_client_connect(daemon.admin_socket, SOCK_STREAM, TEST_WAIT_NS);
     assert_true(fd >= 0);
     for (const char *byte = PING "\n"; *byte != '\0'; byte++) {
@@ -180,8 +155,7 @@ static void commands_in_pieces_are_read_where_descriptors_may_arrive(void **stat
         ping(&daemon); /* it has read the byte */
     }
     assert_true(recv(fd, reply, sizeof reply, 0) > 0);
-    daemon_stop(&daemon);
-    munmap(faults, sizeof *faults);
+    stop_on_old_kernel(&daemon);
 }
 
 int main(int argc, char **argv) {
@@ -190,10 +164,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(where_descriptors_arrive_the_loop_does_not_wait_for_them),
         cmocka_unit_test(commands_in_pieces_are_read_where_descriptors_may_arrive),
     };
-    if (access(GPUPOOL_CALL_FAULTS, R_OK) != 0) {
-        fprintf(stderr, "the library that fails calls is not where it was built: %s\n", GPUPOOL_CALL_FAULTS);
+    if (!has_call_faults())
         return 77;
-    }
     int status = puppet_main(argc, argv, NULL);
-    return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, NULL, NULL));
+    return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, make_faults, drop_faults));
 }

@@ -172,13 +172,30 @@ static void a_reload_raises_and_lowers_limits(void **state) {
 
 /* --- a service manager --- */
 
-static int manager_open(const char *path) {
+struct manager {
+    char directory[32], path[64];
+    char variable[96]; /* NOTIFY_SOCKET=…, for the daemon */
+    int fd;
+};
+
+static void manager_open(struct manager *manager) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    return fd;
+
+    snprintf(manager->directory, sizeof manager->directory, "/tmp/gpupool-manager-XXXXXX");
+    assert_non_null(mkdtemp(manager->directory));
+    snprintf(manager->path, sizeof manager->path, "%s/notify", manager->directory);
+    snprintf(manager->variable, sizeof manager->variable, "NOTIFY_SOCKET=%s", manager->path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", manager->path);
+    manager->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    assert_true(manager->fd >= 0);
+    assert_int_equal(bind(manager->fd, (struct sockaddr *)&address, sizeof address), 0);
+}
+
+/* From now on the daemon, if it runs, talks to nobody. */
+static void manager_remove(struct manager *manager) {
+    close(manager->fd);
+    unlink(manager->path);
+    rmdir(manager->directory);
 }
 
 /* Takes the next message, if one is there or comes in time. */
@@ -202,31 +219,26 @@ static void manager_waits_for(int fd, const char *word) {
 }
 
 static void the_service_manager_is_told(void **state) {
-    char directory[] = "/tmp/gpupool-manager-XXXXXX", path[64], variable[96];
-    const char *environment[] = {variable, "WATCHDOG_USEC=300000", NULL};
+    struct manager manager;
+    const char *environment[] = {manager.variable, "WATCHDOG_USEC=300000", NULL};
     struct test_daemon daemon;
 
     (void)state;
-    assert_non_null(mkdtemp(directory));
-    snprintf(path, sizeof path, "%s/notify", directory);
-    snprintf(variable, sizeof variable, "NOTIFY_SOCKET=%s", path);
-    int manager = manager_open(path);
+    manager_open(&manager);
     daemon_start(&daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
                                                    .environment = environment});
-    manager_waits_for(manager, "READY=1");
+    manager_waits_for(manager.fd, "READY=1");
     for (unsigned i = 0; i < 3; i++)
-        manager_waits_for(manager, "WATCHDOG=1");
+        manager_waits_for(manager.fd, "WATCHDOG=1");
     daemon_signal(&daemon, SIGHUP);
-    manager_waits_for(manager, "RELOADING=1");
-    manager_waits_for(manager, "READY=1");
+    manager_waits_for(manager.fd, "RELOADING=1");
+    manager_waits_for(manager.fd, "READY=1");
     daemon_signal(&daemon, SIGTERM);
-    manager_waits_for(manager, "STOPPING=1");
+    manager_waits_for(manager.fd, "STOPPING=1");
     int status = daemon_wait(&daemon);
     assert_int_equal(status, 0);
     daemon_remove(&daemon);
-    close(manager);
-    unlink(path);
-    rmdir(directory);
+    manager_remove(&manager);
 }
 
 static bool manager_has_read(int fd) {
@@ -238,7 +250,7 @@ static bool manager_has_read(int fd) {
 }
 
 static void a_hanging_driver_starves_the_watchdog_and_nobody_else(void **state) {
-    char directory[] = "/tmp/gpupool-manager-XXXXXX", path[64], variable[96];
+    struct manager manager;
     struct puppet stuck, other;
     struct test_daemon daemon;
     struct hang hang;
@@ -247,47 +259,39 @@ static void a_hanging_driver_starves_the_watchdog_and_nobody_else(void **state) 
     if (!test_is_simulated())
         skip();
     hang_plan(&hang, "memory_allocate:1");
-    const char *environment[] = {variable, "WATCHDOG_USEC=900000", hang.variable, NULL};
-    assert_non_null(mkdtemp(directory));
-    snprintf(path, sizeof path, "%s/notify", directory);
-    snprintf(variable, sizeof variable, "NOTIFY_SOCKET=%s", path);
-    int manager = manager_open(path);
+    const char *environment[] = {manager.variable, "WATCHDOG_USEC=900000", hang.variable, NULL};
+    manager_open(&manager);
     daemon_start(&daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
                                                    .environment = environment});
     puppet_connect(&stuck, &daemon);
     puppet_connect(&other, &daemon);
     puppet_send_acquire(&stuck, 0, GPUPOOL_POOL_DEVICE, MIB, GPUPOOL_FOREVER);
     WAIT_UNTIL(daemon_logged(&daemon, "cudaMalloc has not come back"));
-    (void)manager_has_read(manager);
+    (void)manager_has_read(manager.fd);
     /* From the complaint to the call's return it says nothing to the manager; the loop serves meanwhile. */
     PUPPET_MUST(&other, puppet_acquire(&other, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
     PUPPET_MUST(&other, puppet_fill(&other, 0, 8));
     PUPPET_MUST(&other, puppet_release(&other, 0));
     assert_true(daemon_number(&daemon, "uptime_ns") > 0);
-    assert_false(manager_has_read(manager));
+    assert_false(manager_has_read(manager.fd));
     assert_false(puppet_has_answered(&stuck));
     hang_end(&hang);
     PUPPET_MUST(&stuck, puppet_receive(&stuck));
-    manager_waits_for(manager, "WATCHDOG=1"); /* it has come back */
-    close(manager);
+    manager_waits_for(manager.fd, "WATCHDOG=1"); /* it has come back */
+    manager_remove(&manager);
     puppet_quit(&stuck);
     puppet_quit(&other);
     daemon_stop(&daemon);
-    unlink(path);
-    rmdir(directory);
 }
 
 /* Its queue is full after 10 messages (net.unix.max_dgram_qlen), and the daemon has more to say. */
 static void a_manager_that_does_not_read_holds_nobody_up(void **state) {
-    char directory[] = "/tmp/gpupool-manager-XXXXXX", path[64], variable[96];
-    const char *environment[] = {variable, "WATCHDOG_USEC=30000", NULL};
+    struct manager manager;
+    const char *environment[] = {manager.variable, "WATCHDOG_USEC=30000", NULL};
     struct test_daemon daemon;
 
     (void)state;
-    assert_non_null(mkdtemp(directory));
-    snprintf(path, sizeof path, "%s/notify", directory);
-    snprintf(variable, sizeof variable, "NOTIFY_SOCKET=%s", path);
-    int manager = manager_open(path);
+    manager_open(&manager);
     daemon_start(&daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
                                                    .environment = environment});
     WAIT_UNTIL(daemon_number(&daemon, "uptime_ns") > 3 * (double)NS_PER_S); /* a hundred times */
@@ -296,12 +300,10 @@ static void a_manager_that_does_not_read_holds_nobody_up(void **state) {
     PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
     PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
     puppet_quit(&puppet);
-    (void)manager_has_read(manager);
-    manager_waits_for(manager, "WATCHDOG=1");
-    close(manager);
+    (void)manager_has_read(manager.fd);
+    manager_waits_for(manager.fd, "WATCHDOG=1");
+    manager_remove(&manager);
     daemon_stop(&daemon);
-    unlink(path);
-    rmdir(directory);
 }
 
 static void one_that_is_stopped_before_it_serves_does_not_say_that_it_serves(void **state) {

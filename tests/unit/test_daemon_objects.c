@@ -27,6 +27,7 @@
 #include "daemon/closer.h"
 #include "daemon/listener.h"
 #include "daemon/peer.h"
+#include "daemon/rights.h"
 #include "daemon/turns.h"
 #include "daemon/worker.h"
 #include "gpu/gpu.h"
@@ -127,10 +128,6 @@ static void what_is_no_socket_is_not_removed(void **state) {
     assert_int_equal(listener_open(&listener, path_of("none/sock"), SOCK_SEQPACKET, 0600, ""), -ENOENT);
     assert_int_equal(open_fds(), before);
 }
-
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
 
 /* Or the kernel cannot (before Linux 6.16). */
 static bool refuses_descriptors(int fd) {

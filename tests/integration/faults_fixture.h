@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_INTEGRATION_FAULTS_FIXTURE_H
+#define TESTS_INTEGRATION_FAULTS_FIXTURE_H
+/*
+ * What the tests share in which calls of another process fail (call_faults.h): the file that says which, as a
+ * group's set-up and tear-down, and the environment of that process. To be included once, by a test program
+ * that is built with GPUPOOL_CALL_FAULTS, the library's path.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "tests/integration/call_faults.h"
+#include "tests/integration/harness.h"
+
+static char faults_path[64];
+static struct call_faults *faults;
+
+static inline int make_faults(void **state) {
+    (void)state;
+    snprintf(faults_path, sizeof faults_path, "/tmp/gpupool-faults-XXXXXX");
+    _cleanup_(close_fdp) int fd = mkstemp(faults_path);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, sizeof *faults), 0);
+    faults = mmap(NULL, sizeof *faults, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(faults != MAP_FAILED);
+    return 0;
+}
+
+static inline int drop_faults(void **state) {
+    (void)state;
+    munmap(faults, sizeof *faults);
+    unlink(faults_path);
+    return 0;
+}
+
+static inline void arm(enum call_kind kind, int error, uint32_t nth, uint32_t every) {
+    atomic_store(&faults->nth, nth);
+    atomic_store(&faults->every, every);
+    atomic_store(&faults->error, error);
+    atomic_store(&faults->seen, 0);
+    atomic_store(&faults->hits, 0);
+    atomic_store(&faults->kind, (uint32_t)kind);
+}
+
+/* Returns how often something failed. */
+static inline uint32_t disarm(void) {
+    atomic_store(&faults->kind, CALL_NONE);
+    return atomic_load(&faults->hits);
+}
+
+static inline const char *const *environment(void) {
+    static char preload[512], path[128];
+    static const char *variables[] = {preload, path, "GPUPOOL_TEST_FAULTS_SPARE=3", NULL};
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", GPUPOOL_CALL_FAULTS);
+    snprintf(path, sizeof path, "GPUPOOL_TEST_FAULTS=%s", faults_path);
+    return variables;
+}
+
+/* Else the program cannot run here, and this says why. */
+static inline bool has_call_faults(void) {
+    if (access(GPUPOOL_CALL_FAULTS, R_OK) == 0)
+        return true;
+    fprintf(stderr, "the library that fails calls is not where it was built: %s\n", GPUPOOL_CALL_FAULTS);
+    return false;
+}
+
+#endif
