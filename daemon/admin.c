@@ -37,7 +37,7 @@ void admin_drop(struct admin_client *client) {
     uv_os_fd_t fd;
     int last = uv_fileno((uv_handle_t *)&client->pipe, &fd) == 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     uv_close((uv_handle_t *)&client->pipe, admin_on_closed);
-    rights_close(client->daemon->closer, last);
+    lingering_leave(&client->daemon->lingering, last, client->uid);
 }
 
 static void admin_on_allocate(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
@@ -185,7 +185,8 @@ void admin_start(struct daemon *daemon) {
 static bool admin_begin(struct daemon *daemon, int fd) {
     struct peer peer;
 
-    if (peer_identify(fd, &peer) < 0)
+    if (peer_identify(fd, &peer) < 0 ||
+        (lingering_is_crowded(&daemon->lingering, peer.uid) && !lingering_look(&daemon->lingering, peer.uid)))
         return false;
     if (daemon->n_admin_clients >= ADMIN_CLIENTS_MAX)
         admin_drop(container_of(daemon->admin_clients.next, struct admin_client, link));

@@ -211,6 +211,7 @@ static cJSON *describe_daemon(const struct daemon *daemon, bool brief) {
     put_string(object, "cuda_toolkit", gpu_cuda_built() ? gpu_cuda_toolkit() : NULL);
     put_integer(object, "sessions", daemon->core->n_sessions);
     put_integer(object, "sessions_limit", daemon->core->sessions_limit);
+    put_integer(object, "lingering_sockets", daemon->lingering.n_sockets);
     cJSON *notices = cJSON_AddArrayToObject(object, "notices");
     for (unsigned i = 0; i < daemon->n_notices; i++)
         cJSON_AddItemToArray(notices, cJSON_CreateString(daemon->notices[i]));

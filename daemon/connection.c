@@ -55,6 +55,9 @@ static void connection_unpark(struct connection *connection) {
 }
 
 int connection_send(struct connection *connection, const struct proto_message *message, int fd) {
+    if (connection->session == NULL &&
+        lingering_is_crowded(&connection->daemon->lingering, connection->peer.uid))
+        return -EDQUOT;
     int r = outbox_send(&connection->outbox, connection->session, message, fd);
     if (r == -EDQUOT)
         log_info("pid %d (%s): processes of user %u do not read their replies, of which the quota keeps no "
@@ -200,7 +203,7 @@ static void connection_on_closed(uv_handle_t *handle) {
     struct connection *connection = handle->data;
     if (--connection->handles > 0 || !connection->freeing)
         return;
-    rights_close(connection->daemon->closer, connection->fd);
+    lingering_leave(&connection->daemon->lingering, connection->fd, connection->peer.uid);
     close_fd(connection->pidfd);
     peer_drop_groups(&connection->peer);
     free(connection);
@@ -242,7 +245,7 @@ static void connection_free(struct connection *connection) {
 
 static void connection_on_socket_closed(uv_handle_t *handle) {
     struct connection *connection = handle->data;
-    rights_close(connection->daemon->closer, take_fd(&connection->fd));
+    lingering_leave(&connection->daemon->lingering, take_fd(&connection->fd), connection->peer.uid);
     connection_on_closed(handle);
 }
 

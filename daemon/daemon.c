@@ -556,6 +556,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     }
     daemon->core->sessions_limit = daemon->config->sessions_limit;
     daemon->core->session_leases_limit = daemon->config->session_leases_limit;
+    lingering_init(&daemon->lingering, daemon->core, daemon->closer);
     *ret_daemon = daemon;
     return 0;
 }
@@ -571,6 +572,7 @@ int daemon_start(struct daemon *daemon) {
     if (r == 0) {
         daemon_start_turns(daemon);
         daemon_start_timers(daemon);
+        lingering_start(&daemon->lingering, &daemon->loop);
         admin_start(daemon);
     }
     return r;
@@ -587,6 +589,7 @@ void daemon_free(struct daemon *daemon) {
         rmdir(directory);
     }
     reaper_stop(&daemon->reaper);
+    lingering_stop(&daemon->lingering);
     while (!list_is_empty(&daemon->connections))
         connection_discard(container_of(daemon->connections.next, struct connection, link));
     while (!list_is_empty(&daemon->admin_clients))

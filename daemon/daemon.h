@@ -14,6 +14,7 @@
 #include "daemon/admin_budget.h"
 #include "daemon/config.h"
 #include "daemon/health.h"
+#include "daemon/lingering.h"
 #include "daemon/listener.h"
 #include "daemon/notifier.h"
 #include "daemon/reaper.h"
@@ -49,6 +50,7 @@ struct daemon {
     struct supplier *suppliers[PROTO_POOLS_MAX]; /* as core->pools */
     struct listener data_listener, admin_listener;
     struct closer *closer;     /* of clients' sockets */
+    struct lingering lingering;
     struct turns turns;        /* who is to be served next */
     struct list connections;   /* struct connection.link */
     struct list greeting;      /* struct connection.greeting_link: who has not said HELLO, by arrival */

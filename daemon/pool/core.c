@@ -23,6 +23,7 @@ int core_new(struct core **ret_core) {
     list_init(&core->reclaiming);
     core->sessions_limit = SESSIONS_MAX_DEFAULT;
     core->session_leases_limit = SESSION_LEASES_DEFAULT;
+    core->undelivered_limit = UNDELIVERED_MAX;
     core->passes_limit = PASSES_MAX;
     *ret_core = core;
     return 0;
@@ -192,7 +193,8 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
         return r;
     }
     tenant_apply_policy(tenant, peer);
-    r = charge_make(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
+    r = undelivered_is_too_much(tenant) ? PROTO_E_LIMIT
+                                        : charge_make(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
     if (r != 0) {
         tenant->quota.n_refusals++;
         tenant_apply_policy(tenant, NULL);
@@ -233,7 +235,10 @@ void core_explain_sessions(struct core *core, const struct peer *peer, struct pr
         return;
     }
     tenant_apply_policy(tenant, peer);
-    tenant_explain_quota(tenant, QUOTA_SESSIONS, text, sizeof text);
+    if (undelivered_is_too_much(tenant))
+        undelivered_explain(tenant, text, sizeof text);
+    else
+        tenant_explain_quota(tenant, QUOTA_SESSIONS, text, sizeof text);
     tenant_apply_policy(tenant, NULL);
     tenant_drop_if_unused(tenant);
     proto_failure_set(ret_failure, PROTO_E_LIMIT, "%s", text);

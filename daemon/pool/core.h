@@ -23,6 +23,7 @@
 #include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
 #include "daemon/pool/session.h"
+#include "daemon/pool/undelivered.h"
 #include "proto/page.h"
 #include "proto/proto.h"
 
@@ -40,6 +41,7 @@ struct core {
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
     uint64_t next_session_id, next_segment_id, next_request_number;
     uint32_t sessions_limit, session_leases_limit;
+    uint32_t undelivered_limit; /* of a tenant's sockets with undelivered replies */
     uint32_t passes_limit; /* PASSES_MAX; smaller in simulations */
     struct policy *policy; /* NULL: nothing is limited or forbidden */
 };

@@ -119,6 +119,14 @@ static bool quotas_are_valid(const struct core *core) {
                         charge_add_up(&request->charge, &tenant->quota, sums);
             }
         }
+        unsigned n_undelivered = 0;
+        list_for_each(link, &tenant->undelivered) {
+            const struct undelivered *undelivered = container_of(link, struct undelivered, link);
+            valid = valid && undelivered->tenant == tenant && undelivered->charge.item == QUOTA_REPLIES &&
+                    charge_add_up(&undelivered->charge, &tenant->quota, sums);
+            n_undelivered++;
+        }
+        valid = valid && n_undelivered == tenant->n_undelivered;
         for (size_t slot = 0; slot < core->segment_slots; slot++) {
             const struct segment *segment = core->segments[slot];
             if (segment != NULL && segment->charge.quota == &tenant->quota)

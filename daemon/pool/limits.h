@@ -33,6 +33,9 @@
 #define SESSION_RANGES_PER_LEASE                                                                             \
     4u /* ranges that a session may have, by leases that it may have (and BLOCK_RANGES_MAX): who splits all  \
         * that it has makes two a lease */
+#define UNDELIVERED_MAX                                                                                      \
+    1024u /* sockets of a user with replies of ended sessions that were not read: as many workers as may end \
+           * at once and be slow. The shell allows fewer where it may have few descriptors */
 #define COMMAND_SIZE    64u  /* a session's command for people, NUL included */
 #define POOL_NAME_SIZE  64u  /* as on the wire */
 #define POOL_ERROR_SIZE 256u /* a driver's message with its numbers */

@@ -15,28 +15,36 @@
 #include "daemon/pool/request.h"
 #include "daemon/pool/segment.h"
 
-int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
+struct tenant *tenant_find(struct core *core, uid_t uid) {
     list_for_each(position, &core->tenants) {
         struct tenant *tenant = container_of(position, struct tenant, link);
-        if (tenant->uid == uid) {
-            *ret_tenant = tenant;
-            return 0;
-        }
+        if (tenant->uid == uid)
+            return tenant;
     }
-    struct tenant *tenant = calloc(1, sizeof *tenant);
+    return NULL;
+}
+
+int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
+    struct tenant *tenant = tenant_find(core, uid);
+    if (tenant != NULL) {
+        *ret_tenant = tenant;
+        return 0;
+    }
+    tenant = calloc(1, sizeof *tenant);
     if (tenant == NULL)
         return -ENOMEM;
     tenant->core = core;
     tenant->uid = uid;
     quota_init(&tenant->quota);
     list_init(&tenant->heaps);
+    list_init(&tenant->undelivered);
     list_append(&core->tenants, &tenant->link);
     *ret_tenant = tenant;
     return 0;
 }
 
 void tenant_drop_if_unused(struct tenant *tenant) {
-    if (tenant->sessions > 0)
+    if (tenant->sessions > 0 || tenant->n_undelivered > 0)
         return;
     list_for_each(position,
                   &tenant->heaps) if (container_of(position, struct tenant_heap, tenant_link)->segments >

@@ -2,8 +2,9 @@
 #ifndef DAEMON_POOL_TENANT_H
 #define DAEMON_POOL_TENANT_H
 /*
- * A tenant: one uid. It exists while it has sessions or segments. In each pool that it uses it has a heap:
- * the range allocator over the segments that belong to it. What it uses and may use is in its quota.
+ * A tenant: one uid. It exists while it has sessions, segments or undelivered replies. In each pool that it
+ * uses it has a heap: the range allocator over the segments that belong to it. What it uses and may use is in
+ * its quota.
  *
  * A request for more than its quota leaves is held: it waits in a line of its own (line.h), where nobody else
  * waits behind it, until memory of the tenant comes back or the quota is raised.
@@ -30,7 +31,9 @@ struct tenant {
     unsigned sessions;
     struct quota quota;
     struct list heaps; /* struct tenant_heap.tenant_link */
-    struct list link;  /* in core->tenants */
+    struct list undelivered; /* struct undelivered.link */
+    unsigned n_undelivered;
+    struct list link; /* in core->tenants */
 };
 
 struct tenant_heap {
@@ -49,10 +52,13 @@ struct tenant_heap {
     struct list pressed_link; /* in pool->pressed while something is held or owed */
 };
 
+/* Finds the tenant of a uid. NULL: there is none. */
+struct tenant *tenant_find(struct core *core, uid_t uid);
+
 /* Finds the tenant of a uid, or makes it. Returns 0 or -ENOMEM; the tenant is owned by the core. */
 int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant);
 
-/* Drops the tenant if it has neither sessions nor segments. */
+/* Drops the tenant if it has neither sessions nor segments nor undelivered replies. */
 void tenant_drop_if_unused(struct tenant *tenant);
 
 /* NULL when the tenant has nothing in the pool, and never waited there. / Makes it then. Returns 0 or

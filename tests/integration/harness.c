@@ -422,6 +422,7 @@ unsigned daemon_descriptors_at_rest(struct test_daemon *daemon) {
     unsigned before = 0, now;
 
     cJSON_Delete(daemon_ask(daemon, "{\"command\":\"ping\"}")); /* the connection for it counts, too */
+    WAIT_UNTIL(daemon_number(daemon, "lingering_sockets") == 0); /* clients read their last replies soon */
     while ((now = daemon_descriptors(daemon)) != before) {
         before = now;
         cJSON_Delete(daemon_ask(daemon, "{\"command\":\"ping\"}"));

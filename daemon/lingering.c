@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/lingering.h"
+
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "daemon/pool/core.h"
+#include "daemon/pool/tenant.h"
+#include "daemon/rights.h"
+
+struct lingering_socket {
+    int fd;
+    struct undelivered undelivered;
+    struct list link; /* in lingering->sockets */
+};
+
+/* Bytes in the kernel that the other end has not read. Those of a socket that cannot be asked count as read.
+ */
+static uint64_t bytes_left(int fd) {
+    int bytes = 0;
+    return ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+static void lingering_end(struct lingering *lingering, struct lingering_socket *socket) {
+    undelivered_close(&socket->undelivered);
+    rights_close(lingering->closer, socket->fd);
+    list_remove(&socket->link);
+    lingering->n_sockets--;
+    free(socket);
+}
+
+/* Returns whether the socket is over. */
+static bool lingering_check(struct lingering *lingering, struct lingering_socket *socket) {
+    uint64_t bytes = bytes_left(socket->fd);
+    if (bytes == 0) {
+        lingering_end(lingering, socket);
+        return true;
+    }
+    undelivered_shrink(&socket->undelivered, bytes);
+    return false;
+}
+
+/* How many of so many sockets one look asks about. */
+static unsigned at_once(unsigned n_sockets) {
+    return n_sockets < LINGERING_LOOKS ? n_sockets : LINGERING_LOOKS;
+}
+
+static void lingering_on_timer(uv_timer_t *timer) {
+    struct lingering *lingering = timer->data;
+
+    for (unsigned n = at_once(lingering->n_sockets); n > 0; n--) {
+        struct lingering_socket *socket = list_first(&lingering->sockets, struct lingering_socket, link);
+        list_remove(&socket->link);
+        list_append(&lingering->sockets, &socket->link);
+        lingering_check(lingering, socket);
+    }
+    if (lingering->n_sockets == 0)
+        uv_timer_stop(&lingering->timer);
+}
+
+void lingering_init(struct lingering *lingering, struct core *core, struct closer *closer) {
+    struct rlimit limit;
+
+    *lingering = (struct lingering){.core = core, .closer = closer};
+    list_init(&lingering->sockets);
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    rlim_t share = limit.rlim_cur / (LINGERING_SHARE * LINGERING_DESCRIPTORS_PER);
+    if (share < core->undelivered_limit)
+        core->undelivered_limit = share < LINGERING_MIN ? LINGERING_MIN : (uint32_t)share;
+}
+
+void lingering_start(struct lingering *lingering, uv_loop_t *loop) {
+    uv_timer_init(loop, &lingering->timer);
+    lingering->timer.data = lingering;
+    lingering->started = true;
+}
+
+void lingering_stop(struct lingering *lingering) {
+    lingering->started = false;
+    while (!list_is_empty(&lingering->sockets))
+        lingering_end(lingering, list_first(&lingering->sockets, struct lingering_socket, link));
+}
+
+void lingering_leave(struct lingering *lingering, int fd, uid_t uid) {
+    uint64_t bytes = fd < 0 ? 0 : bytes_left(fd);
+
+    struct lingering_socket *socket = bytes > 0 && lingering->started ? calloc(1, sizeof *socket) : NULL;
+    if (socket != NULL && undelivered_open(&socket->undelivered, lingering->core, uid, bytes) < 0) {
+        free(socket);
+        socket = NULL;
+    }
+    if (socket == NULL) {
+        rights_close(lingering->closer, fd);
+        return;
+    }
+    shutdown(fd, SHUT_RDWR); /* the client sees the end after what it reads */
+    socket->fd = fd;
+    list_append(&lingering->sockets, &socket->link);
+    lingering->n_sockets++;
+    if (!uv_is_active((uv_handle_t *)&lingering->timer))
+        uv_timer_start(&lingering->timer, lingering_on_timer, LINGERING_LOOK_MS, LINGERING_LOOK_MS);
+}
+
+bool lingering_look(struct lingering *lingering, uid_t uid) {
+    struct tenant *tenant = tenant_find(lingering->core, uid);
+    bool any_over = false;
+
+    /* The tenant goes with the last of its sockets at the earliest. */
+    for (unsigned n = tenant == NULL ? 0 : at_once(tenant->n_undelivered); n > 0; n--) {
+        struct undelivered *undelivered = list_first(&tenant->undelivered, struct undelivered, link);
+        list_remove(&undelivered->link);
+        list_append(&tenant->undelivered, &undelivered->link);
+        any_over |=
+            lingering_check(lingering, container_of(undelivered, struct lingering_socket, undelivered));
+    }
+    return any_over;
+}
+
+bool lingering_is_crowded(const struct lingering *lingering, uid_t uid) {
+    const struct tenant *tenant = tenant_find(lingering->core, uid);
+    return tenant != NULL && tenant->n_undelivered >= 2 * lingering->core->undelivered_limit;
+}
