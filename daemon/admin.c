@@ -197,7 +197,8 @@ static bool admin_begin(struct daemon *daemon, int fd) {
     }
     list_init(&client->resting_link);
     client->daemon = daemon;
-    client->uid = peer.uid;
+    /* A user that has no number here may be any: it is not the daemon's own, whatever that is. */
+    client->uid = peer_is_unmapped(&peer) ? (uid_t)-1 : peer.uid;
     list_append(&daemon->admin_clients, &client->link);
     daemon->n_admin_clients++;
     uv_pipe_init(&daemon->loop, &client->pipe, 0);

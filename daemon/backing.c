@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -88,7 +89,9 @@ static int map_memfd(struct backing *backing, unsigned flags) {
     _cleanup_(close_fdp) int fd = memfd_create("gpupool", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
     if (fd < 0)
         return -errno;
-    if (ftruncate(fd, (off_t)backing->size_bytes) < 0)
+    /* A memfd is made with mode 0777, with which a client could give it extended attributes: kernel memory
+     * that counts as the daemon's. */
+    if (fchmod(fd, 0600) < 0 || ftruncate(fd, (off_t)backing->size_bytes) < 0)
         return -errno;
     /* With hugetlb this reserves the pages, or fails. */
     void *mapping;
@@ -203,6 +206,20 @@ struct backing *backing_free(struct backing *backing) {
     close_fd(backing->fd);
     free(backing);
     return NULL;
+}
+
+struct backing *backing_retire(struct backing *backing) {
+    if (backing != NULL && backing->fd >= 0) {
+        host_pages_unmap(backing->mapping, backing->size_bytes); /* before: the pages are locked in it */
+        backing->mapping = NULL;
+        if (fallocate(backing->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      (off_t)backing->size_bytes) < 0)
+            log_warning(
+                "the pages of %s of host memory cannot be given up (%s): processes that still map them "
+                "keep them",
+                BYTES_TEXT(backing->size_bytes), strerror(errno));
+    }
+    return backing_free(backing);
 }
 
 const char *backing_pages_name(enum backing_pages pages) {

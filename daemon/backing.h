@@ -49,8 +49,13 @@ int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_
                      struct backing **ret_backing, char error[BACKING_ERROR_SIZE]);
 
 /* [slow] Frees the allocation. Accepts NULL; returns NULL. A failing driver is logged: the memory is lost
- * then. */
+ * then. Processes that have it mapped keep it. */
 struct backing *backing_free(struct backing *backing);
+
+/* [slow] The same for a segment that was retired: no session has it mapped any more, as far as the daemon was
+ * told. The pages of host memory go even if a process still maps them (its next access finds a new page of
+ * zeros, which counts as its own): it was told that they are gone, and would keep the daemon's memory. */
+struct backing *backing_retire(struct backing *backing);
 
 /* "hugetlb", "transparent", "plain"; NULL for device memory. */
 const char *backing_pages_name(enum backing_pages pages);

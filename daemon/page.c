@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -12,7 +13,7 @@ int page_make(struct page *page) {
     _cleanup_(close_fdp) int fd = memfd_create("gpupool-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
-    if (ftruncate(fd, PROTO_PAGE_BYTES) < 0 ||
+    if (fchmod(fd, 0600) < 0 || ftruncate(fd, PROTO_PAGE_BYTES) < 0 || /* backing.c says why the mode */
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return -errno;
     void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

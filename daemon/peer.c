@@ -51,6 +51,27 @@ int peer_identify(int fd, struct peer *ret_peer) {
     return 0;
 }
 
+/* Reads numbers from a file of /proc. Returns how many there were. */
+static unsigned read_numbers(const char *path, unsigned long numbers[3]) {
+    _cleanup_(fclosep) FILE *file = fopen(path, "re");
+    int n = file == NULL ? 0 : fscanf(file, "%lu %lu %lu", &numbers[0], &numbers[1], &numbers[2]);
+    return n < 0 ? 0 : (unsigned)n;
+}
+
+bool peer_is_unmapped(const struct peer *peer) {
+    static uid_t overflow_uid; /* 0: not asked yet. The loop's alone */
+    static bool all_are_mapped;
+    unsigned long numbers[3];
+
+    if (overflow_uid == 0) {
+        /* "first here, first outside, count": one line with all of them, but for the number that is none. */
+        all_are_mapped =
+            read_numbers("/proc/self/uid_map", numbers) == 3 && numbers[0] == 0 && numbers[2] >= UINT32_MAX;
+        overflow_uid = read_numbers("/proc/sys/kernel/overflowuid", numbers) > 0 ? (uid_t)numbers[0] : 65534;
+    }
+    return !all_are_mapped && peer->uid == overflow_uid;
+}
+
 int peer_read_groups(int fd, struct peer *peer) {
     _cleanup_(freep) gid_t *groups = NULL;
     socklen_t size = 0;

@@ -9,6 +9,11 @@
 /* Fills in pid, uid and gid; the command is "?". Cheap. Returns 0 or a negative errno. */
 int peer_identify(int fd, struct peer *ret_peer);
 
+/* Whether the peer's user has no number in the daemon's user namespace. To the daemon, all such users have
+ * the same uid (the kernel's overflow uid, 65534), so they could not be kept apart. Where not all users have
+ * a number, the overflow uid itself counts as one of these. Asks /proc once. */
+bool peer_is_unmapped(const struct peer *peer);
+
 /* Fills in the process's name, as ps shows it, where there still is one. */
 void peer_read_command(struct peer *peer);
 

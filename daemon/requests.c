@@ -12,6 +12,7 @@
 #include "daemon/connection.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/peer.h"
 #include "daemon/pool/tenant.h"
 
 /* Begins a reply. Its body is for the caller to fill in whole: zeroing all of the union would cost more than
@@ -117,6 +118,14 @@ static int handle_hello(struct connection *connection, const struct proto_messag
     if (daemon->stopping) {
         send_error(connection, message->header.request, PROTO_E_SHUTDOWN, "the daemon is stopping");
         return -ESHUTDOWN;
+    }
+    if (peer_is_unmapped(&connection->peer)) {
+        send_error(
+            connection, message->header.request, PROTO_E_DRIVER,
+            "the daemon runs in a user namespace in which this process's user has no number, and cannot "
+            "tell it from other such users: add the user to the namespace's uid_map (newuidmap), or run "
+            "the daemon outside");
+        return -EPERM;
     }
     int r = connection_identify(connection);
     if (r < 0)

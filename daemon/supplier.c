@@ -106,6 +106,14 @@ static void free_run(struct worker_job *job) {
     worker_leave_call(worker);
 }
 
+static void retire_run(struct worker_job *job) {
+    struct supply_job *retire = container_of(job, struct supply_job, job);
+    struct worker *worker = &retire->supplier->worker;
+    worker_enter_call(worker, retire->supplier->gpu != NULL ? "cudaFree" : "munmap");
+    retire->backing = backing_retire(retire->backing);
+    worker_leave_call(worker);
+}
+
 static void check_run(struct worker_job *job) {
     look_for_loss(container_of(job, struct supply_job, job));
 }
@@ -228,10 +236,10 @@ bool supplier_is_alive(struct supplier *supplier) {
 }
 
 void supplier_retire(struct supplier *supplier, struct segment *segment) {
-    struct supply_job *retire = supply_job_new(supplier, free_run, retire_done);
+    struct supply_job *retire = supply_job_new(supplier, retire_run, retire_done);
     if (retire == NULL) {
         /* Waiting is the lesser evil: without it the memory could not be accounted for. */
-        segment->backing = backing_free(segment->backing);
+        segment->backing = backing_retire(segment->backing);
         core_segment_retired(segment, clock_now_ns());
         return;
     }

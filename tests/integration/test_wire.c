@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -48,6 +49,53 @@ static void a_part_becomes_a_lease_of_its_own(void **state) {
     assert_int_equal(peer_release(&peer, &rest), 0);
     assert_int_equal(host_pool("leased_bytes"), 0);
     peer_close(&peer);
+}
+
+/* What a segment's memfd and a session's page hold is the daemon's: a client cannot add to it. */
+static void must_be_closed_to_others(int fd) {
+    struct stat status;
+    assert_int_equal(fstat(fd, &status), 0);
+    assert_int_equal(status.st_mode & 07777, 0600);
+}
+
+/* A growth ahead of demand may come in after a trim. */
+static bool pool_is_trimmed(void) {
+    cJSON_Delete(daemon_ask(&daemon_, "{\"command\":\"trim\"}"));
+    return host_pool("reserved_bytes") == 0;
+}
+
+static void host_memory_that_a_client_keeps_after_its_farewell_goes_with_its_segment(void **state) {
+    struct proto_message message;
+    struct stat status;
+    struct peer peer;
+    int fd, page_fd;
+
+    (void)state;
+    WAIT_UNTIL(pool_is_trimmed());
+    peer_open(&daemon_, &peer, 0);
+    peer_send_acquire(&peer, 4 * MIB, NS_FOREVER);
+    peer_receive(&peer, &message, &fd);
+    assert_int_equal(message.header.operation, PROTO_LEASE);
+    uint64_t size_bytes = message.lease.description.size_bytes;
+    must_be_closed_to_others(fd);
+    message.opened.segment = message.lease.segment;
+    peer_send(&peer, PROTO_OPENED, &message);
+    peer_send(&peer, PROTO_ASK_PAGE, &message);
+    peer_receive(&peer, &message, &page_fd);
+    must_be_closed_to_others(page_fd);
+    close_fd(page_fd);
+    char *memory = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(memory != MAP_FAILED);
+    memory[0] = 'x';
+    assert_int_equal(fstat(fd, &status), 0);
+    assert_int_equal((uint64_t)status.st_blocks * 512, size_bytes);
+    peer_close(&peer);
+    WAIT_UNTIL(pool_is_trimmed());
+    assert_int_equal(fstat(fd, &status), 0);
+    assert_int_equal(status.st_blocks, 0);
+    assert_int_equal(memory[0], 0); /* a new page, this process's own */
+    munmap(memory, size_bytes);
+    close_fd(fd);
 }
 
 static void a_session_that_wants_it_is_asked_for_idle_memory_when_another_waits(void **state) {
@@ -248,6 +296,7 @@ static void what_a_client_counts_is_in_the_stats_and_nothing_else_changes(void *
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_becomes_a_lease_of_its_own),
+        cmocka_unit_test(host_memory_that_a_client_keeps_after_its_farewell_goes_with_its_segment),
         cmocka_unit_test(a_session_that_wants_it_is_asked_for_idle_memory_when_another_waits),
         cmocka_unit_test(a_request_that_does_not_wait_has_others_asked_too),
         cmocka_unit_test(what_is_released_one_way_is_there_for_the_next_request),
