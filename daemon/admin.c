@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "daemon/admin_json.h"
 #include "daemon/daemon.h"
+#include "daemon/descriptors.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/rights.h"
@@ -106,9 +107,8 @@ static void admin_answer_line(struct admin_client *client, const char *newline) 
     admin_write(client, reply);
 }
 
-/* Who may do what he likes has no budget: an operator who looks for the reason of a flood is not to wait. */
-static bool admin_has_budget(const struct admin_client *client) {
-    return client->uid != 0 && client->uid != geteuid();
+static bool is_operator(uid_t uid) {
+    return uid == 0 || uid == geteuid();
 }
 
 static void admin_on_timer(uv_timer_t *timer) {
@@ -139,7 +139,7 @@ static void admin_serve(struct turn *turn) {
     struct daemon *daemon = client->daemon;
     uid_t uid = client->uid;
 
-    if (!admin_has_budget(client)) {
+    if (is_operator(client->uid)) { /* who looks for the reason of a flood is not to wait */
         admin_answer_line(client, memchr(client->line, '\n', client->line_size));
         return;
     }
@@ -188,6 +188,12 @@ static bool admin_begin(struct daemon *daemon, int fd) {
     if (peer_identify(fd, &peer) < 0 ||
         (lingering_is_crowded(&daemon->lingering, peer.uid) && !lingering_look(&daemon->lingering, peer.uid)))
         return false;
+    /* A user that has no number here may be any: it is not the daemon's own, whatever that is. */
+    uid_t uid = peer_is_unmapped(&peer) ? (uid_t)-1 : peer.uid;
+    if (descriptors_are_short(fd) && !is_operator(uid)) {
+        listener_complain(&daemon->admin_listener);
+        return false;
+    }
     if (daemon->n_admin_clients >= ADMIN_CLIENTS_MAX)
         admin_drop(container_of(daemon->admin_clients.next, struct admin_client, link));
     struct admin_client *client = calloc(1, sizeof *client);
@@ -197,8 +203,7 @@ static bool admin_begin(struct daemon *daemon, int fd) {
     }
     list_init(&client->resting_link);
     client->daemon = daemon;
-    /* A user that has no number here may be any: it is not the daemon's own, whatever that is. */
-    client->uid = peer_is_unmapped(&peer) ? (uid_t)-1 : peer.uid;
+    client->uid = uid;
     list_append(&daemon->admin_clients, &client->link);
     daemon->n_admin_clients++;
     uv_pipe_init(&daemon->loop, &client->pipe, 0);

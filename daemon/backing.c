@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/mapping.h"
 #include "base/units.h"
+#include "daemon/descriptors.h"
 #include "daemon/host_pages.h"
 #include "daemon/log.h"
 #include "daemon/numa.h"
@@ -86,7 +87,8 @@ static bool transparent_pages_available(void) {
 
 /* Maps a memfd of the size. Returns 0 or a negative errno; on failure nothing is left. */
 static int map_memfd(struct backing *backing, unsigned flags) {
-    _cleanup_(close_fdp) int fd = memfd_create("gpupool", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+    _cleanup_(close_fdp) int fd =
+        descriptors_for_client(memfd_create("gpupool", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
     if (fd < 0)
         return -errno;
     /* A memfd is made with mode 0777, with which a client could give it extended attributes: kernel memory

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/daemon.h"
+#include "daemon/descriptors.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/requests.h"
@@ -370,6 +371,8 @@ static int connection_watch_process(struct connection *connection) {
     _cleanup_(close_fdp) int pidfd = -1;
 
     int r = peer_open_pidfd(connection->fd, connection->peer.pid, &pidfd);
+    if (r == 0 && descriptors_are_short(pidfd))
+        r = -EMFILE;
     if (r == 0 && poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, 0) > 0)
         r = -ESRCH;
     if (r == 0)
@@ -425,6 +428,10 @@ bool connection_make_room(struct daemon *daemon) {
 
 /* Takes an accepted socket. False: it is still the caller's. */
 static bool connection_begin(struct daemon *daemon, int fd) {
+    if (descriptors_are_short(fd)) {
+        listener_complain(&daemon->data_listener);
+        return false;
+    }
     struct connection *connection = calloc(1, sizeof *connection);
     if (connection == NULL)
         return false;

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "daemon/descriptors.h"
 
 int page_make(struct page *page) {
-    _cleanup_(close_fdp) int fd = memfd_create("gpupool-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    _cleanup_(close_fdp) int fd =
+        descriptors_for_client(memfd_create("gpupool-page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0)
         return -errno;
     if (fchmod(fd, 0600) < 0 || ftruncate(fd, PROTO_PAGE_BYTES) < 0 || /* backing.c says why the mode */

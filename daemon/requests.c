@@ -11,6 +11,7 @@
 #include "daemon/backing.h"
 #include "daemon/connection.h"
 #include "daemon/daemon.h"
+#include "daemon/descriptors.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/pool/tenant.h"
@@ -93,7 +94,8 @@ static int send_ok(struct connection *connection, uint64_t request) {
 /* Takes the client's wish to be asked for idle memory. Without a descriptor it is not asked, and that is all.
  */
 static void want_reclaim(struct connection *connection) {
-    connection->reclaim_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    connection->reclaim_fd =
+        descriptors_for_client(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
     if (connection->reclaim_fd < 0) {
         log_warning(
             "pid %d (%s) cannot be asked for idle memory: %s; raise LimitNOFILE or lower sessions_limit",

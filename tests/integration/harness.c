@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -260,7 +261,13 @@ void daemon_restart(struct test_daemon *daemon) {
 
     assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     daemons_running++;
+    struct rlimit before, limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = (struct rlimit){daemon->options.descriptors, before.rlim_max};
+    if (daemon->options.descriptors > 0)
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     daemon->pid = spawn_as(argv, environment, ready[1], daemon->log, daemon->options.uid);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     close(ready[1]);
     if (!daemon->options.unready) {
         struct pollfd poll_fd = {.fd = ready[0], .events = POLLIN};

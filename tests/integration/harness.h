@@ -54,6 +54,7 @@ struct daemon_options {
     unsigned sim_gpus;              /* 0: 1 */
     bool for_all_users;             /* sockets and directory are open to everybody */
     uid_t uid;                      /* that it runs under, without groups; 0: the test's own */
+    unsigned descriptors;           /* its RLIMIT_NOFILE; 0: the test's own */
     bool unready;                   /* do not wait until it serves */
 };
 

@@ -6,7 +6,6 @@
  */
 #include <poll.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,13 +19,7 @@
 #define REPLIES_KIB 256u
 
 static void start(struct test_daemon *daemon, const char *config) {
-    struct rlimit limit, small;
-
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    small = (struct rlimit){DESCRIPTORS, limit.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
-    daemon_start(daemon, &(struct daemon_options){.config = config});
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    daemon_start(daemon, &(struct daemon_options){.config = config, .descriptors = DESCRIPTORS});
 }
 
 static int send_message(int fd, struct proto_message *message, unsigned operation, uint64_t request) {

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon with few descriptors, all of which clients use up: its operator can still look. */
+#include <grp.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "tests/integration/harness.h"
+#include "tests/raw_client.h"
+
+#define DESCRIPTORS 96u
+#define STRANGER    1001u
+
+/* Whether a user's question on the admin socket is answered. */
+static bool is_answered_as(const struct test_daemon *daemon, uid_t uid) {
+    static const char ping[] = "{\"command\":\"ping\"}\n";
+
+    pid_t pid = fork();
+    if (pid == 0) {
+        char byte;
+        if (uid != 0 &&
+            (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0))
+            _exit(2);
+        int fd = raw_client_connect(daemon->admin_socket, SOCK_STREAM, TEST_WAIT_NS);
+        if (fd < 0)
+            _exit(2);
+        (void)send(fd, ping, sizeof ping - 1, MSG_NOSIGNAL);
+        _exit(recv(fd, &byte, 1, 0) == 1 ? 0 : 1);
+    }
+    int status = test_wait(pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+    return WEXITSTATUS(status) == 0;
+}
+
+static bool is_let_in(const struct test_daemon *daemon) {
+    _cleanup_(close_fdp) int fd = raw_client_connect(daemon->socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+    return raw_client_greet(fd);
+}
+
+static void the_operator_is_answered_when_clients_have_used_up_all_descriptors(void **state) {
+    struct test_daemon daemon;
+    int fds[DESCRIPTORS];
+    unsigned n = 0;
+
+    (void)state;
+    daemon_start(&daemon, &(struct daemon_options){.descriptors = DESCRIPTORS, .for_all_users = true});
+    assert_true(is_answered_as(&daemon, 0));
+    while (n < DESCRIPTORS) { /* each takes two */
+        fds[n] = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+        assert_true(fds[n] >= 0);
+        if (!raw_client_greet(fds[n++]))
+            break;
+    }
+    assert_in_range(n, DESCRIPTORS / 4, DESCRIPTORS / 2);
+    for (unsigned i = 0; i < 4; i++) /* what one that was refused had is not left either */
+        fds[n++] = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+    assert_true(daemon_logged(&daemon, "no descriptors are left"));
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(is_answered_as(&daemon, geteuid()));
+    if (geteuid() == 0)
+        assert_false(is_answered_as(&daemon, STRANGER));
+    while (n > 0)
+        close_fd(fds[--n]);
+    WAIT_UNTIL(is_let_in(&daemon));
+    daemon_stop(&daemon);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_operator_is_answered_when_clients_have_used_up_all_descriptors),
+    };
+    return test_finish(cmocka_run_group_tests(tests, NULL, NULL));
+}
