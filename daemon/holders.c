@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/capability.h>
@@ -15,16 +14,7 @@
 #include "base/cleanup.h"
 
 #define KERNEL_THREAD  0x00200000u /* PF_KTHREAD in a process's flags */
-#define PROC_PATH_SIZE 320u        /* three names of directory entries */
-
-/* What stat and status tell of a process; readable for everybody. */
-struct process {
-    pid_t pid;
-    char state;
-    unsigned flags;
-    long threads;
-    uint64_t start_ticks;
-};
+#define PROC_PATH_SIZE PROCESSES_PATH_SIZE
 
 /* What a look into a process found. */
 struct finding {
@@ -37,52 +27,11 @@ static void closedirp(DIR **directory) {
         closedir(*directory);
 }
 
-/* Reads a whole small file, NUL-terminated. Returns its length, or a negative errno. */
-static ssize_t read_file(const char *path, char *text, size_t size) {
-    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    size_t length = 0;
-    ssize_t n = 0;
-
-    if (fd < 0)
-        return -errno;
-    while (length < size - 1 && (n = read(fd, text + length, size - 1 - length)) > 0)
-        length += (size_t)n;
-    if (n < 0)
-        return -errno;
-    text[length] = '\0';
-    return (ssize_t)length;
-}
-
-/* Returns 0, or a negative errno: -ENOENT and -ESRCH when the process has gone. */
-static int read_process(const char *proc, pid_t pid, struct process *ret_process) {
-    struct process process = {.pid = pid};
-    char path[PROC_PATH_SIZE], text[1024];
-
-    snprintf(path, sizeof path, "%s/%d/stat", proc, (int)pid);
-    ssize_t length = read_file(path, text, sizeof text);
-    if (length < 0)
-        return (int)length;
-    /* "pid (name) state ppid pgrp session tty tpgid flags …": the name may hold anything. */
-    const char *rest = strrchr(text, ')');
-    if (rest == NULL || sscanf(rest + 1,
-                               " %c %*d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d "
-                               "%" SCNu64,
-                               &process.state, &process.flags, &process.threads, &process.start_ticks) != 4)
-        return -EPROTO;
-    *ret_process = process;
-    return 0;
-}
-
-uint64_t holders_start_ticks(const char *proc, pid_t pid) {
-    struct process process;
-    return pid > 0 && read_process(proc, pid, &process) == 0 ? process.start_ticks : 0;
-}
-
 bool holders_driver_is_loaded(const char *proc) {
     char path[PROC_PATH_SIZE], text[16384];
 
     snprintf(path, sizeof path, "%s/devices", proc);
-    return read_file(path, text, sizeof text) < 0 || strstr(text, "nvidia") != NULL;
+    return process_read_file(path, text, sizeof text) < 0 || strstr(text, "nvidia") != NULL;
 }
 
 /* Whether a directory of descriptors has one of the driver's files. Returns 0 or a negative errno. */
@@ -181,7 +130,7 @@ static bool may_be_child_of(const char *proc, pid_t pid, uid_t uid) {
     if (uid == 0)
         return true;
     snprintf(path, sizeof path, "%s/%d/status", proc, (int)pid);
-    if (read_file(path, text, sizeof text) < 0)
+    if (process_read_file(path, text, sizeof text) < 0)
         return true;
     const char *line = strstr(text, "\nUid:");
     if (line == NULL || sscanf(line, "\nUid: %u %u %u %u", &uids[0], &uids[1], &uids[2], &uids[3]) != 4)
@@ -190,10 +139,10 @@ static bool may_be_child_of(const char *proc, pid_t pid, uid_t uid) {
         if (uids[i] == uid)
             return true;
     snprintf(path, sizeof path, "%s/%d/uid_map", proc, (int)pid);
-    if (read_file(path, map, sizeof map) < 0)
+    if (process_read_file(path, map, sizeof map) < 0)
         return true;
     snprintf(path, sizeof path, "%s/self/uid_map", proc);
-    return read_file(path, own_map, sizeof own_map) < 0 || strcmp(map, own_map) != 0;
+    return process_read_file(path, own_map, sizeof own_map) < 0 || strcmp(map, own_map) != 0;
 }
 
 /* Whether this process has CAP_SYS_PTRACE, for which nothing in /proc is hidden. */
@@ -202,7 +151,7 @@ static bool may_see_all(const char *proc) {
     uint64_t capabilities;
 
     snprintf(path, sizeof path, "%s/self/status", proc);
-    if (read_file(path, text, sizeof text) < 0)
+    if (process_read_file(path, text, sizeof text) < 0)
         return false;
     const char *line = strstr(text, "\nCapEff:");
     return line != NULL && sscanf(line, "\nCapEff: %" SCNx64, &capabilities) == 1 &&
@@ -245,20 +194,17 @@ static int compare_pids(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Enters what was found in a process into the subjects that it can have descended from. */
+/* Enters what was found in a process into a subject that it may descend from. */
 static void suspect(const char *proc, const struct process *process, const struct finding *finding,
-                    struct holders_subject *subjects, size_t n_subjects) {
-    for (size_t i = 0; i < n_subjects; i++) {
-        struct holders_subject *subject = &subjects[i];
-        if (process->start_ticks < subject->start_ticks || subject->holders == HOLDERS_SOME)
-            continue;
-        if (finding->holders == HOLDERS_HIDDEN &&
-            (subject->holders == HOLDERS_HIDDEN || !may_be_child_of(proc, process->pid, subject->uid)))
-            continue;
-        subject->holders = finding->holders;
-        subject->holder = process->pid;
-        memcpy(subject->holder_path, finding->path, sizeof subject->holder_path);
-    }
+                    struct holders_subject *subject) {
+    if (subject->holders == HOLDERS_SOME)
+        return;
+    if (finding->holders == HOLDERS_HIDDEN &&
+        (subject->holders == HOLDERS_HIDDEN || !may_be_child_of(proc, process->pid, subject->uid)))
+        return;
+    subject->holders = finding->holders;
+    subject->holder = process->pid;
+    memcpy(subject->holder_path, finding->path, sizeof subject->holder_path);
 }
 
 static void set_all(struct holders_subject *subjects, size_t n_subjects, enum death_holders holders) {
@@ -266,49 +212,65 @@ static void set_all(struct holders_subject *subjects, size_t n_subjects, enum de
         subjects[i].holders = holders;
 }
 
+/* What was found in each process, looked for once and only where a subject needs it. */
+struct search {
+    const char *proc, *device_files;
+    const pid_t *exempt;
+    size_t n_exempt;
+    struct processes processes;
+    struct finding *findings; /* by entry; HOLDERS_NOT_LOOKED: not yet */
+    bool *may_descend;        /* by entry, from the subject in hand */
+};
+
+static bool is_exempt(const struct search *search, const struct process *process) {
+    return process->pid == getpid() || (process->flags & KERNEL_THREAD) != 0 ||
+           (search->n_exempt > 0 &&
+            bsearch(&process->pid, search->exempt, search->n_exempt, sizeof(pid_t), compare_pids) != NULL);
+}
+
+static const struct finding *search_find(struct search *search, size_t entry) {
+    struct finding *finding = &search->findings[entry];
+    const struct process *process = &search->processes.entries[entry];
+
+    if (finding->holders == HOLDERS_NOT_LOOKED) {
+        if (process->is_unread) /* of which nothing is known, so everything has to be feared */
+            finding->holders = HOLDERS_HIDDEN;
+        else
+            *finding = look_into(search->proc, process, search->device_files);
+    }
+    return finding;
+}
+
+static void search_for(struct search *search, struct holders_subject *subject) {
+    processes_descend(&search->processes, search->proc, &subject->origin, search->may_descend);
+    for (size_t i = 0; i < search->processes.count; i++) {
+        const struct process *process = &search->processes.entries[i];
+        if (!search->may_descend[i] || is_exempt(search, process))
+            continue;
+        const struct finding *finding = search_find(search, i);
+        if (finding->holders != HOLDERS_NONE)
+            suspect(search->proc, process, finding, subject);
+    }
+}
+
 void holders_look(const char *proc, const char *device_files, const pid_t *exempt, size_t n_exempt,
                   struct holders_subject *subjects, size_t n_subjects) {
-    uint64_t oldest_ticks = UINT64_MAX;
-    bool seen_self = false;
+    struct search search = {
+        .proc = proc, .device_files = device_files, .exempt = exempt, .n_exempt = n_exempt};
 
-    for (size_t i = 0; i < n_subjects; i++)
-        if (subjects[i].start_ticks < oldest_ticks)
-            oldest_ticks = subjects[i].start_ticks;
-    _cleanup_(closedirp) DIR *directory = is_own(proc) && shows_everybody(proc) ? opendir(proc) : NULL;
-    if (directory == NULL) {
-        set_all(subjects, n_subjects, HOLDERS_UNKNOWN);
+    set_all(subjects, n_subjects, HOLDERS_UNKNOWN);
+    if (!is_own(proc) || !shows_everybody(proc))
         return;
-    }
-    set_all(subjects, n_subjects, HOLDERS_NONE);
-    for (;;) {
-        struct process process;
-        errno = 0;
-        const struct dirent *entry = readdir(directory);
-        if (entry == NULL)
-            break;
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
-            continue;
-        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid == getpid())
-            seen_self = true;
-        if (pid == getpid() ||
-            (n_exempt > 0 && bsearch(&pid, exempt, n_exempt, sizeof *exempt, compare_pids) != NULL))
-            continue;
-        int r = read_process(proc, pid, &process);
-        if (r == -ENOENT || r == -ESRCH)
-            continue;
-        if (r < 0) { /* of somebody about whom nothing is known, everything has to be feared */
-            process = (struct process){.pid = pid, .start_ticks = UINT64_MAX};
-            const struct finding hidden = {.holders = HOLDERS_HIDDEN};
-            suspect(proc, &process, &hidden, subjects, n_subjects);
-            continue;
+    if (processes_read(&search.processes, proc) == 0 && processes_find(&search.processes, getpid()) != NULL) {
+        search.findings = calloc(search.processes.count, sizeof *search.findings);
+        search.may_descend = calloc(search.processes.count, sizeof *search.may_descend);
+        if (search.findings != NULL && search.may_descend != NULL) {
+            set_all(subjects, n_subjects, HOLDERS_NONE);
+            for (size_t i = 0; i < n_subjects; i++)
+                search_for(&search, &subjects[i]);
         }
-        if ((process.flags & KERNEL_THREAD) != 0 || process.start_ticks < oldest_ticks)
-            continue;
-        const struct finding finding = look_into(proc, &process, device_files);
-        if (finding.holders != HOLDERS_NONE)
-            suspect(proc, &process, &finding, subjects, n_subjects);
     }
-    if (errno != 0 || !seen_self)
-        set_all(subjects, n_subjects, HOLDERS_UNKNOWN);
+    free(search.findings);
+    free(search.may_descend);
+    processes_free(&search.processes);
 }

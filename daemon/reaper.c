@@ -266,7 +266,7 @@ static int prepare_look(struct reaper *reaper, struct reaper_job *job) {
         const struct reaping *reaping = container_of(position, struct reaping, link);
         if (needs_look(reaping))
             job->subjects[job->n_subjects++] = (struct holders_subject){
-                .token = reaping->token, .start_ticks = reaping->start_ticks, .uid = reaping->uid};
+                .token = reaping->token, .origin = reaping->origin, .uid = reaping->uid};
     }
     list_for_each(position, &daemon->connections) {
         const struct connection *connection = container_of(position, struct connection, link);
@@ -362,9 +362,9 @@ static void reaping_enter(struct reaper *reaper, struct reaping *reaping, enum r
 }
 
 void reaper_watch(struct reaper *reaper, struct reaping *reaping) {
-    if (!reaping->has_start) { /* while it lives its pid is its own */
-        reaping->start_ticks = holders_start_ticks("/proc", reaping->pid);
-        reaping->has_start = true;
+    if (!reaping->has_origin) { /* while it lives its pid is its own */
+        process_origin_read(&reaping->origin, "/proc", reaping->pid);
+        reaping->has_origin = true;
         /* Who had ended before it was given anything cannot have mapped any of it. */
         reaping->too_late = !is_alive(reaping);
         reaping->facts.no_gpu_work |= reaping->too_late;

@@ -22,6 +22,7 @@
 
 #include "base/list.h"
 #include "daemon/pool/death.h"
+#include "daemon/processes.h"
 #include "daemon/worker.h"
 #include "gpu/gpu.h"
 
@@ -56,8 +57,8 @@ struct reaping {
     uid_t uid;
     int pidfd, socket; /* borrowed */
     struct death_facts facts;
-    uint64_t start_ticks; /* see holders.h */
-    bool has_start;
+    struct process_origin origin;
+    bool has_origin;
     bool too_late; /* it had ended when it was first given memory, and can have mapped none */
     uint64_t token;
     uint64_t since_round;               /* DYING: only later rounds count */

@@ -54,12 +54,17 @@ static void write_of(pid_t pid, const char *name, const char *text) {
     write_at(in_proc(path, pid, name), text);
 }
 
+static void set_stat_below(pid_t pid, pid_t parent, const char *name, char state, unsigned flags,
+                           long threads, unsigned long start) {
+    char text[512];
+    snprintf(text, sizeof text, "%d (%s) %c %d 1 1 0 -1 %u 0 0 0 0 0 0 0 0 20 0 %ld 0 %lu 1 2 3\n", (int)pid,
+             name, state, (int)parent, flags, threads, start);
+    write_of(pid, "stat", text);
+}
+
 static void set_stat(pid_t pid, const char *name, char state, unsigned flags, long threads,
                      unsigned long start) {
-    char text[512];
-    snprintf(text, sizeof text, "%d (%s) %c 1 1 1 0 -1 %u 0 0 0 0 0 0 0 0 20 0 %ld 0 %lu 1 2 3\n", (int)pid,
-             name, state, flags, threads, start);
-    write_of(pid, "stat", text);
+    set_stat_below(pid, 1, name, state, flags, threads, start);
 }
 
 static void set_uids(pid_t pid, unsigned real, unsigned effective, unsigned saved, unsigned fs) {
@@ -126,7 +131,7 @@ static int remove_proc(void **state) {
 /* --- looking --- */
 
 static struct holders_subject look_for(unsigned long start, uid_t uid) {
-    struct holders_subject subject = {.token = 1, .start_ticks = start, .uid = uid};
+    struct holders_subject subject = {.token = 1, .origin = {.start_ticks = start}, .uid = uid};
     holders_look(proc, FILES, NULL, 0, &subject, 1);
     return subject;
 }
@@ -181,7 +186,7 @@ static void everybody_is_suspected_where_the_start_is_not_known(void **state) {
 }
 
 static void who_has_a_better_reason_is_not_suspected(void **state) {
-    struct holders_subject subject = {.start_ticks = 1, .uid = DEAD_UID};
+    struct holders_subject subject = {.origin = {.start_ticks = 1}, .uid = DEAD_UID};
     const pid_t exempt[] = {7, CHILD, CHILD + 3};
     (void)state;
 
@@ -272,6 +277,105 @@ static void who_is_seen_to_hold_goes_before_who_may(void **state) {
     assert_int_equal(subject.holder, CHILD + 1);
 }
 
+/* --- who can descend from the dead process --- */
+
+#define FIRST   1
+#define SHELL   2000 /* that started the dead process */
+#define DEAD    2500
+#define OTHER   3000 /* another shell, older than the dead process */
+#define FIRST_2 3500 /* the first process of a PID namespace, older than the dead process */
+
+/* A process that may not be looked into. */
+static void add_hidden(pid_t pid, pid_t parent, unsigned long start) {
+    add_process(pid, start);
+    hide(pid);
+    set_stat_below(pid, parent, "x", 'S', 0, 1, start);
+}
+
+static void remove_process(pid_t pid) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%d", proc, (int)pid);
+    assert_int_equal(nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+/* The dead process, with where it comes from; it has gone. */
+static struct holders_subject make_family(void) {
+    struct holders_subject subject = {.token = 1, .uid = DEAD_UID};
+
+    add_process(FIRST, 1);
+    set_stat_below(FIRST, 0, "init", 'S', 0, 1, 1);
+    add_hidden(SHELL, FIRST, 100);
+    add_hidden(OTHER, FIRST, 100);
+    add_hidden(FIRST_2, FIRST, 100);
+    write_of(FIRST_2, "status", "Name:\tx\nUid:\t7\t7\t7\t7\nNSpid:\t3500\t1\n");
+    add_hidden(DEAD, SHELL, DEAD_START);
+    process_origin_read(&subject.origin, proc, DEAD);
+    assert_true(subject.origin.is_complete);
+    assert_int_equal(subject.origin.n_ancestors, 2);
+    remove_process(DEAD);
+    return subject;
+}
+
+/* Whether a process is suspected that was found hidden. */
+static enum death_holders look_with(struct holders_subject *subject, pid_t pid, pid_t parent,
+                                    unsigned long start) {
+    add_hidden(pid, parent, start);
+    holders_look(proc, FILES, NULL, 0, subject, 1);
+    remove_process(pid);
+    return subject->holders;
+}
+
+static void the_child_of_another_process_is_not_suspected(void **state) {
+    struct holders_subject subject = make_family();
+    (void)state;
+
+    assert_int_equal(look_with(&subject, CHILD, OTHER, DEAD_START + 1), HOLDERS_NONE);
+    add_hidden(CHILD, OTHER, DEAD_START + 1); /* nor is that one's child */
+    assert_int_equal(look_with(&subject, CHILD + 1, CHILD, DEAD_START + 2), HOLDERS_NONE);
+    subject.origin.is_complete = false; /* any process may get orphans then */
+    assert_int_equal(look_with(&subject, CHILD + 1, CHILD, DEAD_START + 2), HOLDERS_HIDDEN);
+}
+
+static void a_process_that_may_have_been_an_orphan_is_suspected(void **state) {
+    struct holders_subject subject = make_family();
+    (void)state;
+
+    /* Those that get orphans: ancestors of the dead process, and the first process of a namespace. */
+    assert_int_equal(look_with(&subject, CHILD, FIRST, DEAD_START + 1), HOLDERS_HIDDEN);
+    assert_int_equal(look_with(&subject, CHILD, SHELL, DEAD_START + 1), HOLDERS_HIDDEN);
+    assert_int_equal(look_with(&subject, CHILD, FIRST_2, DEAD_START + 1), HOLDERS_HIDDEN);
+    /* A parent that is not there, or not to be seen, or came later. */
+    assert_int_equal(look_with(&subject, CHILD, CHILD + 7, DEAD_START + 1), HOLDERS_HIDDEN);
+    assert_int_equal(look_with(&subject, CHILD, 0, DEAD_START + 1), HOLDERS_HIDDEN);
+    set_stat_below(OTHER, FIRST, "x", 'S', 0, 1, DEAD_START + 9);
+    assert_int_equal(look_with(&subject, CHILD, OTHER, DEAD_START + 1), HOLDERS_HIDDEN);
+}
+
+static void what_descends_from_a_suspect_is_suspected_through_any_chain(void **state) {
+    struct holders_subject subject = make_family();
+    (void)state;
+
+    for (pid_t pid = CHILD; pid < CHILD + 5; pid++) { /* the first of them was an orphan; they hold nothing */
+        add_process(pid, DEAD_START + 1);
+        set_stat_below(pid, pid == CHILD ? FIRST : pid - 1, "x", 'S', 0, 1, DEAD_START + 1);
+    }
+    holders_look(proc, FILES, NULL, 0, &subject, 1);
+    assert_int_equal(subject.holders, HOLDERS_NONE);
+    assert_int_equal(look_with(&subject, CHILD + 9, CHILD + 4, DEAD_START + 2), HOLDERS_HIDDEN);
+    /* Pids that were reused while the table was read can make a circle. */
+    set_stat_below(CHILD, CHILD + 4, "x", 'S', 0, 1, DEAD_START + 1);
+    assert_int_equal(look_with(&subject, CHILD + 9, CHILD + 4, DEAD_START + 2), HOLDERS_HIDDEN);
+}
+
+static void an_ancestor_whose_number_another_process_has_is_none(void **state) {
+    struct holders_subject subject = make_family();
+    (void)state;
+
+    remove_process(SHELL);
+    add_hidden(SHELL, FIRST, DEAD_START - 1); /* older than the dead process, and not its ancestor */
+    assert_int_equal(look_with(&subject, CHILD, SHELL, DEAD_START + 1), HOLDERS_NONE);
+}
+
 /* --- processes that end --- */
 
 static void the_dead_hold_nothing_but_by_their_threads(void **state) {
@@ -307,9 +411,9 @@ static void who_has_gone_meanwhile_holds_nothing(void **state) {
 
 static void each_of_the_dead_has_its_own_children(void **state) {
     struct holders_subject subjects[] = {
-        {.token = 1, .start_ticks = 500, .uid = DEAD_UID},
-        {.token = 2, .start_ticks = 700, .uid = DEAD_UID},
-        {.token = 3, .start_ticks = 900, .uid = 7},
+        {.token = 1, .origin = {.start_ticks = 500}, .uid = DEAD_UID},
+        {.token = 2, .origin = {.start_ticks = 700}, .uid = DEAD_UID},
+        {.token = 3, .origin = {.start_ticks = 900}, .uid = 7},
     };
     (void)state;
 
@@ -353,7 +457,7 @@ static void a_proc_of_others_tells_nothing(void **state) {
     write_of(CHILD, "status", MAY_SEE_ALL);
     add_link(path, "4000"); /* another namespace's numbers */
     assert_int_equal(look(), HOLDERS_UNKNOWN);
-    struct holders_subject subject = {.start_ticks = 1};
+    struct holders_subject subject = {.origin = {.start_ticks = 1}};
     holders_look("/nonexistent", FILES, NULL, 0, &subject, 1);
     assert_int_equal(subject.holders, HOLDERS_UNKNOWN);
 }
@@ -371,15 +475,21 @@ static void a_proc_without_this_process_tells_nothing(void **state) {
 
 /* --- the small ones --- */
 
+static uint64_t start_of(const char *root, pid_t pid) {
+    struct process_origin origin;
+    process_origin_read(&origin, root, pid);
+    return origin.start_ticks;
+}
+
 static void the_start_is_what_stat_says(void **state) {
     (void)state;
     add_process(CHILD, 123456);
-    assert_int_equal(holders_start_ticks(proc, CHILD), 123456);
-    assert_int_equal(holders_start_ticks(proc, CHILD + 1), 0);
-    assert_int_equal(holders_start_ticks(proc, 0), 0);
+    assert_int_equal(start_of(proc, CHILD), 123456);
+    assert_int_equal(start_of(proc, CHILD + 1), 0);
+    assert_int_equal(start_of(proc, 0), 0);
     write_of(CHILD, "stat", "4000 (x");
-    assert_int_equal(holders_start_ticks(proc, CHILD), 0);
-    assert_true(holders_start_ticks("/proc", getpid()) > 0);
+    assert_int_equal(start_of(proc, CHILD), 0);
+    assert_true(start_of("/proc", getpid()) > 0);
 }
 
 static void the_driver_is_loaded_where_devices_say_so_or_nothing(void **state) {
@@ -414,7 +524,8 @@ static void a_real_child_is_found_until_it_ends(void **state) {
     }
     close(ends[0]);
     close(fd);
-    struct holders_subject subject = {.start_ticks = holders_start_ticks("/proc", getpid()), .uid = getuid()};
+    struct holders_subject subject = {.uid = getuid()};
+    process_origin_read(&subject.origin, "/proc", getpid());
     holders_look("/proc", files, NULL, 0, &subject, 1);
     assert_int_equal(subject.holders, HOLDERS_SOME);
     assert_int_equal(subject.holder, child);
@@ -444,6 +555,10 @@ int main(void) {
         IN_PROC(nobody_changes_users_without_privilege),
         IN_PROC(what_cannot_be_read_is_feared),
         IN_PROC(who_is_seen_to_hold_goes_before_who_may),
+        IN_PROC(the_child_of_another_process_is_not_suspected),
+        IN_PROC(a_process_that_may_have_been_an_orphan_is_suspected),
+        IN_PROC(what_descends_from_a_suspect_is_suspected_through_any_chain),
+        IN_PROC(an_ancestor_whose_number_another_process_has_is_none),
         IN_PROC(the_dead_hold_nothing_but_by_their_threads),
         IN_PROC(who_has_gone_meanwhile_holds_nothing),
         IN_PROC(each_of_the_dead_has_its_own_children),
