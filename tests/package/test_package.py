@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "system"))
 import gpupool_system  # noqa: E402
 
-BUILD = os.environ["GPUPOOL_BUILD"]
+BUILD, SOURCE = os.environ["GPUPOOL_BUILD"], os.environ["GPUPOOL_SOURCE"]
 VERSION = os.environ["GPUPOOL_VERSION"]
 MAJOR_SO = "0"
 LIB, CMAKE = os.environ["GPUPOOL_LIBDIR"], os.environ["GPUPOOL_CMAKE"]
@@ -52,6 +52,18 @@ def run(*command, **keywords):
 
 def install(prefix):
     return run(CMAKE, "--install", BUILD, "--prefix", prefix)
+
+
+class Checkout(unittest.TestCase):
+    def test_a_build_without_options_has_no_tests_and_goes_on_after_warnings(self):
+        with tempfile.TemporaryDirectory(prefix="gpupool-checkout-") as folder:
+            run(CMAKE, "-S", SOURCE, "-B", folder, f"-DCMAKE_C_COMPILER={CC}", "-DCMAKE_C_FLAGS=-Wunused-macros")
+            cache = (pathlib.Path(folder) / "CMakeCache.txt").read_text()
+            self.assertIn("CMAKE_BUILD_TYPE:STRING=RelWithDebInfo\n", cache)
+            self.assertFalse((pathlib.Path(folder) / "tests").exists())
+            self.assertFalse((pathlib.Path(folder) / "CTestTestfile.cmake").exists())
+            done = run(CMAKE, "--build", folder, "--target", "gpupool-proto", env={**os.environ, "VERBOSE": "1"})
+            self.assertNotIn("-Werror", done)
 
 
 class Package(unittest.TestCase):
