@@ -305,9 +305,6 @@ static const char *check_release(const struct proto_message *message) {
     const struct proto_release *release = &message->release;
     if (!range_is_sane(release->offset_bytes, release->size_bytes))
         return "RELEASE: part out of range";
-    if (!is_multiple(release->offset_bytes, BLOCK_GRANULE) ||
-        !is_multiple(release->size_bytes, BLOCK_GRANULE))
-        return "RELEASE: part not a multiple of 512 bytes";
     if (release->size_bytes == 0 && release->offset_bytes != 0)
         return "RELEASE: whole lease with an offset";
     if (release->fence > PROTO_PAGE_FENCES || (release->fence == 0 && release->fence_value != 0))
@@ -321,8 +318,6 @@ static const char *check_split(const struct proto_message *message) {
     const struct proto_release *split = &message->split;
     if (!range_is_sane(split->offset_bytes, split->size_bytes) || split->size_bytes == 0)
         return "SPLIT: part out of range";
-    if (!is_multiple(split->offset_bytes, BLOCK_GRANULE) || !is_multiple(split->size_bytes, BLOCK_GRANULE))
-        return "SPLIT: part not a multiple of 512 bytes";
     if (split->fence != 0 || split->fence_value != 0 || split->reserved != 0)
         return "SPLIT: with a fence, or a reserved field not zero";
     return NULL;

@@ -210,7 +210,7 @@ struct proto_acquire {
 struct proto_release {
     uint64_t lease, generation;
     /* The part of the block, relative to its start; size 0 (and offset 0): the whole lease, or what is left
-     * of it. */
+     * of it. A part that is no number of granules of 512 bytes is refused with INVALID. */
     uint64_t offset_bytes, size_bytes;
     /* Behind which fence: the word's number in the page plus 1, and the value that it has to reach; 0 and 0:
      * none. */

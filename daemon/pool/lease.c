@@ -278,7 +278,7 @@ struct part {
 };
 
 /* Finds the part [offset, offset + size) of the lease's block and makes its ends borders of ranges. Returns
- * 0, PROTO_E_INVALID (not wholly held), PROTO_E_SHARED, PROTO_E_LIMIT or -ENOMEM. */
+ * 0, PROTO_E_INVALID (not wholly held, or not in granules), PROTO_E_SHARED, PROTO_E_LIMIT or -ENOMEM. */
 static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
                            struct part *ret_part) {
     struct block *block = lease->block;
@@ -287,7 +287,8 @@ static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t 
     if (block_has_others(block))
         return PROTO_E_SHARED;
     if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
-        size_bytes > block->capacity_bytes - offset_bytes)
+        size_bytes > block->capacity_bytes - offset_bytes || offset_bytes % HEAP_GRANULE != 0 ||
+        size_bytes % HEAP_GRANULE != 0)
         return PROTO_E_INVALID;
     uint64_t start = block->offset_bytes + offset_bytes, end = start + size_bytes;
     struct heap_range *first = block_find_range(block, start);

@@ -79,10 +79,11 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
  * NULL. */
 struct pool *lease_close(struct lease *lease);
 
-/* Gives back the part [offset, offset + size) of the block, which has to be wholly held. It may leave so many
- * ranges beyond what is allowed (one for each part; see PROTO_ONE_WAY_MAX). Ends the lease when
- * nothing is left. Returns 0, PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT (what is left would be in too
- * many ranges) or -ENOMEM. */
+/* Gives back the part [offset, offset + size) of the block, in bytes. The lease has to hold all of the part.
+ * It may leave so many ranges beyond what is allowed (one for each part; see PROTO_ONE_WAY_MAX). Ends the
+ * lease when nothing is left. Returns 0, PROTO_E_INVALID (not wholly held, or the offset or the size is no
+ * multiple of HEAP_GRANULE), PROTO_E_SHARED, PROTO_E_LIMIT (what is left would be in too many ranges) or
+ * -ENOMEM. */
 int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond);
 
 /* Makes the part [offset, offset + size) of the block, which has to be wholly held, a block of its own with a

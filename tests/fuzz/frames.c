@@ -77,7 +77,6 @@ static void check_lease(const struct proto_lease *lease) {
 
 static void check_part(const struct proto_release *part, bool is_split) {
     MUST(is_range(part->offset_bytes, part->size_bytes));
-    MUST(part->offset_bytes % 512 == 0 && part->size_bytes % 512 == 0);
     MUST(part->size_bytes != 0 || (part->offset_bytes == 0 && !is_split));
     MUST(part->fence <= PROTO_PAGE_FENCES && (part->fence != 0 || part->fence_value == 0));
     MUST(part->reserved == 0 && (!is_split || part->fence == 0));

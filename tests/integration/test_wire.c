@@ -173,6 +173,26 @@ static void what_is_released_one_way_is_there_for_the_next_request(void **state)
     assert_int_equal(host_pool("leased_bytes"), 0);
 }
 
+static void a_misaligned_part_is_refused_and_the_session_goes_on(void **state) {
+    static const uint64_t parts[][2] = {{1, 512}, {0, 511}, {513, 1024}, {MIB, MIB + 1}};
+    struct peer peer;
+
+    (void)state;
+    peer_open(&daemon_, &peer, 0);
+    struct proto_lease lease = peer_acquire(&peer, 4 * MIB);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        uint64_t offset = parts[i][0], size = parts[i][1];
+        assert_int_equal(peer_dispose(&peer, PROTO_RELEASE, &lease, offset, size, NULL), PROTO_E_INVALID);
+        assert_int_equal(peer_dispose(&peer, PROTO_SPLIT, &lease, offset, size, NULL), PROTO_E_INVALID);
+        peer_release_one_way(&peer, &lease, offset, size); /* nothing happens */
+    }
+    assert_int_equal(host_pool("leased_bytes"), 4 * MIB);
+    assert_int_equal(peer_dispose(&peer, PROTO_RELEASE, &lease, MIB, MIB, NULL), 0);
+    assert_int_equal(host_pool("leased_bytes"), 3 * MIB);
+    peer_close(&peer);
+    assert_int_equal(host_pool("leased_bytes"), 0);
+}
+
 static void what_is_merged_one_way_is_one_lease(void **state) {
     struct peer peer;
 
@@ -300,6 +320,7 @@ int main(void) {
         cmocka_unit_test(a_session_that_wants_it_is_asked_for_idle_memory_when_another_waits),
         cmocka_unit_test(a_request_that_does_not_wait_has_others_asked_too),
         cmocka_unit_test(what_is_released_one_way_is_there_for_the_next_request),
+        cmocka_unit_test(a_misaligned_part_is_refused_and_the_session_goes_on),
         cmocka_unit_test(what_is_merged_one_way_is_one_lease),
         cmocka_unit_test(what_a_client_does_to_its_descriptor_harms_nobody),
         cmocka_unit_test(descriptors_for_asking_end_with_the_connection),

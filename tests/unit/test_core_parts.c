@@ -93,6 +93,28 @@ static void what_is_not_held_cannot_be_given_back(void **state) {
     core_destroy(core);
 }
 
+static void a_part_that_is_no_number_of_granules_is_refused(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct lease *part = NULL;
+    static const uint64_t parts[][2] = {{1, 512}, {0, 511}, {0, 1}, {511, 513}, {256, 256}, {512, 513}};
+    (void)state;
+
+    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+    struct proto_lease_name name = name_of(lease);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const struct proto_release one_way = {name.lease, name.generation, parts[i][0], parts[i][1]};
+        assert_int_equal(release_part(session, name, parts[i][0], parts[i][1], 0), PROTO_E_INVALID);
+        assert_int_equal(core_release_one_way(session, &one_way, 0), PROTO_E_INVALID);
+        assert_int_equal(split(session, name, parts[i][0], parts[i][1], &part), PROTO_E_INVALID);
+    }
+    assert_null(part);
+    assert_int_equal(query(session, lease).capacity_bytes, 4 * MIB);
+    assert_int_equal(pool->leased_bytes, 4 * MIB);
+    core_destroy(core);
+}
+
 static void a_part_serves_the_one_who_waits(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
@@ -404,6 +426,7 @@ int main(void) {
         cmocka_unit_test(parts_come_back_from_the_head_and_the_middle),
         cmocka_unit_test(parts_may_cross_the_borders_of_earlier_parts),
         cmocka_unit_test(what_is_not_held_cannot_be_given_back),
+        cmocka_unit_test(a_part_that_is_no_number_of_granules_is_refused),
         cmocka_unit_test(a_part_serves_the_one_who_waits),
         cmocka_unit_test(a_part_that_is_split_off_is_a_lease_of_its_own),
         cmocka_unit_test(splitting_off_the_tail_shrinks_the_lease),

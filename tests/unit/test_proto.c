@@ -80,16 +80,14 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_RELEASE:
         return size == 48 && message->release.reserved == 0 && message->release.fence <= PROTO_PAGE_FENCES &&
                (message->release.fence > 0 || message->release.fence_value == 0) &&
-               message->release.offset_bytes % 512 == 0 && message->release.size_bytes % 512 == 0 &&
                message->release.offset_bytes <= PROTO_SIZE_MAX &&
                message->release.size_bytes <= PROTO_SIZE_MAX &&
                message->release.offset_bytes + message->release.size_bytes <= PROTO_SIZE_MAX &&
                (message->release.size_bytes > 0 || message->release.offset_bytes == 0);
     case PROTO_SPLIT:
         return size == 48 && message->split.fence == 0 && message->split.reserved == 0 &&
-               message->split.fence_value == 0 && message->split.offset_bytes % 512 == 0 &&
-               message->split.offset_bytes <= PROTO_SIZE_MAX && message->split.size_bytes % 512 == 0 &&
-               message->split.size_bytes >= 512 && message->split.size_bytes <= PROTO_SIZE_MAX &&
+               message->split.fence_value == 0 && message->split.offset_bytes <= PROTO_SIZE_MAX &&
+               message->split.size_bytes >= 1 && message->split.size_bytes <= PROTO_SIZE_MAX &&
                message->split.offset_bytes + message->split.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_MERGE:
         return size == 32;
