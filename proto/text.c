@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/text.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "proto/proto.h"
+
+size_t text_character_length(const char *text, size_t size) {
+    const uint8_t *c = (const uint8_t *)text;
+    uint8_t low = 0x80, high = 0xbf; /* range of the second byte */
+    size_t length;
+
+    if (size == 0 || c[0] < 0x20 || c[0] == 0x7f)
+        return 0;
+    if (c[0] < 0x80)
+        return 1;
+    if (c[0] >= 0xc2 && c[0] <= 0xdf) {
+        length = 2;
+        if (c[0] == 0xc2)
+            low = 0xa0; /* U+0080…U+009F are control characters */
+    } else if (c[0] >= 0xe0 && c[0] <= 0xef) {
+        length = 3;
+        if (c[0] == 0xe0)
+            low = 0xa0;
+        else if (c[0] == 0xed)
+            high = 0x9f;
+    } else if (c[0] >= 0xf0 && c[0] <= 0xf4) {
+        length = 4;
+        if (c[0] == 0xf0)
+            low = 0x90;
+        else if (c[0] == 0xf4)
+            high = 0x8f;
+    } else
+        return 0;
+    if (size < length || c[1] < low || c[1] > high)
+        return 0;
+    for (size_t i = 2; i < length; i++)
+        if (c[i] < 0x80 || c[i] > 0xbf)
+            return 0;
+    return length;
+}
+
+bool text_is_printable(const char *text, size_t size) {
+    while (size > 0) {
+        size_t length = text_character_length(text, size);
+        if (length == 0)
+            return false;
+        text += length;
+        size -= length;
+    }
+    return true;
+}
+
+const char *proto_error_text(unsigned error) {
+    static const char *const texts[] = {
+        [PROTO_E_INVALID] = "an argument is out of its range",
+        [PROTO_E_VERSION] = "the two sides have no protocol version in common",
+        [PROTO_E_NO_POOL] = "there is no pool with this id",
+        [PROTO_E_TOO_LARGE] = "larger than the pool may ever be",
+        [PROTO_E_EXHAUSTED] = "the pool has no room, and the deadline passed",
+        [PROTO_E_STALE] = "no such lease in this session, or its generation has passed",
+        [PROTO_E_NO_TOKEN] = "nothing is shared under this token, or not with this user",
+        [PROTO_E_SHARED] = "a block that others hold too cannot be given back in parts, split or merged",
+        [PROTO_E_LIMIT] = "the session or the tenant has as many as it may",
+        [PROTO_E_DRIVER] = "the driver or the kernel refused",
+        [PROTO_E_SHUTDOWN] = "the daemon is stopping",
+        [PROTO_E_NO_MEMORY] = "the daemon has no memory left for its bookkeeping",
+    };
+    _Static_assert(sizeof texts / sizeof *texts == PROTO_E_MAX + 1, "a text for each error");
+    return error != 0 && error <= PROTO_E_MAX ? texts[error] : "unknown error";
+}
+
+/* Length of text without a last character that was cut in two. */
+static size_t whole_characters(const char *text, size_t length) {
+    for (size_t back = 1; back <= 3 && back <= length; back++) {
+        uint8_t c = (uint8_t)text[length - back];
+        if (c < 0x80)
+            break;
+        if (c < 0xc0) /* in the middle of a character: its first byte lies further down */
+            continue;
+        size_t whole = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+        return whole > back ? length - back : length;
+    }
+    return length;
+}
+
+void proto_failure_set(struct proto_failure *failure, enum proto_error error, const char *format, ...) {
+    va_list arguments;
+
+    va_start(arguments, format);
+    int printed = vsnprintf(failure->text, sizeof failure->text, format, arguments);
+    va_end(arguments);
+
+    size_t length = printed < 0 ? 0 : (size_t)printed;
+    if (length > PROTO_TEXT_MAX)
+        length = whole_characters(failure->text, PROTO_TEXT_MAX);
+    failure->text[length] = '\0';
+    /* Arguments may hold what others chose (a command's name, a path): what is not printable must not reach a
+     * terminal, nor make the message one that cannot be sent. */
+    for (size_t at = 0; at < length;) {
+        size_t character = text_character_length(failure->text + at, length - at);
+        if (character == 0) {
+            failure->text[at] = '?';
+            character = 1;
+        }
+        at += character;
+    }
+    failure->error = error;
+    failure->text_length = (uint32_t)length;
+}

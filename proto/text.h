@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROTO_TEXT_H
+#define PROTO_TEXT_H
+/*
+ * Text on the wire: printable UTF-8. Every text that is sent is made so, and every text that arrives is
+ * checked. Pure, and thread-safe.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Length in bytes of the character at text, of which size bytes may be read: 1…4. 0: the bytes are not
+ * well-formed UTF-8 (overlong forms, surrogates and numbers above U+10FFFF are not; Unicode 15, table 3-7),
+ * or the character is a control character. */
+size_t text_character_length(const char *text, size_t size);
+
+/* Whether size bytes are printable characters, none of them cut. */
+bool text_is_printable(const char *text, size_t size);
+
+#endif
