@@ -27,64 +27,84 @@ static bool range_is_sane(uint64_t offset, uint64_t size) {
     return offset <= PROTO_SIZE_MAX && size <= PROTO_SIZE_MAX - offset;
 }
 
-/* One function for each body that has rules: NULL, or what is wrong. */
+/* The texts of what is wrong name these limits. */
+_Static_assert(PROTO_SIZE_MAX == UINT64_C(1) << 56 && PROTO_PAGE_FENCES == 512 && PROTO_CLOSE_MAX == 64 &&
+                   PROTO_PAGE_BYTES == 65536,
+               "the texts below name other limits");
+
+/* One function for each body that has rules: NULL, or what is wrong, which begins with the message's and the
+ * field's names. */
 
 static const char *check_hello(const struct proto_message *message) {
     const struct proto_hello *hello = &message->hello;
     if (hello->magic != PROTO_MAGIC)
-        return "HELLO: not this protocol's magic number";
+        return "HELLO.magic: not this protocol's number";
     /* A range that this side does not know is well-formed: the answer is an ERROR that says so. */
     if (hello->version_min == 0 || hello->version_min > hello->version_max)
-        return "HELLO: empty range of versions";
+        return "HELLO.version_min: 0, or above version_max";
     if ((hello->flags & ~PROTO_HELLO_FLAGS) != 0)
-        return "HELLO: unknown flags";
+        return "HELLO.flags: unknown ones are set";
     if (hello->reserved != 0)
-        return "HELLO: reserved field not zero";
+        return "HELLO.reserved: not 0";
     return NULL;
 }
 
 static const char *check_hello_reply(const struct proto_message *message) {
     const struct proto_hello_reply *reply = &message->hello_reply;
     if (reply->magic != PROTO_MAGIC)
-        return "HELLO_REPLY: not this protocol's magic number";
+        return "HELLO_REPLY.magic: not this protocol's number";
     if (reply->version < PROTO_VERSION_MIN || reply->version > PROTO_VERSION_MAX)
-        return "HELLO_REPLY: a version that was not offered";
+        return "HELLO_REPLY.version: not one that was offered";
     if (reply->gpu > PROTO_GPU_SIM)
-        return "HELLO_REPLY: unknown kind of GPU";
+        return "HELLO_REPLY.gpu: unknown kind";
     if ((reply->flags & ~PROTO_HELLO_REPLY_FLAGS) != 0)
-        return "HELLO_REPLY: unknown flags";
+        return "HELLO_REPLY.flags: unknown ones are set";
+    return NULL;
+}
+
+/* The limit alone may be anything: UINT64_MAX is how "no limit" is written. */
+static const char *check_pool_sizes(const struct proto_pool *pool) {
+    if (pool->reserved_bytes > PROTO_SIZE_MAX)
+        return "POOLS.pools.reserved_bytes: above 2^56";
+    if (pool->leased_bytes > PROTO_SIZE_MAX)
+        return "POOLS.pools.leased_bytes: above 2^56";
+    if (pool->free_bytes > PROTO_SIZE_MAX)
+        return "POOLS.pools.free_bytes: above 2^56";
+    if (pool->quarantined_bytes > PROTO_SIZE_MAX)
+        return "POOLS.pools.quarantined_bytes: above 2^56";
+    if (pool->largest_free_bytes > PROTO_SIZE_MAX)
+        return "POOLS.pools.largest_free_bytes: above 2^56";
+    return NULL;
+}
+
+static const char *check_pool_name(const struct proto_pool *pool) {
+    size_t length = strnlen(pool->name, sizeof pool->name);
+    if (!bytes_are_zero(pool->name + length, sizeof pool->name - length) || length == sizeof pool->name)
+        return "POOLS.pools.name: not ended and filled up by NUL";
+    if (!text_is_printable(pool->name, length))
+        return "POOLS.pools.name: not printable UTF-8";
     return NULL;
 }
 
 static const char *check_pool(const struct proto_pool *pool) {
     if (pool->id == 0)
-        return "POOLS: pool id 0";
+        return "POOLS.pools.id: 0";
     if (pool->kind != PROTO_POOL_DEVICE && pool->kind != PROTO_POOL_HOST)
-        return "POOLS: unknown kind of pool";
+        return "POOLS.pools.kind: unknown";
     if (pool->kind == PROTO_POOL_DEVICE ? pool->device < 0 : pool->device != -1)
-        return "POOLS: device does not go with the kind of pool";
+        return "POOLS.pools.device: not one that goes with the kind";
     if (pool->numa_node < -1)
-        return "POOLS: NUMA node out of range";
+        return "POOLS.pools.numa_node: below -1";
     if (pool->kind == PROTO_POOL_HOST && !bytes_are_zero(pool->uuid, sizeof pool->uuid))
-        return "POOLS: host pool with a UUID";
-    /* The limit alone may be anything: UINT64_MAX is how "no limit" is written. */
-    if (pool->reserved_bytes > PROTO_SIZE_MAX || pool->leased_bytes > PROTO_SIZE_MAX ||
-        pool->free_bytes > PROTO_SIZE_MAX || pool->quarantined_bytes > PROTO_SIZE_MAX ||
-        pool->largest_free_bytes > PROTO_SIZE_MAX)
-        return "POOLS: size out of range";
-
-    size_t length = strnlen(pool->name, sizeof pool->name);
-    if (!bytes_are_zero(pool->name + length, sizeof pool->name - length) || length == sizeof pool->name)
-        return "POOLS: name not ended and filled up by NUL";
-    if (!text_is_printable(pool->name, length))
-        return "POOLS: name not printable UTF-8";
-    return NULL;
+        return "POOLS.pools.uuid: not 0 in a host pool";
+    const char *flaw = check_pool_sizes(pool);
+    return flaw != NULL ? flaw : check_pool_name(pool);
 }
 
 static const char *check_pools(const struct proto_message *message) {
     const struct proto_pools *pools = &message->pools;
     if (pools->reserved != 0)
-        return "POOLS: reserved field not zero";
+        return "POOLS.reserved: not 0";
     for (uint32_t i = 0; i < pools->count; i++) {
         const char *reason = check_pool(&pools->pools[i]);
         if (reason != NULL)
@@ -96,137 +116,158 @@ static const char *check_pools(const struct proto_message *message) {
 static const char *check_acquire(const struct proto_message *message) {
     const struct proto_acquire *acquire = &message->acquire;
     if ((acquire->flags & ~PROTO_ACQUIRE_FLAGS) != 0)
-        return "ACQUIRE: unknown flags";
+        return "ACQUIRE.flags: unknown ones are set";
     if (acquire->size_bytes == 0 || acquire->size_bytes > PROTO_SIZE_MAX)
-        return "ACQUIRE: size out of range";
+        return "ACQUIRE.size_bytes: 0, or above 2^56";
     if (acquire->least_bytes > acquire->size_bytes)
-        return "ACQUIRE: least size out of range";
+        return "ACQUIRE.least_bytes: above size_bytes";
     return NULL;
 }
 
 static const char *check_release(const struct proto_message *message) {
     const struct proto_release *release = &message->release;
     if (!range_is_sane(release->offset_bytes, release->size_bytes))
-        return "RELEASE: part out of range";
+        return "RELEASE.offset_bytes + size_bytes: above 2^56";
     if (release->size_bytes == 0 && release->offset_bytes != 0)
-        return "RELEASE: whole lease with an offset";
-    if (release->fence > PROTO_PAGE_FENCES || (release->fence == 0 && release->fence_value != 0))
-        return "RELEASE: no such fence";
+        return "RELEASE.size_bytes: 0, which is the whole lease, beside an offset_bytes";
+    if (release->fence > PROTO_PAGE_FENCES)
+        return "RELEASE.fence: above 512";
+    if (release->fence == 0 && release->fence_value != 0)
+        return "RELEASE.fence_value: not 0, without a fence";
     if (release->reserved != 0)
-        return "RELEASE: reserved field not zero";
+        return "RELEASE.reserved: not 0";
     return NULL;
 }
 
 static const char *check_split(const struct proto_message *message) {
     const struct proto_release *split = &message->split;
-    if (!range_is_sane(split->offset_bytes, split->size_bytes) || split->size_bytes == 0)
-        return "SPLIT: part out of range";
-    if (split->fence != 0 || split->fence_value != 0 || split->reserved != 0)
-        return "SPLIT: with a fence, or a reserved field not zero";
+    if (!range_is_sane(split->offset_bytes, split->size_bytes))
+        return "SPLIT.offset_bytes + size_bytes: above 2^56";
+    if (split->size_bytes == 0)
+        return "SPLIT.size_bytes: 0";
+    if (split->fence != 0)
+        return "SPLIT.fence: not 0";
+    if (split->reserved != 0)
+        return "SPLIT.reserved: not 0";
+    if (split->fence_value != 0)
+        return "SPLIT.fence_value: not 0";
     return NULL;
 }
 
 static const char *check_share(const struct proto_message *message) {
-    return message->share.size_bytes > PROTO_SIZE_MAX ? "SHARE: size out of range" : NULL;
+    return message->share.size_bytes > PROTO_SIZE_MAX ? "SHARE.size_bytes: above 2^56" : NULL;
 }
 
 static const char *check_opened(const struct proto_message *message) {
-    return message->opened.segment == 0 ? "OPENED: segment id 0" : NULL;
+    return message->opened.segment == 0 ? "OPENED.segment: 0" : NULL;
 }
 
 static const char *check_closed(const struct proto_message *message) {
-    return message->closed.segment == 0 ? "CLOSED: segment id 0" : NULL;
+    return message->closed.segment == 0 ? "CLOSED.segment: 0" : NULL;
 }
 
 static const char *check_idle(const struct proto_message *message) {
     const struct proto_idle *idle = &message->idle;
     if ((idle->flags & ~PROTO_IDLE_FLAGS) != 0)
-        return "IDLE: unknown flags";
+        return "IDLE.flags: unknown ones are set";
     if (idle->size_bytes > PROTO_SIZE_MAX)
-        return "IDLE: size out of range";
+        return "IDLE.size_bytes: above 2^56";
     return NULL;
 }
 
 static const char *check_segments(const struct proto_message *message) {
     const struct proto_segments *segments = &message->segments;
     if (segments->count > PROTO_CLOSE_MAX)
-        return "SEGMENTS: more than there can be";
+        return "SEGMENTS.count: above 64";
     if (segments->reserved != 0)
-        return "SEGMENTS: reserved field not zero";
+        return "SEGMENTS.reserved: not 0";
     for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
         if ((segments->ids[i] != 0) != (i < segments->count))
-            return "SEGMENTS: count and ids differ";
+            return "SEGMENTS.count: not the ids that are there";
     return NULL;
 }
 
 /* What LEASE and INFO say of a block. */
-static bool block_is_sane(uint64_t offset, uint64_t size, uint64_t capacity) {
-    return size > 0 && size <= capacity && range_is_sane(offset, capacity) &&
-           is_multiple(offset, BLOCK_GRANULE) && is_multiple(capacity, BLOCK_GRANULE);
-}
+#define BLOCK_FLAW(message, block)                                                                           \
+    ((block)->size_bytes == 0 || (block)->size_bytes > (block)->capacity_bytes ? message                     \
+         ".size_bytes: 0, or above capacity_bytes"                                                           \
+     : !range_is_sane((block)->offset_bytes, (block)->capacity_bytes) ? message                              \
+         ".offset_bytes + capacity_bytes: above 2^56"                                                        \
+     : !is_multiple((block)->offset_bytes, BLOCK_GRANULE)   ? message ".offset_bytes: no multiple of 512"    \
+     : !is_multiple((block)->capacity_bytes, BLOCK_GRANULE) ? message ".capacity_bytes: no multiple of 512"  \
+                                                            : NULL)
 
-static const char *check_lease(const struct proto_message *message) {
-    const struct proto_lease *lease = &message->lease;
+static const char *check_description(const struct proto_lease *lease) {
     const struct proto_segment *segment = &lease->description;
-
-    if (lease->reserved != 0)
-        return "LEASE: reserved field not zero";
-    if (lease->segment == 0 || lease->pool == 0)
-        return "LEASE: segment or pool id 0";
-    if (!block_is_sane(lease->offset_bytes, lease->size_bytes, lease->capacity_bytes))
-        return "LEASE: block out of range";
 
     switch (segment->kind) {
     case 0:
-        return bytes_are_zero(segment, sizeof *segment) ? NULL : "LEASE: description without a kind";
+        return bytes_are_zero(segment, sizeof *segment)
+                   ? NULL
+                   : "LEASE.description.kind: 0, beside fields that are not 0";
     case PROTO_SEGMENT_LEGACY_IPC:
         break;
     case PROTO_SEGMENT_MEMFD:
         if (!bytes_are_zero(segment->handle, sizeof segment->handle))
-            return "LEASE: memfd with a handle";
+            return "LEASE.description.handle: not 0 beside a memfd";
         break;
     default: /* PROTO_SEGMENT_VMM_FD among them: not in this version */
-        return "LEASE: unknown kind of segment";
+        return "LEASE.description.kind: unknown";
     }
-    if (segment->id != lease->segment || segment->pool != lease->pool)
-        return "LEASE: description of another segment";
+    if (segment->id != lease->segment)
+        return "LEASE.description.id: not the lease's segment";
+    if (segment->pool != lease->pool)
+        return "LEASE.description.pool: not the lease's pool";
     if (segment->size_bytes == 0 || segment->size_bytes > PROTO_SIZE_MAX ||
         !is_multiple(segment->size_bytes, SEGMENT_GRANULE))
-        return "LEASE: segment size out of range";
+        return "LEASE.description.size_bytes: 0, above 2^56 or no multiple of 2 MiB";
     if (lease->offset_bytes + lease->capacity_bytes > segment->size_bytes)
-        return "LEASE: block reaches out of its segment";
+        return "LEASE.offset_bytes + capacity_bytes: beyond the segment's size_bytes";
     return NULL;
+}
+
+static const char *check_lease(const struct proto_message *message) {
+    const struct proto_lease *lease = &message->lease;
+
+    if (lease->reserved != 0)
+        return "LEASE.reserved: not 0";
+    if (lease->segment == 0)
+        return "LEASE.segment: 0";
+    if (lease->pool == 0)
+        return "LEASE.pool: 0";
+    const char *flaw = BLOCK_FLAW("LEASE", lease);
+    return flaw != NULL ? flaw : check_description(lease);
 }
 
 static const char *check_info(const struct proto_message *message) {
     const struct proto_info *info = &message->info;
     if (info->reserved != 0)
-        return "INFO: reserved field not zero";
-    if (info->segment == 0 || info->pool == 0)
-        return "INFO: segment or pool id 0";
-    if (!block_is_sane(info->offset_bytes, info->size_bytes, info->capacity_bytes))
-        return "INFO: block out of range";
+        return "INFO.reserved: not 0";
+    if (info->segment == 0)
+        return "INFO.segment: 0";
+    if (info->pool == 0)
+        return "INFO.pool: 0";
     if (info->holders == 0)
-        return "INFO: block that nobody holds";
+        return "INFO.holders: 0";
     if (info->shared > 1)
-        return "INFO: shared is neither 0 nor 1";
-    return NULL;
+        return "INFO.shared: neither 0 nor 1";
+    return BLOCK_FLAW("INFO", info);
 }
 
 static const char *check_page(const struct proto_message *message) {
     if (message->page.size_bytes != PROTO_PAGE_BYTES)
-        return "PAGE: of another size than this version's";
+        return "PAGE.size_bytes: not 65536";
     if (message->page.reserved != 0)
-        return "PAGE: reserved field not zero";
+        return "PAGE.reserved: not 0";
     return NULL;
 }
 
 static const char *check_failure(const struct proto_message *message) {
     const struct proto_failure *failure = &message->failure;
     if (failure->error == 0 || failure->error > PROTO_E_MAX)
-        return "ERROR: unknown error";
+        return "ERROR.error: unknown";
     if (!text_is_printable(failure->text, failure->text_length))
-        return "ERROR: text not printable UTF-8";
+        return "ERROR.text: not printable UTF-8";
     return NULL;
 }
 

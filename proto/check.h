@@ -8,7 +8,8 @@
  */
 #include "proto/proto.h"
 
-/* Returns NULL, or what is wrong with the body: a constant string. Lengths and counts have been checked
+/* Returns NULL, or what is wrong with the body: a constant string that begins with the message's and the
+ * field's names. Lengths and counts have been checked
  * before: the body is the one of header.operation, which is known. */
 const char *proto_check(const struct proto_message *message);
 

@@ -207,23 +207,26 @@ static const struct operation *operation_find(unsigned number) {
 _Static_assert(BODY_OFFSET == sizeof(struct proto_header),
                "the body follows the header, in memory as in the packet");
 
-/* Bytes that follow the fixed part, from the count in it. Returns false when the count is beyond its limit.
- */
-static bool variable_size(const struct proto_message *message, size_t *ret_size) {
+/* The texts of what is wrong name these limits. */
+_Static_assert(PROTO_POOLS_MAX == 64 && PROTO_TEXT_MAX == 1024 && PROTO_PACKET_MAX == 16384,
+               "the texts below name other limits");
+
+/* How many bytes follow the fixed part, by the count in it. Returns NULL, or what is wrong with the count. */
+static const char *variable_size(const struct proto_message *message, size_t *ret_size) {
+    *ret_size = 0;
     switch (message->header.operation) {
     case PROTO_POOLS:
         if (message->pools.count > PROTO_POOLS_MAX)
-            return false;
+            return "POOLS.count: above 64";
         *ret_size = message->pools.count * sizeof(struct proto_pool);
-        return true;
+        return NULL;
     case PROTO_ERROR:
         if (message->failure.text_length > PROTO_TEXT_MAX)
-            return false;
+            return "ERROR.text_length: above 1024";
         *ret_size = message->failure.text_length;
-        return true;
+        return NULL;
     default:
-        *ret_size = 0;
-        return true;
+        return NULL;
     }
 }
 
@@ -234,34 +237,36 @@ static const char *decode(enum proto_sender sender, const uint8_t *packet, size_
     size_t rest;
 
     if (size < sizeof *header)
-        return "packet shorter than a header";
+        return "packet: shorter than the 16 bytes of a header";
     if (size > PROTO_PACKET_MAX)
-        return "packet longer than any may be";
+        return "packet: longer than 16384 bytes";
     memcpy(header, packet, sizeof *header);
     if (header->length != size)
-        return "length in the header is not the packet's";
+        return "header.length: not the packet's";
     if (header->reserved != 0)
-        return "reserved field of the header not zero";
+        return "header.reserved: not 0";
     const struct operation *operation = operation_find(header->operation);
     if (operation == NULL)
-        return "unknown operation";
+        return "header.operation: unknown";
     if (operation->sender != sender)
-        return "operation of the other side";
+        return "header.operation: one of the other side's";
     if (operation->request == REQUEST_NONZERO && header->request == 0)
-        return "request id 0";
+        return "header.request: 0 in a message that is answered";
     if (operation->request == REQUEST_ZERO && header->request != 0)
-        return "one-way message with a request id";
+        return "header.request: not 0 in a one-way message";
 
     size -= sizeof *header;
     packet += sizeof *header;
     uint8_t *body = (uint8_t *)message + BODY_OFFSET;
     if (operation->is_variable ? size < operation->fixed_size : size != operation->fixed_size)
-        return "length does not go with the operation";
+        return "header.length: not the operation's";
     memcpy(body, packet, operation->fixed_size);
-    if (!variable_size(message, &rest))
-        return "count beyond its limit";
+    const char *flaw = variable_size(message, &rest);
+    if (flaw != NULL)
+        return flaw;
     if (size - operation->fixed_size != rest)
-        return "count does not go with the length";
+        return header->operation == PROTO_POOLS ? "POOLS.count: not the pools that follow"
+                                                : "ERROR.text_length: not the bytes that follow";
     memcpy(body + operation->fixed_size, packet + operation->fixed_size, rest);
     if (header->operation == PROTO_ERROR)
         message->failure.text[rest] = '\0';
@@ -278,14 +283,23 @@ int proto_decode(enum proto_sender sender, const void *packet, size_t size, stru
     return -EBADMSG;
 }
 
+uint64_t proto_packet_request(const void *packet, size_t size) {
+    struct proto_header header;
+
+    if (size < sizeof header)
+        return 0;
+    memcpy(&header, packet, sizeof header);
+    return header.request;
+}
+
 size_t proto_encode(const struct proto_message *message, void *packet) {
     const struct operation *operation = operation_find(message->header.operation);
     size_t rest = 0;
 
     assert(operation != NULL);
-    bool within_limits = variable_size(message, &rest);
-    assert(within_limits);
-    (void)within_limits;
+    const char *flaw = variable_size(message, &rest);
+    assert(flaw == NULL);
+    (void)flaw;
 
     struct proto_header header = {
         .operation = message->header.operation,

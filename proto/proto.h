@@ -340,10 +340,14 @@ enum proto_sender {
 };
 
 /* Decodes one packet of size bytes. Returns 0 and the checked message, or -EBADMSG with *ret_reason naming
- * what is wrong (a constant string, for a log; ret_reason may be NULL). ret_message is undefined on failure.
- */
+ * the field and what is wrong with it, for the sender and for a log: "ACQUIRE.size_bytes: 0, or above 2^56"
+ * (a constant string; ret_reason may be NULL). ret_message is undefined on failure. */
 int proto_decode(enum proto_sender sender, const void *packet, size_t size, struct proto_message *ret_message,
                  const char **ret_reason);
+
+/* The request id in the header of a packet of size bytes, for the ERROR that answers a packet which
+ * proto_decode() refuses. 0: the packet is too short to have one. */
+uint64_t proto_packet_request(const void *packet, size_t size);
 
 /* Encodes a message into packet (PROTO_PACKET_MAX bytes). Returns the packet's length. The message must be
  * one that proto_decode would accept: asserted. */

@@ -29,14 +29,17 @@ enum breakage_value_size {
 struct breakage {
     uint16_t operation;
     size_t offset; /* in the body; from the end of the header */
+    const char *field;
     size_t width;
     uint64_t value;
 };
 
-#define BODY(type, member) offsetof(struct type, member)
-#define IN_POOL(member)    (offsetof(struct proto_pools, pools) + offsetof(struct proto_pool, member))
-#define IN_SEGMENT(member)                                                                                   \
-    (offsetof(struct proto_lease, description) + offsetof(struct proto_segment, member))
+#define BODY(type, member)          offsetof(struct type, member), #member
+#define INTO_BODY(type, member, at) offsetof(struct type, member) + (at), #member
+#define IN_POOL(member)             INTO_POOL(member, 0)
+#define INTO_POOL(member, at)       INTO_BODY(proto_pools, pools[0].member, at)
+#define IN_SEGMENT(member)          INTO_SEGMENT(member, 0)
+#define INTO_SEGMENT(member, at)    INTO_BODY(proto_lease, description.member, at)
 
 /* Valid messages with plain contents, for the table of breakages. */
 static void plain_message(uint16_t operation, struct proto_message *message) {
@@ -92,7 +95,31 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     }
 }
 
-static void each_broken_rule_is_refused(void **state) {
+/* A word of a text, between characters that no name has. */
+static bool has_word(const char *text, const char *word) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        if ((at == text || strchr(letters, at[-1]) == NULL) &&
+            (at[strlen(word)] == '\0' || strchr(letters, at[strlen(word)]) == NULL))
+            return true;
+    return false;
+}
+
+/* The reason why a packet is refused begins with the message's name and has the field's. */
+static void assert_reason_names(enum proto_sender sender, const void *packet, size_t size,
+                                const char *message, const char *field) {
+    struct proto_message decoded;
+    const char *reason = "";
+    const char *last = strrchr(field, '.');
+
+    assert_int_equal(proto_decode(sender, packet, size, &decoded, &reason), -EBADMSG);
+    size_t length = strlen(message);
+    if (strncmp(reason, message, length) != 0 || reason[length] != '.' ||
+        !has_word(reason, last != NULL ? last + 1 : field))
+        fail_msg("the reason why %s.%s is refused does not name it: %s", message, field, reason);
+}
+
+static void each_broken_rule_is_refused_by_its_name(void **state) {
     (void)state;
     static const struct breakage breakages[] = {
         {PROTO_HELLO, BODY(proto_hello, magic), U32, PROTO_MAGIC + 1},
@@ -121,7 +148,7 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_POOLS, IN_POOL(device), U32, UINT32_MAX - 1},
         {PROTO_POOLS, IN_POOL(numa_node), U32, UINT32_MAX - 1},
         {PROTO_POOLS, IN_POOL(uuid), BYTE, 1},
-        {PROTO_POOLS, IN_POOL(uuid) + 15, BYTE, 1},
+        {PROTO_POOLS, INTO_POOL(uuid, 15), BYTE, 1},
         {PROTO_POOLS, IN_POOL(reserved_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_POOLS, IN_POOL(leased_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_POOLS, IN_POOL(free_bytes), U64, UINT64_MAX},
@@ -131,7 +158,7 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_POOLS, IN_POOL(name), BYTE, 0x7f},
         {PROTO_POOLS, IN_POOL(name), BYTE, 0xc3},
         {PROTO_POOLS, IN_POOL(name), BYTE, 0}, /* and a rest that is not zero */
-        {PROTO_POOLS, IN_POOL(name) + 63, BYTE, 'x'},
+        {PROTO_POOLS, INTO_POOL(name, 63), BYTE, 'x'},
         {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, PROTO_ACQUIRE_FLAGS + 1},
         {PROTO_ACQUIRE, BODY(proto_acquire, flags), U32, UINT32_MAX},
         {PROTO_ACQUIRE, BODY(proto_acquire, least_bytes), U64, 2}, /* its size is 1 */
@@ -181,7 +208,7 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_LEASE, IN_SEGMENT(kind), U32, PROTO_SEGMENT_VMM_FD},
         {PROTO_LEASE, IN_SEGMENT(kind), U32, 4},
         {PROTO_LEASE, IN_SEGMENT(handle), BYTE, 1},
-        {PROTO_LEASE, IN_SEGMENT(handle) + 63, BYTE, 1},
+        {PROTO_LEASE, INTO_SEGMENT(handle, 63), BYTE, 1},
         {PROTO_INFO, BODY(proto_info, segment), U64, 0},
         {PROTO_INFO, BODY(proto_info, offset_bytes), U64, 256},
         {PROTO_INFO, BODY(proto_info, offset_bytes), U64, PROTO_SIZE_MAX},
@@ -211,7 +238,7 @@ static void each_broken_rule_is_refused(void **state) {
         {PROTO_ERROR, BODY(proto_failure, text_length), U32, UINT32_MAX},
         {PROTO_ERROR, BODY(proto_failure, text), BYTE, 0},
         {PROTO_ERROR, BODY(proto_failure, text), BYTE, 0x1b},
-        {PROTO_ERROR, BODY(proto_failure, text) + 6, BYTE, 0xc3},
+        {PROTO_ERROR, INTO_BODY(proto_failure, text, 6), BYTE, 0xc3},
     };
     struct proto_message message, decoded;
     uint8_t packet[PROTO_PACKET_MAX];
@@ -224,6 +251,8 @@ static void each_broken_rule_is_refused(void **state) {
         memcpy(packet + 16 + breakage->offset, &breakage->value, breakage->width);
         if (decode_exactly(sender_of(breakage->operation), packet, size, &decoded) == 0)
             fail_msg("breakage %zu of %s was let through", i, proto_operation_name(breakage->operation));
+        assert_reason_names(sender_of(breakage->operation), packet, size,
+                            proto_operation_name(breakage->operation), breakage->field);
     }
 }
 
@@ -239,7 +268,7 @@ static void an_acquire_may_name_a_smaller_size_whatever_else_it_says(void **stat
                 plain_message(PROTO_ACQUIRE, &message);
                 message.acquire = (struct proto_acquire){1, flags, 4, 4, timeouts[i]};
                 size_t size = proto_encode(&message, packet);
-                memcpy(packet + 16 + BODY(proto_acquire, least_bytes), &least, sizeof least);
+                memcpy(packet + 16 + offsetof(struct proto_acquire, least_bytes), &least, sizeof least);
                 assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded),
                                  least <= 4 ? 0 : -EBADMSG);
             }
@@ -255,9 +284,9 @@ static void lease_without_a_description_still_names_segment_and_pool(void **stat
         memset(&message.lease.description, 0, sizeof message.lease.description);
         size_t size = proto_encode(&message, packet);
         if (zero == 1)
-            memset(packet + 16 + BODY(proto_lease, segment), 0, sizeof message.lease.segment);
+            memset(packet + 16 + offsetof(struct proto_lease, segment), 0, sizeof message.lease.segment);
         else if (zero == 2)
-            memset(packet + 16 + BODY(proto_lease, pool), 0, sizeof message.lease.pool);
+            memset(packet + 16 + offsetof(struct proto_lease, pool), 0, sizeof message.lease.pool);
         assert_int_equal(decode_exactly(PROTO_FROM_DAEMON, packet, size, &decoded), zero == 0 ? 0 : -EBADMSG);
     }
 }
@@ -277,6 +306,43 @@ static void request_ids_are_where_they_belong(void **state) {
             assert_int_equal(decode_exactly(sender_of(operations[i]), packet, size, &decoded),
                              wanted ? 0 : -EBADMSG);
         }
+}
+
+static void a_broken_header_is_refused_by_its_fields_name(void **state) {
+    (void)state;
+    static const struct {
+        size_t offset, width;
+        const char *field;
+        uint16_t operation;
+        uint64_t value;
+    } cases[] = {
+        {0, 2, "operation", PROTO_QUERY, 0},         {0, 2, "operation", PROTO_QUERY, 63},
+        {0, 2, "operation", PROTO_QUERY, PROTO_OK},  {2, 2, "reserved", PROTO_QUERY, 1},
+        {4, 4, "length", PROTO_QUERY, 31},           {4, 4, "length", PROTO_QUERY, UINT32_MAX},
+        {0, 2, "length", PROTO_QUERY, PROTO_SHARE},  {8, 8, "request", PROTO_QUERY, 0},
+        {8, 8, "request", PROTO_OPENED, UINT64_MAX},
+    };
+    struct proto_message message;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        plain_message(cases[i].operation, &message);
+        size_t size = proto_encode(&message, packet);
+        memcpy(packet + cases[i].offset, &cases[i].value, cases[i].width);
+        assert_reason_names(PROTO_FROM_CLIENT, packet, size, "header", cases[i].field);
+    }
+}
+
+static void the_request_of_a_refused_packet_is_in_its_header(void **state) {
+    (void)state;
+    uint8_t packet[17];
+
+    for (size_t i = 0; i < sizeof packet; i++)
+        packet[i] = (uint8_t)i;
+    for (size_t size = 0; size < 16; size++)
+        assert_int_equal(proto_packet_request(packet, size), 0);
+    assert_true(proto_packet_request(packet, 16) == UINT64_C(0x0f0e0d0c0b0a0908));
+    assert_true(proto_packet_request(packet, 17) == UINT64_C(0x0f0e0d0c0b0a0908));
 }
 
 static void malformed_utf8_is_refused(void **state) {
@@ -467,10 +533,12 @@ static void encoding_what_would_be_refused_is_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_broken_rule_is_refused),
+        cmocka_unit_test(each_broken_rule_is_refused_by_its_name),
         cmocka_unit_test(an_acquire_may_name_a_smaller_size_whatever_else_it_says),
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
+        cmocka_unit_test(a_broken_header_is_refused_by_its_fields_name),
+        cmocka_unit_test(the_request_of_a_refused_packet_is_in_its_header),
         cmocka_unit_test(malformed_utf8_is_refused),
         cmocka_unit_test(a_described_memfd_a_page_and_a_reply_that_says_so_bring_a_descriptor),
         cmocka_unit_test(numbers_have_names),
