@@ -19,7 +19,7 @@
 #include "daemon/requests.h"
 #include "daemon/rights.h"
 
-/* Broken packets that are told of between two rounds of housekeeping. */
+/* Broken packets that the log is told of between two rounds of housekeeping. */
 #define COMPLAINTS_MAX 20u
 
 static void connection_on_ready(uv_poll_t *poll, int status, int events);
@@ -68,6 +68,20 @@ int connection_send(struct connection *connection, const struct proto_message *m
     return r;
 }
 
+int connection_reject(struct connection *connection, uint64_t request, enum proto_error error,
+                      const char *reason) {
+    struct proto_message message;
+
+    message.header = (struct proto_header){.operation = PROTO_ERROR, .request = request};
+    proto_failure_set(&message.failure, error, "%s; the session ends", reason);
+    int r = outbox_send_last(&connection->outbox, &message);
+    if (connection->daemon->n_complaints++ < COMPLAINTS_MAX) /* a flood is not to flood the log too */
+        log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends%s",
+                 (int)connection->peer.pid, connection->peer.command, reason,
+                 r < 0 ? ", and it could not be told why" : "");
+    return -EPROTO;
+}
+
 void connection_retry(struct connection *connection) {
     if (outbox_flush(&connection->outbox, connection->session) < 0)
         connection_end(connection, "closed its socket");
@@ -102,9 +116,9 @@ static int connection_read(struct connection *connection, bool *ret_answered) {
     const char *reason;
 
     ssize_t n = rights_look(connection->fd, sizeof packet);
-    if (n == -EPERM && connection->daemon->n_complaints++ < COMPLAINTS_MAX)
-        log_info("pid %d (%s) sent a descriptor, which clients may not; its session ends",
-                 (int)connection->peer.pid, connection->peer.command);
+    if (n == -EPERM)
+        return connection_reject(connection, 0, PROTO_E_INVALID,
+                                 "packet: with a descriptor, which clients may not send");
     if (n <= 0)
         return n == 0 ? -ECONNRESET : (int)n;
     /* MSG_TRUNC: the true length. */
@@ -113,18 +127,11 @@ static int connection_read(struct connection *connection, bool *ret_answered) {
         return errno == EINTR || errno == EAGAIN ? -EAGAIN : -errno;
     if (n == 0)
         return -ECONNRESET;
-    int r = (size_t)n > sizeof packet ? -EMSGSIZE
-                                      : proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason);
-    if (r < 0) {
-        /* whoever floods us is not to flood the log too */
-        if (connection->daemon->n_complaints++ < COMPLAINTS_MAX)
-            log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends",
-                     (int)connection->peer.pid, connection->peer.command,
-                     (size_t)n > sizeof packet ? "too long" : reason);
-        return -EPROTO;
-    }
+    if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason) < 0)
+        return connection_reject(connection, proto_packet_request(packet, (size_t)n), PROTO_E_INVALID,
+                                 reason);
     *ret_answered = request_is_answered(&message);
-    r = request_handle(connection, &message);
+    int r = request_handle(connection, &message);
     return r == -EAGAIN ? -EIO : r;
 }
 

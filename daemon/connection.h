@@ -6,7 +6,7 @@
  * safe.
  *
  *   GREETING --HELLO--> OPEN --BYE--> CLOSING (the last reply is on its way) --> gone
- *   GREETING --anything else--> gone
+ *   GREETING --anything else (answered by an ERROR)--> gone
  *   OPEN --end of file, error, exit, and it was never given a segment--> gone
  *   OPEN --end of file, error, exit--> LOST (session in quarantine) --safe, or forced--> gone
  *
@@ -110,6 +110,12 @@ void connection_drop_unready(struct connection *connection);
 /* Sends a message, or keeps it. fd goes along, -1: none; borrowed until it has gone. Returns 0, or a negative
  * errno that ends the connection. */
 int connection_send(struct connection *connection, const struct proto_message *message, int fd);
+
+/* Ends the session because of a packet that may not come, or not now. Tells the client by an ERROR with the
+ * packet's request id (0: it has none) and the log, a few times between two rounds of housekeeping. reason
+ * names the field. Returns -EPROTO for the caller to return, which ends the connection. */
+int connection_reject(struct connection *connection, uint64_t request, enum proto_error error,
+                      const char *reason);
 
 /* For daemon/requests.c. Asks the kernel who the process is: returns 0, or a negative errno with which it
  * cannot be served (logged where an operator can do something about it). */

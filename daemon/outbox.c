@@ -103,6 +103,11 @@ int outbox_send(struct outbox *outbox, struct session *payer, const struct proto
     return 0;
 }
 
+int outbox_send_last(struct outbox *outbox, const struct proto_message *message) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    return outbox_write(outbox, packet, proto_encode(message, packet), -1);
+}
+
 int outbox_flush(struct outbox *outbox, struct session *payer) {
     outbox->full = false;
     for (unsigned n = 0; n < OUTBOX_WRITES_PER_TURN && outbox->n_replies > 0 && outbox->awaited_segment == 0;

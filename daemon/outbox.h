@@ -5,7 +5,8 @@
  * What is on its way to a client. Written at once where the socket takes it. What a client does not read is
  * kept, in order, up to OUTBOX_MAX and what its user's quota of replies allows. After a message with a
  * segment's descriptor nothing follows until the client says OPENED, so that at most one such descriptor is
- * under way to it. Embedded in a connection, which owns the socket.
+ * under way to it. The message that ends the session is the exception: it has no descriptor, and goes before
+ * what is kept. Embedded in a connection, which owns the socket.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,6 +36,11 @@ void outbox_init(struct outbox *outbox, int fd);
  * borrowed until the message has gone. Returns 0, or a negative errno that ends the connection: -EDQUOT when
  * the user's quota of replies is used up. */
 int outbox_send(struct outbox *outbox, struct session *payer, const struct proto_message *message, int fd);
+
+/* Writes the message that ends the session, at once and before the replies that are kept; these are lost with
+ * the session. The message has no descriptor. Returns 0, -EAGAIN when the socket takes nothing, or a negative
+ * errno. */
+int outbox_send_last(struct outbox *outbox, const struct proto_message *message);
 
 /* Writes what is kept, a few at most. Returns 0, or a negative errno that ends the connection. */
 int outbox_flush(struct outbox *outbox, struct session *payer);

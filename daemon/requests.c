@@ -2,6 +2,7 @@
 #include "daemon/requests.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/timerfd.h>
@@ -241,10 +242,21 @@ static int handle_split(struct connection *connection, const struct proto_messag
     return request_send_lease(connection, message->header.request, lease);
 }
 
+/* A client that is not told that a merge was refused goes by what it asked for. So its session ends then. */
+static int handle_merge_one_way(struct connection *connection, const struct proto_message *message) {
+    char reason[PROTO_TEXT_MAX / 2];
+    int r = core_merge_one_way(connection->session, &message->merge);
+
+    if (r <= 0)
+        return r;
+    snprintf(reason, sizeof reason, "MERGE.other_lease: cannot become part of the lease, one-way: %s",
+             proto_error_text((unsigned)r));
+    return connection_reject(connection, 0, (enum proto_error)r, reason);
+}
+
 static int handle_merge(struct connection *connection, const struct proto_message *message) {
-    if (message->header.request ==
-        0) /* one-way: what the client goes by is not so any more if it is refused */
-        return core_merge_one_way(connection->session, &message->merge) == 0 ? 0 : -EPROTO;
+    if (message->header.request == 0)
+        return handle_merge_one_way(connection, message);
     int r = core_merge(connection->session, &message->merge);
     if (r != 0)
         return refuse(connection, message->header.request, r);
@@ -317,8 +329,11 @@ int request_handle(struct connection *connection, const struct proto_message *me
     uint64_t now_ns = clock_now_ns();
     int r;
 
+    if (connection->state == CONNECTION_GREETING && message->header.operation != PROTO_HELLO)
+        return connection_reject(connection, message->header.request, PROTO_E_INVALID,
+                                 "header.operation: not HELLO in the first message of a session");
     if (connection->state == CONNECTION_GREETING)
-        return message->header.operation == PROTO_HELLO ? handle_hello(connection, message) : -EPROTO;
+        return handle_hello(connection, message);
     switch (message->header.operation) {
     case PROTO_LIST_POOLS:
         return handle_list_pools(connection, message);
@@ -346,12 +361,15 @@ int request_handle(struct connection *connection, const struct proto_message *me
     case PROTO_OPENED:
         if (connection->outbox.awaited_segment == 0 ||
             message->opened.segment != connection->outbox.awaited_segment)
-            return -EPROTO;
+            return connection_reject(
+                connection, 0, PROTO_E_INVALID,
+                "OPENED.segment: not one whose descriptor was sent and is not opened yet");
         connection->outbox.awaited_segment = 0;
         return outbox_flush(&connection->outbox, connection->session);
     case PROTO_BYE:
         return handle_bye(connection, message);
-    default: /* a second HELLO */
-        return -EPROTO;
+    default:
+        return connection_reject(connection, message->header.request, PROTO_E_INVALID,
+                                 "header.operation: a second HELLO");
     }
 }

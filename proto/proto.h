@@ -20,6 +20,11 @@
  * same room: for leases that the client knows to be as they have to be, since what cannot be merged ends the
  * session then.
  *
+ * Broken packets: a packet that does not decode, and a message that may not come when it comes, end the
+ * session. Before the daemon closes the socket it sends an ERROR with the packet's request id (0 where there
+ * is none), whose text names the field. That ERROR goes before replies that are kept, and waits for no
+ * OPENED.
+ *
  * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a
  * kind that has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a
  * LEASE the daemon sends the session nothing more until OPENED names the segment: at most one segment's

@@ -45,6 +45,7 @@ struct client {
         unsigned operation;
     } outstanding[OUTSTANDING];
     unsigned n_outstanding;
+    bool was_rejected; /* the daemon said that the session ends, and why */
     bool lost_count;
     /* Leases that the client spoke of as if they were over, perhaps before it was told that it has them. */
     struct proto_lease_name given_up[GIVEN_UP];

@@ -174,6 +174,11 @@ static void hear_segments(struct client *client, const struct proto_segments *se
 static void hear(struct client *client, int fd) {
     const struct proto_message *reply = &scene.reply;
 
+    MUST(!client->was_rejected); /* nothing comes after the message that ends the session */
+    if (reply->header.operation == PROTO_ERROR && strstr(reply->failure.text, "; the session ends") != NULL) {
+        client->was_rejected = true; /* it answers what was no message, and waits for no OPENED */
+        return;
+    }
     MUST(client->unopened == 0); /* nothing comes between a segment's descriptor and its OPENED */
     unsigned operation = find_request(client, reply->header.request);
     if (reply->header.operation == PROTO_LEASE)

@@ -232,6 +232,7 @@ static void merge_what_cannot_be_merged(struct peer *peer, int ready) {
     char byte;
 
     peer_merge_one_way(peer, &lease, &lease);
+    must(recv(peer->fd, &byte, sizeof byte, 0) > 0);  /* it is told why */
     must(recv(peer->fd, &byte, sizeof byte, 0) <= 0); /* it has ended, and what it had waits for this process */
     must(write(ready, "", 1) == 1);
     for (;;)

@@ -134,11 +134,56 @@ static void where_descriptors_arrive_the_loop_does_not_wait_for_them(void **stat
         peers[i] = lingering.peer;
         must_be_well(&daemon);
     }
-    assert_true(daemon_logged(&daemon, "sent a descriptor, which clients may not"));
+    assert_true(daemon_logged(&daemon, "with a descriptor, which clients may not send"));
     for (unsigned i = 0; i < 4; i++)
         close_fd(peers[i]);
     must_be_well(&daemon);
     stop_on_old_kernel(&daemon);
+}
+
+static void who_sent_a_descriptor_is_told_before_the_session_ends(void **state) {
+    struct test_daemon daemon;
+    struct proto_message message = {0};
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    (void)state;
+    start_on_old_kernel(&daemon);
+    _cleanup_(close_fdp) int fd = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+    assert_true(fd >= 0 && raw_client_greet(fd));
+    size_t size = raw_client_encode(&message, PROTO_LIST_POOLS, 2, packet);
+    assert_int_equal(send_with_fds(fd, packet, size, &fd, 1, MSG_NOSIGNAL), size);
+    ssize_t n = recv(fd, packet, sizeof packet, 0);
+    if (n < 0 && errno == ECONNRESET) /* said once of a socket that was closed before all was read */
+        n = recv(fd, packet, sizeof packet, 0);
+    assert_true(n > 0);
+    assert_int_equal(proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &message, NULL), 0);
+    assert_int_equal(message.header.operation, PROTO_ERROR);
+    assert_int_equal(message.header.request, 0);
+    assert_non_null(strstr(message.failure.text, "with a descriptor, which clients may not send"));
+    stop_on_old_kernel(&daemon);
+}
+
+static void who_cannot_be_told_of_a_broken_packet_is_in_the_log(void **state) {
+    struct test_daemon daemon;
+    uint8_t byte = 0;
+
+    (void)state;
+    daemon_start(&daemon, &(struct daemon_options){.environment = environment()});
+    /* The first connection has the descriptor on which no call fails. */
+    _cleanup_(close_fdp) int first = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+    assert_true(first >= 0 && raw_client_greet(first));
+    _cleanup_(close_fdp) int fd = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+    assert_true(fd >= 0 && raw_client_greet(fd));
+    arm(CALL_SENDMSG, EAGAIN, 1, 1); /* as if its socket were full */
+    assert_int_equal(send(fd, &byte, 1, MSG_NOSIGNAL), 1);
+    ssize_t n = recv(fd, &byte, 1, 0);
+    assert_true(n == 0 || (n < 0 && errno == ECONNRESET));
+    assert_true(disarm() > 0);
+    WAIT_UNTIL(daemon_logged(&daemon,
+                             "packet: shorter than the 16 bytes of a header; its session ends, and it "
+                             "could not be told why"));
+    must_be_well(&daemon);
+    daemon_stop(&daemon);
 }
 
 /* Nothing else of the daemon's work depends on it. */
@@ -162,6 +207,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kernel_refuses_descriptors_before_a_connection_is_accepted_and_afterwards),
         cmocka_unit_test(where_descriptors_arrive_the_loop_does_not_wait_for_them),
+        cmocka_unit_test(who_sent_a_descriptor_is_told_before_the_session_ends),
+        cmocka_unit_test(who_cannot_be_told_of_a_broken_packet_is_in_the_log),
         cmocka_unit_test(commands_in_pieces_are_read_where_descriptors_may_arrive),
     };
     if (!has_call_faults())
