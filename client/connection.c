@@ -383,6 +383,28 @@ static void reader_pass_on(struct connection *connection) {
     }
 }
 
+/* The daemon has closed its end: reads what it said before, so that the connection breaks with the reason
+ * that it gave. Returns the error that the connection broke with, its text set; 0: another thread is reading.
+ */
+static int connection_hear_end(struct connection *connection, uint64_t deadline_ns) {
+    int r = 0;
+
+    pthread_mutex_lock(&connection->lock);
+    while (connection->broken == 0 && !connection->reading && r == 0) {
+        connection->reading = true;
+        pthread_mutex_unlock(&connection->lock);
+        r = reader_step(connection, deadline_ns);
+        pthread_mutex_lock(&connection->lock);
+        connection->reading = false;
+    }
+    reader_pass_on(connection);
+    if (connection->broken != 0)
+        error_set(connection->broken, "%s", connection->broken_text);
+    r = connection->broken;
+    pthread_mutex_unlock(&connection->lock);
+    return r;
+}
+
 int connection_tell(struct connection *connection, const struct proto_message *message,
                     uint64_t deadline_ns) {
     uint8_t packet[PROTO_PACKET_MAX];
@@ -393,6 +415,9 @@ int connection_tell(struct connection *connection, const struct proto_message *m
     r = socket_send(connection->fd, packet, proto_encode(message, packet), deadline_ns);
     if (r == 0)
         return 0;
+    int heard = r == -EPIPE ? connection_hear_end(connection, deadline_ns) : 0;
+    if (heard != 0)
+        return heard;
     return error_set(r == -ETIMEDOUT                 ? GPUPOOL_E_TIMED_OUT
                      : r == -ENOMEM || r == -ENOBUFS ? GPUPOOL_E_NO_MEMORY
                                                      : GPUPOOL_E_DISCONNECTED,

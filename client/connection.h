@@ -88,7 +88,8 @@ struct request *connection_request(struct connection *connection, enum proto_ope
 int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns);
 
 /* Sends a one-way message. Returns 0, which does not mean that the daemon did what it says; DISCONNECTED,
- * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. */
+ * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. Where the daemon has ended
+ * the session, that is the error that it gave as the reason. */
 int connection_tell(struct connection *connection, const struct proto_message *message, uint64_t deadline_ns);
 
 /* Gives a request object back. Accepts NULL. */

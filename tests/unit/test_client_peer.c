@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "client/lease.h"
 
 /* --- a daemon that is not there, late or gone --- */
 
@@ -174,6 +175,47 @@ static void late_leases_are_given_back(void **state) {
     assert_true(list_is_empty(&client->connection.abandoned));
     gpupool_close(client);
     free(held);
+}
+
+#define REJECTION "RELEASE.fence: above 512; the session ends"
+
+/* Ends the session because of a RELEASE, as the daemon does for a packet that does not check out. */
+static bool reject_release(struct false_daemon *daemon, struct false_session *session,
+                           const struct proto_message *request) {
+    (void)daemon;
+    if (request->header.operation != PROTO_RELEASE)
+        return false;
+    false_send_error(session, request->header.request, PROTO_E_INVALID, REJECTION);
+    shutdown(session->fd, SHUT_RDWR);
+    return true;
+}
+
+static void why_the_daemon_ended_the_session_is_the_error_of_the_call(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(reject_release);
+    size_t count;
+
+    assert_error(lease_release(client, 1, 1, 0, 0, FENCE_NONE), GPUPOOL_E_INVALID);
+    assert_text_has(REJECTION);
+    assert_error(gpupool_pools(client, NULL, 0, &count), GPUPOOL_E_DISCONNECTED);
+    gpupool_close(client);
+}
+
+static void why_the_daemon_ended_the_session_is_the_error_after_a_one_way_message(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(reject_release);
+    uint64_t deadline_ns = clock_now_ns() + PATIENT_NS;
+    size_t count;
+    int r;
+
+    do /* no call reads an answer: the daemon is gone when a message cannot be sent any more */
+        r = lease_release_one_way(client, 1, 1, 0, 0, FENCE_NONE);
+    while (r == 0 && clock_now_ns() < deadline_ns);
+    assert_error(r, GPUPOOL_E_INVALID);
+    assert_text_has(REJECTION);
+    assert_error(gpupool_pools(client, NULL, 0, &count), GPUPOOL_E_INVALID);
+    assert_text_has(REJECTION);
+    gpupool_close(client);
 }
 
 struct waiter {
@@ -462,9 +504,14 @@ static void session_wide_errors_reach_every_call(void **state) {
 int main(void) {
     fixture_init();
     const struct CMUnitTest tests[] = {
-        TEST(no_daemon_is_said_with_what_to_do),    TEST(full_backlog_times_out),
-        TEST(bad_greetings_are_told_apart),         TEST(late_leases_are_given_back),
-        TEST(dead_daemon_leaves_buffers_usable),    TEST(misbehaviour_ends_the_connection_and_leaks_nothing),
+        TEST(no_daemon_is_said_with_what_to_do),
+        TEST(full_backlog_times_out),
+        TEST(bad_greetings_are_told_apart),
+        TEST(why_the_daemon_ended_the_session_is_the_error_of_the_call),
+        TEST(why_the_daemon_ended_the_session_is_the_error_after_a_one_way_message),
+        TEST(late_leases_are_given_back),
+        TEST(dead_daemon_leaves_buffers_usable),
+        TEST(misbehaviour_ends_the_connection_and_leaks_nothing),
         TEST(session_wide_errors_reach_every_call),
     };
     int failed = cmocka_run_group_tests_name("client_peer", tests, NULL, NULL);
