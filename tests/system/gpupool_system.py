@@ -128,11 +128,12 @@ class FakeAdmin:
 
 
 class Daemon:
-    """A real gpupoold on simulated GPUs, in a temporary directory. Ready when the constructor returns, unless start=False;
+    """A real gpupoold on simulated GPUs, or none, in a temporary directory. Ready when the constructor returns, unless start=False;
     close() stops it and expects that it ends well."""
 
-    def __init__(self, config="", arguments=(), start=True, environment=None, prefix=()):
+    def __init__(self, config="", arguments=(), start=True, environment=None, prefix=(), gpu="sim"):
         self.prefix = list(prefix)  # a program that executes the daemon
+        self.gpu = ["--gpu", gpu] + (["--sim-gpus", "2", "--sim-memory", "1GiB"] if gpu == "sim" else [])
         self.directory = tempfile.TemporaryDirectory(prefix="gpupool-daemon-")
         base = pathlib.Path(self.directory.name)
         base.chmod(0o755)
@@ -146,7 +147,7 @@ class Daemon:
 
     def command(self):
         return [*self.prefix, DAEMON, "--config", str(self.config), "--socket", str(self.socket), "--admin-socket",
-                str(self.admin_socket), "--gpu", "sim", "--sim-gpus", "2", "--sim-memory", "1GiB", *self.arguments]
+                str(self.admin_socket), *self.gpu, *self.arguments]
 
     def variables(self):
         unset = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")

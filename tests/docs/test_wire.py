@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/wire.md against the sources: each message has its table, with the offsets and sizes of the structs; each limit and error is
+there with its number; each vector decodes to the fields that stand below it, and encodes to the same bytes; and the values that
+the page calls broken are those that the decoder refuses. The sources speak through the program wire_page."""
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
+PAGE = (SOURCE / "docs/wire.md").read_text()
+PROTO = (SOURCE / "proto/proto.h").read_text()
+WAIT_S = 60
+REFUSED = {"client": "ends", "daemon": "refuse"}  # what the last column says of values that are not allowed
+
+
+def ask(*commands):
+    """The answers of the program, each a list of lines."""
+    done = subprocess.run([os.environ["GPUPOOL_WIRE_PAGE"]], input="\n".join(commands) + "\n", check=True, capture_output=True,
+                          text=True, encoding="utf-8", timeout=WAIT_S)
+    return [answer.splitlines() for answer in done.stdout.split("\n\n")[:-1]]
+
+
+def read_layout():
+    """Messages by name: number, sender, and fields by name: (offset, size, kind)."""
+    messages, fields = {}, None
+    for line in ask("layout")[0]:
+        words = line.split()
+        if words[2] in ("client", "daemon", "both"):
+            fields = {}
+            messages[words[0]] = {"number": int(words[1]), "sender": words[2], "fields": fields}
+        else:
+            fields[words[0]] = (int(words[1]), int(words[2]), words[3])
+    return messages
+
+
+LAYOUT = read_layout()
+MESSAGES = {name: message for name, message in LAYOUT.items() if name != "header"}
+
+
+def rows(text):
+    """The cells of a text's tables, without headings."""
+    lines = [line for line in text.splitlines() if re.match(r"\|(?!-)", line)]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if row[0] not in ("offset", "name", "word", "end")]
+
+
+def section(title):
+    """What stands below a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise AssertionError(f"docs/wire.md has no section {title!r}")
+    return found[1]
+
+
+def table_of(name):
+    """A message's table: by field, (offset, size, last column)."""
+    title = name if name == "header" else f"{name} ({LAYOUT[name]['number']})"
+    return {row[2]: (row[0], row[1], row[5]) for row in rows(section(title)) if len(row) == 6}
+
+
+def number_of(text):
+    """16384, 2^56, 2 MiB"""
+    power = re.fullmatch(r"(\d+)\^(\d+)", text)
+    if power:
+        return int(power[1]) ** int(power[2])
+    return int(text[:-4]) << 20 if text.endswith(" MiB") else int(text, 0)
+
+
+def bytes_of(text):
+    """Hexadecimal bytes, of which "00 * 48" are 48."""
+    text = re.sub(r"([0-9a-f]{2}) \* (\d+)", lambda found: f"{found[1]} " * int(found[2]), text)
+    return bytes.fromhex(text)
+
+
+def read_vectors():
+    """Of each block: the message's name, the packet, its fields or None, why it is refused or None."""
+    vectors = []
+    for text in re.findall(r"^```wire\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        title, *lines = text.splitlines()
+        name, _, refused = title.partition(" ")
+        if refused not in ("", "refused"):
+            raise AssertionError(f"docs/wire.md has a vector with the title {title!r}")
+        digits = [line for line in lines if re.fullmatch(r"[0-9a-f]{2}( (\*|\d+|[0-9a-f]{2}))*", line)]
+        rest = lines[len(digits):]
+        packet = bytes_of(" ".join(digits))
+        if refused:
+            vectors.append((name, packet, None, "\n".join(rest)))
+        else:
+            vectors.append((name, packet, dict(line.split(" = ", 1) for line in rest), None))
+    return vectors
+
+
+VECTORS = read_vectors()
+
+
+def sender_of(name):
+    return LAYOUT[name]["sender"]
+
+
+def value_of(text, kind):
+    if kind == "text":
+        return text[1:-1]
+    return bytes_of(text) if kind == "bytes" else int(text, 0)
+
+
+class Tables(unittest.TestCase):
+    def test_each_operation_of_the_header_is_a_message_with_a_section(self):
+        enum = re.search(r"enum proto_operation \{(.*?)\};", PROTO, re.DOTALL)[1]
+        operations = {name: int(number) for name, number in re.findall(r"PROTO_(\w+) =\s*(\d+)", enum)}
+        self.assertEqual(operations, {name: message["number"] for name, message in MESSAGES.items()})
+        titles = re.findall(r"^### ([A-Z_]+) \((\d+)\)$", PAGE, re.MULTILINE)
+        self.assertEqual({name: int(number) for name, number in titles}, operations)
+
+    def test_the_tables_have_the_fields_offsets_and_sizes_of_the_structs(self):
+        for name, message in LAYOUT.items():
+            with self.subTest(name):
+                table = table_of(name)
+                self.assertEqual(list(table), list(message["fields"]))
+                for field, (offset, size, _) in table.items():
+                    stride = 144 if field.startswith("pools[i]") else 8
+                    start, byte_count, _ = message["fields"][field]
+                    self.assertEqual(offset, f"{start} + {stride} i" if "[i]" in field else str(start))
+                    self.assertEqual(size, "text_length" if field == "text" else str(byte_count))
+
+    def test_the_limits_are_the_sources(self):
+        shown = {row[0]: number_of(row[1]) for row in rows(section("Limits")) if row[0] != "(granule)"}
+        known = dict(line.split() for line in ask("limits")[0])
+        for name, value in shown.items():
+            with self.subTest(name):
+                self.assertEqual(value, int(known[name]))
+        only_in_text = {"PROTO_VERSION_MIN", "PROTO_VERSION_MAX", "PROTO_MAGIC"}
+        self.assertEqual(set(known) - set(shown), only_in_text)
+        self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "1"))
+        self.assertIn(f"{int(known['PROTO_MAGIC']):#x}", section("HELLO (1)"))
+
+    def test_the_errors_are_the_sources(self):
+        shown = {row[0]: row[1] for row in rows(section("Errors"))}
+        self.assertEqual(shown, dict(line.split() for line in ask("errors")[0]))
+
+
+class Vectors(unittest.TestCase):
+    def test_each_message_has_one_and_some_are_refused(self):
+        self.assertEqual({name for name, _, fields, _ in VECTORS if fields is not None}, set(MESSAGES))
+        self.assertGreater(sum(fields is None for _, _, fields, _ in VECTORS), 4)
+
+    def test_each_decodes_to_its_fields_and_encodes_to_the_same_bytes(self):
+        for name, packet, fields, _ in VECTORS:
+            if fields is None:
+                continue
+            with self.subTest(name, packet=packet.hex()):
+                *lines, again = ask(f"decode {sender_of(name)} {packet.hex()}")[0]
+                self.assertFalse(again.startswith("refused"), again)
+                self.assertEqual(again, f"again {packet.hex()}")
+                decoded = dict((line + " ").split(" ", 1) for line in lines)
+                self.assertEqual(int(decoded["operation"]), MESSAGES[name]["number"])
+                kinds = {**LAYOUT["header"]["fields"], **MESSAGES[name]["fields"]}
+                for field, text in decoded.items():
+                    text, kind = text[:-1], kinds[re.sub(r"\[\d+\]", "[i]", field)][2]
+                    if field in ("operation", "length") or field.endswith("reserved"):
+                        continue
+                    if field not in fields and field.startswith("ids["):
+                        self.assertEqual(text, "0")
+                        continue
+                    self.assertIn(field, fields)
+                    wanted = value_of(fields[field], kind)
+                    got = text if kind == "text" else bytes.fromhex(text) if kind == "bytes" else int(text)
+                    self.assertEqual(got, wanted, field)
+                self.assertEqual(set(fields) - set(decoded), set())
+
+    def test_those_that_are_refused_are_refused_for_what_the_page_says(self):
+        for name, packet, fields, reason in VECTORS:
+            if fields is None:
+                with self.subTest(name, packet=packet.hex()):
+                    self.assertEqual(ask(f"decode {sender_of(name)} {packet.hex()}")[0], [f"refused {reason}"])
+
+    def test_the_page_calls_broken_what_the_decoder_refuses(self):
+        """Each number of each vector is set to the ends of its range, and to what is above the limits."""
+        questions, places = [], []
+        for name, packet, fields, _ in VECTORS:
+            for field, (offset, size, kind) in MESSAGES[name]["fields"].items():
+                if fields is not None and kind in ("unsigned", "signed") and offset + size <= len(packet):
+                    questions.append(f"try {sender_of(name)} {packet.hex()} {offset} {size}")
+                    places.append((name, field))
+        refused = {place: set() for place in places}
+        for place, answer in zip(places, ask(*questions), strict=True):
+            refused[place] |= {line.split(" ", 1)[1] for line in answer} - {"-"}
+        self.assertGreater(len(refused), 60)
+        for (name, field), reasons in refused.items():
+            with self.subTest(f"{name}.{field}"):
+                # Of a description, what is wrong may be said of another of its fields.
+                names = [part for part in re.split(r"\.|\[i\]", field) if part not in ("", "pools")]
+                word = re.compile(rf"\b({'|'.join(names)})\b")
+                for reason in reasons:
+                    self.assertRegex(reason, rf"^{name}\.")
+                    self.assertRegex(reason, word)
+                self.assertEqual(bool(reasons), table_of(name)[field][2] == REFUSED[sender_of(name)])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the sources say of the wire format, as lines of text, for test_wire.py to compare with docs/wire.md.
+ * Commands come on standard input, one a line; each answer ends with an empty line.
+ *
+ *   layout                       MESSAGE NUMBER SENDER BODY-BYTES, then FIELD OFFSET SIZE KIND for each field
+ *   limits                       NAME VALUE
+ *   errors                       NAME NUMBER
+ *   decode SENDER HEX            FIELD VALUE for each field, then "again HEX"; or "refused REASON"
+ *   try SENDER HEX OFFSET SIZE   VALUE REASON for each extreme value of a field (tests/wire_fields.h); "-":
+ * fine
+ *
+ * Offsets are those in the packet, in bytes. A field that is missing here leaves a hole, which ends the
+ * program with status 2.
+ */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/outbox.h"
+#include "daemon/pool/limits.h"
+#include "proto/page.h"
+#include "proto/proto.h"
+#include "tests/wire_fields.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+enum kind {
+    UNSIGNED,
+    SIGNED, /* of 4 bytes */
+    BYTES,
+    TEXT, /* up to its NUL */
+};
+static const char *const kinds[] = {"unsigned", "signed", "bytes", "text"};
+
+struct field {
+    unsigned operation; /* 0: of every message's header */
+    size_t offset, size, count;
+    enum kind kind;
+    const char *name;
+};
+
+#define FIELDS(operation, type, member, name, kind, size, count)                                             \
+    { operation, sizeof(struct proto_header) + offsetof(struct type, member), size, count, kind, name }
+#define SIZE_OF(type, member) sizeof(((struct type *)0)->member)
+#define AS(operation, type, member, name, kind)                                                              \
+    FIELDS(operation, type, member, name, kind, SIZE_OF(type, member), 1)
+#define FIELD(operation, type, member) AS(operation, type, member, #member, UNSIGNED)
+#define POOL_AS(member, kind)          AS(PROTO_POOLS, proto_pools, pools[0].member, "pools[i]." #member, kind)
+#define POOL(member)                   POOL_AS(member, UNSIGNED)
+#define HEADER(member)                                                                                       \
+    { 0, offsetof(struct proto_header, member), SIZE_OF(proto_header, member), 1, UNSIGNED, #member }
+
+static const struct field fields[] = {
+    HEADER(operation),
+    HEADER(reserved),
+    HEADER(length),
+    HEADER(request),
+    FIELD(PROTO_HELLO, proto_hello, magic),
+    FIELD(PROTO_HELLO, proto_hello, version_min),
+    FIELD(PROTO_HELLO, proto_hello, version_max),
+    FIELD(PROTO_HELLO, proto_hello, flags),
+    FIELD(PROTO_HELLO, proto_hello, reserved),
+    FIELD(PROTO_ACQUIRE, proto_acquire, pool),
+    FIELD(PROTO_ACQUIRE, proto_acquire, flags),
+    FIELD(PROTO_ACQUIRE, proto_acquire, size_bytes),
+    FIELD(PROTO_ACQUIRE, proto_acquire, least_bytes),
+    FIELD(PROTO_ACQUIRE, proto_acquire, timeout_ns),
+    FIELD(PROTO_RELEASE, proto_release, lease),
+    FIELD(PROTO_RELEASE, proto_release, generation),
+    FIELD(PROTO_RELEASE, proto_release, offset_bytes),
+    FIELD(PROTO_RELEASE, proto_release, size_bytes),
+    FIELD(PROTO_RELEASE, proto_release, fence),
+    FIELD(PROTO_RELEASE, proto_release, reserved),
+    FIELD(PROTO_RELEASE, proto_release, fence_value),
+    FIELD(PROTO_SHARE, proto_share, lease),
+    FIELD(PROTO_SHARE, proto_share, generation),
+    FIELD(PROTO_SHARE, proto_share, size_bytes),
+    AS(PROTO_ATTACH, proto_token, bytes, "token", BYTES),
+    FIELD(PROTO_QUERY, proto_lease_name, lease),
+    FIELD(PROTO_QUERY, proto_lease_name, generation),
+    FIELD(PROTO_OPENED, proto_opened, segment),
+    FIELD(PROTO_SPLIT, proto_release, lease),
+    FIELD(PROTO_SPLIT, proto_release, generation),
+    FIELD(PROTO_SPLIT, proto_release, offset_bytes),
+    FIELD(PROTO_SPLIT, proto_release, size_bytes),
+    FIELD(PROTO_SPLIT, proto_release, fence),
+    FIELD(PROTO_SPLIT, proto_release, reserved),
+    FIELD(PROTO_SPLIT, proto_release, fence_value),
+    FIELD(PROTO_MERGE, proto_merge, lease),
+    FIELD(PROTO_MERGE, proto_merge, generation),
+    FIELD(PROTO_MERGE, proto_merge, other_lease),
+    FIELD(PROTO_MERGE, proto_merge, other_generation),
+    FIELD(PROTO_IDLE, proto_idle, pool),
+    FIELD(PROTO_IDLE, proto_idle, flags),
+    FIELD(PROTO_IDLE, proto_idle, size_bytes),
+    FIELD(PROTO_CLOSED, proto_closed, segment),
+    FIELD(PROTO_CLOSED, proto_closed, time_ns),
+    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, magic),
+    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, version),
+    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, gpu),
+    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, session),
+    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, daemon_pid),
+    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, flags),
+    FIELD(PROTO_POOLS, proto_pools, count),
+    FIELD(PROTO_POOLS, proto_pools, reserved),
+    POOL(id),
+    POOL(kind),
+    POOL_AS(device, SIGNED),
+    POOL_AS(numa_node, SIGNED),
+    POOL_AS(uuid, BYTES),
+    POOL(limit_bytes),
+    POOL(reserved_bytes),
+    POOL(leased_bytes),
+    POOL(free_bytes),
+    POOL(quarantined_bytes),
+    POOL(largest_free_bytes),
+    POOL_AS(name, TEXT),
+    FIELD(PROTO_LEASE, proto_lease, lease),
+    FIELD(PROTO_LEASE, proto_lease, generation),
+    FIELD(PROTO_LEASE, proto_lease, segment),
+    FIELD(PROTO_LEASE, proto_lease, offset_bytes),
+    FIELD(PROTO_LEASE, proto_lease, size_bytes),
+    FIELD(PROTO_LEASE, proto_lease, capacity_bytes),
+    FIELD(PROTO_LEASE, proto_lease, pool),
+    FIELD(PROTO_LEASE, proto_lease, reserved),
+    FIELD(PROTO_LEASE, proto_lease, description.id),
+    FIELD(PROTO_LEASE, proto_lease, description.size_bytes),
+    FIELD(PROTO_LEASE, proto_lease, description.pool),
+    FIELD(PROTO_LEASE, proto_lease, description.kind),
+    AS(PROTO_LEASE, proto_lease, description.handle, "description.handle", BYTES),
+    AS(PROTO_TOKEN, proto_token, bytes, "token", BYTES),
+    FIELD(PROTO_INFO, proto_info, segment),
+    FIELD(PROTO_INFO, proto_info, offset_bytes),
+    FIELD(PROTO_INFO, proto_info, size_bytes),
+    FIELD(PROTO_INFO, proto_info, capacity_bytes),
+    FIELD(PROTO_INFO, proto_info, pool),
+    FIELD(PROTO_INFO, proto_info, holders),
+    FIELD(PROTO_INFO, proto_info, shared),
+    FIELD(PROTO_INFO, proto_info, reserved),
+    FIELD(PROTO_ERROR, proto_failure, error),
+    FIELD(PROTO_ERROR, proto_failure, text_length),
+    AS(PROTO_ERROR, proto_failure, text, "text", TEXT),
+    FIELD(PROTO_PAGE, proto_page_reply, size_bytes),
+    FIELD(PROTO_PAGE, proto_page_reply, reserved),
+    FIELD(PROTO_SEGMENTS, proto_segments, count),
+    FIELD(PROTO_SEGMENTS, proto_segments, reserved),
+    FIELDS(PROTO_SEGMENTS, proto_segments, ids, "ids[i]", UNSIGNED, sizeof(uint64_t), PROTO_CLOSE_MAX),
+};
+
+/* The bodies, as far as they are in every such message or once in an array. */
+static const struct {
+    unsigned operation;
+    size_t bytes;
+} bodies[] = {
+    {PROTO_HELLO, sizeof(struct proto_hello)},
+    {PROTO_LIST_POOLS, 0},
+    {PROTO_ACQUIRE, sizeof(struct proto_acquire)},
+    {PROTO_RELEASE, sizeof(struct proto_release)},
+    {PROTO_SHARE, sizeof(struct proto_share)},
+    {PROTO_ATTACH, sizeof(struct proto_token)},
+    {PROTO_QUERY, sizeof(struct proto_lease_name)},
+    {PROTO_OPENED, sizeof(struct proto_opened)},
+    {PROTO_BYE, 0},
+    {PROTO_SPLIT, sizeof(struct proto_release)},
+    {PROTO_ASK_PAGE, 0},
+    {PROTO_MERGE, sizeof(struct proto_merge)},
+    {PROTO_IDLE, sizeof(struct proto_idle)},
+    {PROTO_CLOSED, sizeof(struct proto_closed)},
+    {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},
+    {PROTO_POOLS, offsetof(struct proto_pools, pools[1])},
+    {PROTO_LEASE, sizeof(struct proto_lease)},
+    {PROTO_OK, 0},
+    {PROTO_TOKEN, sizeof(struct proto_token)},
+    {PROTO_INFO, sizeof(struct proto_info)},
+    {PROTO_ERROR, sizeof(struct proto_failure) - sizeof(uint32_t)}, /* the text's NUL and padding */
+    {PROTO_PAGE, sizeof(struct proto_page_reply)},
+    {PROTO_SEGMENTS, sizeof(struct proto_segments)},
+};
+
+static const char *sender_name(unsigned operation) {
+    return operation < PROTO_HELLO_REPLY ? "client" : "daemon";
+}
+
+/* Ends the program where the fields of a message do not lie side by side up to its end. */
+static void check_tiles(unsigned operation, size_t body_bytes) {
+    size_t end = operation == 0 ? 0 : sizeof(struct proto_header);
+    size_t wanted = end + (operation == 0 ? sizeof(struct proto_header) : body_bytes);
+
+    for (size_t i = 0; i < LENGTH(fields); i++) {
+        if (fields[i].operation != operation)
+            continue;
+        if (fields[i].offset != end) {
+            fprintf(stderr, "%s: nothing describes the bytes before %s\n", proto_operation_name(operation),
+                    fields[i].name);
+            exit(2);
+        }
+        bool is_text = operation == PROTO_ERROR && fields[i].kind == TEXT;
+        end += is_text ? PROTO_TEXT_MAX : fields[i].size * fields[i].count;
+    }
+    if (end == wanted)
+        return;
+    fprintf(stderr, "%s: fields of %zu bytes of %zu\n", proto_operation_name(operation), end, wanted);
+    exit(2);
+}
+
+static void print_fields(unsigned operation) {
+    for (size_t i = 0; i < LENGTH(fields); i++)
+        if (fields[i].operation == operation)
+            printf("%s %zu %zu %s\n", fields[i].name, fields[i].offset, fields[i].size,
+                   kinds[fields[i].kind]);
+}
+
+static size_t body_bytes_of(unsigned operation) {
+    for (size_t i = 0; i < LENGTH(bodies); i++)
+        if (bodies[i].operation == operation)
+            return bodies[i].bytes;
+    fprintf(stderr, "%s has no body here\n", proto_operation_name(operation));
+    exit(2);
+}
+
+static void print_layout(void) {
+    check_tiles(0, 0);
+    printf("header 0 both %zu\n", sizeof(struct proto_header));
+    print_fields(0);
+    for (unsigned operation = 1; operation <= UINT16_MAX; operation++) {
+        if (strcmp(proto_operation_name(operation), "unknown operation") == 0)
+            continue;
+        size_t bytes = body_bytes_of(operation);
+        check_tiles(operation, bytes);
+        printf("%s %u %s %zu\n", proto_operation_name(operation), operation, sender_name(operation), bytes);
+        print_fields(operation);
+    }
+}
+
+#define LIMIT(name) printf(#name " %" PRIu64 "\n", (uint64_t)(name))
+
+static void print_limits(void) {
+    LIMIT(PROTO_VERSION_MIN);
+    LIMIT(PROTO_VERSION_MAX);
+    LIMIT(PROTO_MAGIC);
+    LIMIT(PROTO_PACKET_MAX);
+    LIMIT(PROTO_POOLS_MAX);
+    LIMIT(PROTO_NAME_SIZE);
+    LIMIT(PROTO_TEXT_MAX);
+    LIMIT(PROTO_HANDLE_BYTES);
+    LIMIT(PROTO_TOKEN_BYTES);
+    LIMIT(PROTO_SIZE_MAX);
+    LIMIT(PROTO_PAGE_BYTES);
+    LIMIT(PROTO_PAGE_FENCES);
+    LIMIT(PROTO_PAGE_COUNTERS);
+    LIMIT(PROTO_CLOSE_MAX);
+    LIMIT(PROTO_ONE_WAY_MAX);
+    LIMIT(SEGMENT_GRANULE);
+    LIMIT(SESSION_WAITING_MAX);
+    LIMIT(SESSION_LEASES_DEFAULT);
+    LIMIT(BLOCK_RANGES_MAX);
+    LIMIT(OUTBOX_MAX);
+}
+
+#define ERROR(name) printf(#name " %d\n", PROTO_E_##name)
+
+static void print_errors(void) {
+    ERROR(INVALID);
+    ERROR(VERSION);
+    ERROR(NO_POOL);
+    ERROR(TOO_LARGE);
+    ERROR(EXHAUSTED);
+    ERROR(STALE);
+    ERROR(NO_TOKEN);
+    ERROR(SHARED);
+    ERROR(LIMIT);
+    ERROR(DRIVER);
+    ERROR(SHUTDOWN);
+    ERROR(NO_MEMORY);
+    _Static_assert(PROTO_E_MAX == 12, "each error is printed");
+}
+
+/* Two digits a byte, without anything between. Returns how many bytes there are. */
+static size_t parse_hex(const char *text, uint8_t *packet) {
+    size_t size = 0;
+    for (unsigned byte; size < PROTO_PACKET_MAX && sscanf(text + 2 * size, "%2x", &byte) == 1; size++)
+        packet[size] = (uint8_t)byte;
+    return size;
+}
+
+static void print_hex(const uint8_t *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        printf("%02x", bytes[i]);
+}
+
+static uint64_t read_unsigned(const uint8_t *bytes, size_t size) {
+    uint64_t value = 0;
+    memcpy(&value, bytes, size); /* little-endian, as proto.c asserts */
+    return value;
+}
+
+/* From the decoded message, not from the packet. */
+static void print_value(const struct proto_message *message, const struct field *field, size_t offset) {
+    const uint8_t *bytes = (const uint8_t *)message + offset;
+    int32_t number;
+
+    switch (field->kind) {
+    case UNSIGNED:
+        printf("%" PRIu64 "\n", read_unsigned(bytes, field->size));
+        return;
+    case SIGNED:
+        memcpy(&number, bytes, sizeof number);
+        printf("%" PRId32 "\n", number);
+        return;
+    case BYTES:
+        print_hex(bytes, field->size);
+        printf("\n");
+        return;
+    case TEXT:
+        printf("%s\n", (const char *)bytes);
+        return;
+    }
+}
+
+/* pools[i].id of pool 3: pools[3].id */
+static void print_name(const struct field *field, size_t index) {
+    const char *i = strstr(field->name, "[i]");
+    if (i == NULL)
+        printf("%s ", field->name);
+    else
+        printf("%.*s[%zu]%s ", (int)(i - field->name), field->name, index, i + strlen("[i]"));
+}
+
+static void print_message(const struct proto_message *message) {
+    static uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(fields); i++) {
+        const struct field *field = &fields[i];
+        if (field->operation != 0 && field->operation != message->header.operation)
+            continue;
+        bool in_pool = strncmp(field->name, "pools[i]", strlen("pools[i]")) == 0;
+        size_t count = in_pool ? message->pools.count : field->count;
+        size_t stride = in_pool ? sizeof(struct proto_pool) : field->size;
+        for (size_t n = 0; n < count; n++) {
+            print_name(field, n);
+            print_value(message, field, field->offset + n * stride);
+        }
+    }
+    printf("again ");
+    print_hex(packet, proto_encode(message, packet));
+    printf("\n");
+}
+
+int main(void) {
+    static char line[2 * PROTO_PACKET_MAX + 256], hex[2 * PROTO_PACKET_MAX + 1];
+    static uint8_t packet[PROTO_PACKET_MAX];
+    static struct proto_message message;
+    char command[16], sender[16];
+    size_t offset = 0, size = 0;
+
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        const char *reason = "";
+        int words = sscanf(line, "%15s %15s %32768s %zu %zu", command, sender, hex, &offset, &size);
+        enum proto_sender from =
+            words > 1 && strcmp(sender, "client") == 0 ? PROTO_FROM_CLIENT : PROTO_FROM_DAEMON;
+        size_t bytes = words > 2 ? parse_hex(hex, packet) : 0;
+        if (strcmp(command, "layout") == 0) {
+            print_layout();
+        } else if (strcmp(command, "limits") == 0) {
+            print_limits();
+        } else if (strcmp(command, "errors") == 0) {
+            print_errors();
+        } else if (strcmp(command, "decode") == 0) {
+            if (proto_decode(from, packet, bytes, &message, &reason) < 0)
+                printf("refused %s\n", reason);
+            else
+                print_message(&message);
+        } else if (strcmp(command, "try") == 0 && words == 5 && size <= 8 && offset + size <= bytes) {
+            for (size_t i = 0; i < WIRE_EXTREMES; i++) {
+                const struct wire_field field = {.offset = offset, .size = size};
+                (void)parse_hex(hex, packet);
+                wire_set(&field, wire_extremes[i], packet);
+                int r = proto_decode(from, packet, bytes, &message, &reason);
+                printf("%" PRIu64 " %s\n", wire_extremes[i], r < 0 ? reason : "-");
+            }
+        } else {
+            fprintf(stderr, "no such command: %s", line);
+            return 1;
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    return 0;
+}
