@@ -124,6 +124,13 @@ class Tables(unittest.TestCase):
                     self.assertEqual(offset, f"{start} + {stride} i" if "[i]" in field else str(start))
                     self.assertEqual(size, "text_length" if field == "text" else str(byte_count))
 
+    def test_the_last_column_says_what_is_defined(self):
+        errors = {line.split()[0] for line in ask("errors")[0]}
+        for name, message in MESSAGES.items():
+            allowed = {"ends", "–"} | errors if message["sender"] == "client" else {"refuse", "–"}
+            with self.subTest(name):
+                self.assertEqual({row[2] for row in table_of(name).values()} - allowed, set())
+
     def test_the_limits_are_the_sources(self):
         shown = {row[0]: number_of(row[1]) for row in rows(section("Limits")) if row[0] != "(granule)"}
         known = dict(line.split() for line in ask("limits")[0])

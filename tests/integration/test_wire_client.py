@@ -7,7 +7,9 @@ import mmap
 import os
 import pathlib
 import re
+import resource
 import select
+import socket
 import struct
 import subprocess
 import sys
@@ -270,6 +272,62 @@ class Exchanges(unittest.TestCase):
         self.a.ask(wire_client.BYE, b"", wire_client.OK)
         self.expect_end_of_file(self.a)
         self.assertEqual(self.leased_bytes(other), before)
+
+    @exchange(16)
+    def test_lost_descriptor(self):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        first_free = os.dup(self.a.socket.fileno())
+        os.close(first_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, limits[1]))
+        try:
+            with self.assertRaisesRegex(ProtocolError, "a descriptor was cut"):
+                self.a.acquire(self.pool, 1000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        self.a.close()
+        self.assertEqual(self.connect().acquire(self.pool, 1000).size, 1000)
+
+
+class SimulatedHandles(unittest.TestCase):
+    """Device memory of a simulated GPU, opened as docs/wire.md says."""
+
+    def open_handle(self, handle):
+        magic, pid, _, _, reserved, nonce = struct.unpack_from("<QIIQQ16s", handle)
+        self.assertEqual((magic, reserved), (0x3149504D49535047, 0))
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(link.close)
+        link.settimeout(WAIT_S)
+        link.connect(f"\0gpupool-sim/{pid}/{nonce.hex()}".encode())
+        link.send(handle)
+        answer, descriptors, _, _ = socket.recv_fds(link, 64, 1)
+        error, reserved, size = struct.unpack("<IIQ", answer)
+        self.assertEqual((error, reserved, len(descriptors)), (0, 0, 1))
+        memory = mmap.mmap(descriptors[0], size)
+        self.addCleanup(memory.close)
+        os.close(descriptors[0])
+        return memory
+
+    def lease_and_memory(self, session, operation, body):
+        reply = session.ask(operation, body, wire_client.LEASE)
+        segment, size, _, kind, handle = wire_client.DESCRIPTION.unpack_from(reply, wire_client.LEASE_BODY.size)
+        lease = wire_client.LEASE_BODY.unpack_from(reply)
+        self.assertEqual((segment, kind), (lease[2], 1))
+        memory = self.open_handle(handle)
+        self.assertEqual(len(memory), size)
+        return lease, memory
+
+    def test_two_sessions_see_the_same_device_memory(self):
+        with gpupool_system.Daemon() as daemon, Session(str(daemon.socket), WAIT_S, flags=0) as a, \
+                Session(str(daemon.socket), WAIT_S, flags=0) as b:
+            self.assertEqual(a.gpu, 2)
+            pool = next(pool["id"] for pool in a.pools() if pool["kind"] == 1)
+            lease, memory = self.lease_and_memory(
+                a, wire_client.ACQUIRE, struct.pack("<IIQQQ", pool, 0, 4096, 0, wire_client.FOREVER))
+            token = a.ask(wire_client.SHARE, struct.pack("<QQQ", lease[0], lease[1], 0), wire_client.TOKEN)
+            attached, seen = self.lease_and_memory(b, wire_client.ATTACH, token)
+            self.assertEqual(attached[2:4], lease[2:4])
+            memory[lease[3]:lease[3] + 5] = b"hello"
+            self.assertEqual(seen[attached[3]:attached[3] + 5], b"hello")
 
 
 class Page(unittest.TestCase):
