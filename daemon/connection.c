@@ -55,9 +55,14 @@ static void connection_unpark(struct connection *connection) {
     connection_watch(connection);
 }
 
+/* Without a session it gets no answer, because its user has left too many of them unread. */
+static bool is_crowded_out(const struct connection *connection) {
+    return connection->session == NULL &&
+           lingering_is_crowded(&connection->daemon->lingering, connection->peer.uid);
+}
+
 int connection_send(struct connection *connection, const struct proto_message *message, int fd) {
-    if (connection->session == NULL &&
-        lingering_is_crowded(&connection->daemon->lingering, connection->peer.uid))
+    if (is_crowded_out(connection))
         return -EDQUOT;
     int r = outbox_send(&connection->outbox, connection->session, message, fd);
     if (r == -EDQUOT)
@@ -74,7 +79,7 @@ int connection_reject(struct connection *connection, uint64_t request, enum prot
 
     message.header = (struct proto_header){.operation = PROTO_ERROR, .request = request};
     proto_failure_set(&message.failure, error, "%s; the session ends", reason);
-    int r = outbox_send_last(&connection->outbox, &message);
+    int r = is_crowded_out(connection) ? -EDQUOT : outbox_send_last(&connection->outbox, &message);
     if (connection->daemon->n_complaints++ < COMPLAINTS_MAX) /* a flood is not to flood the log too */
         log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends%s",
                  (int)connection->peer.pid, connection->peer.command, reason,

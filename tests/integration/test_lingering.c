@@ -118,6 +118,32 @@ static void sockets_with_unread_replies_of_ended_sessions_are_bounded(void **sta
     daemon_stop(&daemon);
 }
 
+static void unread_answers_to_broken_packets_are_bounded(void **state) {
+    struct test_daemon daemon;
+    int fds[SOCKETS];
+    unsigned n_answered = 0;
+    char byte = 0;
+
+    (void)state;
+    start(&daemon, "");
+    unsigned descriptors = daemon_descriptors_at_rest(&daemon);
+    for (unsigned i = 0; i < SOCKETS; i++) {
+        fds[i] = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+        assert_true(fds[i] >= 0);
+        assert_int_equal(send(fds[i], &byte, sizeof byte, MSG_NOSIGNAL), sizeof byte);
+        struct pollfd event = {.fd = fds[i], .events = POLLRDHUP};
+        assert_int_equal(poll(&event, 1, (int)(TEST_WAIT_NS / NS_PER_MS)), 1); /* it is over */
+    }
+    assert_in_range(daemon_descriptors(&daemon), descriptors, descriptors + 2 * LINGERING_MIN + 2);
+    for (unsigned i = 0; i < SOCKETS; i++) {
+        n_answered += recv(fds[i], &byte, 1, MSG_DONTWAIT) == 1;
+        close_fd(fds[i]);
+    }
+    assert_int_equal(n_answered, 2 * LINGERING_MIN);
+    WAIT_UNTIL(daemon_descriptors_at_rest(&daemon) == descriptors);
+    daemon_stop(&daemon);
+}
+
 /* What the user has of its quota of replies. */
 static uint64_t reply_bytes(struct test_daemon *daemon) {
     cJSON *answer = daemon_ask(daemon, "{\"command\":\"quota\"}");
@@ -188,6 +214,7 @@ static void unread_answers_of_the_admin_socket_are_bounded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sockets_with_unread_replies_of_ended_sessions_are_bounded),
+        cmocka_unit_test(unread_answers_to_broken_packets_are_bounded),
         cmocka_unit_test(unread_replies_of_ended_sessions_are_charged),
         cmocka_unit_test(unread_answers_of_the_admin_socket_are_bounded),
     };
