@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/access.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,31 +56,84 @@ int access_find_group(const char *name, gid_t *ret_gid) {
     return 0;
 }
 
-/* Looks a user or group up. Logs where there is none. */
-static bool find(const struct config_who *who, struct policy_subject *ret_subject) {
-    struct policy_subject subject = {.is_group = who->is_group};
+/* Puts the number of a user or group in place of its name. Returns whether there is one; logs where there is
+ * none. */
+static bool look_up(struct config_who *who) {
+    uint32_t id;
 
     if (who->is_group) {
         gid_t gid;
-        if (access_find_group(who->name, &gid) == 0) {
-            subject.id = gid;
-            *ret_subject = subject;
-            return true;
+        if (access_find_group(who->name, &gid) < 0) {
+            log_warning("there is no group '%s': what the configuration says of it holds for nobody",
+                        who->name);
+            return false;
         }
-    } else {
-        const struct passwd *user;
-        if (!parse_id(who->name, &subject.id) && (user = getpwnam(who->name)) != NULL)
-            subject.id = user->pw_uid;
-        else if (!parse_id(who->name, &subject.id)) {
+        id = gid;
+    } else if (!parse_id(who->name, &id)) {
+        const struct passwd *user = getpwnam(who->name);
+        if (user == NULL) {
             log_warning("there is no user '%s': what the configuration says of it holds for nobody",
                         who->name);
             return false;
         }
-        *ret_subject = subject;
-        return true;
+        id = user->pw_uid;
     }
-    log_warning("there is no group '%s': what the configuration says of it holds for nobody", who->name);
-    return false;
+    snprintf(who->name, sizeof who->name, "%" PRIu32, id);
+    return true;
+}
+
+/* The same for a list; those that nobody is are left out. Returns 0 or -ENOMEM. */
+static int look_up_list(char **list) {
+    const char *position = *list;
+    struct config_who who;
+    char *numbers = NULL;
+    size_t size;
+
+    if (*list == NULL || strcmp(*list, "all") == 0)
+        return 0;
+    FILE *text = open_memstream(&numbers, &size);
+    if (text == NULL)
+        return -ENOMEM;
+    for (const char *separator = ""; config_next_who(&position, &who) > 0;)
+        if (look_up(&who)) {
+            fprintf(text, "%s%s:%s", separator, who.is_group ? "group" : "user", who.name);
+            separator = ",";
+        }
+    bool failed = ferror(text) != 0;
+    if (fclose(text) != 0 || failed) {
+        free(numbers);
+        return -ENOMEM;
+    }
+    free(*list);
+    *list = numbers;
+    return 0;
+}
+
+int access_look_up(struct config *config) {
+    list_for_each_safe(position, &config->rules) {
+        struct config_rule *rule = container_of(position, struct config_rule, link);
+        if (look_up(&rule->who))
+            continue;
+        list_remove(&rule->link);
+        free(rule);
+    }
+    int r = look_up_list(&config->device.allow);
+    if (r == 0)
+        r = look_up_list(&config->host.allow);
+    list_for_each(position, &config->sections) {
+        struct config_section *section = container_of(position, struct config_section, link);
+        r = r == 0 ? look_up_list(&section->pool.allow) : r;
+    }
+    return r;
+}
+
+/* After access_look_up(). */
+static struct policy_subject subject_of(const struct config_who *who) {
+    struct policy_subject subject = {.is_group = who->is_group};
+    bool is_number = parse_id(who->name, &subject.id);
+    assert(is_number);
+    (void)is_number;
+    return subject;
 }
 
 /* What was set, in numbers; total: what a share is of. */
@@ -107,12 +163,12 @@ static void resolve_limits(const struct config_limits *limits, const struct core
 
 /* Whom the configuration lets use a pool. */
 static int allow(struct policy *policy, uint32_t pool_id, const char *list) {
-    struct policy_subject subject;
     struct config_who who;
 
     policy_restrict(policy, pool_id);
     while (config_next_who(&list, &who) > 0) {
-        int r = find(&who, &subject) ? policy_allow(policy, pool_id, &subject) : 0;
+        const struct policy_subject subject = subject_of(&who);
+        int r = policy_allow(policy, pool_id, &subject);
         if (r < 0)
             return r;
     }
@@ -143,9 +199,7 @@ int access_apply(struct daemon *daemon) {
         fallback[item] = POLICY_UNSET;
     list_for_each(position, &config->rules) {
         const struct config_rule *rule = container_of(position, struct config_rule, link);
-        struct policy_subject subject;
-        if (!find(&rule->who, &subject))
-            continue;
+        const struct policy_subject subject = subject_of(&rule->who);
         resolve_limits(&rule->limits, core, fallback, limits);
         r = policy_add_rule(policy, &subject, limits);
         if (r < 0)

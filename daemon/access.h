@@ -2,15 +2,22 @@
 #ifndef DAEMON_ACCESS_H
 #define DAEMON_ACCESS_H
 /*
- * Who may have what: makes the core's policy of the configuration. Names of users and groups are looked up
- * here, when the configuration takes effect and only then: the system's databases may lie on another machine,
- * and the loop waits for them. A name that nobody has allows nobody anything; the log says so.
+ * Which user may have what: makes the core's policy of the configuration. Names of users and groups are
+ * looked up before the configuration takes effect and only then: the system's databases may lie on another
+ * machine. A name that no user or group has allows nothing; the log says so.
  */
 #include <sys/types.h>
 
+struct config;
 struct daemon;
 
-/* Sets the core's policy by the daemon's configuration, for the pools that it has. Returns 0 or -ENOMEM: then
+/* [slow] Replaces the names of users and groups in a configuration by their numbers, and leaves out those
+ * that no user or group has. For the start, and for a worker's thread. Returns 0 or -ENOMEM: then the
+ * configuration is to be thrown away. */
+int access_look_up(struct config *config);
+
+/* Sets the core's policy by the daemon's configuration, whose names were looked up, for the
+ * pools that it has. Returns 0 or -ENOMEM: then
  * the policy stays as it was. */
 int access_apply(struct daemon *daemon);
 

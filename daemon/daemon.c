@@ -125,7 +125,7 @@ void daemon_drain(struct daemon *daemon) {
 
 /* --- pools --- */
 
-static struct pool_sizes pool_sizes_of(const struct config_pool_sizes *sizes) {
+struct pool_sizes daemon_pool_sizes(const struct config_pool_sizes *sizes) {
     return (struct pool_sizes){.limit_bytes = sizes->limit_bytes,
                                .step_bytes = sizes->step_bytes,
                                .reserve_bytes = sizes->reserve_bytes,
@@ -142,7 +142,7 @@ static int daemon_add_pool(struct daemon *daemon, struct pool_config *pool_confi
                    is_host ? pool_config->numa_node : pool_config->device, total_bytes, &sizes);
     if (!sizes.enabled)
         return 0;
-    pool_config->sizes = pool_sizes_of(&sizes);
+    pool_config->sizes = daemon_pool_sizes(&sizes);
     if (sizes.reserve_bytes > sizes.limit_bytes)
         log_warning("%s: its reserve of %s is above its limit of %s and is cut to it", pool_config->name,
                     BYTES_TEXT(sizes.reserve_bytes), BYTES_TEXT(sizes.limit_bytes));
@@ -385,53 +385,8 @@ static void daemon_on_terminate(uv_signal_t *signal, int number) {
 
 static void daemon_on_reload(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
-    struct config fresh;
     (void)number;
-
-    char reloading[64];
-    snprintf(reloading, sizeof reloading, "RELOADING=1\nMONOTONIC_USEC=%llu",
-             (unsigned long long)(clock_now_ns() / 1000));
-    notifier_tell(&daemon->notifier, reloading);
-    if (daemon->options.reread(daemon->options.reread_user, &fresh) == 0) {
-        struct config *config = daemon->config;
-        if (strcmp(fresh.socket, config->socket) != 0 ||
-            strcmp(fresh.admin_socket, config->admin_socket) != 0 || fresh.gpu != config->gpu ||
-            strcmp(fresh.group, config->group) != 0 || fresh.sim_gpus != config->sim_gpus ||
-            fresh.sim_memory_bytes != config->sim_memory_bytes)
-            log_warning("sockets and gpu settings changed: they need a restart");
-        for (unsigned i = 0; i < daemon->core->n_pools; i++) {
-            struct pool *pool = daemon->core->pools[i];
-            struct supplier *supplier = daemon->suppliers[i];
-            struct config_pool_sizes sizes;
-            bool is_host = pool->kind == PROTO_POOL_HOST;
-            config_resolve(&fresh, pool->kind, is_host ? NULL : pool->uuid,
-                           is_host ? pool->numa_node : pool->device, supplier->total_bytes, &sizes);
-            if (!sizes.enabled)
-                log_warning("%s is disabled now: that needs a restart", pool->name);
-            supplier->huge_pages = sizes.huge_pages;
-            const struct pool_sizes pool_sizes = pool_sizes_of(&sizes);
-            core_pool_configure(pool, &pool_sizes, clock_now_ns());
-        }
-        daemon->core->sessions_limit = fresh.sessions_limit;
-        daemon->core->session_leases_limit = fresh.session_leases_limit;
-        log_set_level(fresh.log_level);
-        /* sockets and GPUs stay as they are, so that the next reload compares with what is in force */
-        memcpy(fresh.socket, config->socket, sizeof fresh.socket);
-        memcpy(fresh.admin_socket, config->admin_socket, sizeof fresh.admin_socket);
-        memcpy(fresh.group, config->group, sizeof fresh.group);
-        fresh.gpu = config->gpu;
-        fresh.sim_gpus = config->sim_gpus;
-        fresh.sim_memory_bytes = config->sim_memory_bytes;
-        config_deinit(config);
-        config_move(config, &fresh);
-        if (access_apply(daemon) < 0)
-            log_error("no memory: quotas and who may use which pool stay as they were");
-        log_info("configuration read again");
-    } else {
-        log_error("the configuration stays as it was");
-    }
-    notifier_tell(&daemon->notifier, "READY=1");
-    daemon_drain(daemon);
+    reload_ask(&daemon->reload, daemon);
 }
 
 static void daemon_on_private_timer(uv_timer_t *timer) {
@@ -564,10 +519,12 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
 int daemon_start(struct daemon *daemon) {
     int r = daemon_add_pools(daemon);
     if (r == 0)
+        r = access_look_up(daemon->config);
+    if (r == 0)
         r = access_apply(daemon);
     if (r == 0)
         r = daemon_start_workers(daemon);
-    if (r == 0)
+    if (r == 0 && !daemon->options.private) /* what a program inherited is not its daemon's to tell */
         r = notifier_start(&daemon->notifier, &daemon->loop);
     if (r == 0) {
         daemon_start_turns(daemon);
@@ -599,6 +556,7 @@ void daemon_free(struct daemon *daemon) {
         supplier_retire(daemon_supplier(daemon, segment->pool), segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         supplier_stop(daemon->suppliers[i]);
+    reload_stop(&daemon->reload);
     notifier_stop(&daemon->notifier);
     uv_run(&daemon->loop,
            UV_RUN_NOWAIT); /* lets what is closing finish, before the rest is closed by force */

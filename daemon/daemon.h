@@ -18,6 +18,7 @@
 #include "daemon/listener.h"
 #include "daemon/notifier.h"
 #include "daemon/reaper.h"
+#include "daemon/reload.h"
 #include "daemon/supplier.h"
 #include "daemon/turns.h"
 #include "gpu/gpu.h"
@@ -64,6 +65,7 @@ struct daemon {
     struct reaper reaper;
     struct health health;
     struct notifier notifier;
+    struct reload reload;
     uv_timer_t tick_timer, housekeeping_timer, private_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
     uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
@@ -102,6 +104,9 @@ void daemon_drain(struct daemon *daemon);
 void daemon_session_left(struct daemon *daemon);
 
 void daemon_add_notice(struct daemon *daemon, const char *notice);
+
+/* A pool's sizes, as the core takes them. */
+struct pool_sizes daemon_pool_sizes(const struct config_pool_sizes *sizes);
 
 struct supplier *daemon_supplier(struct daemon *daemon, const struct pool *pool);
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A daemon of one's own: GPUPOOL_SOCKET=private starts it, others join it, and it ends with its last client.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -20,9 +23,16 @@ static char daemon_variable[4200], arguments_variable[64];
 /* Nobody waits for a private daemon: what a sanitizer has to say of one comes as a file in this directory. */
 static char reports[] = "/tmp/gpupool-reports-XXXXXX";
 static char address_variable[96], undefined_variable[96];
-static const char *const private_environment[] = {"GPUPOOL_SOCKET=private", daemon_variable,
-                                                  arguments_variable,       address_variable,
-                                                  undefined_variable,       NULL};
+/* What the founder's service manager would be told. */
+static char manager_variable[sizeof reports + 32];
+static int manager_fd;
+static const char *const private_environment[] = {"GPUPOOL_SOCKET=private",
+                                                  daemon_variable,
+                                                  arguments_variable,
+                                                  address_variable,
+                                                  undefined_variable,
+                                                  manager_variable,
+                                                  NULL};
 
 static int set_variables(void **state) {
     (void)state;
@@ -31,6 +41,12 @@ static int set_variables(void **state) {
     assert_non_null(mkdtemp(reports));
     snprintf(address_variable, sizeof address_variable, "ASAN_OPTIONS=log_path=%s/address", reports);
     snprintf(undefined_variable, sizeof undefined_variable, "UBSAN_OPTIONS=log_path=%s/undefined", reports);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/manager", reports);
+    snprintf(manager_variable, sizeof manager_variable, "NOTIFY_SOCKET=%s/manager", reports);
+    manager_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_true(manager_fd >= 0);
+    assert_int_equal(bind(manager_fd, (struct sockaddr *)&address, sizeof address), 0);
     return 0;
 }
 
@@ -163,6 +179,18 @@ static void one_that_cannot_start_is_a_clear_error(void **state) {
     fails_with(test_daemon_path(), "--gpu toaster", "ended before it served");
 }
 
+/* It is for the founder to tell its service manager how it is. */
+static void no_daemon_spoke_to_the_founders_service_manager(void **state) {
+    char path[sizeof reports + 32], text[64];
+    (void)state;
+
+    assert_int_equal(recv(manager_fd, text, sizeof text, 0), -1);
+    assert_int_equal(errno, EAGAIN);
+    close(manager_fd);
+    snprintf(path, sizeof path, "%s/manager", reports);
+    assert_int_equal(unlink(path), 0);
+}
+
 static void no_sanitizer_had_anything_to_say(void **state) {
     (void)state;
     if (rmdir(reports) != 0)
@@ -177,6 +205,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_killed_founder_does_not_take_it_from_the_others),
         cmocka_unit_test(each_founder_has_its_own),
         cmocka_unit_test(one_that_cannot_start_is_a_clear_error),
+        cmocka_unit_test(no_daemon_spoke_to_the_founders_service_manager),
         cmocka_unit_test(no_sanitizer_had_anything_to_say),
     };
     int status = puppet_main(argc, argv, NULL);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -167,6 +168,37 @@ static void a_reload_raises_and_lowers_limits(void **state) {
     PUPPET_MUST(&holder, puppet_release(&holder, 0));
     puppet_quit(&holder);
     puppet_quit(&waiting);
+    daemon_stop(&daemon);
+}
+
+/* A configuration on a file server that does not answer: reading it waits until the test writes it. */
+static void a_configuration_that_takes_long_to_read_holds_nobody_up(void **state) {
+    struct test_daemon daemon;
+    struct puppet worker;
+    char text[TEST_CONFIG_SIZE];
+
+    (void)state;
+    start_plain(&daemon);
+    assert_int_equal(unlink(daemon.config), 0);
+    assert_int_equal(mkfifo(daemon.config, 0600), 0);
+    daemon_signal(&daemon, SIGHUP);
+    _cleanup_(fclosep) FILE *file = fopen(daemon.config, "we"); /* returns when the daemon reads */
+    assert_non_null(file);
+    puppet_connect(&worker, &daemon);
+    PUPPET_MUST(&worker, puppet_acquire(&worker, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
+    PUPPET_MUST(&worker, puppet_release(&worker, 0));
+    assert_int_equal(daemon_pool(&daemon, "host", 0, "limit_bytes"), POOL_MIB * MIB);
+    fputs(test_config(text, POOL_MIB, 2 * POOL_MIB), file);
+    assert_int_equal(fflush(file), 0);
+    /* Asked meanwhile: once more, afterwards. */
+    daemon_signal(&daemon, SIGHUP);
+    cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"ping\"}"));
+    assert_int_equal(unlink(daemon.config), 0);
+    daemon_write_config(&daemon, test_config(text, POOL_MIB, 3 * POOL_MIB));
+    fclosep(&file);
+    file = NULL; /* the daemon has the first one */
+    WAIT_UNTIL(daemon_pool(&daemon, "host", 0, "limit_bytes") == 3 * POOL_MIB * MIB);
+    puppet_quit(&worker);
     daemon_stop(&daemon);
 }
 
@@ -372,6 +404,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(clients_of_a_daemon_that_stops_are_told),
         cmocka_unit_test(no_daemon_is_a_clear_error),
         cmocka_unit_test(a_reload_raises_and_lowers_limits),
+        cmocka_unit_test(a_configuration_that_takes_long_to_read_holds_nobody_up),
         cmocka_unit_test(the_service_manager_is_told),
         cmocka_unit_test(a_hanging_driver_starves_the_watchdog_and_nobody_else),
         cmocka_unit_test(a_manager_that_does_not_read_holds_nobody_up),

@@ -38,7 +38,8 @@ static int apply(const char *text) {
         fail_msg("%s", error);
     unlink(path);
     daemon_.config = &config;
-    return access_apply(&daemon_);
+    int r = access_look_up(&config);
+    return r < 0 ? r : access_apply(&daemon_);
 }
 
 static int set_up(void **state) {
