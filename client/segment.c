@@ -23,31 +23,27 @@ void segments_init(struct segments *segments) {
     pthread_cond_init(&segments->opened, NULL);
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
         list_init(&segments->buckets[i]);
-    segments->register_piece_bytes = SEGMENT_REGISTER_MAX_BYTES;
 }
 
-/* Unregisters host memory, piece by piece, and unmaps it. Where the driver refuses a piece, everything stays
- * mapped for the rest of the process's life: the driver may still have the GPU write there, and an address
- * that is taken cannot be given to other memory. Returns false then. */
-static bool segment_unmap_host(struct segment *segment, uint64_t piece_bytes) {
-    bool clean = true;
+/* Unregisters host memory and unmaps it. Where the driver refuses, it stays mapped for the rest of the
+ * process's life: the driver may still have the GPU write there, and an address that is taken cannot be given
+ * to other memory. Returns false then. */
+static bool segment_unmap_host(struct segment *segment) {
+    bool clean = !segment->is_registered || segment->gpu->host_unregister(segment->memory) == 0;
 
-    for (uint64_t offset = 0; offset < segment->registered_bytes; offset += piece_bytes)
-        if (segment->gpu->host_unregister((char *)segment->memory + offset) != 0)
-            clean = false;
     if (clean)
         clean = munmap(segment->memory, segment->size_bytes) == 0;
-    segment->registered_bytes = 0;
+    segment->is_registered = false;
     segment->memory = NULL;
     segment->gpu = NULL;
     return clean;
 }
 
-static bool segment_close(struct segment *segment, uint64_t piece_bytes) {
+static bool segment_close(struct segment *segment) {
     bool clean = true;
 
     if (segment->memory != NULL && segment->kind == PROTO_SEGMENT_MEMFD) {
-        clean = segment_unmap_host(segment, piece_bytes);
+        clean = segment_unmap_host(segment);
     } else if (segment->memory != NULL) {
         clean = segment->gpu->ipc_close((unsigned)segment->device, segment->memory) == 0;
     }
@@ -61,9 +57,9 @@ bool segments_close(struct segments *segments) {
     bool clean = !segments->unclean;
 
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
-        list_for_each(
-            link, &segments->buckets[i]) if (!segment_close(container_of(link, struct segment, link),
-                                                            segments->register_piece_bytes)) clean = false;
+        list_for_each(link,
+                      &segments->buckets[i]) if (!segment_close(container_of(link, struct segment, link)))
+            clean = false;
     return clean;
 }
 
@@ -101,7 +97,7 @@ int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
     list_remove(&segment->link);
     pthread_mutex_unlock(&segments->lock);
 
-    bool clean = segment_close(segment, segments->register_piece_bytes);
+    bool clean = segment_close(segment);
     free(segment);
     if (clean)
         return 0;
@@ -205,21 +201,7 @@ static int fail_system(const char *what) {
     return error_set(GPUPOOL_E_DRIVER, "%s: %s (%s)", what, strerrorname_np(errno), strerrordesc_np(errno));
 }
 
-/* Registers mapped memory in pieces. On failure some of it may be registered: segment_unmap_host undoes it.
- */
-static int segment_register(struct segment *segment, uint64_t piece_bytes) {
-    while (segment->registered_bytes < segment->size_bytes) {
-        uint64_t rest = segment->size_bytes - segment->registered_bytes;
-        uint64_t bytes = rest < piece_bytes ? rest : piece_bytes;
-        int error = segment->gpu->host_register((char *)segment->memory + segment->registered_bytes, bytes);
-        if (error != 0)
-            return devices_fail(segment->gpu, error, "registering it with the driver");
-        segment->registered_bytes += bytes;
-    }
-    return 0;
-}
-
-static int segment_open_host(struct segment *segment, struct devices *devices, uint64_t piece_bytes) {
+static int segment_open_host(struct segment *segment, struct devices *devices) {
     const struct gpu *gpu;
     int r = devices_gpu(devices, &gpu);
     if (r < 0)
@@ -244,11 +226,12 @@ static int segment_open_host(struct segment *segment, struct devices *devices, u
     segment->gpu = gpu;
     if (gpu != NULL) {
         unsigned current;
-        r = segment_register(segment, piece_bytes);
-        if (r < 0) {
-            segment_unmap_host(segment, piece_bytes);
-            return r;
+        int error = gpu->host_register(memory, segment->size_bytes);
+        if (error != 0) {
+            segment_unmap_host(segment);
+            return devices_fail(gpu, error, "registering it with the driver");
         }
+        segment->is_registered = true;
         /* Any device may use the memory; the one that surely has a context now is the current one. */
         if (gpu->device_current(&current) == 0)
             devices_note_use(devices, current);
@@ -297,9 +280,8 @@ int segments_open(struct segments *segments, struct segment *segment, struct dev
     segment->state = SEGMENT_OPENING;
     pthread_mutex_unlock(&segments->lock);
 
-    int r = segment->kind == PROTO_SEGMENT_MEMFD
-                ? segment_open_host(segment, devices, segments->register_piece_bytes)
-                : segment_open_device(segment, devices, uuid);
+    int r = segment->kind == PROTO_SEGMENT_MEMFD ? segment_open_host(segment, devices)
+                                                 : segment_open_device(segment, devices, uuid);
 
     pthread_mutex_lock(&segments->lock);
     segment->state = r == 0 ? SEGMENT_OPEN : SEGMENT_DESCRIBED;

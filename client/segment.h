@@ -26,10 +26,6 @@
 #include "client/device.h"
 #include "proto/proto.h"
 
-/* One cudaHostRegister of 512 GiB or more fails on driver line 580; 64 GiB is far from it and still few
- * calls. */
-#define SEGMENT_REGISTER_MAX_BYTES (UINT64_C(64) << 30)
-
 /* Host memory is mapped at multiples of a huge page, whatever its pages are. The driver pins what it
  * registers page by page: 4 GiB took 60 ms in huge pages and 244 ms in small ones (H200, driver 580). */
 #define SEGMENT_MAP_ALIGN_BYTES (UINT64_C(2) << 20)
@@ -53,16 +49,15 @@ struct segment {
     int fd;
     struct gpu_ipc_handle handle;
     void *memory;
-    int device;                /* ordinal in this process; -1 for host memory */
-    const struct gpu *gpu;     /* the table it was opened or registered with; NULL: plain host memory */
-    uint64_t registered_bytes; /* from the start of memory */
+    int device;            /* ordinal in this process; -1 for host memory */
+    const struct gpu *gpu; /* the table it was opened or registered with; NULL: plain host memory */
+    bool is_registered;
 };
 
 struct segments {
     pthread_mutex_t lock;
     pthread_cond_t opened; /* a segment has left OPENING */
     struct list buckets[SEGMENT_BUCKETS];
-    uint64_t register_piece_bytes;
     bool unclean; /* the driver would not close one that was removed */
 };
 

@@ -9,6 +9,11 @@
  * handle opens the whole of what they lie in (measured on H200). It is also the size of a huge page. */
 #define SEGMENT_GRANULE (2 * MIB)
 
+#define HOST_SEGMENT_MAX                                                                                     \
+    (64 * GIB) /* each client registers a segment by one cudaHostRegister(): one copy across two             \
+                * registrations fails (cudaErrorInvalidValue, H200), and one of 512 GiB or more does,        \
+                * as others report */
+
 #define POOL_STEP_SHARE                                                                                      \
     4096u /* of a pool's reserved bytes, by which it grows at least. Clients say how much they want          \
            * (client/cache/lane.h); what is left of the last step is little of the pool. With 1/512 a        \

@@ -121,9 +121,16 @@ static uint64_t pool_growth_bytes(const struct pool *pool, const struct request 
     return wanted > step || pool->grow_exact ? wanted : step;
 }
 
+uint64_t pool_segment_max(const struct pool *pool) {
+    return pool->kind == PROTO_POOL_HOST && pool->limit_bytes > HOST_SEGMENT_MAX ? HOST_SEGMENT_MAX
+                                                                                 : pool->limit_bytes;
+}
+
 static void pool_decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_ns) {
-    uint64_t room = pool_room(pool);
+    uint64_t room = pool_room(pool), max = pool_segment_max(pool);
     assert(pool->growing_bytes == 0 && room > 0);
+    if (room > max)
+        room = max;
     pool->growing_bytes = size_bytes < room ? size_bytes : room;
     pool->grow_decided = true;
     pool->grow_decided_ns = now_ns;

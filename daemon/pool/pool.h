@@ -132,6 +132,9 @@ uint64_t pool_largest_free_bytes(const struct pool *pool);
 /* The least that the pool grows by: as told, or a small share of what it has. */
 uint64_t pool_step_bytes(const struct pool *pool);
 
+/* The largest segment that the pool may have, and so the largest block: for host memory HOST_SEGMENT_MAX. */
+uint64_t pool_segment_max(const struct pool *pool);
+
 /* Whether the pool may lend, now or ever. */
 bool pool_is_closed(const struct pool *pool);
 

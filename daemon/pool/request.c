@@ -163,6 +163,14 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
             request->session->core->session_leases_limit, SESSION_WAITING_MAX);
         return;
     case PROTO_E_TOO_LARGE:
+        if (request->least_bytes <= pool->limit_bytes) {
+            proto_failure_set(
+                ret_failure, request->error,
+                "%s asked of %s, where one buffer has %s at most, so that each can be registered "
+                "with CUDA at once: ask for several buffers",
+                BYTES_TEXT(request->size_bytes), pool->name, BYTES_TEXT(pool_segment_max(pool)));
+            return;
+        }
         proto_failure_set(
             ret_failure, request->error,
             "%s asked of %s, which may grow to %s: raise its limit in the daemon's configuration, or ask "

@@ -182,7 +182,7 @@ void pool_refuse_all(struct pool *pool) {
 }
 
 void pool_refuse_too_large(struct pool *pool) {
-    pool_refuse(pool, pool->limit_bytes + 1, PROTO_E_TOO_LARGE);
+    pool_refuse(pool, pool_segment_max(pool) + 1, PROTO_E_TOO_LARGE);
 }
 
 /* Tries to answer the first of a line, until one is granted what it asked for, or all the same: goes on then
@@ -272,7 +272,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request_refuse(request, PROTO_E_DRIVER);
         return;
     }
-    if (request->least_bytes > pool->limit_bytes) {
+    if (request->least_bytes > pool_segment_max(pool)) {
         request_refuse(request, PROTO_E_TOO_LARGE);
         return;
     }

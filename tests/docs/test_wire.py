@@ -61,11 +61,12 @@ def table_of(name):
 
 
 def number_of(text):
-    """16384, 2^56, 2 MiB"""
+    """16384, 2^56, 2 MiB, 64 GiB"""
     power = re.fullmatch(r"(\d+)\^(\d+)", text)
     if power:
         return int(power[1]) ** int(power[2])
-    return int(text[:-4]) << 20 if text.endswith(" MiB") else int(text, 0)
+    unit = {" MiB": 20, " GiB": 30}.get(text[-4:])
+    return int(text, 0) if unit is None else int(text[:-4]) << unit
 
 
 def bytes_of(text):

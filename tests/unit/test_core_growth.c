@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <string.h>
 
 #include "core_fixture.h"
 
@@ -52,6 +53,30 @@ static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
     grow(pool, 4 * MIB, 0);
     expect_granted(core, session, 4);
     expect_no_growth(core); /* and nothing ahead of demand */
+    core_destroy(core);
+}
+
+/* A client registers each segment with CUDA by one call, and a copy may not cross two registrations. */
+static void host_memory_is_made_and_lent_in_pieces_of_64_gib_at_most(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 200 * GIB, GIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    (void)state;
+
+    pool->kind = PROTO_POOL_HOST;
+    ask(session, pool, 1, 64 * GIB + 512, NS_FOREVER, 0);
+    assert_non_null(
+        strstr(expect_refused(core, session, 1, PROTO_E_TOO_LARGE), "one buffer has 64 GiB at most"));
+    ask(session, pool, 2, 64 * GIB, NS_FOREVER, 0);
+    grow(pool, 64 * GIB, 0);
+    expect_granted(core, session, 2);
+    configure(pool, 200 * GIB, 100 * GIB, 200 * GIB, 0, 0);
+    grow(pool, 64 * GIB, 0);
+    grow(pool, 64 * GIB, 0);
+    grow(pool, 8 * GIB, 0);
+    expect_no_growth(core);
+    ask(session, pool, 3, 200 * GIB + 512, NS_FOREVER, 0);
+    assert_non_null(strstr(expect_refused(core, session, 3, PROTO_E_TOO_LARGE), "which may grow to 200 GiB"));
     core_destroy(core);
 }
 
@@ -450,6 +475,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(growth_is_of_at_least_the_step),
         cmocka_unit_test(a_pool_without_a_step_grows_by_what_is_asked_for),
+        cmocka_unit_test(host_memory_is_made_and_lent_in_pieces_of_64_gib_at_most),
         cmocka_unit_test(a_pool_does_not_grow_beside_what_is_free),
         cmocka_unit_test(growth_is_of_at_most_what_the_limit_leaves),
         cmocka_unit_test(free_memory_is_leased_without_growth),
