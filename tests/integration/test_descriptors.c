@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A daemon with few descriptors, all of which clients use up: its operator can still look. */
 #include <grp.h>
+#include <stdio.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "daemon/descriptors.h"
 #include "tests/integration/harness.h"
 #include "tests/raw_client.h"
 
@@ -33,6 +36,19 @@ static bool is_answered_as(const struct test_daemon *daemon, uid_t uid) {
     return WEXITSTATUS(status) == 0;
 }
 
+/* Whether all numbers of descriptors are in use but those that are kept for the operator. */
+static bool only_the_kept_are_left(const struct test_daemon *daemon) {
+    char path[64];
+
+    for (unsigned fd = 0; fd < DESCRIPTORS - DESCRIPTORS_KEPT; fd++) {
+        struct stat status;
+        snprintf(path, sizeof path, "/proc/%d/fd/%u", (int)daemon->pid, fd);
+        if (lstat(path, &status) < 0)
+            return false;
+    }
+    return true;
+}
+
 static bool is_let_in(const struct test_daemon *daemon) {
     _cleanup_(close_fdp) int fd = raw_client_connect(daemon->socket, SOCK_SEQPACKET, TEST_WAIT_NS);
     return raw_client_greet(fd);
@@ -55,6 +71,7 @@ static void the_operator_is_answered_when_clients_have_used_up_all_descriptors(v
     assert_in_range(n, DESCRIPTORS / 4, DESCRIPTORS / 2);
     for (unsigned i = 0; i < 4; i++) /* what one that was refused had is not left either */
         fds[n++] = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+    WAIT_UNTIL(only_the_kept_are_left(&daemon));
     assert_true(daemon_logged(&daemon, "no descriptors are left"));
     for (unsigned i = 0; i < 3; i++)
         assert_true(is_answered_as(&daemon, geteuid()));

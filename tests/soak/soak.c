@@ -418,6 +418,8 @@ static void mixed_load_leaves_the_daemon_as_it_was(void **state) {
                                                          .for_all_users = true,
                                                          .uid = has_service ? soak->service : 0});
     warm_up(soak);
+    daemon_signal(&soak->daemon, SIGHUP); /* its thread begins with the first reload */
+    WAIT_UNTIL(daemon_logged(&soak->daemon, "configuration read again"));
     unsigned descriptors = daemon_descriptors_at_rest(&soak->daemon), threads = daemon_threads(&soak->daemon);
     for (unsigned i = 0; i < soak->n_lanes; i++)
         soak->lanes[i] = (struct lane){.user = i % USERS, .stays = i < USERS};
