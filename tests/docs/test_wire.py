@@ -143,6 +143,9 @@ class Tables(unittest.TestCase):
         self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "1"))
         self.assertIn(f"{int(known['PROTO_MAGIC']):#x}", section("HELLO (1)"))
 
+    def test_the_page_of_a_session_has_the_parts_of_the_struct(self):
+        self.assertEqual([row[0] for row in rows(section("The page and its fences"))], ask("page")[0])
+
     def test_the_errors_are_the_sources(self):
         shown = {row[0]: row[1] for row in rows(section("Errors"))}
         self.assertEqual(shown, dict(line.split() for line in ask("errors")[0]))

@@ -6,6 +6,7 @@
  *   layout                       MESSAGE NUMBER SENDER BODY-BYTES, then FIELD OFFSET SIZE KIND for each field
  *   limits                       NAME VALUE
  *   errors                       NAME NUMBER
+ *   page                         OFFSET of each part of a session's page
  *   decode SENDER HEX            FIELD VALUE for each field, then "again HEX"; or "refused REASON"
  *   try SENDER HEX OFFSET SIZE   VALUE REASON for each extreme value of a field (tests/wire_fields.h); "-":
  * fine
@@ -371,6 +372,9 @@ int main(void) {
             print_limits();
         } else if (strcmp(command, "errors") == 0) {
             print_errors();
+        } else if (strcmp(command, "page") == 0) {
+            printf("%zu\n%zu\n%zu\n", offsetof(struct proto_page, fences),
+                   offsetof(struct proto_page, counters), offsetof(struct proto_page, shortage));
         } else if (strcmp(command, "decode") == 0) {
             if (proto_decode(from, packet, bytes, &message, &reason) < 0)
                 printf("refused %s\n", reason);
