@@ -45,6 +45,17 @@
         }                                                                                                    \
     } while (0)
 
+/* How long one test may take. One that hangs, since another failed and left its memory behind, ends the
+ * program then; the last line of the output is its name. */
+#define TEST_LIMIT_S 600u
+
+/* Setup and teardown of each test: begins and ends its time. */
+int test_begin(void **state);
+int test_end(void **state);
+
+#undef cmocka_unit_test
+#define cmocka_unit_test(test) cmocka_unit_test_setup_teardown(test, test_begin, test_end)
+
 /* How a daemon is started. Everything may be left 0. */
 struct daemon_options {
     const char *config;             /* the file's text */

@@ -417,6 +417,7 @@ static void mixed_load_leaves_the_daemon_as_it_was(void **state) {
                                                          .environment = environment,
                                                          .for_all_users = true,
                                                          .uid = has_service ? soak->service : 0});
+    alarm((unsigned)soak->seconds + TEST_LIMIT_S);
     warm_up(soak);
     daemon_signal(&soak->daemon, SIGHUP); /* its thread begins with the first reload */
     WAIT_UNTIL(daemon_logged(&soak->daemon, "configuration read again"));
