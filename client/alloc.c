@@ -50,7 +50,7 @@ int gpupool_default(struct gpupool_client **ret_client) {
             return error_prefix(r, "opening the process's default client");
     }
     *ret_client = client;
-    return 0;
+    return error_end(0);
 }
 
 void alloc_forget_client(struct gpupool_client *client) {
@@ -126,6 +126,7 @@ void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_
     if (__builtin_expect(!piece->mapped, 0))
         return alloc_noted(client, piece, stream);
     piece->pointer_generation = piece->generation;
+    error_end(0);
     return piece->memory;
 }
 
@@ -157,12 +158,12 @@ static __attribute__((noinline)) int free_slowly(const void *memory, void *strea
 
 int gpupool_free(void *memory, void *stream) {
     if (memory == NULL)
-        return 0;
+        return error_end(0);
     struct piece *piece = pointer_map_find(memory);
     if (__builtin_expect(piece != NULL && cache_may_put(piece, piece->pointer_generation, stream) &&
                              client_may_hit(piece->lane->owner) && cache_put_fast(piece->lane->owner, piece),
                          1))
-        return 0;
+        return error_end(0);
     return free_slowly(memory, stream);
 }
 
@@ -182,5 +183,5 @@ int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
     cache_describe(piece, piece->capacity_bytes, ret_buffer);
     if (ret_client != NULL)
         *ret_client = piece->lane->owner;
-    return 0;
+    return error_end(0);
 }

@@ -205,11 +205,11 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: unknown flags 0x%x", flags);
     if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
         cache_take(client, pool, size_bytes, stream, ret_buffer))
-        return 0;
+        return error_end(0);
     r = size_bytes > PROTO_SIZE_MAX
             ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
             : acquire(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
-    return r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0;
+    return error_end(r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0);
 }
 
 int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
@@ -217,7 +217,7 @@ int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_
     /* What most calls of a client with a cache come down to. */
     if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
         cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
-        return 0;
+        return error_end(0);
     return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
 }
 
@@ -339,13 +339,13 @@ static __attribute__((noinline)) int release_slowly(struct gpupool_client *clien
     if (r < 0)
         return fail_buffer(r, "releasing", buffer);
     *buffer = (struct gpupool_buffer){0};
-    return 0;
+    return error_end(0);
 }
 
 int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
     if (client_may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
         *buffer = (struct gpupool_buffer){0};
-        return 0;
+        return error_end(0);
     }
     return release_slowly(client, buffer, -1, stream);
 }
@@ -389,7 +389,7 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
     }
     buffer->size_bytes = new_size_bytes;
     buffer->capacity_bytes = kept_bytes;
-    return 0;
+    return error_end(0);
 }
 
 /* Makes a buffer's part of its extent a lease of its own, which other processes can be given a share of. */
@@ -444,7 +444,7 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
     _Static_assert(sizeof ret_token->bytes == sizeof request->message.token.bytes,
                    "one token on wire and in API");
     memcpy(ret_token->bytes, request->message.token.bytes, sizeof ret_token->bytes);
-    return 0;
+    return error_end(0);
 }
 
 int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
@@ -466,7 +466,7 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
     if (r < 0)
         return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
     *ret_buffer = buffer_make(&lease, &pool, segment);
-    return 0;
+    return error_end(0);
 }
 
 int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
@@ -511,7 +511,7 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         .holders = info->holders,
         .shared = info->shared,
     };
-    return 0;
+    return error_end(0);
 }
 
 int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes) {
@@ -523,5 +523,5 @@ int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes) {
         r = cache_give_back(client, false, &bytes);
     if (ret_bytes != NULL)
         *ret_bytes = bytes;
-    return r < 0 ? error_prefix(r, "gpupool_trim") : 0;
+    return error_end(r < 0 ? error_prefix(r, "gpupool_trim") : 0);
 }

@@ -199,7 +199,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
         }
     }
     *ret_client = take_ptr(&client);
-    return 0;
+    return error_end(0);
 }
 
 static void client_farewell(struct gpupool_client *client) {
@@ -225,7 +225,8 @@ void gpupool_close(struct gpupool_client *client) {
         free(client);
         return;
     }
-    error_save(text); /* closing fails nobody, so it is no thread's last error */
+    error_save(text); /* closing cannot fail, so it leaves the thread's last error as it is */
+    int error = client_thread.error;
     staging_stop(&client->staging);
     cache_stop(client);
     bool idle = devices_synchronize(&client->devices) == 0;
@@ -237,6 +238,7 @@ void gpupool_close(struct gpupool_client *client) {
         client_farewell(client);
     client_free(client);
     error_restore(text);
+    error_end(error);
 }
 
 const char *gpupool_socket_path(const struct gpupool_client *client) {
@@ -292,7 +294,7 @@ int gpupool_pools(struct gpupool_client *client, struct gpupool_pool *pools, siz
     for (size_t i = 0; i < reply->message.pools.count && i < capacity; i++)
         describe_pool(client, &reply->message.pools.pools[i], &pools[i]);
     *ret_count = reply->message.pools.count;
-    return 0;
+    return error_end(0);
 }
 
 static bool is_of_device(const struct pool *pool, const void *wanted) {
@@ -330,7 +332,7 @@ int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret
         return error_prefix(r, "device %d (%s)", device, text);
     }
     *ret_pool = pool.id;
-    return 0;
+    return error_end(0);
 }
 
 static bool is_on_node(const struct pool *pool, const void *wanted) {
@@ -364,7 +366,7 @@ int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *re
         return any ? error_prefix(r, "host memory")
                    : error_prefix(r, "host memory of NUMA node %d", numa_node);
     *ret_pool = pool.id;
-    return 0;
+    return error_end(0);
 }
 
 int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool) {

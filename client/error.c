@@ -14,6 +14,7 @@ _Static_assert(GPUPOOL_E_INVALID == -PROTO_E_INVALID && GPUPOOL_E_STALE == -PROT
                "GPUPOOL_E_… are the wire's errors, negated");
 _Static_assert(ERROR_TEXT_SIZE > PROTO_TEXT_MAX, "the daemon's text fits");
 
+_Thread_local struct client_thread client_thread;
 static _Thread_local char error_text[ERROR_TEXT_SIZE];
 
 /* A text is cut on a character boundary: a reader of UTF-8 must not choke on half a character. */
@@ -39,7 +40,7 @@ int error_set(int error, const char *format, ...) {
     int length = vsnprintf(error_text, sizeof error_text, format, arguments);
     va_end(arguments);
     cut_at_character(error_text, length > 0 ? (size_t)length : 0, sizeof error_text);
-    return error;
+    return error_end(error);
 }
 
 int error_prefix(int error, const char *format, ...) {
@@ -50,7 +51,7 @@ int error_prefix(int error, const char *format, ...) {
     int length = vsnprintf(words, sizeof words, format, arguments);
     va_end(arguments);
     if (length < 0)
-        return error;
+        return error_end(error);
     size_t used = (size_t)length < sizeof words ? (size_t)length : sizeof words - 1;
     snprintf(words + used, sizeof words - used, ": ");
     used = strlen(words);
@@ -60,7 +61,7 @@ int error_prefix(int error, const char *format, ...) {
     words[used + (rest < room ? rest : room)] = '\0';
     cut_at_character(words, used + rest, sizeof words);
     memcpy(error_text, words, sizeof error_text);
-    return error;
+    return error_end(error);
 }
 
 void error_save(char text[static ERROR_TEXT_SIZE]) {
@@ -71,8 +72,12 @@ void error_restore(const char text[static ERROR_TEXT_SIZE]) {
     memcpy(error_text, text, ERROR_TEXT_SIZE);
 }
 
+int gpupool_error_number(void) {
+    return client_thread.error;
+}
+
 const char *gpupool_error_text(void) {
-    return error_text;
+    return client_thread.error != 0 ? error_text : "";
 }
 
 const char *gpupool_error_name(int error) {

@@ -246,7 +246,8 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
 static int side_grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint64_t size_bytes,
                      void *stream) {
     if (size_bytes <= side->capacity_bytes) {
-        side->size_bytes = size_bytes;
+        if (size_bytes > 0)
+            side->size_bytes = size_bytes;
         return 0;
     }
     int r = grow(pair, side, size_bytes, stream);
@@ -256,13 +257,13 @@ static int side_grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, 
 int gpupool_pair_grow_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
     if (pair == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_grow_host: no pair");
-    return side_grow(pair, &pair->host, size_bytes, stream);
+    return error_end(side_grow(pair, &pair->host, size_bytes, stream));
 }
 
 int gpupool_pair_grow_device(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
     if (pair == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_grow_device: no pair");
-    return side_grow(pair, &pair->on_device, size_bytes, stream);
+    return error_end(side_grow(pair, &pair->on_device, size_bytes, stream));
 }
 
 void *gpupool_pair_overflow(uint64_t element_bytes, uint64_t count) {
@@ -298,14 +299,14 @@ int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, 
         return error_prefix(r, "gpupool_pair_init");
     *pair = (struct gpupool_pair){
         .client = client, .device = device, .flags = flags, .timeout_ns = client->alloc_timeout_ns};
-    return 0;
+    return error_end(0);
 }
 
 int gpupool_pair_clear(struct gpupool_pair *pair, void *stream) {
     const struct gpu *gpu;
 
     if (pair == NULL || (pair->host.data == NULL && pair->on_device.data == NULL))
-        return 0;
+        return error_end(0);
     /* What is adopted needs neither device nor stream. */
     bool has_loan = pair->host.owner == GPUPOOL_OWNER_POOL || pair->on_device.owner == GPUPOOL_OWNER_POOL;
     int r = has_loan ? enter(pair, stream, &gpu) : 0;
@@ -317,7 +318,7 @@ int gpupool_pair_clear(struct gpupool_pair *pair, void *stream) {
     int r_device = side_empty(pair, &pair->on_device, stream);
     if (r_device < 0)
         r = fail(pair, &pair->on_device, r_device, "clearing");
-    return r;
+    return error_end(r);
 }
 
 /* --- adoption --- */
@@ -358,13 +359,13 @@ static int side_adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side,
 int gpupool_pair_adopt_host(struct gpupool_pair *pair, void *memory, uint64_t size_bytes, void *stream) {
     if (pair == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_adopt_host: no pair");
-    return side_adopt(pair, &pair->host, memory, size_bytes, stream);
+    return error_end(side_adopt(pair, &pair->host, memory, size_bytes, stream));
 }
 
 int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memory, uint64_t size_bytes, void *stream) {
     if (pair == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_adopt_device: no pair");
-    return side_adopt(pair, &pair->on_device, memory, size_bytes, stream);
+    return error_end(side_adopt(pair, &pair->on_device, memory, size_bytes, stream));
 }
 
 /* --- copies --- */
@@ -394,11 +395,11 @@ static int copy(const struct gpupool_pair *pair, const struct gpupool_pair_side 
 int gpupool_pair_copy_to_device(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
     if (pair == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_copy_to_device: no pair");
-    return copy(pair, &pair->on_device, &pair->host, size_bytes, stream);
+    return error_end(copy(pair, &pair->on_device, &pair->host, size_bytes, stream));
 }
 
 int gpupool_pair_copy_to_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream) {
     if (pair == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_copy_to_host: no pair");
-    return copy(pair, &pair->host, &pair->on_device, size_bytes, stream);
+    return error_end(copy(pair, &pair->host, &pair->on_device, size_bytes, stream));
 }

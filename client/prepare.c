@@ -161,7 +161,7 @@ int gpupool_prepare(struct gpupool_client *client, uint32_t pool, uint64_t bytes
         return error_set(GPUPOOL_E_INVALID, "gpupool_prepare: 0 bytes");
     r = bytes > PROTO_SIZE_MAX ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
                                : prepare(client, pool, bytes);
-    return r < 0 ? error_prefix(r, "preparing %s of pool %u", BYTES_TEXT(bytes), pool) : 0;
+    return error_end(r < 0 ? error_prefix(r, "preparing %s of pool %u", BYTES_TEXT(bytes), pool) : 0);
 }
 
 /* The host pool that memory for the current device comes from best. */

@@ -28,7 +28,8 @@ int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_
         return r;
     if (ret_stream == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_stream_create: ret_stream is NULL");
-    return finish(gpu, gpu->stream_create((unsigned)device, ret_stream), device, "creating a stream");
+    return error_end(
+        finish(gpu, gpu->stream_create((unsigned)device, ret_stream), device, "creating a stream"));
 }
 
 int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream) {
@@ -41,7 +42,8 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
     if (client->cache.enabled)
         give_back_stream(client, device, stream);
     fences_leave_stream(&client->fences, (unsigned)device, stream);
-    return finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream");
+    return error_end(
+        finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream"));
 }
 
 int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream) {
@@ -49,7 +51,8 @@ int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *
     int r = enter(client, device, &gpu);
     if (r < 0)
         return r;
-    return finish(gpu, gpu->stream_synchronize((unsigned)device, stream), device, "waiting for a stream");
+    return error_end(
+        finish(gpu, gpu->stream_synchronize((unsigned)device, stream), device, "waiting for a stream"));
 }
 
 int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from, uint64_t size_bytes,
@@ -59,10 +62,11 @@ int gpupool_copy(struct gpupool_client *client, int device, void *to, const void
     if (r < 0)
         return r;
     if (size_bytes == 0)
-        return 0;
+        return error_end(0);
     if (to == NULL || from == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_copy: from or to NULL");
-    return finish(gpu, gpu->memory_copy((unsigned)device, to, from, size_bytes, stream), device, "copying");
+    return error_end(
+        finish(gpu, gpu->memory_copy((unsigned)device, to, from, size_bytes, stream), device, "copying"));
 }
 
 int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte, uint64_t size_bytes,
@@ -72,9 +76,9 @@ int gpupool_set(struct gpupool_client *client, int device, void *memory, int byt
     if (r < 0)
         return r;
     if (size_bytes == 0)
-        return 0;
+        return error_end(0);
     if (memory == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_set: memory is NULL");
-    return finish(gpu, gpu->memory_set((unsigned)device, memory, (uint8_t)byte, size_bytes, stream), device,
-                  "setting memory");
+    return error_end(finish(gpu, gpu->memory_set((unsigned)device, memory, (uint8_t)byte, size_bytes, stream),
+                            device, "setting memory"));
 }

@@ -224,7 +224,7 @@ static void count_grown(struct thread_cache *thread, struct lane *lane, const st
 
 bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer) {
-    struct thread_cache *thread = thread_caches;
+    struct thread_cache *thread = client_thread.caches;
     struct piece *piece;
     int r = -ENOSPC;
 

@@ -157,7 +157,7 @@ static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece
  * caller's, under a new generation. NULL: not this way. */
 static inline struct piece *cache_hit(const struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
                                       const void *stream) {
-    struct thread_cache *cache = thread_caches;
+    struct thread_cache *cache = client_thread.caches;
     struct piece *piece = NULL;
 
     if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client ||
@@ -189,7 +189,7 @@ static inline bool cache_take_fast(const struct gpupool_client *client, uint32_t
 
 /* The counterpart: into this thread's cache, if it is the lane used last and the bin is not full. */
 static inline bool cache_put_fast(const struct gpupool_client *client, struct piece *piece) {
-    struct thread_cache *cache = thread_caches;
+    struct thread_cache *cache = client_thread.caches;
     bool hit = false;
 
     if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client ||

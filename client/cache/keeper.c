@@ -171,7 +171,7 @@ static int enter(const struct gpupool_client *client) {
 
 int gpupool_fd(struct gpupool_client *client) {
     int r = enter(client);
-    return r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.keeper.loop_fd;
+    return error_end(r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.keeper.loop_fd);
 }
 
 /* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
@@ -191,5 +191,5 @@ int gpupool_dispatch(struct gpupool_client *client) {
         if (asked || decayed)
             r = give_back(client, asked);
     }
-    return r < 0 ? error_prefix(r, "gpupool_dispatch") : 0;
+    return error_end(r < 0 ? error_prefix(r, "gpupool_dispatch") : 0);
 }

@@ -9,8 +9,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-_Thread_local struct thread_cache *thread_caches;
-
 bool thread_cache_locks = true;
 
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
@@ -44,7 +42,7 @@ static void thread_lanes_free(struct thread_cache *cache, bool keep_lines) {
 static void on_thread_exit(void *argument) {
     struct thread_cache *cache = argument;
 
-    thread_caches = NULL;
+    client_thread.caches = NULL;
     pthread_mutex_lock(&registry);
     while (cache != NULL) {
         struct thread_cache *next = cache->next_of_thread;
@@ -65,7 +63,7 @@ static void on_thread_exit(void *argument) {
 /* A forked child has one thread, whose caches were for clients of the parent. Nobody is inside or visiting
  * while the registry is locked, so no lock is left behind that nobody would open. */
 static void after_fork_in_child(void) {
-    for (struct thread_cache *cache = thread_caches; cache != NULL; cache = cache->next_of_thread) {
+    for (struct thread_cache *cache = client_thread.caches; cache != NULL; cache = cache->next_of_thread) {
         list_remove(&cache->link);
         thread_lanes_free(cache, true);
         cache->client = NULL;
@@ -87,7 +85,8 @@ void thread_cache_prepare(void) {
 struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list *caches) {
     struct thread_cache *cache, *unused = NULL, *before = NULL;
 
-    for (cache = thread_caches; cache != NULL && cache->client != client; cache = cache->next_of_thread) {
+    for (cache = client_thread.caches; cache != NULL && cache->client != client;
+         cache = cache->next_of_thread) {
         if (cache->client == NULL)
             unused = cache;
         before = cache;
@@ -95,8 +94,8 @@ struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list
     if (cache != NULL) {
         if (before != NULL) { /* to the front: the next call finds it at once */
             before->next_of_thread = cache->next_of_thread;
-            cache->next_of_thread = thread_caches;
-            thread_caches = cache;
+            cache->next_of_thread = client_thread.caches;
+            client_thread.caches = cache;
             pthread_setspecific(exit_key, cache);
         }
         return cache;
@@ -110,13 +109,13 @@ struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list
         pthread_mutex_init(&cache->lock, NULL);
         list_init(&cache->link);
         cache->visited = thread_cache_locks;
-        cache->next_of_thread = thread_caches;
+        cache->next_of_thread = client_thread.caches;
         if (pthread_setspecific(exit_key, cache) != 0) {
             pthread_mutex_destroy(&cache->lock);
             free(cache);
             return NULL;
         }
-        thread_caches = cache;
+        client_thread.caches = cache;
     }
     pthread_mutex_lock(&registry);
     cache->client = client;

@@ -26,6 +26,7 @@
 #include "client/cache/counters.h"
 #include "client/cache/lane.h"
 #include "client/cache/size_class.h"
+#include "client/thread.h"
 
 struct gpupool_client;
 
@@ -68,9 +69,6 @@ void thread_cache_prepare(void);
 
 /* Finds this thread's cache for a client, or makes it. NULL without memory. */
 struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list *caches);
-
-/* The caches of this thread; the first one is the one used last. */
-extern _Thread_local struct thread_cache *thread_caches;
 
 void thread_cache_enter_slowly(struct thread_cache *cache);
 

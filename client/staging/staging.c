@@ -116,7 +116,7 @@ int gpupool_upload(struct gpupool_client *client, int device, void *to, const vo
         .in_memory = (char *)(uintptr_t)from,
         .size_bytes = size_bytes,
     };
-    return run(client, device, stream, &job, "uploading");
+    return error_end(run(client, device, stream, &job, "uploading"));
 }
 
 int gpupool_download(struct gpupool_client *client, int device, void *to, const void *from,
@@ -126,7 +126,7 @@ int gpupool_download(struct gpupool_client *client, int device, void *to, const 
         .in_memory = to,
         .size_bytes = size_bytes,
     };
-    return run(client, device, stream, &job, "downloading");
+    return error_end(run(client, device, stream, &job, "downloading"));
 }
 
 int gpupool_upload_file(struct gpupool_client *client, int device, void *to, int fd, uint64_t offset_bytes,
@@ -149,5 +149,5 @@ int gpupool_upload_file(struct gpupool_client *client, int device, void *to, int
             GPUPOOL_E_INVALID,
             "uploading a file: descriptor %d is a pipe or its like, which has no offset %" PRIu64, fd,
             offset_bytes);
-    return run(client, device, stream, &job, "uploading a file:");
+    return error_end(run(client, device, stream, &job, "uploading a file:"));
 }

@@ -242,7 +242,8 @@ static int do_cut(struct gpupool_client *client) {
 }
 
 /* Clears what it got also where it did not get all. */
-static int do_pair(struct gpupool_client *client, const struct puppet_command *command) {
+static int do_pair(struct gpupool_client *client, const struct puppet_command *command,
+                   struct puppet_answer *answer) {
     struct gpupool_pair pair;
     void *memory;
 
@@ -256,6 +257,8 @@ static int do_pair(struct gpupool_client *client, const struct puppet_command *c
         if (r == 0)
             r = gpupool_pair_copy_to_device(&pair, size_bytes, stream);
     }
+    if (r < 0) /* before the next call takes the text away */
+        snprintf(answer->text, sizeof answer->text, "%s", gpupool_error_text());
     int r_clear = gpupool_pair_clear(&pair, stream);
     return r < 0 ? r : r_clear;
 }
@@ -323,7 +326,7 @@ static int carry_out(const struct puppet_command *command, struct puppet_answer 
         snprintf(answer->text, sizeof answer->text, "%s", gpupool_socket_path(client));
         return 0;
     case PUPPET_PAIR:
-        return do_pair(client, command);
+        return do_pair(client, command, answer);
     case PUPPET_STREAM:
         stream_device = command->device;
         return gpupool_stream_create(client, stream_device, &stream);
@@ -352,7 +355,7 @@ static int run_puppet(const char *uid_text) {
         struct puppet_answer answer = {0};
         answer.result = carry_out(&command, &answer);
         answer.buffer = buffers[command.slot];
-        if (answer.result < 0)
+        if (answer.result < 0 && answer.text[0] == '\0')
             snprintf(answer.text, sizeof answer.text, "%s", gpupool_error_text());
         if (send(COMMAND_FD, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer)
             return 97;

@@ -57,8 +57,12 @@ static void grow_and_keep(struct gpupool_client *client, int device, void *strea
         assert_ptr_equal(own->data, memory);
         assert_int_equal(own->size_bytes, 7);
         assert_true(has(&pair, side, SMALL_BYTES, 5));
+        memory = NULL;
         MUST(ask(&pair, side, 0, &memory, stream));
         assert_ptr_equal(own->data, memory);
+        MUST(side == HOST ? gpupool_pair_grow_host(&pair, 0, stream)
+                          : gpupool_pair_grow_device(&pair, 0, stream));
+        assert_int_equal(own->size_bytes, 7); /* what is there is asked for, and stays */
         /* beyond that it is larger */
         get(&pair, side, LARGE_BYTES, stream);
         assert_int_equal(own->owner, GPUPOOL_OWNER_POOL);

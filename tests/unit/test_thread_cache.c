@@ -183,7 +183,7 @@ static void *owner_main(void *argument) {
             owner->wrong = owner->wrong || !mark(&held[i], owner->number, 0);
             buffer_put(owner->client, &held[i]);
         }
-    owner->hits = thread_caches != NULL ? thread_caches->last->counters->hits : 0;
+    owner->hits = client_thread.caches != NULL ? client_thread.caches->last->counters->hits : 0;
     return NULL;
 }
 
@@ -296,7 +296,7 @@ static void *use_two_clients(void *argument) {
         for (unsigned i = 0; i < 2; i++) {
             if (!buffer_take(&clients[i], 512, &buffers[i]))
                 return argument;
-            if (thread_caches->client != address_of(&clients[i]) ||
+            if (client_thread.caches->client != address_of(&clients[i]) ||
                 cache_piece(&buffers[i])->lane != clients[i].lane)
                 return argument;
         }
@@ -348,13 +348,13 @@ static void *survive(void *argument) {
     bool fine = buffer_take(&survivor->clients[0], 4096, &buffer);
     if (fine)
         buffer_put(&survivor->clients[0], &buffer);
-    const struct thread_cache *before = thread_caches;
+    const struct thread_cache *before = client_thread.caches;
     pthread_barrier_wait(survivor->used);
     pthread_barrier_wait(survivor->closed);
     /* Nothing of the old client is found, whoever asks; the next client gets the object. */
-    fine = fine && thread_caches->client == NULL && thread_caches->lanes == NULL &&
+    fine = fine && client_thread.caches->client == NULL && client_thread.caches->lanes == NULL &&
            !cache_take_fast(address_of(&survivor->clients[0]), POOL, 4096, NULL, &buffer);
-    fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && thread_caches == before &&
+    fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && client_thread.caches == before &&
            cache_piece(&buffer)->lane == survivor->clients[1].lane;
     if (fine)
         buffer_put(&survivor->clients[1], &buffer);
@@ -429,7 +429,7 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     /* once for each magazine there was no room */
     assert_int_equal(fast, MANY - (MANY + capacity - 1) / capacity);
     assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - MANY * 512);
-    struct thread_lane *own = thread_cache_find(thread_caches, client.lane);
+    struct thread_lane *own = thread_cache_find(client_thread.caches, client.lane);
     const struct transfer_stack *stack = &client.lane->transfer.stacks[0];
     assert_true(stack->count > 0);
     assert_int_equal(bin_count(&own->bins[0]) + stack->count * capacity, MANY);
@@ -440,9 +440,9 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     assert_int_equal(bin_count(&own->bins[0]), 0);
     while (fast-- > 0)
         buffer_put(&client, &buffers[fast]);
-    thread_cache_enter(thread_caches);
+    thread_cache_enter(client_thread.caches);
     bin_flush(&own->bins[0], own->lane);
-    thread_cache_leave(thread_caches);
+    thread_cache_leave(client_thread.caches);
     assert_int_equal(bin_count(&own->bins[0]), 0);
     assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - stack->count * capacity * 512);
     assert_true(everything_is_back(&client));
@@ -489,9 +489,9 @@ static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, take_what_was_given, &taker), 0);
     pthread_join(thread, NULL);
     assert_false(taker.wrong);
-    thread_cache_enter(thread_caches);
-    thread_cache_flush(thread_caches, NULL, false);
-    thread_cache_leave(thread_caches);
+    thread_cache_enter(client_thread.caches);
+    thread_cache_flush(client_thread.caches, NULL, false);
+    thread_cache_leave(client_thread.caches);
     assert_true(everything_is_back(&client));
     client_deinit(&client);
 }
@@ -516,9 +516,9 @@ static void a_large_piece_is_taken_by_whom_it_is_large_enough_for(void **state) 
     assert_true(buffer_take(&client, smaller, &buffers[1]));
     buffer_put(&client, &buffers[1]);
     buffer_put(&client, &again);
-    thread_cache_enter(thread_caches);
-    thread_cache_flush(thread_caches, NULL, false);
-    thread_cache_leave(thread_caches);
+    thread_cache_enter(client_thread.caches);
+    thread_cache_flush(client_thread.caches, NULL, false);
+    thread_cache_leave(client_thread.caches);
     assert_true(everything_is_back(&client));
     client_deinit(&client);
 }
@@ -572,13 +572,13 @@ static void while_somebody_visits_there_is_no_fast_way(void **state) {
     assert_true(buffer_take(&client, 512, &buffer));
     buffer_put(&client, &buffer);
     assert_true(cache_take_fast(address_of(&client), POOL, 512, NULL, &buffer));
-    thread_cache_visit(thread_caches);
+    thread_cache_visit(client_thread.caches);
     assert_false(cache_put_fast(address_of(&client), cache_piece(&buffer)));
-    assert_false(thread_caches->inside); /* or the visitor of another thread would wait for ever */
+    assert_false(client_thread.caches->inside); /* or the visitor of another thread would wait for ever */
     assert_int_equal(cache_piece(&buffer)->generation, buffer.generation);
     assert_false(cache_take_fast(address_of(&client), POOL, 512, NULL, &other));
-    assert_false(thread_caches->inside);
-    thread_cache_part(thread_caches);
+    assert_false(client_thread.caches->inside);
+    thread_cache_part(client_thread.caches);
     assert_true(cache_put_fast(address_of(&client), cache_piece(&buffer)));
     assert_true(cache_take_fast(address_of(&client), POOL, 512, NULL, &buffer));
     buffer_put(&client, &buffer);
@@ -589,16 +589,16 @@ static void while_somebody_visits_there_is_no_fast_way(void **state) {
 static int lock_with_the_mutex(void **state) {
     (void)state;
     thread_cache_locks = true;
-    if (thread_caches != NULL)
-        thread_caches->visited = true;
+    if (client_thread.caches != NULL)
+        client_thread.caches->visited = true;
     return 0;
 }
 
 static int lock_as_the_process_can(void **state) {
     (void)state;
     thread_cache_locks = has_to_lock;
-    if (thread_caches != NULL)
-        thread_caches->visited = has_to_lock;
+    if (client_thread.caches != NULL)
+        client_thread.caches->visited = has_to_lock;
     return 0;
 }
 

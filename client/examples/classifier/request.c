@@ -55,9 +55,11 @@ static int enqueue(struct request *request) {
     void *model;
 
     uint8_t *pixels = GPUPOOL_PAIR_DEVICE(&request->pixels, uint8_t, size_bytes, request->stream);
+    if (pixels == NULL)
+        return complain(request, "device memory for the pixels");
     int32_t *scores = GPUPOOL_PAIR_DEVICE(&request->scores, int32_t, MODEL_CLASSES, request->stream);
-    if (pixels == NULL || scores == NULL)
-        return complain(request, "device memory");
+    if (scores == NULL)
+        return complain(request, "device memory for the scores");
     if (GPUPOOL_PAIR_HOST(&request->scores, int32_t, MODEL_CLASSES, request->stream) == NULL)
         return complain(request, "pinned memory for the scores");
     if (gpupool_pair_copy_to_device(&request->pixels, size_bytes, request->stream) < 0)

@@ -426,8 +426,19 @@ GPUPOOL_API int gpupool_set(struct gpupool_client *client, int device, void *mem
 GPUPOOL_API const char *gpupool_error_name(int error);
 
 /**
- * The full text of the last error of the calling thread: what failed, the CUDA or system error's name, the device,
- * the size asked and what the pool holds. Lives until the thread's next failing call. Never NULL, "" before any.
+ * The number of the calling thread's last error, for calls that return a pointer: why it is NULL. Each call that returns an
+ * int or memory sets it, to 0 where the call did not fail. So a NULL with the number 0 is no failure (0 elements of a side
+ * without memory, for example). A program looks at number and text before its next call; gpupool_close() keeps them. The
+ * quickest calls are an exception and leave both as they are: an access to a pair or to a synchronised array that returns
+ * memory which is in place, and gpupool_synced_resize(). Thread-safe; cannot fail.
+ * @return 0 or a GPUPOOL_E_…
+ */
+GPUPOOL_API int gpupool_error_number(void);
+
+/**
+ * The full text of the error that gpupool_error_number() names: what failed, the CUDA or system error's name, the device, the
+ * size asked and what the pool holds. Lives until the thread's next call that sets the number. Never NULL; "" while the number
+ * is 0.
  */
 GPUPOOL_API const char *gpupool_error_text(void);
 

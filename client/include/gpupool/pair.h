@@ -57,8 +57,8 @@ enum gpupool_owner {
 /** One side of a pair, to be read. */
 struct gpupool_pair_side {
     void *data;                   /**< NULL: no memory yet */
-    uint64_t size_bytes;          /**< as asked for last */
-    uint64_t capacity_bytes;      /**< what can be had without growing */
+    uint64_t size_bytes;          /**< as asked for last; asking for 0 bytes leaves it as it is. Adopted: all of it */
+    uint64_t capacity_bytes;      /**< what can be had without growing: size_bytes or more */
     uint32_t owner;               /**< enum gpupool_owner */
     uint32_t reserved;
     struct gpupool_buffer buffer; /**< the loan, where the owner is the pool; else zero */
@@ -109,6 +109,7 @@ GPUPOOL_API int gpupool_pair_clear(struct gpupool_pair *pair, void *stream GPUPO
  * @{
  */
 /**
+ * @param size_bytes 0: nothing changes
  * @return 0; INVALID, TOO_LARGE, EXHAUSTED, LIMIT, CAPTURING, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …
  */
 GPUPOOL_API int gpupool_pair_grow_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);
@@ -123,18 +124,19 @@ GPUPOOL_API int gpupool_pair_grow_device(struct gpupool_pair *pair, uint64_t siz
  */
 /**
  * Host memory of at least so many bytes, aligned to 512 where it is the pool's.
- * @param size_bytes 0: what is there, which may be nothing
+ * @param size_bytes 0: what is there, which may be nothing (NULL); the side and its size_bytes stay as they are
  * @param ret_memory good until the side grows, adopts other memory, or is cleared; untouched on failure
  * @return 0, or as gpupool_pair_grow_host()
  */
 static inline int gpupool_pair_host(struct gpupool_pair *pair, uint64_t size_bytes, void **ret_memory,
                                     void *stream GPUPOOL_STREAM_OPTIONAL) {
-    if (size_bytes > pair->host.capacity_bytes) {
+    if (size_bytes - 1 >= pair->host.capacity_bytes) { /* more than there is, or 0 */
         int r = gpupool_pair_grow_host(pair, size_bytes, stream);
         if (r < 0)
             return r;
+    } else {
+        pair->host.size_bytes = size_bytes;
     }
-    pair->host.size_bytes = size_bytes;
     *ret_memory = pair->host.data;
     return 0;
 }
@@ -142,21 +144,23 @@ static inline int gpupool_pair_host(struct gpupool_pair *pair, uint64_t size_byt
 /** The same for device memory of the pair's device. */
 static inline int gpupool_pair_device(struct gpupool_pair *pair, uint64_t size_bytes, void **ret_memory,
                                       void *stream GPUPOOL_STREAM_OPTIONAL) {
-    if (size_bytes > pair->on_device.capacity_bytes) {
+    if (size_bytes - 1 >= pair->on_device.capacity_bytes) { /* more than there is, or 0 */
         int r = gpupool_pair_grow_device(pair, size_bytes, stream);
         if (r < 0)
             return r;
+    } else {
+        pair->on_device.size_bytes = size_bytes;
     }
-    pair->on_device.size_bytes = size_bytes;
     *ret_memory = pair->on_device.data;
     return 0;
 }
 
-/** Says, for gpupool_error_text(), that there cannot be so many elements of a size. Returns NULL. */
+/** Says, for gpupool_error_text(), that there cannot be so many elements of a size: INVALID. Returns NULL. */
 GPUPOOL_API void *gpupool_pair_overflow(uint64_t element_bytes, uint64_t count);
 
-/** By element count: what GPUPOOL_PAIR_HOST() and its like are made of. NULL: it failed, or 0 elements were asked of a side
- * without memory. A product that does not fit into 64 bits is a failure, never a small block. */
+/** By element count: what GPUPOOL_PAIR_HOST() and its like are made of. NULL: it failed, as
+ * gpupool_error_number() and gpupool_error_text() tell; or 0 elements were asked of a side without memory, and then that
+ * number is 0. A product that does not fit into 64 bits is a failure, never a small block. */
 static inline void *gpupool_pair_host_elements(struct gpupool_pair *pair, uint64_t element_bytes, uint64_t count,
                                                void *stream GPUPOOL_STREAM_OPTIONAL) {
     void *memory = NULL;
@@ -173,7 +177,7 @@ static inline void *gpupool_pair_device_elements(struct gpupool_pair *pair, uint
     return gpupool_pair_device(pair, element_bytes * count, &memory, stream) == 0 ? memory : NULL;
 }
 
-/** Host or device memory for count elements of a type, as a pointer to it; NULL: gpupool_error_text() says why. */
+/** Host or device memory for count elements of a type, as a pointer to it; NULL: gpupool_error_number() says why. */
 #ifdef __cplusplus
 #define GPUPOOL_PAIR_HOST(pair, type, count, stream) \
     (static_cast<type *>(gpupool_pair_host_elements((pair), sizeof(type), (count), (stream))))
