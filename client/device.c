@@ -154,6 +154,20 @@ int devices_synchronize(struct devices *devices) {
     return first;
 }
 
+int devices_wait(const struct gpu *gpu, unsigned device) {
+    int error = gpu->device_synchronize(device);
+    if (error == 0)
+        return 0;
+    if (devices_is_capture_error(error))
+        return error_set(
+            GPUPOOL_E_CAPTURING,
+            "a stream is being captured into a graph on device %u, all of which would have to be "
+            "waited for",
+            device);
+    devices_fail(gpu, error, "waiting for all work on it");
+    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+}
+
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
     bool capturing = false;
     int error = gpu->stream_is_capturing(device, stream, &capturing);

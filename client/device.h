@@ -60,6 +60,10 @@ void devices_note_use(struct devices *devices, unsigned ordinal);
 /* Waits for the work of this process on every device that was noted. Returns 0 or the first driver error. */
 int devices_synchronize(struct devices *devices);
 
+/* Waits on the CPU for all work of this process on a device. 0; CAPTURING: a stream there is being captured
+ * into a graph; DRIVER. */
+int devices_wait(const struct gpu *gpu, unsigned device);
+
 /* Finds out where a stream of an unsaid device lives: the calling thread's current device, else one that was
  * noted. Returns 0, DRIVER (no device knows the stream), or CAPTURING. */
 int devices_find_stream(struct devices *devices, const struct gpu *gpu, void *stream, unsigned *ret_device);

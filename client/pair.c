@@ -6,6 +6,9 @@
  * A side has no memory, a loan, or memory of the user's. A change goes in three steps: what is new is there
  * first; what is old goes back behind the stream; and only then the side is written, so that a failure leaves
  * it as it was.
+ *
+ * The stream of a call is named, or none, or all: then the loan goes back once the device has done all its
+ * work.
  */
 #include <gpupool/pair.h>
 
@@ -27,6 +30,11 @@ static const char *side_name(const struct gpupool_pair *pair, const struct gpupo
 /* A device that failed never gets through with its work: so often it is asked whether it works. */
 #define ASK_NS (100 * NS_PER_MS)
 
+/* Whether a stream orders the side's memory: then what is enqueued there is behind what used it before. */
+static bool is_named(const void *stream) {
+    return stream != GPUPOOL_NO_STREAM && stream != GPUPOOL_PAIR_ALL_STREAMS;
+}
+
 /* Says which pair and side it was. */
 static int fail(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, int error,
                 const char *doing) {
@@ -44,7 +52,7 @@ static int enter(const struct gpupool_pair *pair, void *stream, const struct gpu
     int r = client_enter(pair->client);
     if (r == 0)
         r = devices_need_device(&pair->client->devices, pair->device, &gpu);
-    if (r == 0 && stream != GPUPOOL_NO_STREAM)
+    if (r == 0 && is_named(stream))
         r = devices_check_stream(gpu, (unsigned)pair->device, stream);
     if (r == 0)
         *ret_gpu = gpu;
@@ -52,8 +60,15 @@ static int enter(const struct gpupool_pair *pair, void *stream, const struct gpu
 }
 
 /* Gives a side's loan back. The side is empty on success, and as it was otherwise. */
-static int side_empty(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *stream) {
+static int side_empty(struct gpupool_pair *pair, struct gpupool_pair_side *side, const struct gpu *gpu,
+                      void *stream) {
     if (side->owner == GPUPOOL_OWNER_POOL) {
+        if (stream == GPUPOOL_PAIR_ALL_STREAMS) {
+            int r = devices_wait(gpu, (unsigned)pair->device);
+            if (r < 0)
+                return r;
+            stream = GPUPOOL_NO_STREAM;
+        }
         int r = buffer_release_on(pair->client, &side->buffer, (unsigned)pair->device, stream);
         if (r < 0)
             return r;
@@ -97,14 +112,18 @@ static void discard(const struct gpupool_pair *pair, const struct gpu *gpu,
     error_save(text);
     if ((pair->flags & GPUPOOL_PAIR_ZERO) != 0 && buffer->kind == GPUPOOL_POOL_DEVICE)
         /* A device that cannot be waited for does no work any more. */
-        (void)gpu->stream_synchronize((unsigned)pair->device, stream == GPUPOOL_NO_STREAM ? NULL : stream);
+        (void)gpu->stream_synchronize((unsigned)pair->device, is_named(stream) ? stream : NULL);
     buffer_give_back(pair->client, buffer);
     error_restore(text);
 }
 
+/* Takes a block that work on the stream may use at once; without a named stream, work on any. */
 static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, const struct gpu *gpu,
                 uint32_t pool, uint64_t size_bytes, void *stream, struct gpupool_buffer *ret_buffer) {
     struct gpupool_buffer buffer;
+
+    if (!is_named(stream))
+        stream = GPUPOOL_NO_STREAM;
     /* Host memory has no stream to come from, and the device's is zeroed here: all that may be used, not just
      * what is asked for now. */
     int r = gpupool_acquire(pair->client, pool, size_bytes, side == &pair->host ? GPUPOOL_NO_STREAM : stream,
@@ -167,9 +186,9 @@ static int wait_for(const struct gpupool_pair *pair, const struct gpu *gpu, stru
     return 0;
 }
 
-/* A loan was given back to make room. Its memory becomes part of a larger block when the stream is through
- * with it, which is waited for, and when the daemon has it. Not worth a failure: without it growth waits, and
- * says why it got nothing. But on a device that failed it would wait in vain: DRIVER. */
+/* The side's block was given back to make room. Its memory becomes part of a larger block when the stream is
+ * through with it, which is waited for, and when the daemon has it. Not worth a failure: without it growth
+ * waits, and says why it got nothing. But on a device that failed it would wait in vain: DRIVER. */
 static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, void *stream) {
     struct gpupool_client *client = pair->client;
     uint64_t freed_bytes;
@@ -179,7 +198,7 @@ static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, voi
     error_save(text);
     if (client->cache.enabled)
         (void)cache_give_back(client, false, &freed_bytes);
-    if (stream != GPUPOOL_NO_STREAM)
+    if (is_named(stream))
         (void)fences_enqueue(client, (unsigned)pair->device, stream, &fence);
     int r = wait_for(pair, gpu, fence);
     if (r < 0)
@@ -192,7 +211,7 @@ static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, voi
 static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair_side *side,
                                   const struct gpu *gpu, uint32_t pool, uint64_t size_bytes, void *stream,
                                   struct gpupool_buffer *ret_buffer) {
-    int r = side_empty(pair, side, stream);
+    int r = side_empty(pair, side, gpu, stream);
     if (r < 0)
         return r;
     r = make_room(pair, gpu, stream);
@@ -208,7 +227,7 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
     uint32_t pool;
 
     bool zeroes_at_once =
-        stream == GPUPOOL_NO_STREAM && side == &pair->on_device && (pair->flags & GPUPOOL_PAIR_ZERO) != 0;
+        !is_named(stream) && side == &pair->on_device && (pair->flags & GPUPOOL_PAIR_ZERO) != 0;
     int r = enter(pair, zeroes_at_once ? NULL : stream, &gpu);
     if (r == 0)
         r = side_pool(pair, side, &pool);
@@ -228,7 +247,7 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
     }
     if (r < 0)
         return r;
-    r = side_empty(pair, side, stream);
+    r = side_empty(pair, side, gpu, stream);
     if (r < 0) {
         discard(pair, gpu, &buffer, stream);
         return r;
@@ -302,23 +321,34 @@ int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, 
     return error_end(0);
 }
 
-int gpupool_pair_clear(struct gpupool_pair *pair, void *stream) {
-    const struct gpu *gpu;
+/* Gives back what a side has. An adopted side needs neither device nor stream for that. */
+static int side_clear(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *stream) {
+    const struct gpu *gpu = NULL;
+    int r = side->owner == GPUPOOL_OWNER_POOL ? enter(pair, stream, &gpu) : 0;
 
-    if (pair == NULL || (pair->host.data == NULL && pair->on_device.data == NULL))
+    if (r == 0)
+        r = side_empty(pair, side, gpu, stream);
+    return r < 0 ? fail(pair, side, r, "clearing") : 0;
+}
+
+int gpupool_pair_clear(struct gpupool_pair *pair, void *stream) {
+    if (pair == NULL)
         return error_end(0);
-    /* What is adopted needs neither device nor stream. */
-    bool has_loan = pair->host.owner == GPUPOOL_OWNER_POOL || pair->on_device.owner == GPUPOOL_OWNER_POOL;
-    int r = has_loan ? enter(pair, stream, &gpu) : 0;
-    if (r < 0)
-        return error_prefix(r, "gpupool_pair_clear");
-    r = side_empty(pair, &pair->host, stream);
-    if (r < 0)
-        fail(pair, &pair->host, r, "clearing");
-    int r_device = side_empty(pair, &pair->on_device, stream);
-    if (r_device < 0)
-        r = fail(pair, &pair->on_device, r_device, "clearing");
-    return error_end(r);
+    int r_host = side_clear(pair, &pair->host, stream);
+    int r = side_clear(pair, &pair->on_device, stream);
+    return error_end(r < 0 ? r : r_host);
+}
+
+int gpupool_pair_clear_host(struct gpupool_pair *pair, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_clear_host: no pair");
+    return error_end(side_clear(pair, &pair->host, stream));
+}
+
+int gpupool_pair_clear_device(struct gpupool_pair *pair, void *stream) {
+    if (pair == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_pair_clear_device: no pair");
+    return error_end(side_clear(pair, &pair->on_device, stream));
 }
 
 /* --- adoption --- */
@@ -332,17 +362,17 @@ static bool overlaps(const struct gpupool_pair_side *side, const void *memory, u
 
 static int adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *memory, uint64_t size_bytes,
                  void *stream) {
-    const struct gpu *gpu;
+    const struct gpu *gpu = NULL;
     int r = 0;
 
-    if (memory == NULL || size_bytes == 0 || (uintptr_t)memory + size_bytes < (uintptr_t)memory)
+    if ((uintptr_t)memory + size_bytes < (uintptr_t)memory)
         return error_set(GPUPOOL_E_INVALID, "%" PRIu64 " bytes at %p are no memory", size_bytes, memory);
     if (overlaps(&pair->host, memory, size_bytes) || overlaps(&pair->on_device, memory, size_bytes))
         return error_set(GPUPOOL_E_INVALID, "the memory at %p is the pair's own already", memory);
     if (side->owner == GPUPOOL_OWNER_POOL)
         r = enter(pair, stream, &gpu);
     if (r == 0)
-        r = side_empty(pair, side, stream);
+        r = side_empty(pair, side, gpu, stream);
     if (r < 0)
         return r;
     *side = (struct gpupool_pair_side){
@@ -352,6 +382,8 @@ static int adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side, void
 
 static int side_adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *memory,
                       uint64_t size_bytes, void *stream) {
+    if (memory == NULL || size_bytes == 0)
+        return side_clear(pair, side, stream);
     int r = adopt(pair, side, memory, size_bytes, stream);
     return r < 0 ? fail(pair, side, r, "adopting memory for") : 0;
 }
@@ -376,6 +408,8 @@ static int copy(const struct gpupool_pair *pair, const struct gpupool_pair_side 
     const struct gpu *gpu;
     int r = 0;
 
+    if (stream == GPUPOOL_PAIR_ALL_STREAMS)
+        return error_set(GPUPOOL_E_INVALID, "a copy is made on one stream, and not on all");
     if (at_once)
         stream = NULL;
     if (size_bytes > to->capacity_bytes || size_bytes > from->capacity_bytes)

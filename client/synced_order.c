@@ -31,18 +31,12 @@ bool synced_must_order(struct gpupool_client *client, struct synced_usage *usage
     return false;
 }
 
-static int driver_failed(const struct gpu *gpu, int error, unsigned device, const char *what) {
-    devices_fail(gpu, error, what);
-    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
-}
-
 /* The fence of a use: behind what the writer wrote, or behind all that the stream did up to now. Where the
  * stream has no name here (it is another thread's) or cannot be asked for a fence (it is gone, say), the CPU
  * waits. */
 static int need_fence(struct gpupool_client *client, struct synced_point *point, bool all,
                       struct fence *ret_fence) {
     const struct synced_stream *stream = &point->stream;
-    const struct gpu *gpu = client->devices.gpu;
     int r = GPUPOOL_E_DRIVER;
 
     *ret_fence = point->fence;
@@ -51,17 +45,8 @@ static int need_fence(struct gpupool_client *client, struct synced_point *point,
     if (stream->thread == 0 || stream->thread == fence_thread_number())
         r = fences_enqueue(client, stream->device, stream->handle, ret_fence);
     if (r == GPUPOOL_E_DRIVER) {
-        int error = gpu->device_synchronize(stream->device);
-        if (devices_is_capture_error(error))
-            return error_set(
-                GPUPOOL_E_CAPTURING,
-                "a stream is being captured into a graph on device %u, all of which would have to be "
-                "waited for",
-                stream->device);
-        if (error != 0)
-            return driver_failed(gpu, error, stream->device, "waiting for all that uses the array");
+        r = devices_wait(client->devices.gpu, stream->device);
         *ret_fence = FENCE_NONE;
-        r = 0;
     }
     if (r < 0)
         return error_prefix(r, "a stream that used the array");

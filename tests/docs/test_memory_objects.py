@@ -32,8 +32,9 @@ int main(void) {
     return 0;
 }
 """
-CPP_BEGINNING = "#include <cstdint>\n#include <gpupool/pair.h>\n#include <gpupool/staging.h>\n#include <gpupool/synced.h>\n" \
-                "float *first_of(struct gpupool_pair *input, std::uint64_t count);\n"
+CPP_BEGINNING = "#include <algorithm>\n#include <cstdint>\n#include <gpupool/pair.h>\n#include <gpupool/staging.h>\n#include <gpupool/synced.h>\n" \
+                "float *first_of(struct gpupool_pair *input, std::uint64_t count);\n" \
+                "int ones(struct gpupool_client *client, std::uint64_t count, void *stream);\n"
 STREAMS_PAGE = (installed.SOURCE / "docs/streams.md").read_text()
 # What the example on the page has around it. The kernel, which a simulated GPU does not run, works on the CPU, behind the stream.
 STREAMS_BEGINNING = """

@@ -285,7 +285,7 @@ static void who_waits_for_ever_does_not_wait_for_a_device_that_failed(void **sta
 static bool grow_with_fault(unsigned nth, enum side side, uint32_t open_flags, uint32_t flags, void *stream) {
     struct gpupool_client *client = open_client(&daemon_, open_flags, GPUPOOL_FOREVER);
     struct gpupool_pair pair = make_pair(client, 1, flags);
-    bool creates = stream != NULL && stream != GPUPOOL_PER_THREAD && stream != GPUPOOL_NO_STREAM;
+    bool creates = stream == (void *)1;
     void *memory;
 
     if (creates)
@@ -328,13 +328,14 @@ static bool grow_with_fault(unsigned nth, enum side side, uint32_t open_flags, u
 }
 
 static void any_failing_call_of_the_driver_leaves_the_pair_as_it_was(void **state) {
-    void *const streams[] = {NULL, GPUPOOL_PER_THREAD, (void *)1, GPUPOOL_NO_STREAM};
+    void *const streams[] = {NULL, GPUPOOL_PER_THREAD, (void *)1, GPUPOOL_NO_STREAM,
+                             GPUPOOL_PAIR_ALL_STREAMS};
     unsigned rounds = 0;
 
     (void)state;
     if (!test_is_simulated())
         skip();
-    for (unsigned way = 0; way < 32; way++) {
+    for (unsigned way = 0; way < 40; way++) {
         unsigned nth = 1;
         while (grow_with_fault(nth, sides[way & 1], (way & 2) != 0 ? GPUPOOL_OPEN_NO_CACHE : 0,
                                (way & 4) != 0 ? GPUPOOL_PAIR_ZERO : 0, streams[way >> 3]))

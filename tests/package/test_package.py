@@ -186,20 +186,25 @@ class Package(unittest.TestCase):
             with self.subTest(program):
                 self.check_program(build / program)
 
-    def test_a_stream_that_is_left_out_in_cplusplus_is_the_per_thread_one(self):
-        """Every call whose last parameter is a stream, in place of which stands a function that looks at it."""
+    def test_a_stream_that_is_left_out_in_cplusplus_is_the_documented_one(self):
+        """Every call whose last parameter is a stream, in place of which stands a function that looks at it. A pair's calls that
+        may give memory back mean all streams, the others the per-thread one."""
         headers = sorted((self.prefix / "include/gpupool").glob("*.h"))
         text = re.sub(r"/\*.*?\*/", "", "".join(path.read_text() for path in headers), flags=re.DOTALL)
-        found = re.findall(r"GPUPOOL_API\s+([^;()]*?)(gpupool_\w+)\(([^;()]*?),?\s*void \*stream( GPUPOOL_STREAM_OPTIONAL)?\s*\);",
+        found = re.findall(r"GPUPOOL_API\s+([^;()]*?)(gpupool_\w+)\(([^;()]*?),?\s*void \*stream( GPUPOOL_(?:PAIR_)?STREAM_OPTIONAL)?\s*\);",
                            text)
+        of_all = {f"gpupool_pair_{verb}" for verb in ("clear", "clear_host", "clear_device", "grow_host", "grow_device",
+                                                      "adopt_host", "adopt_device")}
         calls = {name: (kind.strip(), parameters) for kind, name, parameters, optional in found
                  if name not in ("gpupool_stream_destroy",)}  # where there is nothing to leave out
         self.assertEqual([name for _, name, _, optional in found if not optional], ["gpupool_stream_destroy"])
         self.assertLessEqual({"gpupool_release", "gpupool_shrink", "gpupool_alloc", "gpupool_free", "gpupool_copy",
                               "gpupool_set", "gpupool_stream_synchronize", "gpupool_pair_clear", "gpupool_synced_device", "gpupool_upload"}, set(calls))
         lines = [f"#include <gpupool/{path.name}>" for path in headers] + ["#include <cstdio>", "static int wrong, seen;"]
+        self.assertLessEqual(of_all, set(calls))
         for name, (kind, parameters) in calls.items():
-            lines.append(f'extern "C" {kind} {name}({parameters}, void *stream) {{ wrong += stream != GPUPOOL_PER_THREAD; '
+            means = "GPUPOOL_PAIR_ALL_STREAMS" if name in of_all else "GPUPOOL_PER_THREAD"
+            lines.append(f'extern "C" {kind} {name}({parameters}, void *stream) {{ wrong += stream != {means}; '
                          "seen++; return {}; }")
         lines.append("int main() {")
         for name, (_, parameters) in calls.items():

@@ -63,16 +63,23 @@ enum gpupool_error {
 #define GPUPOOL_NOW     UINT64_C(0) /**< only what needs no waiting */
 #define GPUPOOL_FOREVER UINT64_MAX
 
+/** A stream by a number instead of a handle, in C and in C++. */
+#ifdef __cplusplus
+#define GPUPOOL_STREAM_NUMBER(number) (reinterpret_cast<void *>(static_cast<intptr_t>(number)))
+#else
+#define GPUPOOL_STREAM_NUMBER(number) ((void *)(intptr_t)(number))
+#endif
+
 /** As a stream: none. The GPU is done with the buffer, or never touched it. */
-#define GPUPOOL_NO_STREAM ((void *)(intptr_t)-1)
+#define GPUPOOL_NO_STREAM GPUPOOL_STREAM_NUMBER(-1)
 
 /** As a stream: the per-thread default stream (cudaStreamPerThread), which is another one in each thread. */
-#define GPUPOOL_PER_THREAD ((void *)(intptr_t)2)
+#define GPUPOOL_PER_THREAD GPUPOOL_STREAM_NUMBER(2)
 
 /** Marks a last parameter, a stream, that a C++ program may leave out: that means the per-thread default stream. C has no
  * such thing: say GPUPOOL_PER_THREAD. */
 #ifdef __cplusplus
-#define GPUPOOL_STREAM_OPTIONAL = reinterpret_cast<void *>(static_cast<intptr_t>(2))
+#define GPUPOOL_STREAM_OPTIONAL = GPUPOOL_PER_THREAD
 #else
 #define GPUPOOL_STREAM_OPTIONAL
 #endif

@@ -29,11 +29,15 @@
  *
  * Streams: each access names the stream of the pair's device on which the memory is going to be used, and which is behind
  * all work that used it before: then the old block of a side that grows is lent to others only when that work is done, and
- * the new one may be written on the stream at once, by the CPU too. Who uses a pair on several streams orders them among
- * each other. NULL is the legacy default stream, GPUPOOL_PER_THREAD the per-thread one, which is meant where a C++ program
- * leaves the stream out; GPUPOOL_NO_STREAM says that no work on the GPU uses the memory any more. A stream that is being
- * captured into a graph is refused (GPUPOOL_E_CAPTURING) by what would have to change the pair's memory, and taken by
- * accesses to what is there and by copies, which become a part of the graph.
+ * the new one may be written on the stream at once, by the CPU too. No call waits for that. A program that uses a pair on
+ * several streams orders them among each other. NULL is the legacy default stream, GPUPOOL_PER_THREAD the per-thread one.
+ * GPUPOOL_NO_STREAM says that no work on the GPU uses the memory any more. A stream that is being captured into a graph is
+ * refused (GPUPOOL_E_CAPTURING) by what would have to change the pair's memory, and taken by accesses to what is there and
+ * by copies, which become a part of the graph.
+ *
+ * A C++ program may leave the stream out. For copies that means the per-thread default stream. For all other calls it means
+ * GPUPOOL_PAIR_ALL_STREAMS: any stream of the device may use the memory. Before a block goes back, the call then waits on the
+ * CPU for all work of this process on the device, as cudaFree() does. A named stream is the faster way.
  *
  * Streams that end: device memory belongs to the stream that the side grew on, as what gpupool_acquire() gives does. Clear
  * the pair before that stream is destroyed; see gpupool_trim().
@@ -42,6 +46,18 @@
 
 #ifdef __cplusplus
 extern "C" {
+#endif
+
+/** As a stream of a pair's calls, except copies: any stream of the pair's device may use the memory. A call that gives a block
+ * back waits on the CPU for all work of this process on the device first, and says CAPTURING while a stream there is captured;
+ * that capture comes to nothing. Other calls do not wait. */
+#define GPUPOOL_PAIR_ALL_STREAMS GPUPOOL_STREAM_NUMBER(-2)
+
+/** Marks a last parameter that a C++ program may leave out: that means GPUPOOL_PAIR_ALL_STREAMS. */
+#ifdef __cplusplus
+#define GPUPOOL_PAIR_STREAM_OPTIONAL = GPUPOOL_PAIR_ALL_STREAMS
+#else
+#define GPUPOOL_PAIR_STREAM_OPTIONAL
 #endif
 
 /** gpupool_pair_init() flags */
@@ -90,7 +106,15 @@ GPUPOOL_API int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_clie
  * @param stream behind all work that uses the memory
  * @return 0; CAPTURING, DRIVER, DISCONNECTED, … as gpupool_release(): what could not be given back is still the pair's
  */
-GPUPOOL_API int gpupool_pair_clear(struct gpupool_pair *pair, void *stream GPUPOOL_STREAM_OPTIONAL);
+GPUPOOL_API int gpupool_pair_clear(struct gpupool_pair *pair, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
+
+/**
+ * Clears one side of a pair. The other side stays as it is. Accepts a side without memory.
+ * @param stream behind all work that uses the side's memory
+ * @return as gpupool_pair_clear(); INVALID without a pair
+ */
+GPUPOOL_API int gpupool_pair_clear_host(struct gpupool_pair *pair, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
+GPUPOOL_API int gpupool_pair_clear_device(struct gpupool_pair *pair, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
 
 /**
  * @name Growth
@@ -112,9 +136,9 @@ GPUPOOL_API int gpupool_pair_clear(struct gpupool_pair *pair, void *stream GPUPO
  * @param size_bytes 0: nothing changes
  * @return 0; INVALID, TOO_LARGE, EXHAUSTED, LIMIT, CAPTURING, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …
  */
-GPUPOOL_API int gpupool_pair_grow_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);
+GPUPOOL_API int gpupool_pair_grow_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
 GPUPOOL_API int gpupool_pair_grow_device(struct gpupool_pair *pair, uint64_t size_bytes,
-                                         void *stream GPUPOOL_STREAM_OPTIONAL);
+                                         void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
 /** @} */
 
 /**
@@ -129,7 +153,7 @@ GPUPOOL_API int gpupool_pair_grow_device(struct gpupool_pair *pair, uint64_t siz
  * @return 0, or as gpupool_pair_grow_host()
  */
 static inline int gpupool_pair_host(struct gpupool_pair *pair, uint64_t size_bytes, void **ret_memory,
-                                    void *stream GPUPOOL_STREAM_OPTIONAL) {
+                                    void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) {
     if (size_bytes - 1 >= pair->host.capacity_bytes) { /* more than there is, or 0 */
         int r = gpupool_pair_grow_host(pair, size_bytes, stream);
         if (r < 0)
@@ -143,7 +167,7 @@ static inline int gpupool_pair_host(struct gpupool_pair *pair, uint64_t size_byt
 
 /** The same for device memory of the pair's device. */
 static inline int gpupool_pair_device(struct gpupool_pair *pair, uint64_t size_bytes, void **ret_memory,
-                                      void *stream GPUPOOL_STREAM_OPTIONAL) {
+                                      void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) {
     if (size_bytes - 1 >= pair->on_device.capacity_bytes) { /* more than there is, or 0 */
         int r = gpupool_pair_grow_device(pair, size_bytes, stream);
         if (r < 0)
@@ -162,7 +186,7 @@ GPUPOOL_API void *gpupool_pair_overflow(uint64_t element_bytes, uint64_t count);
  * gpupool_error_number() and gpupool_error_text() tell; or 0 elements were asked of a side without memory, and then that
  * number is 0. A product that does not fit into 64 bits is a failure, never a small block. */
 static inline void *gpupool_pair_host_elements(struct gpupool_pair *pair, uint64_t element_bytes, uint64_t count,
-                                               void *stream GPUPOOL_STREAM_OPTIONAL) {
+                                               void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) {
     void *memory = NULL;
     if (element_bytes != 0 && count > UINT64_MAX / element_bytes)
         return gpupool_pair_overflow(element_bytes, count);
@@ -170,7 +194,7 @@ static inline void *gpupool_pair_host_elements(struct gpupool_pair *pair, uint64
 }
 
 static inline void *gpupool_pair_device_elements(struct gpupool_pair *pair, uint64_t element_bytes, uint64_t count,
-                                                 void *stream GPUPOOL_STREAM_OPTIONAL) {
+                                                 void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) {
     void *memory = NULL;
     if (element_bytes != 0 && count > UINT64_MAX / element_bytes)
         return gpupool_pair_overflow(element_bytes, count);
@@ -194,21 +218,22 @@ static inline void *gpupool_pair_device_elements(struct gpupool_pair *pair, uint
 /**
  * Makes memory of the caller's own a side of the pair. It is never freed here, and has to stay while the pair has it; what
  * was there before goes back. Asked for more than it holds, the pair takes a block from the pool in its place, and the
- * caller's memory is its own again.
- * @param memory host memory, pinned (copies overlap then, and are faster) or not. NULL: INVALID
- * @param size_bytes all that may be used of it, 1 or more
+ * caller's memory is its own again. NULL or 0 bytes empty the side, as gpupool_pair_clear_host() does.
+ * @param memory host memory, pinned (copies overlap then, and are faster) or not; or NULL
+ * @param size_bytes all that may be used of it; or 0
  * @param stream behind all work that uses what was there before
  * @return 0; INVALID, also of memory that either side has on loan; CAPTURING, DRIVER, …: nothing changed
  */
 GPUPOOL_API int gpupool_pair_adopt_host(struct gpupool_pair *pair, void *memory, uint64_t size_bytes,
-                                        void *stream GPUPOOL_STREAM_OPTIONAL);
-/** The same for memory on the pair's device, whoever allocated it. */
+                                        void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
+/** Makes memory on the pair's device the device side: as gpupool_pair_adopt_host(), with memory of any allocator. */
 GPUPOOL_API int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memory, uint64_t size_bytes,
-                                          void *stream GPUPOOL_STREAM_OPTIONAL);
+                                          void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
 
 /**
  * Copies the first bytes of one side to the other, in stream order. On return the copy is enqueued, and done where the host
  * memory is not pinned (adopted) or the stream is GPUPOOL_NO_STREAM: then the legacy default stream makes it.
+ * @param stream not GPUPOOL_PAIR_ALL_STREAMS: INVALID
  * @param size_bytes no more than either side has: INVALID. It grows nothing. 0: nothing is done
  * @return 0; INVALID, DRIVER, FORKED; CAPTURING with GPUPOOL_NO_STREAM, while a capture forbids the default stream
  */
@@ -224,14 +249,94 @@ GPUPOOL_API int gpupool_pair_copy_to_host(struct gpupool_pair *pair, uint64_t si
 extern "C++" {
 /** In C++ by the type: float *input = gpupool_pair_host<float>(&pair, count); nullptr as for GPUPOOL_PAIR_HOST(). */
 template <typename Element>
-inline Element *gpupool_pair_host(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_STREAM_OPTIONAL) {
+inline Element *gpupool_pair_host(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) {
     return static_cast<Element *>(gpupool_pair_host_elements(pair, sizeof(Element), count, stream));
 }
 
 template <typename Element>
-inline Element *gpupool_pair_device(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_STREAM_OPTIONAL) {
+inline Element *gpupool_pair_device(struct gpupool_pair *pair, uint64_t count, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) {
     return static_cast<Element *>(gpupool_pair_device_elements(pair, sizeof(Element), count, stream));
 }
+
+#if __cplusplus >= 201103L
+namespace gpupool {
+/**
+ * A pair that gives its memory back when it goes. It holds a struct gpupool_pair, under the same rules; its calls are those of
+ * the C interface and throw nothing. It can be moved, not copied. It is to be destroyed before its client is closed.
+ *
+ * The destructor, and a move into a pair that has memory, wait for the device as GPUPOOL_PAIR_ALL_STREAMS says. They have no
+ * result: call clear() before them where one is wanted, or where the stream is known. What cannot be given back then stays
+ * on loan until the client is closed.
+ */
+class pair {
+  public:
+    pair() noexcept : pair_() {}
+    pair(const pair &) = delete;
+    pair &operator=(const pair &) = delete;
+    pair(pair &&other) noexcept : pair_(other.pair_) { other.pair_ = gpupool_pair(); }
+    pair &operator=(pair &&other) noexcept {
+        if (this != &other) {
+            (void)clear();
+            pair_ = other.pair_;
+            other.pair_ = gpupool_pair();
+        }
+        return *this;
+    }
+    ~pair() { (void)clear(); }
+
+    /** gpupool_pair_init(), once what there was is cleared. */
+    int init(gpupool_client *client, int device = -1, uint32_t flags = 0) noexcept {
+        int r = clear();
+        return r < 0 ? r : gpupool_pair_init(&pair_, client, device, flags);
+    }
+
+    /** Memory for count elements, as gpupool_pair_host<Element>() and gpupool_pair_device<Element>(). */
+    template <typename Element>
+    Element *host(uint64_t count, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) noexcept {
+        return gpupool_pair_host<Element>(&pair_, count, stream);
+    }
+    template <typename Element>
+    Element *device(uint64_t count, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) noexcept {
+        return gpupool_pair_device<Element>(&pair_, count, stream);
+    }
+
+    /** What is there, which may be nothing (nullptr). No call, and no failure. */
+    template <typename Element> Element *host() noexcept { return static_cast<Element *>(pair_.host.data); }
+    template <typename Element> Element *device() noexcept { return static_cast<Element *>(pair_.on_device.data); }
+    template <typename Element> const Element *host() const noexcept {
+        return static_cast<const Element *>(pair_.host.data);
+    }
+    template <typename Element> const Element *device() const noexcept {
+        return static_cast<const Element *>(pair_.on_device.data);
+    }
+
+    int adopt_host(void *memory, uint64_t size_bytes, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) noexcept {
+        return gpupool_pair_adopt_host(&pair_, memory, size_bytes, stream);
+    }
+    int adopt_device(void *memory, uint64_t size_bytes, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) noexcept {
+        return gpupool_pair_adopt_device(&pair_, memory, size_bytes, stream);
+    }
+    int copy_to_device(uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL) noexcept {
+        return gpupool_pair_copy_to_device(&pair_, size_bytes, stream);
+    }
+    int copy_to_host(uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL) noexcept {
+        return gpupool_pair_copy_to_host(&pair_, size_bytes, stream);
+    }
+    int clear_host(void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) noexcept { return gpupool_pair_clear_host(&pair_, stream); }
+    int clear_device(void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) noexcept {
+        return gpupool_pair_clear_device(&pair_, stream);
+    }
+    int clear(void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) noexcept { return gpupool_pair_clear(&pair_, stream); }
+
+    /** The pair itself: its sizes, owners and timeout_ns, and for calls of the C interface. Lives as long as this object. */
+    gpupool_pair *get() noexcept { return &pair_; }
+    const gpupool_pair *get() const noexcept { return &pair_; }
+
+  private:
+    gpupool_pair pair_;
+};
+} /* namespace gpupool */
+#endif
 } /* extern "C++" */
 #endif
 #endif
