@@ -370,7 +370,7 @@ int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *re
 }
 
 int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool) {
-    int node = client->devices.list[device].numa_node;
+    int node = device < client->devices.count ? client->devices.list[device].numa_node : -1;
     uint64_t deadline_ns = client_deadline_ns(client, 0);
     struct pool pool;
 

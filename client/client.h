@@ -49,7 +49,8 @@ static inline bool client_may_hit(const struct gpupool_client *client) {
 uint64_t client_deadline_ns(const struct gpupool_client *client, uint64_t timeout_ns);
 
 /* The host pool for memory that is copied to and from a device of this process: that of its NUMA node, where
- * the system says it and the daemon has one, else of the node where the calling thread runs, else the first.
+ * the system says it and the daemon has one, else of the node where the calling thread runs, else the first. A device that
+ * there is not has no node.
  * 0, NO_POOL, or what the connection says. */
 int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool);
 

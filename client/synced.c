@@ -28,6 +28,12 @@ static bool is_access(enum gpupool_access access) {
     return access == GPUPOOL_READ || access == GPUPOOL_WRITE || access == GPUPOOL_OVERWRITE;
 }
 
+static int check(enum gpupool_access access, void *const *ret_memory) {
+    return is_access(access) && ret_memory != NULL
+               ? 0
+               : error_set(GPUPOOL_E_INVALID, "access %u, or ret_memory is NULL", (unsigned)access);
+}
+
 /* --- making contents --- */
 
 static int copy(struct gpupool_synced *array, enum synced_side side, const struct synced_stream *by) {
@@ -75,11 +81,25 @@ static int zero(struct gpupool_synced *array, enum synced_side side, const struc
 /* Whether a step enqueues anything on its stream, but for what memory that is too small leaves there. */
 static bool must_enqueue(struct gpupool_synced *array, enum synced_side side, const struct synced_step *step,
                          const struct synced_stream *by) {
+    if (array->size_bytes == 0)
+        return false;
     if (step->fill == SYNCED_COPY)
         return true;
     return side == SYNCED_DEVICE &&
            (step->fill == SYNCED_ZERO ||
             synced_must_order(array->client, &array->sides[side].usage, by, step->writes));
+}
+
+/* What an access takes. */
+static struct synced_step step_of(const struct gpupool_synced *array, enum synced_side side,
+                                  unsigned access) {
+    struct synced_step step = synced_step(array->state, side, access);
+
+    if (array->size_bytes == 0) {
+        step.fill = SYNCED_KEEP;
+        step.needs_memory = false;
+    }
+    return step;
 }
 
 /* Does what comes before the access itself. */
@@ -108,7 +128,7 @@ static void commit(struct gpupool_synced *array, enum synced_side side, const st
 
 static int access_host(struct gpupool_synced *array, enum gpupool_access access,
                        const struct synced_stream *by) {
-    struct synced_step step = synced_step(array->state, SYNCED_HOST, access);
+    struct synced_step step = step_of(array, SYNCED_HOST, access);
 
     int r = prepare(array, SYNCED_HOST, &step, by);
     if (r == 0)
@@ -120,9 +140,13 @@ static int access_host(struct gpupool_synced *array, enum gpupool_access access,
 
 static int access_device(struct gpupool_synced *array, enum gpupool_access access,
                          const struct synced_stream *by) {
-    struct synced_step step = synced_step(array->state, SYNCED_DEVICE, access);
+    struct synced_step step = step_of(array, SYNCED_DEVICE, access);
     struct synced_usage *usage = &array->sides[SYNCED_DEVICE].usage;
 
+    if (array->size_bytes == 0) {
+        commit(array, SYNCED_DEVICE, &step);
+        return 0;
+    }
     if (usage_reserve(usage) < 0)
         return array_no_memory();
     int r = prepare(array, SYNCED_DEVICE, &step, by);
@@ -138,8 +162,11 @@ static int access_device(struct gpupool_synced *array, enum gpupool_access acces
     return 0;
 }
 
+/* An array of 0 bytes is left to the slower way: it may give NULL, which is to leave no old error. */
 static bool may_be_at_once(const struct gpupool_synced *array, enum synced_side side,
                            enum gpupool_access access) {
+    if (array->size_bytes == 0)
+        return false;
     if (access == GPUPOOL_OVERWRITE ? array->size_bytes > array->sides[side].capacity_bytes
                                     : !synced_is_good(array->state, side))
         return false;
@@ -159,13 +186,14 @@ static bool host_at_once(struct gpupool_synced *array, enum gpupool_access acces
 
 int gpupool_synced_host(struct gpupool_synced *array, enum gpupool_access access, void **ret_memory,
                         void *stream) {
-    if (array != NULL && ret_memory != NULL && stream != GPUPOOL_NO_STREAM && host_at_once(array, access)) {
+    if (array != NULL && ret_memory != NULL && (stream != GPUPOOL_NO_STREAM || array->gpu == NULL) &&
+        host_at_once(array, access)) {
         *ret_memory = array->sides[SYNCED_HOST].data;
         return 0;
     }
-    int r = array_enter_on(array, stream);
-    if (r == 0 && (!is_access(access) || ret_memory == NULL))
-        r = error_set(GPUPOOL_E_INVALID, "access %u, or ret_memory is NULL", (unsigned)access);
+    int r = check(access, ret_memory);
+    if (r == 0)
+        r = array_enter_on(array, stream);
     if (r == 0) {
         struct synced_stream by = synced_stream_of(array->device, stream);
         r = access_host(array, access, &by);
@@ -201,11 +229,13 @@ int gpupool_synced_device(struct gpupool_synced *array, enum gpupool_access acce
             return 0;
         }
     }
-    int r = array_enter_on(array, stream);
-    if (r == 0 && (!is_access(access) || ret_memory == NULL))
-        r = error_set(GPUPOOL_E_INVALID, "access %u, or ret_memory is NULL", (unsigned)access);
+    int r = check(access, ret_memory);
     if (r == 0)
+        r = array_enter_device(array, stream);
+    if (r == 0) {
+        by = synced_stream_of(array->device, stream);
         r = access_device(array, access, &by);
+    }
     if (r < 0)
         return array_fail(r, "device access to", array);
     *ret_memory = array->sides[SYNCED_DEVICE].data;
@@ -216,10 +246,14 @@ static int fetch(struct gpupool_synced *array, enum synced_side side, void *stre
     int r = array_enter_on(array, stream);
     if (r < 0)
         return r;
-    struct synced_step step = synced_step(array->state, side, SYNCED_FETCH);
-    struct synced_stream by = synced_stream_of(array->device, stream);
-    if (step.fill == SYNCED_KEEP)
+    struct synced_step step = step_of(array, side, SYNCED_FETCH);
+    if (step.after == array->state)
         return 0;
+    if (side == SYNCED_DEVICE)
+        r = array_enter_device(array, stream);
+    if (r < 0)
+        return r;
+    struct synced_stream by = synced_stream_of(array->device, stream);
     r = prepare(array, side, &step, &by);
     if (r == 0)
         commit(array, side, &step);

@@ -17,18 +17,58 @@ int array_enter(const struct gpupool_synced *array) {
     return array == NULL ? error_set(GPUPOOL_E_INVALID, "no array") : client_enter(array->client);
 }
 
+static int refuse_no_stream(const void *stream) {
+    return stream != GPUPOOL_NO_STREAM
+               ? 0
+               : error_set(GPUPOOL_E_INVALID,
+                           "GPUPOOL_NO_STREAM orders nothing: a stream of the device is needed");
+}
+
 int array_enter_on(const struct gpupool_synced *array, const void *stream) {
     int r = array_enter(array);
-    if (r == 0 && stream == GPUPOOL_NO_STREAM)
-        return error_set(GPUPOOL_E_INVALID,
-                         "GPUPOOL_NO_STREAM orders nothing: a stream of the device is needed");
+    return r < 0 || array->gpu == NULL ? r : refuse_no_stream(stream);
+}
+
+/* Finds a device that the daemon has memory of. -1: the calling thread's current one. */
+static int find_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu,
+                       unsigned *ret_device) {
+    const struct gpu *gpu;
+    unsigned current;
+    uint32_t pool;
+
+    if (device == -1) {
+        int r = devices_current(&client->devices, &current);
+        if (r < 0)
+            return r;
+        device = (int)current;
+    }
+    int r = devices_need_device(&client->devices, device, &gpu);
+    if (r == 0)
+        r = gpupool_device_pool(client, device, &pool);
+    if (r < 0)
+        return r;
+    *ret_gpu = gpu;
+    *ret_device = (unsigned)device;
+    return 0;
+}
+
+int array_enter_device(struct gpupool_synced *array, const void *stream) {
+    int r = array_enter(array);
+    if (r == 0)
+        r = refuse_no_stream(stream);
+    if (r == 0 && array->gpu == NULL)
+        r = find_device(array->client, -1, &array->gpu, &array->device);
     return r;
 }
 
 int array_fail(int error, const char *doing, const struct gpupool_synced *array) {
-    return array == NULL ? error_prefix(error, "%s a synchronised array", doing)
-                         : error_prefix(error, "%s a synchronised array of %s on device %u", doing,
-                                        BYTES_TEXT(array->size_bytes), array->device);
+    if (array == NULL)
+        return error_prefix(error, "%s a synchronised array", doing);
+    if (array->gpu == NULL)
+        return error_prefix(error, "%s a synchronised array of %s without a device", doing,
+                            BYTES_TEXT(array->size_bytes));
+    return error_prefix(error, "%s a synchronised array of %s on device %u", doing,
+                        BYTES_TEXT(array->size_bytes), array->device);
 }
 
 int array_no_memory(void) {
@@ -38,8 +78,8 @@ int array_no_memory(void) {
 /* --- size, place, memory of the user's --- */
 
 int gpupool_synced_resize(struct gpupool_synced *array, uint64_t size_bytes) {
-    if (array == NULL || size_bytes == 0)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_synced_resize: no array, or 0 bytes");
+    if (array == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_synced_resize: no array");
     if (size_bytes > array->size_bytes)
         array->state = GPUPOOL_SYNCED_UNINITIALIZED;
     array->size_bytes = size_bytes;
@@ -47,8 +87,8 @@ int gpupool_synced_resize(struct gpupool_synced *array, uint64_t size_bytes) {
 }
 
 static int adopt(struct gpupool_synced *array, enum synced_side side, void *data, void *stream) {
-    int r = array_enter_on(array, stream);
-    if (r == 0 && data == NULL)
+    int r = side == SYNCED_DEVICE ? array_enter_device(array, stream) : array_enter_on(array, stream);
+    if (r == 0 && data == NULL && array->size_bytes > 0)
         r = error_set(GPUPOOL_E_INVALID, "no memory to adopt");
     if (r < 0)
         return r;
@@ -133,29 +173,18 @@ static int move_contents(struct gpupool_synced *array, const struct synced_strea
 }
 
 static int move(struct gpupool_synced *array, int device, void *stream) {
-    const struct gpu *gpu;
-    unsigned current;
-    uint32_t pool;
+    const struct gpu *gpu = NULL; /* gcc 12 does not see that a failure returned before they are used */
+    unsigned found = SYNCED_NO_DEVICE;
 
-    int r = array_enter_on(array, stream);
-    if (r < 0)
+    int r = array_enter(array);
+    if (r == 0)
+        r = refuse_no_stream(stream);
+    if (r == 0)
+        r = find_device(array->client, device, &gpu, &found);
+    if (r < 0 || found == array->device)
         return r;
-    if (device == -1) {
-        int error = array->gpu->device_current(&current);
-        if (error != 0)
-            return devices_fail(array->gpu, error, "asking for the current device");
-        device = (int)current;
-    }
-    r = devices_need_device(&array->client->devices, device, &gpu);
-    if (r < 0)
-        return r;
-    if ((unsigned)device == array->device)
-        return 0;
-    r = gpupool_device_pool(array->client, device, &pool); /* there is memory to be had */
-    if (r < 0)
-        return r;
-    struct synced_stream by = synced_stream_of((unsigned)device, stream);
-    if (array->state == GPUPOOL_SYNCED_DEVICE_NEWER)
+    struct synced_stream by = synced_stream_of(found, stream);
+    if (array->state == GPUPOOL_SYNCED_DEVICE_NEWER && array->size_bytes > 0)
         r = move_contents(array, &by);
     else
         r = memory_drop(array->client, &array->sides[SYNCED_DEVICE], &by);
@@ -163,7 +192,8 @@ static int move(struct gpupool_synced *array, int device, void *stream) {
         return r;
     if (array->state == GPUPOOL_SYNCED_IN_STEP)
         array->state = GPUPOOL_SYNCED_HOST_NEWER;
-    array->device = (unsigned)device;
+    array->gpu = gpu;
+    array->device = found;
     return 0;
 }
 
@@ -201,48 +231,38 @@ int gpupool_synced_query(const struct gpupool_synced *array, struct gpupool_sync
         .state = array->state,
         .host_owner = host->owner,
         .device_owner = on_device->owner,
-        .device = (int)array->device,
+        .device = array->gpu != NULL ? (int)array->device : -1,
     };
     return error_end(0);
 }
 
-static int find_device(struct gpupool_client *client, int *device, const struct gpu **ret_gpu) {
-    unsigned current;
-    uint32_t pool;
+static int create(struct gpupool_client *client, int device, uint64_t size_bytes,
+                  struct gpupool_synced **ret_array) {
+    const struct gpu *gpu = NULL;
+    unsigned found = SYNCED_NO_DEVICE;
 
-    int r = devices_need_gpu(&client->devices, ret_gpu);
+    int r = client_enter(client);
+    if (r == 0 && ret_array == NULL)
+        r = error_set(GPUPOOL_E_INVALID, "ret_array is NULL");
+    if (r == 0 && device != GPUPOOL_DEVICE_OF_FIRST_ACCESS)
+        r = find_device(client, device, &gpu, &found);
     if (r < 0)
         return r;
-    if (*device == -1) {
-        int error = (*ret_gpu)->device_current(&current);
-        if (error != 0)
-            return devices_fail(*ret_gpu, error, "asking for the current device");
-        *device = (int)current;
-    }
-    r = devices_need_device(&client->devices, *device, ret_gpu);
-    return r < 0 ? r : gpupool_device_pool(client, *device, &pool);
+    struct gpupool_synced *array = calloc(1, sizeof *array);
+    if (array == NULL)
+        return array_no_memory();
+    array->client = client;
+    array->gpu = gpu;
+    array->size_bytes = size_bytes;
+    array->device = found;
+    *ret_array = array;
+    return 0;
 }
 
 int gpupool_synced_create(struct gpupool_client *client, int device, uint64_t size_bytes,
                           struct gpupool_synced **ret_array) {
-    const struct gpu *gpu;
-
-    int r = client_enter(client);
-    if (r == 0 && (size_bytes == 0 || ret_array == NULL))
-        r = error_set(GPUPOOL_E_INVALID, "0 bytes, or ret_array is NULL");
-    if (r == 0)
-        r = find_device(client, &device, &gpu);
-    if (r < 0)
-        return array_fail(r, "making", NULL);
-    struct gpupool_synced *array = calloc(1, sizeof *array);
-    if (array == NULL)
-        return array_fail(array_no_memory(), "making", NULL);
-    array->client = client;
-    array->gpu = gpu;
-    array->size_bytes = size_bytes;
-    array->device = (unsigned)device;
-    *ret_array = array;
-    return error_end(0);
+    int r = create(client, device, size_bytes, ret_array);
+    return error_end(r < 0 ? array_fail(r, "making", NULL) : 0);
 }
 
 static int give_back(struct gpupool_synced *array, void *stream) {

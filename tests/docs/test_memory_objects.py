@@ -16,7 +16,7 @@ int main(void) {
 
     if (gpupool_open(NULL, &client) < 0 || gpupool_stream_create(client, 0, &first) < 0 ||
         gpupool_stream_create(client, 0, &second) < 0 || serve_three(client, first) < 0 ||
-        weights(client, first, second) < 0 || there_and_back(client, GPUPOOL_PER_THREAD) < 0) {
+        weights(client, first, second) < 0 || scale(client, second) < 0 || there_and_back(client, GPUPOOL_PER_THREAD) < 0) {
         fprintf(stderr, "%s\\n", gpupool_error_text());
         return 1;
     }
@@ -109,9 +109,10 @@ class MemoryObjects(installed.Installed):
         output = self.shell("GPUPOOL_SOCKET=private GPUPOOL_DAEMON_ARGS='--gpu sim --log-level warning' ./example", directory)
         lines = output.splitlines()
         self.assertRegex(lines[0], r"^pair: 12 of [1-9]\d{3,} bytes$")
-        self.assertEqual(lines[1:3], ["array: 2 and 1, 1 copy to the device, 1 to the host", "staging: 7 and 7"])
+        self.assertEqual(lines[1:4], ["array: 2 and 1, 1 copy to the device, 1 to the host", "by type: 0 and 50",
+                                      "staging: 7 and 7"])
         self.assertGreaterEqual(len(lines), 5)
-        self.assertTrue(all(line.endswith(": 0") for line in lines[3:]), output)
+        self.assertTrue(all(line.endswith(": 0") for line in lines[4:]), output)
 
     def test_the_example_in_cpp_compiles(self):
         text = CPP_BEGINNING + "".join(installed.blocks(PAGE, "cpp"))

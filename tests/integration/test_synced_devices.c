@@ -277,6 +277,122 @@ static void a_move_that_fails_again_and_again_leaves_nothing_behind(void **state
     }
 }
 
+/* --- the device of the first access --- */
+
+static struct gpupool_synced *create_without_device(struct gpupool_client *client) {
+    struct gpupool_synced *array = NULL;
+
+    MUST(gpupool_synced_create(client, GPUPOOL_DEVICE_OF_FIRST_ACCESS, SIZE, &array));
+    expect_on(array, -1, GPUPOOL_SYNCED_UNINITIALIZED, 0, 0, 0);
+    return array;
+}
+
+/* The calls that need a device. */
+enum first {
+    FIRST_READS,
+    FIRST_OVERWRITES,
+    FIRST_PUSHES,
+    FIRST_ADOPTS,
+    FIRST_MOVES,
+    FIRSTS
+};
+
+static void first_call(struct gpupool_synced *array, enum first first, int device, void *device_memory,
+                       void *stream) {
+    switch (first) {
+    case FIRST_READS:
+        on_device(array, GPUPOOL_READ, stream);
+        expect_on(array, device, GPUPOOL_SYNCED_IN_STEP, 0, 1, 0);
+        break;
+    case FIRST_OVERWRITES:
+        on_device(array, GPUPOOL_OVERWRITE, stream);
+        expect_on(array, device, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0, 0);
+        break;
+    case FIRST_PUSHES:
+        MUST(gpupool_synced_push(array, stream));
+        expect_on(array, device, GPUPOOL_SYNCED_IN_STEP, 0, 1, 0);
+        break;
+    case FIRST_ADOPTS:
+        MUST(gpupool_synced_adopt_device(array, device_memory, stream));
+        expect_on(array, device, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0, 0);
+        break;
+    default:
+        MUST(gpupool_synced_move(array, -1, stream));
+        expect_on(array, device, GPUPOOL_SYNCED_HOST_NEWER, 0, 0, 0);
+        break;
+    }
+}
+
+static void an_array_gets_the_device_that_is_current_at_its_first_use(void **state) {
+    (void)state;
+    if (!test_has_devices(2) || !test_is_simulated())
+        skip();
+    for (enum first first = FIRST_READS; first < FIRSTS; first++)
+        for (int device = 0; device < 2; device++) {
+            struct gpupool_client *client = open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, 0);
+            struct gpupool_buffer adopted;
+            uint32_t pool;
+            void *stream, *memory;
+
+            MUST(gpupool_device_pool(client, device, &pool));
+            MUST(gpupool_acquire(client, pool, SIZE, NULL, GPUPOOL_FOREVER, 0, &adopted));
+            MUST(gpupool_stream_create(client, device, &stream));
+            set_current(1 - (unsigned)device); /* of now, which does not count */
+            struct gpupool_synced *array = create_without_device(client);
+            /* What needs no device decides nothing: any stream will do, and none. */
+            MUST(gpupool_synced_push(array, stream));
+            MUST(gpupool_synced_pull(array, NULL));
+            MUST(gpupool_synced_settle(array));
+            assert_true(is_all(on_host(array, GPUPOOL_READ, GPUPOOL_NO_STREAM), 0, SIZE));
+            memset(on_host(array, GPUPOOL_WRITE, NULL), 9, SIZE);
+            MUST(gpupool_synced_resize(array, SIZE / 2));
+            /* nor does a call that is refused */
+            MUST_BE(gpupool_synced_device(array, GPUPOOL_READ, &memory, GPUPOOL_NO_STREAM),
+                    GPUPOOL_E_INVALID);
+            MUST_BE(gpupool_synced_device(array, GPUPOOL_READ, NULL, stream), GPUPOOL_E_INVALID);
+            MUST_BE(gpupool_synced_push(array, GPUPOOL_NO_STREAM), GPUPOOL_E_INVALID);
+            MUST_BE(gpupool_synced_move(array, 77, stream), GPUPOOL_E_INVALID);
+            expect_on(array, -1, GPUPOOL_SYNCED_HOST_NEWER, 0, 0, 0);
+            set_current((unsigned)device);
+            first_call(array, first, device, adopted.data, stream);
+            /* from then on it is on that device */
+            set_current(1 - (unsigned)device);
+            on_device(array, GPUPOOL_READ, stream);
+            assert_int_equal(info_of(array).device, device);
+            MUST_BE(gpupool_synced_host(array, GPUPOOL_READ, &memory, GPUPOOL_NO_STREAM), GPUPOOL_E_INVALID);
+            if (first != FIRST_ADOPTS && first != FIRST_OVERWRITES)
+                assert_true(is_all(on_host(array, GPUPOOL_READ, stream), 9, SIZE / 2));
+            MUST(gpupool_synced_destroy(array, stream));
+            MUST(gpupool_stream_synchronize(client, device, stream));
+            MUST(gpupool_release(client, &adopted, GPUPOOL_NO_STREAM));
+            MUST(gpupool_stream_destroy(client, device, stream));
+            set_current(0);
+            close_cached(client);
+        }
+}
+
+/* An array that never had a device takes memory and gives it back, and so does one whose host memory is the
+ * caller's. */
+static void an_array_without_a_device_works_on_the_host(void **state) {
+    char own[SIZE];
+
+    (void)state;
+    struct gpupool_client *client = open_cached();
+    struct gpupool_synced *array = create_without_device(client);
+    set_on_host(array, 3);
+    assert_true(is_all(on_host(array, GPUPOOL_READ, GPUPOOL_NO_STREAM), 3, SIZE));
+    MUST(gpupool_synced_resize(array, 2 * SIZE));
+    assert_true(is_all(on_host(array, GPUPOOL_WRITE, NULL), 0, 2 * SIZE));
+    MUST(gpupool_synced_resize(array, SIZE));
+    memset(own, 4, sizeof own);
+    MUST(gpupool_synced_adopt_host(array, own, GPUPOOL_NO_STREAM));
+    assert_ptr_equal(on_host(array, GPUPOOL_READ, GPUPOOL_NO_STREAM), own);
+    MUST(gpupool_synced_destroy(array, NULL));
+    MUST(gpupool_synced_destroy(create_without_device(client), GPUPOOL_NO_STREAM));
+    expect_nothing_leased(client);
+    close_cached(client);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contents_go_along_and_only_what_is_newer_is_copied),
@@ -286,6 +402,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_move_that_fails_has_moved_nothing),
         cmocka_unit_test(a_device_without_a_pool_is_no_place_to_move_to),
         cmocka_unit_test(a_move_that_fails_again_and_again_leaves_nothing_behind),
+        cmocka_unit_test(an_array_gets_the_device_that_is_current_at_its_first_use),
+        cmocka_unit_test(an_array_without_a_device_works_on_the_host),
     };
     int status = puppet_main(argc, argv, NULL);
     if (status >= 0)

@@ -1,11 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A synchronised array as a C++ program uses it, mostly on the per-thread default stream, which
  * need not be said. */
+extern "C" { /* as some do for any header of a C library: it has to bear that */
 #include <gpupool/synced.h>
+}
 
 #include "cplusplus.h"
 
 #include <cstring>
+#include <type_traits>
+
+/* By type: to read gives constant elements. */
+static void try_types(gpupool_client *client) {
+    gpupool_synced *array = nullptr;
+    gpupool_synced_info info;
+
+    check(gpupool_synced_create(client, GPUPOOL_DEVICE_OF_FIRST_ACCESS, 100 * sizeof(int), &array) == 0, "create");
+    static_assert(std::is_same<decltype(gpupool_synced_read_host<int>(array)), const int *>::value, "constant");
+    static_assert(std::is_same<decltype(gpupool_synced_read_device<int>(array)), const int *>::value, "constant");
+    static_assert(std::is_same<decltype(gpupool_synced_write_host<int>(array)), int *>::value, "not constant");
+    int *host = gpupool_synced_overwrite_host<int>(array);
+    check(host != nullptr, "overwrite on the host");
+    for (int i = 0; i < 100; i++)
+        host[i] = i;
+    check(gpupool_synced_read_device<int>(array, nullptr) != nullptr, "read on the device");
+    int *device = gpupool_synced_write_device<int>(array);
+    check(device != nullptr && gpupool_set(client, 0, device, 0, 50 * sizeof(int)) == 0, "write on the device");
+    const int *back = gpupool_synced_read_host<int>(array);
+    check(back == host && back[49] == 0 && back[50] == 50, "read on the host");
+    check(gpupool_synced_write_host<int>(array) == host, "write on the host");
+    check(gpupool_synced_overwrite_device<int>(array) == device, "overwrite on the device");
+    check(GPUPOOL_SYNCED_READ_DEVICE(array, int, nullptr) == device, "as in C");
+    check(gpupool_synced_query(array, &info) == 0 && info.copies_to_device == 1 && info.copies_to_host == 1, "copies");
+    check(gpupool_synced_resize(array, 0) == 0 && gpupool_synced_read_host<int>(array) == host, "no bytes");
+    check(gpupool_synced_destroy(array) == 0, "destroy");
+    check(gpupool_synced_read_host<int>(nullptr) == nullptr && gpupool_error_number() == GPUPOOL_E_INVALID, "the error");
+}
 
 static void try_it(gpupool_client *client) {
     gpupool_synced *array = nullptr;
@@ -32,6 +62,7 @@ static void try_it(gpupool_client *client) {
     check(gpupool_synced_move(array, 0) == 0, "move");
     check(gpupool_synced_settle(array) == 0, "settle");
     check(gpupool_synced_destroy(array) == 0, "destroy");
+    try_types(client);
 }
 
 int main() {

@@ -188,6 +188,7 @@ static bool access_side(struct array_model *model, enum side side, enum gpupool_
     enum gpupool_synced_state older = side == HOST ? GPUPOOL_SYNCED_DEVICE_NEWER : GPUPOOL_SYNCED_HOST_NEWER;
     bool copies = access != GPUPOOL_OVERWRITE && model->state == older;
     bool zeroes = access != GPUPOOL_OVERWRITE && model->state == GPUPOOL_SYNCED_UNINITIALIZED;
+    bool has_bytes = model->size_bytes > 0;
     void *memory = NULL;
     char what[96];
 
@@ -201,15 +202,15 @@ static bool access_side(struct array_model *model, enum side side, enum gpupool_
         end_access(model); /* how far it came is not said */
         return false;
     }
-    expect_copies(model, what, copies ? 1 : 0);
-    if (zeroes) {
+    expect_copies(model, what, copies && has_bytes ? 1 : 0);
+    if (zeroes && has_bytes) {
         memset(model->bytes, 0, model->size_bytes);
         model->zeroed++;
         world.progress->tally.zeroed++;
     }
-    if (copies && side == HOST)
+    if (copies && has_bytes && side == HOST)
         model->to_host++;
-    else if (copies)
+    else if (copies && has_bytes)
         model->to_device++;
     if (access != GPUPOOL_READ || zeroes)
         model->state = newer;
@@ -220,8 +221,10 @@ static bool access_side(struct array_model *model, enum side side, enum gpupool_
     note_access(model, side, access, memory, stream);
     if (model->size_bytes > model->adopted_bytes[side])
         forget_adopted(model, side);
-    if (memory == NULL || (model->adopted[side] != NULL && memory != model->adopted[side]))
+    if ((memory == NULL && has_bytes) || (model->adopted[side] != NULL && memory != model->adopted[side]))
         world_fail("%s: it gave %p where %p was adopted", what, memory, (void *)model->adopted[side]);
+    if (!has_bytes)
+        return true;
     if (access != GPUPOOL_OVERWRITE && side == HOST)
         world_expect(memory, model->bytes, model->size_bytes, what);
     else if (access != GPUPOOL_OVERWRITE)
@@ -236,6 +239,8 @@ static void use_late(struct array_model *model) {
     const struct world_stream *stream = world_random_stream(model->device);
     char what[96];
 
+    if (model->size_bytes == 0)
+        return;
     if (stream == model->writer && world_one_in(2)) {
         world_tell("array %u: write more, %s stream", model->number, world_stream_name(stream));
         write_some(model, DEVICE, false, model->on_device, stream);
@@ -261,10 +266,12 @@ static void push_or_pull(struct array_model *model, bool push, const struct worl
                  : gpupool_synced_pull(model->array, stream->handle);
     if (!world_library_end(r, what))
         return;
-    expect_copies(model, what, copies ? 1 : 0);
+    expect_copies(model, what, copies && model->size_bytes > 0 ? 1 : 0);
     if (!copies)
         return;
     model->state = GPUPOOL_SYNCED_IN_STEP;
+    if (model->size_bytes == 0)
+        return;
     if (push)
         model->to_device++;
     else
@@ -272,7 +279,9 @@ static void push_or_pull(struct array_model *model, bool push, const struct worl
 }
 
 static void resize(struct array_model *model) {
-    uint64_t size_bytes = world_one_in(2) ? 1 + world_random(model->size_bytes) : world_random_size();
+    uint64_t size_bytes = world_one_in(8)                            ? 0
+                          : world_one_in(2) && model->size_bytes > 0 ? 1 + world_random(model->size_bytes)
+                                                                     : world_random_size();
 
     world_tell("array %u: resize from %llu to %llu bytes", model->number,
                (unsigned long long)model->size_bytes, (unsigned long long)size_bytes);
@@ -295,6 +304,8 @@ static void adopt(struct array_model *model, enum side side) {
                              : world_one_in(2) ? world.pinned
                                                : world.pageable;
 
+    if (model->size_bytes == 0)
+        return;
     world_make_bytes(bytes, model->size_bytes);
     unsigned char *memory = world_adoptable(list, model->device, bytes, model->size_bytes);
     if (memory == NULL)
@@ -320,7 +331,8 @@ static void adopt(struct array_model *model, enum side side) {
 static void move(struct array_model *model) {
     unsigned device = (unsigned)world_random(world.n_devices);
     const struct world_stream *stream = world_random_stream(device);
-    bool copies = device != model->device && model->state == GPUPOOL_SYNCED_DEVICE_NEWER;
+    bool copies =
+        device != model->device && model->state == GPUPOOL_SYNCED_DEVICE_NEWER && model->size_bytes > 0;
 
     world_tell("array %u: move from device %u to %u, %s stream (%s)", model->number, model->device, device,
                world_stream_name(stream), state_names[model->state]);

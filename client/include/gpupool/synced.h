@@ -12,6 +12,9 @@
  *     DEVICE_NEWER  ──▶ READ: IN_STEP             stays               WRITE, OVERWRITE: HOST_NEWER
  *     IN_STEP       ──▶ READ: stays               READ: stays         else the side that is written is the newer
  *
+ * Code by element type: GPUPOOL_SYNCED_READ_HOST(array, float, stream) and its like return a pointer, to constant elements
+ * where contents are only read.
+ *
  * Stream order. An access for the device names the stream on which the memory will be used, and makes it wait, on the GPU, for
  * what that use has to come behind: a read for the copy or the write that made the contents, a write for all streams that
  * use them. Nothing else: readers on several streams do not wait for each other, and the CPU does not wait at all. On the
@@ -35,6 +38,9 @@
  *
  * Streams that end: gpupool_synced_settle(), before a stream is destroyed that has used the array. The memory is of no
  * stream, and stays.
+ *
+ * An array of 0 bytes is one like any other: it has states, and no memory. Its accesses succeed and give what is there from a
+ * larger size, or NULL; they copy, zero and order nothing.
  *
  * One thread at a time uses an array. Errors are those of gpupool_acquire() and CAPTURING, DRIVER, FORKED, INVALID,
  * NO_MEMORY; the array is then in the state that it was in, and the call may be tried again.
@@ -63,6 +69,12 @@ enum gpupool_access {
     GPUPOOL_OVERWRITE = 3, /**< all of it will be written: nothing is copied or zeroed before; the other side becomes old */
 };
 
+/** As a device of gpupool_synced_create(): the array has none until the first call that needs one (an access for the device,
+ * a push that has to copy, adopting device memory), and then the current device of the thread that makes that call. Until then
+ * host memory comes from the pool near the calling thread, and calls for the host take any stream, GPUPOOL_NO_STREAM too.
+ * gpupool_synced_move() gives the array a device as well. */
+#define GPUPOOL_DEVICE_OF_FIRST_ACCESS (-2)
+
 struct gpupool_synced_info {
     uint64_t size_bytes;
     uint64_t host_capacity_bytes, device_capacity_bytes; /**< what each side has; 0: no memory yet */
@@ -72,15 +84,16 @@ struct gpupool_synced_info {
     uint32_t state;        /**< enum gpupool_synced_state */
     uint32_t host_owner;   /**< enum gpupool_owner */
     uint32_t device_owner; /**< enum gpupool_owner */
-    int32_t device;        /**< ordinal in this process */
+    int32_t device;        /**< ordinal in this process; -1: none yet */
     uint64_t reserved[2];  /**< 0 */
 };
 
 /**
  * Makes an array, UNINITIALIZED and without memory.
  * @param client borrowed: outlives the array. Its option alloc_timeout_ns says how long an access may wait for room
- * @param device ordinal in this process; -1: the calling thread's current one. Later calls work whatever is current
- * @param size_bytes 1 or more
+ * @param device ordinal in this process; -1: the calling thread's current one, of now; GPUPOOL_DEVICE_OF_FIRST_ACCESS. Later
+ * calls work whatever is current
+ * @param size_bytes 0 or more
  * @param ret_array owned by the caller, gpupool_synced_destroy() gives it back; untouched on failure
  * @return 0; INVALID, NO_GPU, NO_POOL, NO_MEMORY, FORKED, …
  */
@@ -100,7 +113,7 @@ GPUPOOL_API int gpupool_synced_destroy(struct gpupool_synced *array, void *strea
  * Changes the array's size: within what it has memory for, this costs nanoseconds. To less, or as much: the first bytes and
  * the state stay. To more: the array is UNINITIALIZED, its contents are gone. Memory that is too small is replaced by the
  * next access that needs it.
- * @param size_bytes 1 or more
+ * @param size_bytes 0 or more
  * @return 0; INVALID
  */
 GPUPOOL_API int gpupool_synced_resize(struct gpupool_synced *array, uint64_t size_bytes);
@@ -108,7 +121,7 @@ GPUPOOL_API int gpupool_synced_resize(struct gpupool_synced *array, uint64_t siz
 /**
  * Access on the CPU. Waits for the copy to host memory that it needs; a WRITE or an OVERWRITE also until copies from there
  * are through.
- * @param ret_memory at least size_bytes; untouched on failure
+ * @param ret_memory at least size_bytes; NULL only for 0 bytes; untouched on failure
  * @param stream of the array's device: where a copy is made, if one is needed, behind the last write of the device copy.
  * Nothing else is enqueued there
  */
@@ -119,11 +132,54 @@ GPUPOOL_API int gpupool_synced_host(struct gpupool_synced *array, enum gpupool_a
  * Access on the GPU, by work that is enqueued on the stream after this call. Never waits for the GPU, but as said above of
  * per-thread streams, and of streams for which there can be no fence in gpupool_release(); with pageable host memory (see
  * gpupool_synced_adopt_host()) the driver may.
- * @param ret_memory device memory of at least size_bytes; untouched on failure
+ * @param ret_memory device memory of at least size_bytes; NULL only for 0 bytes; untouched on failure
  * @param stream of the array's device; not GPUPOOL_NO_STREAM
  */
 GPUPOOL_API int gpupool_synced_device(struct gpupool_synced *array, enum gpupool_access access, void **ret_memory,
                                       void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * @name Access by type
+ * What gpupool_synced_host() and gpupool_synced_device() give, as a pointer to a type. To read gives constant elements. In C:
+ *
+ *     const float *input = GPUPOOL_SYNCED_READ_DEVICE(array, float, stream);
+ *     float *output = GPUPOOL_SYNCED_OVERWRITE_HOST(array, float, stream);
+ *
+ * In C++ also gpupool_synced_read_device<float>(array, stream) and its like, where the stream may be left out. NULL: the
+ * access failed, and gpupool_error_number() and gpupool_error_text() tell why; or the array has 0 bytes, and then that number
+ * is 0.
+ * @{
+ */
+static inline void *gpupool_synced_host_memory(struct gpupool_synced *array, enum gpupool_access access,
+                                               void *stream GPUPOOL_STREAM_OPTIONAL) {
+    void *memory = NULL;
+    return gpupool_synced_host(array, access, &memory, stream) == 0 ? memory : NULL;
+}
+
+static inline void *gpupool_synced_device_memory(struct gpupool_synced *array, enum gpupool_access access,
+                                                 void *stream GPUPOOL_STREAM_OPTIONAL) {
+    void *memory = NULL;
+    return gpupool_synced_device(array, access, &memory, stream) == 0 ? memory : NULL;
+}
+
+#ifdef __cplusplus
+#define GPUPOOL_SYNCED_CAST(type, memory) (static_cast<type *>(memory))
+#else
+#define GPUPOOL_SYNCED_CAST(type, memory) ((type *)(memory))
+#endif
+#define GPUPOOL_SYNCED_READ_HOST(array, type, stream) \
+    GPUPOOL_SYNCED_CAST(const type, gpupool_synced_host_memory((array), GPUPOOL_READ, (stream)))
+#define GPUPOOL_SYNCED_WRITE_HOST(array, type, stream) \
+    GPUPOOL_SYNCED_CAST(type, gpupool_synced_host_memory((array), GPUPOOL_WRITE, (stream)))
+#define GPUPOOL_SYNCED_OVERWRITE_HOST(array, type, stream) \
+    GPUPOOL_SYNCED_CAST(type, gpupool_synced_host_memory((array), GPUPOOL_OVERWRITE, (stream)))
+#define GPUPOOL_SYNCED_READ_DEVICE(array, type, stream) \
+    GPUPOOL_SYNCED_CAST(const type, gpupool_synced_device_memory((array), GPUPOOL_READ, (stream)))
+#define GPUPOOL_SYNCED_WRITE_DEVICE(array, type, stream) \
+    GPUPOOL_SYNCED_CAST(type, gpupool_synced_device_memory((array), GPUPOOL_WRITE, (stream)))
+#define GPUPOOL_SYNCED_OVERWRITE_DEVICE(array, type, stream) \
+    GPUPOOL_SYNCED_CAST(type, gpupool_synced_device_memory((array), GPUPOOL_OVERWRITE, (stream)))
+/** @} */
 
 /**
  * Starts the copy to the device, if one is needed, and returns: HOST_NEWER becomes IN_STEP, another state stays. So an access
@@ -141,7 +197,7 @@ GPUPOOL_API int gpupool_synced_pull(struct gpupool_synced *array, void *stream G
  * Makes memory of the caller's the array's host memory, with contents that count: the array is HOST_NEWER. The memory is
  * never freed here; once the array is resized to more, memory from the pool takes its place. What was there before goes
  * back, on the stream, which waits for its users.
- * @param memory size_bytes (the array's) of host memory; where it is not pinned (cudaHostRegister and its like), the driver
+ * @param memory size_bytes (the array's) of host memory; NULL only for 0 bytes; where it is not pinned (cudaHostRegister and its like), the driver
  * copies through a buffer of its own, and calls that copy may wait for it. INVALID: some of it is on loan from the pool here
  * @param stream of the array's device; not GPUPOOL_NO_STREAM
  */
@@ -171,6 +227,40 @@ GPUPOOL_API int gpupool_synced_settle(struct gpupool_synced *array);
 GPUPOOL_API int gpupool_synced_query(const struct gpupool_synced *array, struct gpupool_synced_info *ret_info);
 
 #ifdef __cplusplus
+} /* extern "C" */
+
+/* Also for a program that includes this header within an extern "C" of its own, where there can be no templates. */
+extern "C++" {
+/* Access by type. GPUPOOL_READ gives constant elements. */
+template <typename Element>
+inline const Element *gpupool_synced_read_host(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return GPUPOOL_SYNCED_READ_HOST(array, Element, stream);
 }
+
+template <typename Element>
+inline Element *gpupool_synced_write_host(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return GPUPOOL_SYNCED_WRITE_HOST(array, Element, stream);
+}
+
+template <typename Element>
+inline Element *gpupool_synced_overwrite_host(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return GPUPOOL_SYNCED_OVERWRITE_HOST(array, Element, stream);
+}
+
+template <typename Element>
+inline const Element *gpupool_synced_read_device(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return GPUPOOL_SYNCED_READ_DEVICE(array, Element, stream);
+}
+
+template <typename Element>
+inline Element *gpupool_synced_write_device(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return GPUPOOL_SYNCED_WRITE_DEVICE(array, Element, stream);
+}
+
+template <typename Element>
+inline Element *gpupool_synced_overwrite_device(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL) {
+    return GPUPOOL_SYNCED_OVERWRITE_DEVICE(array, Element, stream);
+}
+} /* extern "C++" */
 #endif
 #endif
