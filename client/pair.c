@@ -9,10 +9,11 @@
  *
  * The stream of a call is named, or none, or all: then the loan goes back once the device has done all its
  * work.
+ *
+ * Where this process or the daemon has no GPU, a pair has a host side only, and streams mean nothing.
  */
 #include <gpupool/pair.h>
 
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -38,43 +39,61 @@ static bool is_named(const void *stream) {
 /* Says which pair and side it was. */
 static int fail(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, int error,
                 const char *doing) {
+    if (pair->device < 0)
+        return error_prefix(error, "%s the %s side of a pair without a device", doing, side_name(pair, side));
     return error_prefix(error, "%s the %s side of a pair on device %d", doing, side_name(pair, side),
                         pair->device);
 }
 
-/* What the calls that change a side begin with: the pair is one, its client is not a parent's, its device is
- * there, and the stream is no graph's, for which the memory would have to stay. */
+/* Begins a call that changes a side: the pair is one, its client is not a parent's, its device is there, and
+ * no graph captures the stream, for which the memory would have to stay. *ret_gpu is NULL where there is no
+ * GPU. */
 static int enter(const struct gpupool_pair *pair, void *stream, const struct gpu **ret_gpu) {
-    const struct gpu *gpu;
+    const struct gpu *gpu = NULL;
 
     if (pair == NULL)
         return error_set(GPUPOOL_E_INVALID, "no pair");
     int r = client_enter(pair->client);
     if (r == 0)
+        r = devices_gpu(&pair->client->devices, &gpu);
+    if (r == 0 && gpu != NULL)
         r = devices_need_device(&pair->client->devices, pair->device, &gpu);
-    if (r == 0 && is_named(stream))
+    if (r == 0 && gpu != NULL && is_named(stream))
         r = devices_check_stream(gpu, (unsigned)pair->device, stream);
     if (r == 0)
         *ret_gpu = gpu;
     return r;
 }
 
-/* Gives a side's loan back. The side is empty on success, and as it was otherwise. */
-static int side_empty(struct gpupool_pair *pair, struct gpupool_pair_side *side, const struct gpu *gpu,
-                      void *stream) {
-    if (side->owner == GPUPOOL_OWNER_POOL) {
-        if (stream == GPUPOOL_PAIR_ALL_STREAMS) {
-            int r = devices_wait(gpu, (unsigned)pair->device);
-            if (r < 0)
-                return r;
-            stream = GPUPOOL_NO_STREAM;
-        }
-        int r = buffer_release_on(pair->client, &side->buffer, (unsigned)pair->device, stream);
+/* Begins a call that makes no sense without a GPU. */
+static int need_gpu(const struct gpupool_pair *pair) {
+    const struct gpu *gpu;
+    int r = client_enter(pair->client);
+
+    return r < 0 ? r : devices_need_gpu(&pair->client->devices, &gpu);
+}
+
+/* Gives a side's block back, behind the stream. Without a GPU no work uses it. */
+static int release(struct gpupool_pair *pair, struct gpupool_pair_side *side, const struct gpu *gpu,
+                   void *stream) {
+    if (gpu != NULL && is_named(stream))
+        return buffer_release_on(pair->client, &side->buffer, (unsigned)pair->device, stream);
+    if (gpu != NULL && stream == GPUPOOL_PAIR_ALL_STREAMS) {
+        int r = devices_wait(gpu, (unsigned)pair->device);
         if (r < 0)
             return r;
     }
-    *side = (struct gpupool_pair_side){0};
-    return 0;
+    return gpupool_release(pair->client, &side->buffer, GPUPOOL_NO_STREAM);
+}
+
+/* Gives a side's loan back. The side is empty on success, and as it was otherwise. */
+static int side_empty(struct gpupool_pair *pair, struct gpupool_pair_side *side, const struct gpu *gpu,
+                      void *stream) {
+    int r = side->owner == GPUPOOL_OWNER_POOL ? release(pair, side, gpu, stream) : 0;
+
+    if (r == 0)
+        *side = (struct gpupool_pair_side){0};
+    return r;
 }
 
 /* --- growth --- */
@@ -236,7 +255,8 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
         r = cannot_hold_both(pair, side, pool, size_bytes, &cannot);
     if (r < 0)
         return r;
-    assert(gpu != NULL);
+    if (gpu == NULL)
+        stream = GPUPOOL_NO_STREAM;
     if (cannot) {
         r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
     } else {
@@ -293,10 +313,29 @@ void *gpupool_pair_overflow(uint64_t element_bytes, uint64_t count) {
 
 /* --- from init to clear --- */
 
-int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, int device, uint32_t flags) {
+/* Finds the device of a pair, where there is a GPU: -1 is the current one. */
+static int find_device(struct gpupool_client *client, int *device) {
     const struct gpu *gpu;
+    unsigned current;
     uint32_t pool;
 
+    int r = devices_gpu(&client->devices, &gpu);
+    if (r < 0)
+        return r;
+    if (gpu == NULL)
+        return *device >= -1 ? gpupool_host_pool(client, -1, &pool)
+                             : error_set(GPUPOOL_E_INVALID, "device %d", *device);
+    if (*device == -1) {
+        r = devices_current(&client->devices, &current);
+        if (r < 0)
+            return r;
+        *device = (int)current;
+    }
+    r = gpupool_device_pool(client, *device, &pool); /* there is memory to be had */
+    return r < 0 ? r : devices_need_device(&client->devices, *device, &gpu);
+}
+
+int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, int device, uint32_t flags) {
     int r = client_enter(client);
     if (r < 0)
         return r;
@@ -304,16 +343,7 @@ int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, 
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_init: no pair");
     if ((flags & ~GPUPOOL_PAIR_ZERO) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_pair_init: unknown flags 0x%x", flags);
-    if (device == -1) {
-        unsigned current;
-        r = devices_current(&client->devices, &current);
-        if (r < 0)
-            return error_prefix(r, "gpupool_pair_init");
-        device = (int)current;
-    }
-    r = gpupool_device_pool(client, device, &pool); /* there is memory to be had */
-    if (r == 0)
-        r = devices_need_device(&client->devices, device, &gpu);
+    r = find_device(client, &device);
     if (r < 0)
         return error_prefix(r, "gpupool_pair_init");
     *pair = (struct gpupool_pair){
@@ -363,8 +393,10 @@ static bool overlaps(const struct gpupool_pair_side *side, const void *memory, u
 static int adopt(struct gpupool_pair *pair, struct gpupool_pair_side *side, void *memory, uint64_t size_bytes,
                  void *stream) {
     const struct gpu *gpu = NULL;
-    int r = 0;
+    int r = side == &pair->on_device ? need_gpu(pair) : 0;
 
+    if (r < 0)
+        return r;
     if ((uintptr_t)memory + size_bytes < (uintptr_t)memory)
         return error_set(GPUPOOL_E_INVALID, "%" PRIu64 " bytes at %p are no memory", size_bytes, memory);
     if (overlaps(&pair->host, memory, size_bytes) || overlaps(&pair->on_device, memory, size_bytes))
@@ -406,8 +438,10 @@ static int copy(const struct gpupool_pair *pair, const struct gpupool_pair_side 
                 const struct gpupool_pair_side *from, uint64_t size_bytes, void *stream) {
     bool at_once = stream == GPUPOOL_NO_STREAM;
     const struct gpu *gpu;
-    int r = 0;
+    int r = need_gpu(pair);
 
+    if (r < 0)
+        return fail(pair, to, r, "copying to");
     if (stream == GPUPOOL_PAIR_ALL_STREAMS)
         return error_set(GPUPOOL_E_INVALID, "a copy is made on one stream, and not on all");
     if (at_once)

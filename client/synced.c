@@ -165,10 +165,8 @@ static int access_device(struct gpupool_synced *array, enum gpupool_access acces
 /* An array of 0 bytes is left to the slower way: it may give NULL, which is to leave no old error. */
 static bool may_be_at_once(const struct gpupool_synced *array, enum synced_side side,
                            enum gpupool_access access) {
-    if (array->size_bytes == 0)
-        return false;
-    if (access == GPUPOOL_OVERWRITE ? array->size_bytes > array->sides[side].capacity_bytes
-                                    : !synced_is_good(array->state, side))
+    if (access == GPUPOOL_OVERWRITE ? array->size_bytes - 1 >= array->sides[side].capacity_bytes
+                                    : !synced_is_good(array->state, side) || array->size_bytes == 0)
         return false;
     return is_access(access) && !fork_guard_is_child(&array->client->guard);
 }

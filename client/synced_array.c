@@ -244,7 +244,11 @@ static int create(struct gpupool_client *client, int device, uint64_t size_bytes
     int r = client_enter(client);
     if (r == 0 && ret_array == NULL)
         r = error_set(GPUPOOL_E_INVALID, "ret_array is NULL");
+    if (r == 0 && device < GPUPOOL_DEVICE_OF_FIRST_ACCESS)
+        r = error_set(GPUPOOL_E_INVALID, "device %d", device);
     if (r == 0 && device != GPUPOOL_DEVICE_OF_FIRST_ACCESS)
+        r = devices_gpu(&client->devices, &gpu);
+    if (r == 0 && gpu != NULL)
         r = find_device(client, device, &gpu, &found);
     if (r < 0)
         return r;

@@ -6,7 +6,7 @@
  * synced.c; the calls that make, change and end an array are in synced_array.c.
  *
  * An array has a device from the beginning, or from the first call on that needs one. Until then no GPU work
- * uses it.
+ * uses it. Where this process or the daemon has no GPU, an array never has a device, and those calls fail.
  *
  * A side whose copy is good has at least size_bytes. An array of 0 bytes needs no memory, and its accesses
  * copy, zero and order nothing.

@@ -27,10 +27,6 @@ static void what_cannot_be_is_refused_and_changes_nothing(void **state) {
     MUST_BE(gpupool_pair_init(&pair, client, 60, 0), GPUPOOL_E_NO_POOL);
     if (test_is_simulated()) /* one that this process sees and the daemon does not serve */
         MUST_BE(gpupool_pair_init(&pair, client, TEST_SIM_GPUS, 0), GPUPOOL_E_NO_POOL);
-    struct gpupool_client *blind = open_client(&daemon_, GPUPOOL_OPEN_NO_CUDA, 0);
-    MUST_BE(gpupool_pair_init(&pair, blind, 0, 0), GPUPOOL_E_NO_GPU);
-    MUST_BE(gpupool_pair_init(&pair, blind, -1, 0), GPUPOOL_E_NO_GPU);
-    gpupool_close(blind);
     assert_memory_equal(&pair, untouched, sizeof untouched);
 
     MUST_BE(gpupool_pair_grow_host(NULL, 1, NULL), GPUPOOL_E_INVALID);

@@ -39,6 +39,10 @@
  * GPUPOOL_PAIR_ALL_STREAMS: any stream of the device may use the memory. Before a block goes back, the call then waits on the
  * CPU for all work of this process on the device, as cudaFree() does. A named stream is the faster way.
  *
+ * Without a GPU: where the daemon serves no GPU, or this process has none (no driver, no visible device,
+ * GPUPOOL_OPEN_NO_CUDA), a pair has its host side only. That works as it does elsewhere, from the pool near the calling
+ * thread, and streams mean nothing. Calls that need the device side say GPUPOOL_E_NO_GPU.
+ *
  * Streams that end: device memory belongs to the stream that the side grew on, as what gpupool_acquire() gives does. Clear
  * the pair before that stream is destroyed; see gpupool_trim().
  */
@@ -82,7 +86,7 @@ struct gpupool_pair_side {
 
 struct gpupool_pair {
     struct gpupool_client *client; /**< borrowed: it outlives the pair */
-    int32_t device;                /**< whose memory the device side is; never -1 */
+    int32_t device;                /**< whose memory the device side is. -1 only without a GPU */
     uint32_t flags;                /**< GPUPOOL_PAIR_… */
     /** How long growth waits for room. Set to the client's option alloc_timeout_ns; may be changed at any time. */
     uint64_t timeout_ns;
@@ -94,9 +98,9 @@ struct gpupool_pair {
  * Makes a pair. It has no memory yet.
  * @param pair the caller's; untouched on failure. It must not hold memory: see gpupool_pair_clear()
  * @param client borrowed: to be closed after the pair was cleared
- * @param device ordinal in this process; -1: the calling thread's current one, of now
+ * @param device ordinal in this process; -1: the calling thread's current one, of now. Without a GPU it is noted, -1 too
  * @param flags 0 or GPUPOOL_PAIR_ZERO
- * @return 0; INVALID; NO_POOL: there is no such device, or the daemon does not serve it; NO_GPU; FORKED; DRIVER, …
+ * @return 0; INVALID; NO_POOL: there is no such device, or the daemon does not serve it; FORKED; DRIVER, …
  */
 GPUPOOL_API int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, int device, uint32_t flags);
 
@@ -134,7 +138,8 @@ GPUPOOL_API int gpupool_pair_clear_device(struct gpupool_pair *pair, void *strea
  */
 /**
  * @param size_bytes 0: nothing changes
- * @return 0; INVALID, TOO_LARGE, EXHAUSTED, LIMIT, CAPTURING, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …
+ * @return 0; INVALID, TOO_LARGE, EXHAUSTED, LIMIT, CAPTURING, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, …; of the device
+ * side NO_GPU
  */
 GPUPOOL_API int gpupool_pair_grow_host(struct gpupool_pair *pair, uint64_t size_bytes, void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
 GPUPOOL_API int gpupool_pair_grow_device(struct gpupool_pair *pair, uint64_t size_bytes,
@@ -226,7 +231,7 @@ static inline void *gpupool_pair_device_elements(struct gpupool_pair *pair, uint
  */
 GPUPOOL_API int gpupool_pair_adopt_host(struct gpupool_pair *pair, void *memory, uint64_t size_bytes,
                                         void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
-/** Makes memory on the pair's device the device side: as gpupool_pair_adopt_host(), with memory of any allocator. */
+/** Makes memory on the pair's device the device side: as gpupool_pair_adopt_host(), with memory of any allocator. NO_GPU. */
 GPUPOOL_API int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memory, uint64_t size_bytes,
                                           void *stream GPUPOOL_PAIR_STREAM_OPTIONAL);
 
@@ -235,7 +240,7 @@ GPUPOOL_API int gpupool_pair_adopt_device(struct gpupool_pair *pair, void *memor
  * memory is not pinned (adopted) or the stream is GPUPOOL_NO_STREAM: then the legacy default stream makes it.
  * @param stream not GPUPOOL_PAIR_ALL_STREAMS: INVALID
  * @param size_bytes no more than either side has: INVALID. It grows nothing. 0: nothing is done
- * @return 0; INVALID, DRIVER, FORKED; CAPTURING with GPUPOOL_NO_STREAM, while a capture forbids the default stream
+ * @return 0; INVALID, DRIVER, FORKED, NO_GPU; CAPTURING with GPUPOOL_NO_STREAM, while a capture forbids the default stream
  */
 GPUPOOL_API int gpupool_pair_copy_to_device(struct gpupool_pair *pair, uint64_t size_bytes,
                                             void *stream GPUPOOL_STREAM_OPTIONAL);

@@ -42,6 +42,10 @@
  * An array of 0 bytes is one like any other: it has states, and no memory. Its accesses succeed and give what is there from a
  * larger size, or NULL; they copy, zero and order nothing.
  *
+ * Without a GPU (the daemon serves none, or this process has no driver, no visible device or GPUPOOL_OPEN_NO_CUDA) an array
+ * has its host copy only. Calls for the host work as elsewhere, with any stream, GPUPOOL_NO_STREAM too. Calls that need the
+ * device say NO_GPU: the accesses for it, a push that has to copy, adopting device memory, and moving.
+ *
  * One thread at a time uses an array. Errors are those of gpupool_acquire() and CAPTURING, DRIVER, FORKED, INVALID,
  * NO_MEMORY; the array is then in the state that it was in, and the call may be tried again.
  */
@@ -92,10 +96,10 @@ struct gpupool_synced_info {
  * Makes an array, UNINITIALIZED and without memory.
  * @param client borrowed: outlives the array. Its option alloc_timeout_ns says how long an access may wait for room
  * @param device ordinal in this process; -1: the calling thread's current one, of now; GPUPOOL_DEVICE_OF_FIRST_ACCESS. Later
- * calls work whatever is current
+ * calls work whatever is current. Without a GPU any of these
  * @param size_bytes 0 or more
  * @param ret_array owned by the caller, gpupool_synced_destroy() gives it back; untouched on failure
- * @return 0; INVALID, NO_GPU, NO_POOL, NO_MEMORY, FORKED, …
+ * @return 0; INVALID, NO_POOL, NO_MEMORY, FORKED, …
  */
 GPUPOOL_API int gpupool_synced_create(struct gpupool_client *client, int device, uint64_t size_bytes,
                                       struct gpupool_synced **ret_array);
