@@ -252,6 +252,32 @@ static void copy(struct pair_model *model, enum side to) {
         target->known_bytes = known;
 }
 
+/* Empties one side, by its name or by adopting nothing. */
+static void empty(struct pair_model *model, enum side side) {
+    static unsigned char memory[1];
+    const struct world_stream *stream = choose_stream(model);
+    struct side_model *should = &model->sides[side];
+    unsigned way = (unsigned)world_random(3);
+    void *adopted = way == 1 ? NULL : memory;
+    uint64_t size_bytes = way == 1 ? sizeof memory : 0;
+
+    world_tell("pair %u: empty the %s side, %s stream", model->number, side_names[side],
+               world_stream_name(stream));
+    world_library_begin(model->device, stream);
+    int r = side == HOST ? way == 0
+                               ? gpupool_pair_clear_host(&model->pair, stream->handle)
+                               : gpupool_pair_adopt_host(&model->pair, adopted, size_bytes, stream->handle)
+            : way == 0 ? gpupool_pair_clear_device(&model->pair, stream->handle)
+                         : gpupool_pair_adopt_device(&model->pair, adopted, size_bytes, stream->handle);
+    if (!world_library_end(r, "emptying a side of a pair"))
+        return;
+    if (should->owner == GPUPOOL_OWNER_POOL)
+        world_pass_stranger(side == DEVICE, model->device, should->capacity_bytes);
+    if (side == HOST)
+        model->host_is_busy = false;
+    *should = (struct side_model){.bytes = should->bytes};
+}
+
 static bool end(struct pair_model *model) {
     const struct world_stream *stream = choose_stream(model);
 
@@ -280,7 +306,7 @@ void pairs_step(void) {
 
     if (!model->is_live)
         begin(model);
-    switch (world_random(12)) {
+    switch (world_random(14)) {
     case 0:
         adopt(model, HOST);
         break;
@@ -299,8 +325,14 @@ void pairs_step(void) {
         end(model);
         break;
     case 7:
+        empty(model, HOST);
+        break;
     case 8:
+        empty(model, DEVICE);
+        break;
     case 9:
+    case 10:
+    case 11:
         ask(model, HOST);
         break;
     default:

@@ -17,6 +17,10 @@
  * Streams are cudaStream_t, passed as void *: NULL is the legacy default stream, also in a program that is compiled with
  * --default-stream per-thread, which passes cudaStreamPerThread (GPUPOOL_PER_THREAD); with a simulated GPU or for plain
  * host use, those of gpupool_stream_create(). Sizes are bytes, times nanoseconds.
+ *
+ * Arguments come in one order: the client or object, the device or pool, the element type, what is asked (sizes, counts,
+ * accesses), results, and last a stream that a C++ program may leave out. gpupool_acquire(), whose stream cannot be left out,
+ * has it behind the size.
  */
 #include <stddef.h>
 #include <stdint.h>
