@@ -390,7 +390,8 @@ GPUPOOL_API int gpupool_default(struct gpupool_client **ret_client);
  * @param client one with a cache; NULL: the default client
  * @param pool from gpupool_device_pool() and its like
  * @param stream the stream that will use the memory first
- * @return memory aligned to 512 bytes, to be given back by gpupool_free(); NULL: gpupool_error_text() says why not
+ * @return memory aligned to 512 bytes, to be given back by gpupool_free(); NULL: gpupool_error_number() and
+ * gpupool_error_text() say why not
  */
 GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
                                 void *stream GPUPOOL_STREAM_OPTIONAL);
