@@ -13,7 +13,8 @@
  *     struct gpupool_pair input;
  *     gpupool_pair_init(&input, client, 0, 0);
  *     for (;;) {
- *         float *host = GPUPOOL_PAIR_HOST(&input, float, count, stream);      // NULL: gpupool_error_text()
+ *         float *host = GPUPOOL_PAIR_HOST(&input, float, count, stream);
+ *         if (host == NULL) ...                                               // gpupool_error_number(), gpupool_error_text()
  *         float *device = GPUPOOL_PAIR_DEVICE(&input, float, count, stream);
  *         ...                                                                 // fill host
  *         gpupool_pair_copy_to_device(&input, count * sizeof(float), stream);
