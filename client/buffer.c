@@ -217,7 +217,7 @@ int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_
     /* What most calls of a client with a cache come down to. */
     if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
         cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
-        return error_end(0);
+        return 0;
     return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
 }
 
@@ -345,7 +345,7 @@ static __attribute__((noinline)) int release_slowly(struct gpupool_client *clien
 int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
     if (client_may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
         *buffer = (struct gpupool_buffer){0};
-        return error_end(0);
+        return 0;
     }
     return release_slowly(client, buffer, -1, stream);
 }

@@ -6,8 +6,10 @@
  * long for it is cut. The function that fails writes what it knows, its callers put in front what they were
  * about: "acquiring 64 MiB from pool 1: mapping segment 7 …: cudaErrorMapBufferObjectFailed (…)".
  *
- * Each public call that can fail ends with error_end(). So the number is that of the last such call, also
- * where a part of the call failed and another way was taken. While the number is 0, users see no text.
+ * Each public call that can fail ends with error_end(), except fast paths that hit: to note the number
+ * cost 1.9 ns of 9.9 for an acquire and its release (tests/bench/gpupool_pairs.c). So the number is that of
+ * the last such call, also where a part of the call failed and another way was taken. While the number is 0,
+ * users see no text.
  */
 #include <stddef.h>
 

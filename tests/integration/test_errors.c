@@ -48,10 +48,8 @@ static void try_buffers(struct gpupool_client *client, uint32_t pool) {
     struct gpupool_token token;
     uint64_t bytes;
 
-    for (unsigned i = 0; i < 3; i++) { /* the first is slow, the last ones are hits where there is a cache */
-        CLEAN(gpupool_acquire(client, pool, 4096, NULL, GPUPOOL_FOREVER, 0, &buffer));
-        CLEAN(gpupool_release(client, &buffer, NULL));
-    }
+    CLEAN(gpupool_acquire(client, pool, 4096, NULL, GPUPOOL_FOREVER, 0, &buffer));
+    CLEAN(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     CLEAN(gpupool_acquire(client, pool, 8192, NULL, GPUPOOL_FOREVER, GPUPOOL_ZERO, &buffer));
     CLEAN(gpupool_shrink(client, &buffer, 4096, NULL));
     CLEAN(gpupool_query(client, &buffer, &info));
@@ -71,13 +69,11 @@ static void try_buffers(struct gpupool_client *client, uint32_t pool) {
         assert_int_equal(gpupool_error_number(), GPUPOOL_E_INVALID);
         return;
     }
-    for (unsigned i = 0; i < 3; i++) {
-        fail_before();
+    for (unsigned i = 0; i < 3; i++) { /* the thread's cache serves the last ones, which set nothing */
         void *memory = gpupool_alloc(client, pool, 4096, NULL);
         assert_non_null(memory);
-        expect_none("gpupool_alloc");
         CLEAN(gpupool_lookup(memory, &owner, &buffer));
-        CLEAN(gpupool_free(memory, NULL));
+        MUST(gpupool_free(memory, NULL));
         FAILS(gpupool_free(memory, NULL), GPUPOOL_E_STALE);
     }
     CLEAN(gpupool_free(NULL, NULL));

@@ -438,10 +438,12 @@ GPUPOOL_API int gpupool_set(struct gpupool_client *client, int device, void *mem
 GPUPOOL_API const char *gpupool_error_name(int error);
 
 /**
- * The number of the calling thread's last error, for calls that return a pointer: why it is NULL. Each call that returns an
- * int or memory sets it, to 0 where the call did not fail. So a NULL with the number 0 is no failure (0 elements of a side
- * without memory, for example). A program looks at number and text before its next call; gpupool_close() keeps them. The
- * quickest calls are an exception and leave both as they are: an access to a pair or to a synchronised array that returns
+ * The number of the calling thread's last error, for calls that return a pointer: why it is NULL. Each call
+ * that returns an int or memory sets it, to 0 where the call did not fail. So a NULL with the number 0 is no
+ * failure (0 elements of a side without memory, for example). A program looks at number and text before its
+ * next call; gpupool_close() keeps them. The quickest calls are an exception. Where they do not fail, they
+ * leave both as they are, and return no NULL: gpupool_acquire(), gpupool_release(), gpupool_alloc() and
+ * gpupool_free() that the thread's cache serves, an access to a pair or to a synchronised array that returns
  * memory which is in place, and gpupool_synced_resize(). Thread-safe; cannot fail.
  * @return 0 or a GPUPOOL_E_…
  */
