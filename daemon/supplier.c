@@ -141,8 +141,9 @@ static void grow_done(struct worker_job *job) {
     report_loss(grow);
     if (grow->result < 0) {
         if (pool->last_error[0] == '\0') /* once for a series of failures */
-            log_warning("%s: growth by %s failed: %s; lower the pool's limit, or free memory on the device",
-                        pool->name, BYTES_TEXT(grow->size_bytes), grow->error);
+            log_warning("%s: growth by %s failed: %s; lower the pool's limit, or free memory of the %s",
+                        pool->name, BYTES_TEXT(grow->size_bytes), grow->error,
+                        supplier->gpu != NULL ? "device" : "machine");
         core_growth_failed(pool, grow->error, clock_now_ns());
     } else {
         supplier->pages = grow->backing->pages;

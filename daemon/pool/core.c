@@ -9,6 +9,7 @@
 
 #include "daemon/pool/closing.h"
 #include "daemon/pool/fence.h"
+#include "daemon/pool/refusal.h"
 #include "daemon/pool/tenant.h"
 #include "daemon/pool/waiting.h"
 
@@ -616,7 +617,7 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
     ret_answer->waited = request->waited;
     ret_answer->tried_again = request_is_tried_again(request);
     if (request->state == REQUEST_REFUSED)
-        request_explain(request, &ret_answer->failure);
+        refusal_write(request, &ret_answer->failure);
     request_free(request);
     return true;
 }

@@ -3,9 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 
-#include "base/units.h"
 #include "daemon/pool/closing.h"
 #include "daemon/pool/core.h"
 #include "daemon/pool/fence.h"
@@ -386,23 +384,6 @@ bool pool_is_hopeless(const struct pool *pool, uint64_t now_ns) {
            (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
             pool->quarantined_bytes == 0 && pool->closing_bytes == 0 && pool->retiring_bytes == 0 &&
             pool->n_reclaimers == 0 && pool_idle_bytes(pool) == 0);
-}
-
-void pool_explain(const struct pool *pool, char *text, size_t size) {
-    int n = snprintf(text, size, "%s free (largest block %s), %s reserved of at most %s",
-                     BYTES_TEXT(pool_free_bytes(pool)), BYTES_TEXT(pool_largest_free_bytes(pool)),
-                     BYTES_TEXT(pool->reserved_bytes), BYTES_TEXT(pool->limit_bytes));
-    if (n > 0 && (size_t)n < size && pool->fenced_bytes > 0)
-        n += snprintf(text + n, size - (size_t)n, ", %s released and still in use by a GPU",
-                      BYTES_TEXT(pool->fenced_bytes));
-    if (n > 0 && (size_t)n < size && pool->quarantined_bytes > 0)
-        n += snprintf(text + n, size - (size_t)n, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
-    if (n > 0 && (size_t)n < size && pool->closing_bytes > 0)
-        n += snprintf(text + n, size - (size_t)n, ", %s that processes were told to close",
-                      BYTES_TEXT(pool->closing_bytes));
-    if (n > 0 && (size_t)n < size && pool->stalled_call != NULL)
-        snprintf(text + n, size - (size_t)n, ", %s has not come back for %s", pool->stalled_call,
-                 NS_TEXT(pool->stalled_for_ns));
 }
 
 bool pool_is_valid(const struct pool *pool) {

@@ -185,9 +185,6 @@ void pool_lose_reclaimer(struct pool *pool);
 /* Sends a segment that is unassigned, and nobody's, back to the driver. */
 void pool_retire(struct segment *segment);
 
-/* "1 GiB free (largest 512 MiB), 79 GiB reserved of at most 80 GiB, 2 GiB in quarantine". */
-void pool_explain(const struct pool *pool, char *text, size_t size);
-
 /* Walks segments, heaps and blocks. */
 bool pool_is_valid(const struct pool *pool);
 

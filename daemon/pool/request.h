@@ -72,8 +72,4 @@ bool request_is_tried_again(const struct request *request);
 /* Ends a wait that was in vain: EXHAUSTED, for the quota's sake where that held it up. */
 void request_give_up(struct request *request);
 
-/* Writes why a request was refused, for its client: what was asked, what the pool has, and who holds it, as
- * far as this tenant may know (its own processes by name, others as a sum). */
-void request_explain(const struct request *request, struct proto_failure *ret_failure);
-
 #endif

@@ -170,6 +170,11 @@ static const struct {
     [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
 };
 
+/* What the bytes in a pool are called in the configuration. */
+static const char *pool_key(const struct pool *pool) {
+    return pool->kind == PROTO_POOL_HOST ? "host" : "device";
+}
+
 void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
     static const char advice[] = "or have the administrator raise";
     uint64_t used = tenant->quota.used[item], limit = tenant->quota.limits[item];
@@ -180,8 +185,7 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
             text, size,
             "QUOTA: user %u has %s of the %s that it may have there (what is behind fences or in quarantine "
             "included): release buffers, %s '%s' of [quota] in the daemon's configuration",
-            (unsigned)tenant->uid, BYTES_TEXT(used), BYTES_TEXT(limit), advice,
-            pool->kind == PROTO_POOL_HOST ? "host" : "device");
+            (unsigned)tenant->uid, BYTES_TEXT(used), BYTES_TEXT(limit), advice, pool_key(pool));
     } else if (item == QUOTA_REPLIES) {
         snprintf(text, size,
                  "QUOTA: user %u has %s %s and may have %s: read them, %s 'replies' of [quota] in the "
@@ -193,6 +197,15 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
                  "some, %s '%s' of [quota] in the daemon's configuration",
                  (unsigned)tenant->uid, used, limit, quota_items[item].what, advice, quota_items[item].key);
     }
+}
+
+void tenant_explain_beyond_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
+    const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
+
+    snprintf(text, size,
+             "QUOTA: user %u may have %s there in all: ask for less, or have the administrator raise '%s' of "
+             "[quota] in the daemon's configuration",
+             (unsigned)tenant->uid, BYTES_TEXT(tenant->quota.limits[item]), pool_key(pool));
 }
 
 void tenant_disown(struct segment *segment) {

@@ -92,6 +92,10 @@ bool tenant_may_lease(struct tenant *tenant);
 /* Writes which quota it is, how much of it is used and what it is, and who can raise it. */
 void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size);
 
+/* Writes that a request is larger than the quota of an item of a pool. To release something would not help.
+ */
+void tenant_explain_beyond_quota(const struct tenant *tenant, unsigned item, char *text, size_t size);
+
 /* Takes a segment of which nothing is taken away from its tenant, which makes it unassigned. */
 void tenant_disown(struct segment *segment);
 

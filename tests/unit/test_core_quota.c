@@ -56,7 +56,7 @@ static void what_can_never_be_is_refused_at_once_and_says_whose_quota_it_is(void
     ask(session, pool, 1, 9 * MIB, NS_FOREVER, 0);
     const char *text = expect_refused(core, session, 1, PROTO_E_LIMIT);
     expect_text(text, "QUOTA");
-    expect_text(text, "user 1001 has 3 MiB of the 8 MiB");
+    expect_text(text, "user 1001 may have 8 MiB there in all");
     expect_text(text, "administrator");
     expect_text(text, "'device'");
     expect_no_growth(core);
