@@ -136,10 +136,10 @@ int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
 /* A client without a cache is never asked to close a segment. What it has mapped and does not use may be just
  * what its own request lacks, so it asks by itself when the pool has no room, and then waits. */
 static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                         uint64_t timeout_ns, struct gpupool_buffer *ret_buffer) {
+                         uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     const uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ns);
     struct proto_acquire acquire = {.pool = pool_id,
-                                    .flags = PROTO_ACQUIRE_NO_RECLAIM,
+                                    .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBE_ROOM | probe,
                                     .size_bytes = size_bytes,
                                     .timeout_ns = timeout_ns};
     struct proto_lease lease;
@@ -150,7 +150,7 @@ static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64
     int r = lease_acquire_as(client, &acquire, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED) {
         r = lease_close_idle(client, pool_id, size_bytes, false, &any_closed);
-        acquire.flags = 0;
+        acquire.flags = probe;
         acquire.timeout_ns = clock_left_ns(deadline_ns);
         r = r < 0 ? r : lease_acquire_as(client, &acquire, &lease, &pool, &segment);
     }
@@ -169,14 +169,14 @@ void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer
 }
 
 static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
-                   uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
+                   uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct gpupool_buffer buffer;
 
     int r = buffer_check_pool(client, pool_id, stream, flags);
     if (r < 0)
         return r;
-    r = client->cache.enabled ? cache_acquire(client, pool_id, size_bytes, stream, timeout_ns, &buffer)
-                              : acquire_lease(client, pool_id, size_bytes, timeout_ns, &buffer);
+    r = client->cache.enabled ? cache_acquire(client, pool_id, size_bytes, stream, timeout_ns, probe, &buffer)
+                              : acquire_lease(client, pool_id, size_bytes, timeout_ns, probe, &buffer);
     if (r < 0)
         return r;
     if ((flags & GPUPOOL_ZERO) != 0) {
@@ -193,7 +193,8 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
 /* What is not done by a hit. */
 static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *client, uint32_t pool,
                                                     uint64_t size_bytes, void *stream, uint64_t timeout_ns,
-                                                    uint32_t flags, struct gpupool_buffer *ret_buffer) {
+                                                    uint32_t flags, uint32_t probe,
+                                                    struct gpupool_buffer *ret_buffer) {
     int r = client_enter(client);
     if (r < 0)
         return r;
@@ -208,8 +209,15 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
         return error_end(0);
     r = size_bytes > PROTO_SIZE_MAX
             ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
-            : acquire(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
+            : acquire(client, pool, size_bytes, stream, timeout_ns, flags, probe, ret_buffer);
     return error_end(r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0);
+}
+
+int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                   uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
+    if (client_may_hit(client) && cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
+        return 0;
+    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, 0, probe, ret_buffer);
 }
 
 int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
@@ -218,7 +226,7 @@ int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_
     if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
         cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
         return 0;
-    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
+    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, 0, ret_buffer);
 }
 
 /* The buffer's piece, if it has one: of this client, and in use under the buffer's generation. */

@@ -14,6 +14,11 @@ struct gpupool_client;
  * NO_GPU, CAPTURING, or what the connection says. */
 int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags);
 
+/* gpupool_acquire() without flags, for an object of the library. probe: PROTO_ACQUIRE_PROBE_…, the refusals
+ * after which the object asks again or does without. The daemon does not count these as failures. */
+int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                   uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer);
+
 /* gpupool_release(), behind a stream of the device that is named. By the public call, host memory belongs to
  * no device, and a default stream is taken for the current device's: wrong for an object that knows its
  * device. The device has to be one of this process (devices_need_device()). */

@@ -138,15 +138,16 @@ static void discard(const struct gpupool_pair *pair, const struct gpu *gpu,
 
 /* Takes a block that work on the stream may use at once; without a named stream, work on any. */
 static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, const struct gpu *gpu,
-                uint32_t pool, uint64_t size_bytes, void *stream, struct gpupool_buffer *ret_buffer) {
+                uint32_t pool, uint64_t size_bytes, void *stream, uint32_t probe,
+                struct gpupool_buffer *ret_buffer) {
     struct gpupool_buffer buffer;
 
     if (!is_named(stream))
         stream = GPUPOOL_NO_STREAM;
     /* Host memory has no stream to come from, and the device's is zeroed here: all that may be used, not just
      * what is asked for now. */
-    int r = gpupool_acquire(pair->client, pool, size_bytes, side == &pair->host ? GPUPOOL_NO_STREAM : stream,
-                            pair->timeout_ns, 0, &buffer);
+    int r = buffer_acquire(pair->client, pool, size_bytes, side == &pair->host ? GPUPOOL_NO_STREAM : stream,
+                           pair->timeout_ns, probe, &buffer);
     if (r < 0)
         return r;
     if ((pair->flags & GPUPOOL_PAIR_ZERO) != 0) {
@@ -235,7 +236,7 @@ static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair
         return r;
     r = make_room(pair, gpu, stream);
     if (r == 0)
-        r = take(pair, side, gpu, pool, size_bytes, stream, ret_buffer);
+        r = take(pair, side, gpu, pool, size_bytes, stream, 0, ret_buffer);
     return r < 0 ? error_prefix(r, "after what it had was given back to make room") : 0;
 }
 
@@ -260,9 +261,11 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
     if (cannot) {
         r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
     } else {
-        r = take(pair, side, gpu, pool, size_bytes, stream, &buffer);
-        /* Who does not wait would perhaps only have had to. */
-        if (r == GPUPOOL_E_EXHAUSTED && has_loan && pair->timeout_ns > 0)
+        /* A pair that does not wait keeps its loan: room may come without that. */
+        bool may_give_back = has_loan && pair->timeout_ns > 0;
+        r = take(pair, side, gpu, pool, size_bytes, stream, may_give_back ? PROTO_ACQUIRE_PROBE_ROOM : 0,
+                 &buffer);
+        if (r == GPUPOOL_E_EXHAUSTED && may_give_back)
             r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
     }
     if (r < 0)

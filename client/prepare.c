@@ -58,7 +58,8 @@ static int reserve(struct preparation *preparation) {
 
 /* Leases one range, and maps its segment. Waits for growth of the pool only: memory that other processes keep
  * idle is not worth taking from them before this process needs it. */
-static int lease_range(struct preparation *preparation, uint64_t size_bytes, uint64_t deadline_ns) {
+static int lease_range(struct preparation *preparation, uint64_t size_bytes, uint64_t deadline_ns,
+                       uint32_t probe) {
     struct pool pool;
 
     int r = reserve(preparation);
@@ -66,7 +67,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
         return r;
     const struct proto_acquire acquire = {
         .pool = preparation->pool,
-        .flags = PROTO_ACQUIRE_NO_RECLAIM,
+        .flags = PROTO_ACQUIRE_NO_RECLAIM | probe,
         .size_bytes = size_bytes,
         .timeout_ns = clock_left_ns(deadline_ns),
     };
@@ -94,7 +95,9 @@ static uint64_t idle_bytes(struct gpupool_client *client, struct lane *lane) {
 }
 
 /* Leases what is missing: as one range, which serves any buffer of up to its size. Where the pool has no such
- * range and cannot grow by one, as several, the largest first. */
+ * range and cannot grow by one, as several, the largest first. After the deadline only the smallest is asked
+ * for.
+ */
 static int lease_missing(struct preparation *preparation, uint64_t missing_bytes, uint64_t deadline_ns) {
     uint64_t range_bytes = missing_bytes;
     int r = 0;
@@ -102,9 +105,10 @@ static int lease_missing(struct preparation *preparation, uint64_t missing_bytes
     while (r == 0 && preparation->bytes < missing_bytes) {
         uint64_t rest_bytes = missing_bytes - preparation->bytes;
         range_bytes = range_bytes < rest_bytes ? range_bytes : rest_bytes;
-        r = lease_range(preparation, range_bytes, deadline_ns);
-        if (r == GPUPOOL_E_EXHAUSTED && range_bytes > EXTENT_BYTES_MIN && clock_now_ns() < deadline_ns) {
-            uint64_t half_bytes = heap_round_up(range_bytes / 2);
+        bool may_halve = range_bytes > EXTENT_BYTES_MIN;
+        r = lease_range(preparation, range_bytes, deadline_ns, may_halve ? PROTO_ACQUIRE_PROBE_ROOM : 0);
+        if (r == GPUPOOL_E_EXHAUSTED && may_halve) {
+            uint64_t half_bytes = clock_now_ns() < deadline_ns ? heap_round_up(range_bytes / 2) : 0;
             range_bytes = half_bytes > EXTENT_BYTES_MIN ? half_bytes : EXTENT_BYTES_MIN;
             r = 0;
         }

@@ -9,14 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "daemon/backing.h"
-#include "daemon/connection.h"
+#include "daemon/admin_report.h"
 #include "daemon/daemon.h"
 #include "daemon/pool/core.h"
-#include "daemon/pool/histogram.h"
-#include "daemon/pool/tenant.h"
-#include "daemon/pool/use.h"
 #include "daemon/quarantine.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
@@ -173,241 +168,6 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
 
 /* --- what goes out --- */
 
-static void put_integer(cJSON *object, const char *key, uint64_t integer) {
-    const uint64_t exact = UINT64_C(1) << 53; /* beyond it a double would show another number */
-    cJSON_AddNumberToObject(object, key, (double)(integer < exact ? integer : exact));
-}
-
-static void put_string(cJSON *object, const char *key, const char *string) {
-    if (string == NULL)
-        cJSON_AddNullToObject(object, key);
-    else
-        cJSON_AddStringToObject(object, key, string);
-}
-
-/* How many buffers a cache had; null where nobody counted. */
-static void put_hit_ratio(cJSON *object, const struct use *use) {
-    double hits = (double)use->hits, misses = (double)use->misses;
-    if (use->hits == 0 && use->misses == 0)
-        cJSON_AddNullToObject(object, "hit_ratio");
-    else
-        cJSON_AddNumberToObject(object, "hit_ratio", hits / (hits + misses));
-}
-
-static const char *gpu_name(enum proto_gpu_kind gpu) {
-    return gpu == PROTO_GPU_CUDA ? "cuda" : gpu == PROTO_GPU_SIM ? "sim" : "none";
-}
-
-static cJSON *describe_daemon(const struct daemon *daemon, bool brief) {
-    cJSON *object = cJSON_CreateObject();
-
-    cJSON_AddStringToObject(object, "version", GPUPOOL_VERSION);
-    put_integer(object, "pid", (uint64_t)getpid());
-    put_integer(object, "uptime_ns", clock_now_ns() - daemon->started_ns);
-    cJSON_AddStringToObject(object, "gpu", gpu_name(daemon->gpu_kind));
-    if (brief)
-        return object;
-    cJSON_AddStringToObject(object, "socket", daemon->data_listener.path);
-    put_string(object, "cuda_toolkit", gpu_cuda_built() ? gpu_cuda_toolkit() : NULL);
-    put_integer(object, "sessions", daemon->core->n_sessions);
-    put_integer(object, "sessions_limit", daemon->core->sessions_limit);
-    put_integer(object, "lingering_sockets", daemon->lingering.n_sockets);
-    cJSON *notices = cJSON_AddArrayToObject(object, "notices");
-    for (unsigned i = 0; i < daemon->n_notices; i++)
-        cJSON_AddItemToArray(notices, cJSON_CreateString(daemon->notices[i]));
-    return object;
-}
-
-static void put_histogram(cJSON *object, const char *key, const struct histogram *histogram) {
-    static const struct {
-        const char *key;
-        unsigned permille;
-    } quantiles[] = {{"p50", 500}, {"p90", 900}, {"p99", 990}};
-    cJSON *times = cJSON_AddObjectToObject(object, key);
-
-    put_integer(times, "count", histogram->count);
-    put_integer(times, "sum", histogram->sum_ns);
-    for (unsigned i = 0; i < sizeof quantiles / sizeof *quantiles; i++)
-        if (histogram->count == 0)
-            cJSON_AddNullToObject(times, quantiles[i].key);
-        else
-            put_integer(times, quantiles[i].key, histogram_quantile_ns(histogram, quantiles[i].permille));
-    cJSON *buckets = cJSON_AddArrayToObject(times, "buckets");
-    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
-        uint64_t upper_ns = histogram_upper_ns(i);
-        if (histogram->buckets[i] == 0)
-            continue;
-        cJSON *bucket = cJSON_CreateArray();
-        cJSON_AddItemToArray(bucket, upper_ns == UINT64_MAX ? cJSON_CreateNull()
-                                                            : cJSON_CreateNumber((double)upper_ns));
-        cJSON_AddItemToArray(bucket, cJSON_CreateNumber((double)histogram->buckets[i]));
-        cJSON_AddItemToArray(buckets, bucket);
-    }
-}
-
-static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
-    static const char *const states[] = {"starting", "ready", "failed", "lost"};
-    struct supplier *supplier = pool->owner;
-    uint64_t call_since_ns;
-    const char *call = supplier->started ? worker_call(&supplier->worker, &call_since_ns) : NULL;
-    bool is_host = pool->kind == PROTO_POOL_HOST;
-    cJSON *object = cJSON_CreateObject();
-    char uuid[GPU_UUID_TEXT_SIZE];
-    struct gpu_uuid binary;
-
-    memcpy(binary.bytes, pool->uuid, sizeof binary.bytes);
-    gpu_uuid_format(&binary, uuid);
-    put_integer(object, "id", pool->id);
-    cJSON_AddStringToObject(object, "kind", is_host ? "host" : "device");
-    cJSON_AddStringToObject(object, "name", pool->name);
-    put_string(object, "uuid", is_host ? NULL : uuid);
-    if (is_host)
-        cJSON_AddNullToObject(object, "device");
-    else
-        put_integer(object, "device", (uint64_t)pool->device);
-    if (pool->numa_node < 0)
-        cJSON_AddNullToObject(object, "numa_node");
-    else
-        put_integer(object, "numa_node", (uint64_t)pool->numa_node);
-    put_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
-    cJSON_AddStringToObject(object, "state", states[pool->state]);
-    put_integer(object, "limit_bytes", pool->limit_bytes);
-    put_integer(object, "step_bytes", pool_step_bytes(pool));
-    put_integer(object, "reserve_bytes", pool->reserve_bytes);
-    put_integer(object, "low_water_bytes", pool->low_water_bytes);
-    put_integer(object, "reserved_bytes", pool->reserved_bytes);
-    put_integer(object, "leased_bytes", pool->leased_bytes);
-    put_integer(object, "in_use_bytes", use->in_use_bytes);
-    put_integer(object, "cached_bytes", use->cached_bytes);
-    put_hit_ratio(object, use);
-    put_integer(object, "free_bytes", pool_free_bytes(pool));
-    put_integer(object, "fenced_bytes", pool->fenced_bytes);
-    put_integer(object, "quarantined_bytes", pool->quarantined_bytes);
-    put_integer(object, "largest_free_bytes", pool_largest_free_bytes(pool));
-    put_integer(object, "growing_bytes", pool->growing_bytes);
-    put_integer(object, "segments", pool->n_segments);
-    put_integer(object, "leases", pool->n_leases);
-    put_integer(object, "waiters", pool->n_waiters);
-    put_integer(object, "acquires", pool->n_acquires);
-    put_integer(object, "releases", pool->n_releases);
-    put_integer(object, "grows", pool->n_grows);
-    put_integer(object, "retires", pool->n_retires);
-    put_integer(object, "failures", pool->n_failures);
-    put_integer(object, "closes", pool->n_closes);
-    put_integer(object, "close_ns", pool->close_ns);
-    cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");
-    put_histogram(histograms, "acquire_ns", &pool->serving);
-    put_histogram(histograms, "waiting_ns", &pool->waiting);
-    put_histogram(histograms, "growth_ns", &pool->growing);
-    put_string(object, "worker_call", call);
-    if (call != NULL)
-        put_integer(object, "worker_call_ns", clock_now_ns() - call_since_ns);
-    else
-        cJSON_AddNullToObject(object, "worker_call_ns");
-    put_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
-    return object;
-}
-
-/* By which rule it is known to be over, and what bears on that. */
-static void put_end(cJSON *object, const struct connection *connection) {
-    put_string(object, "end_rule",
-               connection != NULL ? death_rule_name(connection_death_rule(connection)) : NULL);
-    cJSON_AddBoolToObject(object, "under_mps", connection != NULL && connection_under_mps(connection));
-}
-
-static cJSON *describe_session(const struct session *session, uint64_t now_ns) {
-    bool quarantined = session->state == SESSION_QUARANTINED;
-    cJSON *object = cJSON_CreateObject();
-    struct use uses[PROTO_POOLS_MAX], use = {0};
-
-    use_of_session(session, uses);
-    for (unsigned i = 0; i < session->core->n_pools; i++)
-        use_add(&use, &uses[i]);
-    put_integer(object, "id", session->id);
-    put_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
-    put_integer(object, "uid", session->peer.uid);
-    put_integer(object, "gid", session->peer.gid);
-    cJSON_AddStringToObject(object, "command", session->peer.command);
-    cJSON_AddStringToObject(object, "state", quarantined ? "quarantined" : "active");
-    put_string(object, "quarantine_reason", session->quarantine_reason);
-    if (quarantined)
-        put_integer(object, "quarantined_ns", now_ns - session->lost_ns);
-    else
-        cJSON_AddNullToObject(object, "quarantined_ns");
-    put_end(object, session->owner);
-    put_integer(object, "leases", session->n_leases);
-    put_integer(object, "leased_bytes", session->leased_bytes);
-    put_integer(object, "in_use_bytes", use.in_use_bytes);
-    put_integer(object, "cached_bytes", use.cached_bytes);
-    put_hit_ratio(object, &use);
-    put_integer(object, "fenced_bytes", session->fenced_bytes);
-    put_integer(object, "waiting", session->n_requests);
-    put_integer(object, "segments", session->n_segments);
-    put_integer(object, "connected_ns", now_ns - session->connected_ns);
-    return object;
-}
-
-static void put_pools(cJSON *reply, const struct core *core) {
-    cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
-    struct use uses[PROTO_POOLS_MAX];
-
-    use_of_pools(core, uses);
-    for (unsigned i = 0; i < core->n_pools; i++)
-        cJSON_AddItemToArray(pools, describe_pool(core->pools[i], &uses[i]));
-}
-
-static void put_sessions(cJSON *reply, const struct core *core, bool quarantined_only) {
-    cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
-    uint64_t now_ns = clock_now_ns();
-    list_for_each(position, &core->sessions) {
-        const struct session *session = container_of(position, struct session, link);
-        if (!quarantined_only || session->state == SESSION_QUARANTINED)
-            cJSON_AddItemToArray(sessions, describe_session(session, now_ns));
-    }
-}
-
-/* A limit, null where there is none. */
-static void put_limit(cJSON *object, const char *key, uint64_t limit) {
-    if (limit == QUOTA_UNLIMITED)
-        cJSON_AddNullToObject(object, key);
-    else
-        put_integer(object, key, limit);
-}
-
-static cJSON *describe_quota(const struct tenant *tenant) {
-    const struct quota *quota = &tenant->quota;
-    const struct core *core = tenant->core;
-    cJSON *object = cJSON_CreateObject();
-
-    put_integer(object, "uid", tenant->uid);
-    put_integer(object, "sessions", quota->used[QUOTA_SESSIONS]);
-    put_limit(object, "sessions_limit", quota->limits[QUOTA_SESSIONS]);
-    put_integer(object, "leases", quota->used[QUOTA_LEASES]);
-    put_limit(object, "leases_limit", quota->limits[QUOTA_LEASES]);
-    put_integer(object, "waiting", quota->used[QUOTA_WAITING]);
-    put_limit(object, "waiting_limit", quota->limits[QUOTA_WAITING]);
-    put_integer(object, "reply_bytes", quota->used[QUOTA_REPLIES]);
-    put_limit(object, "reply_bytes_limit", quota->limits[QUOTA_REPLIES]);
-    put_integer(object, "refusals", quota->n_refusals);
-    cJSON *pools = cJSON_AddArrayToObject(object, "pools");
-    for (unsigned i = 0; i < core->n_pools; i++) {
-        unsigned item = quota_item_of_pool(core->pools[i]);
-        cJSON *pool = cJSON_CreateObject();
-        put_integer(pool, "id", core->pools[i]->id);
-        cJSON_AddStringToObject(pool, "kind", core->pools[i]->kind == PROTO_POOL_HOST ? "host" : "device");
-        put_integer(pool, "bytes", quota->used[item]);
-        put_limit(pool, "bytes_limit", quota->limits[item]);
-        cJSON_AddItemToArray(pools, pool);
-    }
-    return object;
-}
-
-static void put_quotas(cJSON *reply, const struct core *core) {
-    cJSON *quotas = cJSON_AddArrayToObject(reply, "quotas");
-    list_for_each(position, &core->tenants)
-        cJSON_AddItemToArray(quotas, describe_quota(container_of(position, struct tenant, link)));
-}
-
 /* Prints the reply on one line. Takes it. */
 static char *finish(cJSON *reply) {
     char *text = cJSON_PrintUnformatted(reply);
@@ -448,12 +208,12 @@ static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_
             continue;
         uint64_t bytes = core_trim(pool);
         cJSON *entry = cJSON_CreateObject();
-        put_integer(entry, "id", pool->id);
-        put_integer(entry, "trimmed_bytes", bytes);
+        report_integer(entry, "id", pool->id);
+        report_integer(entry, "trimmed_bytes", bytes);
         cJSON_AddItemToArray(pools, entry);
         total += bytes;
     }
-    put_integer(reply, "trimmed_bytes", total);
+    report_integer(reply, "trimmed_bytes", total);
     cJSON_AddItemToObject(reply, "pools", pools);
     return finish(reply);
 }
@@ -470,10 +230,10 @@ static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const s
         return admin_json_error("no-such-session",
                                 "no session in quarantine has this id; 'quarantine' lists them");
     cJSON *reply = cJSON_CreateObject();
-    put_integer(reply, "session", keys->session);
-    put_integer(reply, "pid", released.pid > 0 ? (uint64_t)released.pid : 0);
-    put_integer(reply, "released_bytes", released.bytes);
-    put_string(reply, "quarantine_reason", released.reason);
+    report_integer(reply, "session", keys->session);
+    report_integer(reply, "pid", released.pid > 0 ? (uint64_t)released.pid : 0);
+    report_integer(reply, "released_bytes", released.bytes);
+    report_string(reply, "quarantine_reason", released.reason);
     return finish(reply);
 }
 
@@ -499,13 +259,13 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
     core_look(daemon->core);
     cJSON *reply = cJSON_CreateObject();
     if (stats || ping)
-        cJSON_AddItemToObject(reply, "daemon", describe_daemon(daemon, ping));
+        report_daemon(reply, daemon, ping);
     if (stats || pools)
-        put_pools(reply, core);
+        report_pools(reply, core);
     if (stats || sessions || quarantine)
-        put_sessions(reply, core, quarantine);
+        report_sessions(reply, core, uid, quarantine);
     if (quota)
-        put_quotas(reply, core);
+        report_quotas(reply, core);
     return finish(reply);
 }
 

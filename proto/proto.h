@@ -45,7 +45,8 @@
  * with the flag NO_RECLAIM waits for growth and for nothing else (also until growth is tried again, where the
  * driver refused and no session has memory): it is refused (EXHAUSTED) as soon as only memory that sessions
  * hold could serve it, and nobody is asked for memory on its behalf. A client asks so
- * before it has looked through its own caches.
+ * before it has looked through its own caches. The flags PROBE_… change no answer. They say which refusals
+ * the client's user does not hear of, and the daemon counts those apart from failures.
  *
  * Closing: a segment stays mapped in a client when the client has given all of it back. Closing a mapping
  * stops the work of the whole process (measured on H200), so a client closes one only when the daemon names
@@ -202,7 +203,11 @@ struct proto_pools {
 #define PROTO_ACQUIRE_GAVE_BACK                                                                              \
     UINT32_C(2) /* the session has nothing idle that would serve the request, and releases what would as     \
                    soon as it has it: while only such requests of one session wait, it is not asked */
-#define PROTO_ACQUIRE_FLAGS (PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_GAVE_BACK)
+#define PROTO_ACQUIRE_PROBE_ROOM                                                                             \
+    UINT32_C(4) /* EXHAUSTED is no error for the client's user: the client asks again, or does without */
+#define PROTO_ACQUIRE_PROBE_LIMIT UINT32_C(8) /* nor is LIMIT */
+#define PROTO_ACQUIRE_PROBES      (PROTO_ACQUIRE_PROBE_ROOM | PROTO_ACQUIRE_PROBE_LIMIT)
+#define PROTO_ACQUIRE_FLAGS       (PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_GAVE_BACK | PROTO_ACQUIRE_PROBES)
 
 struct proto_acquire {
     uint32_t pool;

@@ -272,7 +272,7 @@ static bool lane_may_collect(struct lane *lane, uint64_t size_bytes) {
 }
 
 int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                  uint64_t timeout_ns, struct gpupool_buffer *ret_buffer) {
+                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct cache *cache = &client->cache;
     struct piece *piece = NULL;
     struct lane *lane = NULL;
@@ -289,7 +289,7 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
     }
     deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;
     while (r == -ENOSPC) { /* another thread may be quicker with what was found here */
-        r = lane_grow(client, lane, size_bytes, deadline_ns, &piece);
+        r = lane_grow(client, lane, size_bytes, deadline_ns, probe, &piece);
         if (r < 0)
             return r;
         if (piece != NULL)

@@ -70,9 +70,9 @@ int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, st
 bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer);
 
-/* Fills in a buffer from the cache, or from a new extent. */
+/* Fills in a buffer from the cache, or from a new extent. probe: as in buffer_acquire(). */
 int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                  uint64_t timeout_ns, struct gpupool_buffer *ret_buffer);
+                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer);
 
 /* What is taken from a lane's heap for a request: a piece of its class; of a tight pool no more than it
  * needs. */

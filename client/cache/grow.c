@@ -96,7 +96,7 @@ static int ask_for_growth(struct gpupool_client *client, struct lane *lane, uint
                           uint64_t deadline_ns, struct piece **ret_piece) {
     const struct proto_acquire acquire = {
         .pool = lane->pool,
-        .flags = PROTO_ACQUIRE_NO_RECLAIM,
+        .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES, /* see is_refused() */
         .size_bytes = wanted_bytes(lane, needed),
         .least_bytes = needed,
         .timeout_ns = clock_left_ns(deadline_ns),
@@ -155,16 +155,19 @@ static bool collect(struct gpupool_client *client, struct lane *lane, uint64_t n
  * questions meanwhile; one without closes at once what the daemon names, if nothing else helps its own
  * request. */
 static int ask_and_wait(struct gpupool_client *client, struct lane *lane, uint64_t needed,
-                        uint64_t timeout_ns, struct piece **ret_piece) {
-    struct proto_acquire acquire = {
-        .pool = lane->pool, .size_bytes = needed, .least_bytes = needed, .timeout_ns = timeout_ns};
+                        uint64_t timeout_ns, uint32_t probe, struct piece **ret_piece) {
+    struct proto_acquire acquire = {.pool = lane->pool,
+                                    .flags = probe,
+                                    .size_bytes = needed,
+                                    .least_bytes = needed,
+                                    .timeout_ns = timeout_ns};
     const bool has_keeper = client->cache.keeper.runs;
     bool any_closed = false;
     int r = 0;
 
     if (!shortage_is_on(&client->cache.shortage, lane->pool)) {
         acquire.size_bytes = wanted_bytes(lane, needed);
-        acquire.flags = client->cache.keeper.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
+        acquire.flags |= client->cache.keeper.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
     }
     if (!has_keeper || timeout_ns < GRACE_NS)
         r = lease_close_idle(client, lane->pool, needed, has_keeper && cache_is_busy(client), &any_closed);
@@ -181,7 +184,7 @@ static bool is_refused(int error) {
 /* Nothing is free, and the pool has no room for more. Meanwhile each release looks whether it serves this
  * thread. */
 static int wait_for_room(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes,
-                         uint64_t deadline_ns, struct piece **ret_piece) {
+                         uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
     struct shortage *shortage = &client->cache.shortage;
     struct waiting_thread waiter;
     uint64_t bytes;
@@ -191,7 +194,7 @@ static int wait_for_room(struct gpupool_client *client, struct lane *lane, uint6
     if (!collect(client, lane, waiter.size_bytes, &bytes)) {
         uint64_t left_ns = clock_left_ns(deadline_ns);
         r = ask_and_wait(client, lane, waiter.size_bytes,
-                         bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns, ret_piece);
+                         bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns, probe, ret_piece);
     }
     shortage_leave(shortage, &waiter);
     shortage_offer(client, lane);
@@ -199,7 +202,7 @@ static int wait_for_room(struct gpupool_client *client, struct lane *lane, uint6
 }
 
 int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
-              struct piece **ret_piece) {
+              uint32_t probe, struct piece **ret_piece) {
     *ret_piece = NULL;
     if (look(lane))
         return 0;
@@ -210,7 +213,7 @@ int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_by
         if (!is_refused(r))
             return r;
     }
-    return wait_for_room(client, lane, size_bytes, deadline_ns, ret_piece);
+    return wait_for_room(client, lane, size_bytes, deadline_ns, probe, ret_piece);
 }
 
 int lane_add_lease(struct gpupool_client *client, struct lane *lane, const struct segment *segment,

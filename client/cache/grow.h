@@ -24,9 +24,9 @@ struct segment;
 
 /* Gets memory for a request. 0: *ret_piece is what was leased for it, out of the lane already; NULL: there is
  * more in the lane's heap than before, which is to be asked again (other threads may be quicker). EXHAUSTED
- * and what lease_acquire says: *ret_piece is NULL. */
+ * and what lease_acquire says: *ret_piece is NULL. probe: as in buffer_acquire(). */
 int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
-              struct piece **ret_piece);
+              uint32_t probe, struct piece **ret_piece);
 
 /* Adds a lease, whose segment is open, to a lane: to an extent that it continues, else as an extent of its
  * own. 0; NO_MEMORY: the lease was given back. */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "client/buffer.h"
 #include "client/client.h"
 #include "client/error.h"
 #include "client/lease.h"
@@ -14,13 +15,25 @@
  * After it the pool is taken to be short of room. */
 #define WHOLE_BLOCK_NS NS_PER_S
 
-static int acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, uint64_t timeout_ns,
-                   struct gpupool_buffer *ret_block) {
-    return gpupool_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, timeout_ns, 0, ret_block);
+/* A refusal is followed by another request, or the job does without the block. */
+static int probe(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, uint64_t timeout_ns,
+                 struct gpupool_buffer *ret_block) {
+    return buffer_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, timeout_ns, PROTO_ACQUIRE_PROBES,
+                          ret_block);
 }
 
 static bool is_short_of_room(int error) {
     return error == GPUPOOL_E_EXHAUSTED || error == GPUPOOL_E_TOO_LARGE || error == GPUPOOL_E_LIMIT;
+}
+
+/* Halves the size until the pool may hold it, as far as the client remembers the pool's limit. */
+static int fit_into_pool(struct gpupool_client *client, uint32_t pool_id, uint64_t *size_bytes) {
+    struct pool pool;
+
+    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+    while (r == 0 && *size_bytes > pool.limit_bytes && *size_bytes > BLOCK_MIN_BYTES)
+        *size_bytes /= 2;
+    return r;
 }
 
 int block_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
@@ -28,20 +41,17 @@ int block_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
     uint64_t patience_ns = client->alloc_timeout_ns / 2;
 
-    int r = acquire(client, pool, size_bytes, patience_ns < WHOLE_BLOCK_NS ? patience_ns : WHOLE_BLOCK_NS,
-                    ret_block);
+    int r = fit_into_pool(client, pool, &size_bytes);
+    if (r == 0)
+        r = probe(client, pool, size_bytes, patience_ns < WHOLE_BLOCK_NS ? patience_ns : WHOLE_BLOCK_NS,
+                  ret_block);
     while (is_short_of_room(r) && size_bytes > BLOCK_MIN_BYTES) {
         size_bytes /= 2;
-        r = acquire(client, pool, size_bytes, GPUPOOL_NOW, ret_block);
+        r = probe(client, pool, size_bytes, GPUPOOL_NOW, ret_block);
     }
-    if (r == GPUPOOL_E_EXHAUSTED) {
-        uint64_t now_ns = clock_now_ns();
-        r = acquire(client, pool, size_bytes,
-                    client->alloc_timeout_ns == GPUPOOL_FOREVER ? GPUPOOL_FOREVER
-                    : deadline_ns > now_ns                      ? deadline_ns - now_ns
-                                                                : GPUPOOL_NOW,
-                    ret_block);
-    }
+    if (is_short_of_room(r))
+        r = gpupool_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, clock_left_ns(deadline_ns), 0,
+                            ret_block);
     return r;
 }
 
@@ -50,7 +60,7 @@ bool block_acquire_more(struct gpupool_client *client, uint32_t pool, uint64_t s
     char text[ERROR_TEXT_SIZE];
 
     error_save(text); /* the job has less to work with, and does not fail */
-    int r = acquire(client, pool, size_bytes, GPUPOOL_NOW, ret_block);
+    int r = probe(client, pool, size_bytes, GPUPOOL_NOW, ret_block);
     if (r < 0)
         error_restore(text);
     return r == 0;

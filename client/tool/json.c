@@ -147,10 +147,10 @@ static char *read_text(struct reader *reader, const cJSON *object, const char *k
 }
 
 /* An array's members and room for as many structs; NULL with nothing to read. */
-static void *read_array(struct reader *reader, const cJSON *object, const char *key, size_t element_size,
-                        size_t *ret_count, const cJSON **ret_first) {
+static void *read_array_or_null(struct reader *reader, const cJSON *object, const char *key, bool nullable,
+                                size_t element_size, size_t *ret_count, const cJSON **ret_first) {
     const cJSON *array = read_member(reader, object, key);
-    if (array == NULL)
+    if (array == NULL || (nullable && cJSON_IsNull(array)))
         return NULL;
     if (!cJSON_IsArray(array)) {
         reader_fail(reader, "%s.%s is not an array", reader->where, key);
@@ -167,6 +167,11 @@ static void *read_array(struct reader *reader, const cJSON *object, const char *
     *ret_count = count;
     *ret_first = array->child;
     return elements;
+}
+
+static void *read_array(struct reader *reader, const cJSON *object, const char *key, size_t element_size,
+                        size_t *ret_count, const cJSON **ret_first) {
+    return read_array_or_null(reader, object, key, false, element_size, ret_count, ret_first);
 }
 
 /* Enters the object at an array's index, or the one with a name. */
@@ -197,6 +202,8 @@ static void read_daemon(struct reader *reader, const cJSON *root, bool stats, st
     daemon->cuda_toolkit = read_string(reader, object, "cuda_toolkit", true);
     daemon->sessions = read_count(reader, object, "sessions");
     daemon->sessions_limit = read_count(reader, object, "sessions_limit");
+    daemon->sessions_refused = read_count(reader, object, "sessions_refused");
+    daemon->lingering_sockets = read_count(reader, object, "lingering_sockets");
     daemon->notices =
         read_array(reader, object, "notices", sizeof *daemon->notices, &daemon->n_notices, &notice);
     for (size_t i = 0; i < daemon->n_notices && reader->r == 0; i++, notice = notice->next) {
@@ -271,9 +278,59 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     pool->grows = read_count(reader, object, "grows");
     pool->retires = read_count(reader, object, "retires");
     pool->failures = read_count(reader, object, "failures");
+    pool->timeouts = read_count(reader, object, "timeouts");
+    pool->quota_refusals = read_count(reader, object, "quota_refusals");
+    pool->probes = read_count(reader, object, "probes");
+    pool->leased_peak_bytes = read_count(reader, object, "leased_peak_bytes");
+    pool->reserved_peak_bytes = read_count(reader, object, "reserved_peak_bytes");
+    pool->quarantined_peak_bytes = read_count(reader, object, "quarantined_peak_bytes");
+    pool->quarantine_oldest_ns = read_integer(reader, object, "quarantine_oldest_ns", true);
     pool->closes = read_count(reader, object, "closes");
     pool->close_ns = read_count(reader, object, "close_ns");
     read_histograms(reader, object, pool);
+}
+
+static void read_holdings(struct reader *reader, const cJSON *object, struct reply_session *session) {
+    char where[sizeof reader->where], name[64];
+    const cJSON *element = NULL;
+
+    memcpy(where, reader->where, sizeof where);
+    snprintf(name, sizeof name, "%.48s.pools", where);
+    session->pools = read_array_or_null(reader, object, "pools", true, sizeof *session->pools,
+                                        &session->n_pools, &element);
+    for (size_t i = 0; i < session->n_pools && read_enter(reader, element, name, i);
+         i++, element = element->next) {
+        struct reply_holding *pool = &session->pools[i];
+        pool->id = read_count(reader, element, "id");
+        pool->leased_bytes = read_count(reader, element, "leased_bytes");
+        pool->in_use_bytes = read_count(reader, element, "in_use_bytes");
+        pool->cached_bytes = read_count(reader, element, "cached_bytes");
+        pool->fenced_bytes = read_count(reader, element, "fenced_bytes");
+        pool->closing_bytes = read_count(reader, element, "closing_bytes");
+        pool->segments = read_count(reader, element, "segments");
+    }
+    memcpy(reader->where, where, sizeof where);
+}
+
+static void read_requests(struct reader *reader, const cJSON *object, struct reply_session *session) {
+    char where[sizeof reader->where], name[64];
+    const cJSON *element = NULL;
+
+    memcpy(where, reader->where, sizeof where);
+    snprintf(name, sizeof name, "%.48s.requests", where);
+    session->requests = read_array_or_null(reader, object, "requests", true, sizeof *session->requests,
+                                           &session->n_requests, &element);
+    for (size_t i = 0; i < session->n_requests && read_enter(reader, element, name, i);
+         i++, element = element->next) {
+        struct reply_request *request = &session->requests[i];
+        request->pool = read_count(reader, element, "pool");
+        request->bytes = read_count(reader, element, "bytes");
+        request->wanted_bytes = read_count(reader, element, "wanted_bytes");
+        request->waiting_ns = read_count(reader, element, "waiting_ns");
+        request->left_ns = read_integer(reader, element, "left_ns", true);
+        request->reason = read_text(reader, element, "reason");
+    }
+    memcpy(reader->where, where, sizeof where);
 }
 
 static void read_session(struct reader *reader, const cJSON *object, struct reply_session *session) {
@@ -296,6 +353,8 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
     session->waiting = read_count(reader, object, "waiting");
     session->segments = read_count(reader, object, "segments");
     session->connected_ns = read_count(reader, object, "connected_ns");
+    read_holdings(reader, object, session);
+    read_requests(reader, object, session);
 }
 
 static void read_quota(struct reader *reader, const cJSON *object, struct reply_quota *quota) {
@@ -428,6 +487,10 @@ struct reply *reply_free(struct reply *reply) {
         free(reply->sessions[i].state);
         free(reply->sessions[i].quarantine_reason);
         free(reply->sessions[i].end_rule);
+        free(reply->sessions[i].pools);
+        for (size_t j = 0; j < reply->sessions[i].n_requests; j++)
+            free(reply->sessions[i].requests[j].reason);
+        free(reply->sessions[i].requests);
     }
     free(reply->sessions);
     for (size_t i = 0; i < reply->n_quotas; i++) {

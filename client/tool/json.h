@@ -24,7 +24,7 @@ struct reply_daemon {
     uint64_t pid, uptime_ns;
     /* below: stats only */
     char *socket, *cuda_toolkit; /* cuda_toolkit may be NULL */
-    uint64_t sessions, sessions_limit;
+    uint64_t sessions, sessions_limit, sessions_refused, lingering_sockets;
     char **notices;
     size_t n_notices;
 };
@@ -46,8 +46,23 @@ struct reply_pool {
     uint64_t largest_free_bytes, growing_bytes;
     uint64_t in_use_bytes, cached_bytes;
     double hit_ratio; /* may be REPLY_NULL_RATIO */
-    uint64_t segments, leases, waiters, acquires, releases, grows, retires, failures, closes, close_ns;
+    uint64_t segments, leases, waiters, acquires, releases, grows, retires;
+    uint64_t failures, timeouts, quota_refusals, probes, closes, close_ns;
+    uint64_t leased_peak_bytes, reserved_peak_bytes, quarantined_peak_bytes;
+    uint64_t quarantine_oldest_ns; /* may be REPLY_NULL */
     struct reply_times acquire, waiting, growth;
+};
+
+/* What a session has of a pool. */
+struct reply_holding {
+    uint64_t id, leased_bytes, in_use_bytes, cached_bytes, fenced_bytes, closing_bytes, segments;
+};
+
+/* A request of a session that waits. */
+struct reply_request {
+    uint64_t pool, bytes, wanted_bytes, waiting_ns;
+    uint64_t left_ns; /* may be REPLY_NULL */
+    char *reason;
 };
 
 struct reply_session {
@@ -59,6 +74,11 @@ struct reply_session {
     uint64_t quarantined_ns; /* may be REPLY_NULL */
     uint64_t leases, leased_bytes, fenced_bytes, in_use_bytes, cached_bytes, waiting, segments, connected_ns;
     double hit_ratio; /* may be REPLY_NULL_RATIO */
+    /* None where the daemon does not tell this user. */
+    struct reply_holding *pools;
+    size_t n_pools;
+    struct reply_request *requests;
+    size_t n_requests;
 };
 
 /* What a user has in a pool and may have. */

@@ -179,8 +179,8 @@ void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) 
         pool_serve(core->pools[i], now_ns);
 }
 
-int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
-                      struct session **ret_session) {
+static int session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
+                        struct session **ret_session) {
     struct tenant *tenant;
 
     if (core->n_sessions >= core->sessions_limit)
@@ -219,6 +219,13 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
     core_serve_tenant(tenant, now_ns); /* its groups may have raised the quota */
     *ret_session = session;
     return 0;
+}
+
+int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
+                      struct session **ret_session) {
+    int r = session_open(core, peer, now_ns, ret_session);
+    core->n_sessions_refused += r != 0;
+    return r;
 }
 
 void core_explain_sessions(struct core *core, const struct peer *peer, struct proto_failure *ret_failure) {
@@ -325,8 +332,11 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
     if (pool != NULL && !session_may_use(session, pool))
         pool = NULL; /* as if there were none */
     int r = request_new(session, pool, request_id, acquire, now_ns, &request);
-    if (r < 0)
+    if (r < 0) {
+        if (pool != NULL)
+            pool->n_failures++;
         return r;
+    }
     if (pool == NULL)
         request_refuse(request, PROTO_E_NO_POOL);
     else if (session->n_requests > SESSION_WAITING_MAX)
@@ -537,6 +547,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool->n_segments++;
     pool->n_grows++;
     pool->reserved_bytes += size_bytes;
+    pool_note_peaks(pool);
     pool->unassigned_bytes += size_bytes;
     pool->grow_exact = false;
     if (!pool_is_closed(pool))
@@ -615,7 +626,7 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
     ret_answer->pool = request->pool;
     ret_answer->asked_ns = request->asked_ns;
     ret_answer->waited = request->waited;
-    ret_answer->tried_again = request_is_tried_again(request);
+    ret_answer->probe = request_is_probe(request);
     if (request->state == REQUEST_REFUSED)
         refusal_write(request, &ret_answer->failure);
     request_free(request);
@@ -623,7 +634,7 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
 }
 
 void core_answer_sent(const struct answer *answer, uint64_t now_ns) {
-    if (answer->pool != NULL && !answer->tried_again)
+    if (answer->pool != NULL && !answer->probe)
         histogram_add(answer->waited ? &answer->pool->waiting : &answer->pool->serving, answer->asked_ns,
                       now_ns);
 }

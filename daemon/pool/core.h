@@ -32,6 +32,7 @@ struct core {
     unsigned n_pools;
     struct list tenants, sessions;
     unsigned n_sessions;
+    uint64_t n_sessions_refused; /* since the start */
     struct lease_table leases;
     void *tokens;              /* tsearch tree of shared blocks by token */
     struct segment **segments; /* by slot; NULL: unused */
@@ -55,7 +56,7 @@ struct answer {
     struct pool *pool;            /* NULL: there is none of that id */
     uint64_t asked_ns;
     bool waited;
-    bool tried_again; /* refused, and the client asks once more: counted then */
+    bool probe; /* refused, and no failure: request_is_probe() */
 };
 
 /* Returns 0 or -ENOMEM. */

@@ -8,7 +8,7 @@
 
 static bool session_is_valid(const struct session *session) {
     uint64_t ranges = 0, leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0},
-             shared_bytes[PROTO_POOLS_MAX] = {0};
+             shared_bytes[PROTO_POOLS_MAX] = {0}, fenced_bytes[PROTO_POOLS_MAX] = {0};
     uint64_t closing_bytes[PROTO_POOLS_MAX] = {0};
     uint32_t mapped[PROTO_POOLS_MAX] = {0};
     unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
@@ -21,6 +21,7 @@ static bool session_is_valid(const struct session *session) {
         ranges += lease->block->n_ranges;
         if (lease->fence != NULL) {
             fenced += lease->block->held_bytes;
+            fenced_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
             behind_fences++;
             continue;
         }
@@ -55,6 +56,7 @@ static bool session_is_valid(const struct session *session) {
             return false;
     return leased == session->leased_bytes && fenced == session->fenced_bytes && behind_fences == queued &&
            memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
+           memcmp(fenced_bytes, session->pool_fenced_bytes, sizeof fenced_bytes) == 0 &&
            memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
            memcmp(mapped, session->mapped, sizeof mapped) == 0 &&
            memcmp(closing_bytes, session->closing_bytes, sizeof closing_bytes) == 0 &&

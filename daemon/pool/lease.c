@@ -85,6 +85,8 @@ static void block_count(struct block *block, int live, int fenced, int quarantin
     block->fenced += (unsigned)fenced;
     block->quarantined += (unsigned)quarantined;
     block_charge(block, block->held_bytes);
+    if (block->live == 0 && block->quarantined > 0)
+        pool_note_peaks(block->segment->pool);
 }
 
 /* The session holds more, or less, of the block; its pool counts those that it can ask for something. */
@@ -104,6 +106,12 @@ static void session_let_go(struct session *session, const struct block *block, u
     session->shared_bytes[pool->id - 1] -= block->shared ? bytes : 0;
     session->pool_bytes[pool->id - 1] -= bytes;
     session_count_askable(session, pool, was_askable);
+}
+
+/* The session has more behind fences; bytes may be "negative". */
+static void session_count_fenced(struct session *session, const struct block *block, uint64_t bytes) {
+    session->fenced_bytes += bytes;
+    session->pool_fenced_bytes[block->segment->pool->id - 1] += bytes;
 }
 
 /* Makes a block that nobody is on yet and that has no range. NULL: no memory. */
@@ -203,7 +211,7 @@ struct pool *lease_close(struct lease *lease) {
     session->n_ranges -= block->n_ranges;
     if (fenced) {
         fence_queue_remove(lease);
-        session->fenced_bytes -= block->held_bytes;
+        session_count_fenced(session, block, -block->held_bytes);
     } else {
         session_let_go(session, block, block->held_bytes);
     }
@@ -449,7 +457,7 @@ void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value)
     struct block *block = lease->block;
     block_count(block, -1, +1, 0);
     session_let_go(lease->session, block, block->held_bytes);
-    lease->session->fenced_bytes += block->held_bytes;
+    session_count_fenced(lease->session, block, block->held_bytes);
     fence_queue_add(queue, lease, value);
 }
 
@@ -462,7 +470,7 @@ void lease_quarantine(struct lease *lease) {
     }
     block_count(block, 0, -1, +1);
     fence_queue_remove(lease);
-    session->fenced_bytes -= block->held_bytes;
+    session_count_fenced(session, block, -block->held_bytes);
     session_hold(session, block, block->held_bytes);
 }
 

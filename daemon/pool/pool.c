@@ -21,6 +21,17 @@ bool segment_is_idle(const struct segment *segment) {
            (segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
 }
 
+static void note_peak(uint64_t *peak_bytes, uint64_t bytes) {
+    if (bytes > *peak_bytes)
+        *peak_bytes = bytes;
+}
+
+void pool_note_peaks(struct pool *pool) {
+    note_peak(&pool->leased_peak_bytes, pool->leased_bytes);
+    note_peak(&pool->reserved_peak_bytes, pool->reserved_bytes);
+    note_peak(&pool->quarantined_peak_bytes, pool->quarantined_bytes);
+}
+
 uint64_t pool_free_bytes(const struct pool *pool) {
     return pool->reserved_bytes - pool->leased_bytes - pool->fenced_bytes - pool->quarantined_bytes -
            pool->closing_bytes - pool->retiring_bytes;
@@ -438,7 +449,9 @@ bool pool_is_valid(const struct pool *pool) {
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&
            unassigned == pool->unassigned_bytes && closing == pool->closing_bytes &&
            free_bytes + unassigned == pool_free_bytes(pool) && demand_known &&
-           (!pool->grow_ahead || pool->growing_bytes > 0) &&
+           (!pool->grow_ahead || pool->growing_bytes > 0) && pool->leased_bytes <= pool->leased_peak_bytes &&
+           pool->reserved_bytes <= pool->reserved_peak_bytes &&
+           pool->quarantined_bytes <= pool->quarantined_peak_bytes &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
            waiters == pool->n_waiters && leases == pool->n_leases && line_overdue_is_valid(pool);
 }

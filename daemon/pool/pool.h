@@ -35,6 +35,7 @@
  *
  * Invariant (pool_is_valid): leased + fenced + quarantined + closing + retiring + free = reserved, where free
  * is what heaps and unassigned segments have; leased, fenced and quarantined bytes are those of the blocks.
+ * No peak is below what it is the peak of.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -110,7 +111,12 @@ struct pool {
     unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and have something of it */
     unsigned n_segments;
     uint64_t n_leases, n_waiters;                                    /* the latter with those that are held */
-    uint64_t n_acquires, n_releases, n_grows, n_retires, n_failures; /* since the start */
+    uint64_t n_acquires, n_releases, n_grows, n_retires;             /* since the start, as all below */
+    uint64_t n_failures;       /* requests that ended in an error for the caller */
+    uint64_t n_timeouts;       /* those of them that waited until their deadline */
+    uint64_t n_quota_refusals; /* those of them that a quota refused */
+    uint64_t n_probes;         /* further requests that were refused: request_is_probe() */
+    uint64_t leased_peak_bytes, reserved_peak_bytes, quarantined_peak_bytes;
     uint64_t n_closes, close_ns; /* mappings that clients closed because they were told to, and their time */
     struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
     struct histogram waiting; /* the others */
@@ -120,6 +126,9 @@ struct pool {
     uint64_t stalled_for_ns;  /* …how long, as of the shell's last look */
     void *owner;              /* the shell's */
 };
+
+/* To be called after leased, reserved or quarantined bytes became more. */
+void pool_note_peaks(struct pool *pool);
 
 uint64_t pool_free_bytes(const struct pool *pool);
 

@@ -24,6 +24,7 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     request->size_bytes = acquire->size_bytes;
     request->least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
     request->no_reclaim = (acquire->flags & PROTO_ACQUIRE_NO_RECLAIM) != 0;
+    request->probes = acquire->flags & PROTO_ACQUIRE_PROBES;
     request->gave_back = (acquire->flags & PROTO_ACQUIRE_GAVE_BACK) != 0;
     request->asked_ns = now_ns;
     request->deadline_ns = clock_deadline_ns(now_ns, acquire->timeout_ns);
@@ -38,8 +39,12 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     return 0;
 }
 
-bool request_is_tried_again(const struct request *request) {
-    return request->no_reclaim && request->state == REQUEST_REFUSED && request->error == PROTO_E_EXHAUSTED;
+bool request_is_probe(const struct request *request) {
+    uint32_t flag = request->state != REQUEST_REFUSED     ? 0
+                    : request->error == PROTO_E_EXHAUSTED ? PROTO_ACQUIRE_PROBE_ROOM
+                    : request->error == PROTO_E_LIMIT     ? PROTO_ACQUIRE_PROBE_LIMIT
+                                                          : 0;
+    return (request->probes & flag) != 0;
 }
 
 /* It waits no more. */
@@ -72,7 +77,9 @@ void request_refuse(struct request *request, enum proto_error error) {
     request_end_wait(request);
     request->state = REQUEST_REFUSED;
     request->error = error;
-    if (request->pool != NULL && !request_is_tried_again(request))
+    if (request->pool != NULL && request_is_probe(request))
+        request->pool->n_probes++;
+    else if (request->pool != NULL)
         request->pool->n_failures++;
     list_append(&request->session->core->answered, &request->link);
 }
@@ -80,8 +87,11 @@ void request_refuse(struct request *request, enum proto_error error) {
 void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item) {
     request->quota_item = (int)item;
     request_refuse(request, error);
+    if (request_is_probe(request))
+        return;
+    request->pool->n_quota_refusals++;
     /* leases were counted when they were asked for */
-    request->session->tenant->quota.n_refusals += item != QUOTA_LEASES && !request_is_tried_again(request);
+    request->session->tenant->quota.n_refusals += item != QUOTA_LEASES;
 }
 
 void request_give_up(struct request *request) {
@@ -89,4 +99,9 @@ void request_give_up(struct request *request) {
         request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool));
     else
         request_refuse(request, PROTO_E_EXHAUSTED);
+}
+
+void request_time_out(struct request *request) {
+    request_give_up(request);
+    request->pool->n_timeouts += !request_is_probe(request);
 }

@@ -36,6 +36,7 @@ struct request {
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
     bool no_reclaim;          /* waits for growth only: refused when sessions would have to be asked */
+    uint32_t probes;          /* PROTO_ACQUIRE_PROBES: of which refusals the client's user does not hear */
     bool gave_back;           /* its session need not be asked for memory for its sake */
     bool waited;              /* it could not be answered at once */
     struct lease *lease;      /* GRANTED */
@@ -65,11 +66,13 @@ void request_refuse(struct request *request, enum proto_error error);
  */
 void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item);
 
-/* Whether it was refused so that its client collects what it has itself, and asks once more. It counts as no
- * failure: the second request does. */
-bool request_is_tried_again(const struct request *request);
+/* Whether it was refused, and its client's user does not hear of that: the client asks again, or does
+ * without. It counts as a probe, and not as a failure. */
+bool request_is_probe(const struct request *request);
 
 /* Ends a wait that was in vain: EXHAUSTED, for the quota's sake where that held it up. */
 void request_give_up(struct request *request);
+/* The same for a request that waited until its deadline. */
+void request_time_out(struct request *request);
 
 #endif

@@ -69,6 +69,7 @@ struct session {
      * refusal with each packet, so they must not walk all leases. A lease holds at least a granule: 0 means
      * that there is none. */
     uint64_t pool_bytes[PROTO_POOLS_MAX];
+    uint64_t pool_fenced_bytes[PROTO_POOLS_MAX]; /* fenced_bytes, by pool */
     uint64_t shared_bytes[PROTO_POOLS_MAX]; /* those of them that are in shared blocks */
     uint32_t mapped[PROTO_POOLS_MAX]; /* segments that it was given the handles of, and has not closed */
     uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */

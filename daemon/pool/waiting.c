@@ -70,6 +70,7 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
     }
     pool->refused_bytes = 0;
     request_grant(request, lease);
+    pool_note_peaks(pool);
     line_count_passes(request, lease->block->segment);
     pool->demand = lease->block->segment->owner;
     return 0;
@@ -328,7 +329,7 @@ static bool expire_line(struct pool *pool, struct line *line, uint64_t now_ns) {
     list_for_each_safe(position, &line->requests) {
         struct request *request = container_of(position, struct request, link);
         if (request->deadline_ns <= now_ns) {
-            request_give_up(request);
+            request_time_out(request);
             any = true;
         } else if (request->deadline_ns < pool->next_deadline_ns) {
             pool->next_deadline_ns = request->deadline_ns;

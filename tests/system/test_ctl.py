@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 DAEMON = {"version": "0.1.0", "pid": 4711, "uptime_ns": 125_000_000_000, "gpu": "sim"}
 DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "cuda_toolkit": None, "sessions": 2,
-                "sessions_limit": 1024, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
+                "sessions_limit": 1024, "sessions_refused": 0, "lingering_sockets": 0, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
 NO_TIMES = {"count": 0, "sum": 0, "p50": None, "p90": None, "p99": None, "buckets": []}
 TIMES = {
     "acquire_ns": {"count": 12, "sum": 120_000, "p50": 9_500, "p90": 12_000, "p99": 15_000, "buckets": [[16384, 12]]},
@@ -30,18 +30,25 @@ DEVICE_POOL = {
     "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
     "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
     "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
-    "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 1, "closes": 0, "close_ns": 0, "histograms": TIMES,
+    "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 7, "timeouts": 5, "quota_refusals": 4, "probes": 92,
+    "closes": 2, "close_ns": 104_000_000, "leased_peak_bytes": 9 * GIB // 4, "reserved_peak_bytes": 13 * GIB // 4,
+    "quarantined_peak_bytes": 48 << 20, "quarantine_oldest_ns": 3_000_000_000, "histograms": TIMES,
     "worker_call": "cudaMalloc", "worker_call_ns": 12_000_000_000, "last_error": "cudaErrorMemoryAllocation: out of memory"}
 HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
              "numa_node": 0, "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
-             "hit_ratio": None, "failures": 0, "worker_call": None, "worker_call_ns": None, "last_error": None}
+             "hit_ratio": None, "failures": 0, "quarantine_oldest_ns": None, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
            "quarantine_reason": None, "quarantined_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,
            "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "fenced_bytes": 4 << 20, "waiting": 0,
-           "segments": 2, "connected_ns": 90_000_000_000}
+           "segments": 2, "connected_ns": 90_000_000_000,
+           "pools": [{"id": 1, "leased_bytes": 11 << 20, "in_use_bytes": 7 << 20, "cached_bytes": 4 << 20,
+                      "fenced_bytes": 3 << 20, "closing_bytes": 6 << 20, "segments": 2}], "requests": []}
 DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
                 "quarantine_reason": "pid 816 is still listed by NVML", "quarantined_ns": 3_000_000_000,
-                "under_mps": True}
+                "under_mps": True, "pools": None, "requests": None}
+WAITING_SESSION = {**SESSION, "id": 9, "pid": 817, "waiting": 4, "pools": [], "requests": [
+    {"pool": 1, "bytes": 33 << 20, "wanted_bytes": 64 << 20, "waiting_ns": 21_000_000_000, "left_ns": 39_000_000_000,
+     "reason": reason} for reason in ("room", "quota", "growth", "other-users")]}
 
 QUOTA = {"uid": 1000, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "waiting": 0, "waiting_limit": 4,
          "reply_bytes": 1 << 20, "reply_bytes_limit": 64 << 20, "refusals": 5,
@@ -56,7 +63,7 @@ REPLIES = {
     "ping": {"daemon": DAEMON},
     "stats": {"daemon": DAEMON_STATS, "pools": [DEVICE_POOL, HOST_POOL], "sessions": [SESSION, DEAD_SESSION]},
     "pools": {"pools": [DEVICE_POOL, HOST_POOL]},
-    "sessions": {"sessions": [SESSION, DEAD_SESSION]},
+    "sessions": {"sessions": [SESSION, DEAD_SESSION, WAITING_SESSION]},
     "quarantine": {"sessions": [DEAD_SESSION]},
     "trim": {"trimmed_bytes": 64 << 20, "pools": [{"id": 1, "trimmed_bytes": 64 << 20}, {"id": 2, "trimmed_bytes": 0}]},
 }
@@ -208,6 +215,33 @@ class ForPeople(unittest.TestCase):
         text = self.show("pools")
         for words in (str(2**53), "1234567", "transparent", DEVICE_POOL["uuid"], "64 MiB", "9.5 us", "15 us", "7 ms"):
             self.assertIn(words, text)
+
+    def test_pools_tells_what_was_refused_and_the_peaks(self):
+        text = self.show("pools")
+        refused = [line.split() for line in text.splitlines() if "TIMEOUTS" in line]
+        self.assertEqual(refused, [["POOL", "FAILURES", "TIMEOUTS", "BY", "QUOTA", "PROBES", "CLOSES", "TIME", "TO", "CLOSE"]])
+        self.assertRegex(text, r"(?m)^ +1 +7 +5 +4 +92 +2 +104 ms$")
+        self.assertRegex(text, r"(?m)^ +1 +2.25 GiB +3.25 GiB +48 MiB +3 s$")
+        self.assertRegex(text, r"(?m)^ +2 +.* +-$")
+
+    def test_sessions_tells_what_each_has_of_each_pool(self):
+        text = self.show("sessions", {"sessions": [SESSION, DEAD_SESSION]})
+        self.assertRegex(text, r"(?m)^ +7 +815 +1 +11 MiB +7 MiB +4 MiB +3 MiB +6 MiB +2$")
+        self.assertNotRegex(text, r"(?m)^ +8 +816 +1 ")  # the daemon does not tell
+        self.assertNotIn("WAITS FOR", text)
+
+    def test_sessions_tells_what_each_waits_for(self):
+        text = self.show("sessions")
+        for words in ("memory that is in use", r"memory of its own user \(quota\)", "growth of the pool",
+                      "memory in segments of other users"):
+            self.assertRegex(text, rf"(?m)^ +9 +817 +1 +33 MiB +21 s +39 s +{words}$")
+        forever = {**WAITING_SESSION, "requests": [{**WAITING_SESSION["requests"][0], "left_ns": None}]}
+        self.assertRegex(self.show("sessions", {"sessions": [forever]}), r"(?m)^ +9 +817 +1 +33 MiB +21 s +- +memory")
+
+    def test_refused_sessions_are_told_of(self):
+        refused = {**REPLIES["stats"], "daemon": {**DAEMON_STATS, "sessions_refused": 12}}
+        self.assertIn("12 sessions were refused", self.show("stats", refused))
+        self.assertNotIn("were refused", self.show("stats"))
 
     def test_bars_show_how_the_limit_is_taken(self):
         empty = {**DEVICE_POOL, "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0, "free_bytes": 0, "fenced_bytes": 0,
@@ -429,7 +463,8 @@ class Failures(unittest.TestCase):
 
     def test_every_member_of_a_reply_must_be_there_and_of_its_type(self):
         places = [("stats", ("daemon",)), ("stats", ("pools", 1)), ("stats", ("pools", 1, "histograms")),
-                  ("stats", ("sessions", 0)), ("trim", ("pools", 0))]
+                  ("stats", ("sessions", 0)), ("stats", ("sessions", 0, "pools", 0)),
+                  ("sessions", ("sessions", 2, "requests", 0)), ("trim", ("pools", 0))]
         for command, path in places:
             members = REPLIES[command]
             for step in path:
@@ -439,7 +474,9 @@ class Failures(unittest.TestCase):
                     if member == "under_mps" and wrong is True:
                         continue
                     if wrong is None and member in ("end_rule","uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
-                                                    "quarantine_reason", "quarantined_ns", "cuda_toolkit", "hit_ratio"):
+                                                    "quarantine_reason", "quarantined_ns", "cuda_toolkit", "hit_ratio",
+                                                    "quarantine_oldest_ns", "left_ns") or (
+                            path[0] == "sessions" and member in ("pools", "requests")):
                         continue
                     reply = copy.deepcopy(REPLIES[command])
                     target = reply

@@ -284,7 +284,8 @@ class Workers(unittest.TestCase):
         self.assertEqual(sum(self.pools("leased_bytes")), leased)
         self.assertEqual(sum(self.pools("leases")), 2)
         self.assertEqual(self.daemon.ask("stats")["daemon"]["sessions"], 1)
-        shown = ctl("sessions", socket_path=self.daemon.admin_socket).stdout.splitlines()[-1]
+        rows = ctl("sessions", socket_path=self.daemon.admin_socket).stdout.splitlines()
+        shown, = [row for row in rows if "active" in row]
         self.assertEqual(session["in_use_bytes"] + session["cached_bytes"], leased)
         in_use = f"{session['in_use_bytes'] // MIB} MiB"
         for word in (str(self.worker.pid), "active", in_use, session["command"]):

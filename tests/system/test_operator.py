@@ -1,11 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an operator sees of the daemon: its log, its stats, what --check-config says, and the tool's hints."""
+import json
+import os
+import socket
+import struct
+import subprocess
+import time
 import unittest
 
-from gpupool_system import Daemon
+from gpupool_system import WAIT_S, Daemon, check_schema, ctl
+
+MIB = 1 << 20
+HOLDER = os.environ["GPUPOOL_HOLDER"]
 
 # Makes files of more than 1 MiB impossible, and so host memory: segments are memfds.
 NO_HOST_MEMORY = ["env", "--ignore-signal=XFSZ", "prlimit", "--fsize=1048576:1048576"]
+
+
+def wait_until(condition, what):
+    """Asks again and again, without a pause: each question is a round trip to the daemon."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("this did not come to pass: " + what)
+
+
+class Client:
+    """A client that speaks the wire protocol, as a process without a GPU and without a cache."""
+
+    def __init__(self, daemon):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(WAIT_S)
+        self.socket.connect(str(daemon.socket))
+        self.socket.send(struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0))
+        self.reply()
+
+    def ask(self, pool, size_bytes, timeout_ns):
+        """Sends a request for a block."""
+        self.socket.send(struct.pack("<HHIQIIQQQ", 3, 0, 48, 2, pool, 0, size_bytes, 0, timeout_ns))
+
+    def reply(self):
+        """Which operation the next reply is: 66 is a lease, 70 an error."""
+        data = self.socket.recv(16384)
+        return struct.unpack_from("<H", data)[0] if data else None
+
+    def close(self):
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def host_pool(daemon):
+    return next(pool for pool in daemon.ask("pools")["pools"] if pool["kind"] == "host")
+
+
+class Stats(unittest.TestCase):
+    def test_a_session_shows_what_it_has_of_each_pool_and_an_error_free_run_no_failures(self):
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon:
+            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
+                self.assertEqual(holder.stdout.readline(), b"holding\n")
+                session, = daemon.ask("sessions")["sessions"]
+                pools = {pool["id"]: pool for pool in daemon.ask("pools")["pools"]}
+                self.assertEqual({pools[has["id"]]["kind"] for has in session["pools"]}, {"device", "host"})
+                for member in ("leased_bytes", "in_use_bytes", "cached_bytes", "fenced_bytes", "segments"):
+                    self.assertEqual(sum(has[member] for has in session["pools"]), session[member])
+                for has in session["pools"]:
+                    self.assertEqual(has["leased_bytes"], pools[has["id"]]["leased_bytes"])
+                    self.assertEqual(pools[has["id"]]["leased_peak_bytes"], has["leased_bytes"])
+                self.assertEqual([pool["failures"] for pool in pools.values()], [0] * len(pools))
+                shown = ctl("stats", socket_path=daemon.admin_socket).stdout
+                self.assertIn("Their memory", shown)
+                holder.stdin.close()
+
+    def test_a_waiter_shows_its_pool_its_times_and_its_reason(self):
+        with Daemon("[host]\nlimit = 4MiB\n") as daemon, Client(daemon) as first, Client(daemon) as second:
+            pool = host_pool(daemon)["id"]
+            first.ask(pool, 4 * MIB, 0xFFFFFFFFFFFFFFFF)
+            self.assertEqual(first.reply(), 66)
+            second.ask(pool, MIB, 3600 * 10**9)
+            wait_until(lambda: host_pool(daemon)["waiters"] == 1, "the second waits")
+            request, = [request for session in daemon.ask("sessions")["sessions"] for request in session["requests"]]
+            self.assertEqual((request["pool"], request["bytes"], request["reason"]), (pool, MIB, "room"))
+            self.assertEqual(request["waiting_ns"] + request["left_ns"], 3600 * 10**9)
+            shown = ctl("sessions", socket_path=daemon.admin_socket).stdout
+            self.assertRegex(shown, rf"(?m)^ +\d+ +{os.getpid()} +{pool} +1 MiB .* memory that is in use$")
+            first.close()  # its end frees what it had: it has no GPU, and its process would have to end
+            wait_until(lambda: host_pool(daemon)["quarantined_bytes"] == 4 * MIB, "it is in quarantine")
+            self.assertEqual(host_pool(daemon)["quarantined_peak_bytes"], 4 * MIB)
+            before = host_pool(daemon)["quarantine_oldest_ns"]
+            self.assertGreater(host_pool(daemon)["quarantine_oldest_ns"], before)
+
+    def test_what_nobody_waited_for_is_a_failure_and_no_timeout(self):
+        with Daemon("[host]\nlimit = 4MiB\n") as daemon, Client(daemon) as holder, Client(daemon) as client:
+            pool = host_pool(daemon)["id"]
+            holder.ask(pool, 4 * MIB, 0xFFFFFFFFFFFFFFFF)
+            self.assertEqual(holder.reply(), 66)
+            client.ask(pool, MIB, 0)
+            self.assertEqual(client.reply(), 70)
+            self.assertEqual([host_pool(daemon)[name] for name in ("failures", "timeouts", "probes")], [1, 0, 0])
+            client.ask(pool, MIB, 1)
+            self.assertEqual(client.reply(), 70)
+            self.assertEqual([host_pool(daemon)[name] for name in ("failures", "timeouts", "probes")], [2, 1, 0])
+
+    def test_sessions_that_were_refused_are_counted(self):
+        with Daemon("[daemon]\nsessions_limit = 1\n") as daemon, Client(daemon), Client(daemon):
+            self.assertEqual(daemon.ask("stats")["daemon"]["sessions_refused"], 1)
+            self.assertIn("1 sessions were refused", ctl("stats", socket_path=daemon.admin_socket).stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to be another user")
+    def test_other_users_are_not_told_what_a_session_has_and_waits_for(self):
+        asked = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+s.connect(sys.argv[1])
+s.sendall(b'{"command":"sessions"}\\n')
+print(s.makefile("r").readline(), end="")
+"""
+        with Daemon("[host]\nlimit = 4MiB\n") as daemon, Client(daemon) as client:
+            client.ask(host_pool(daemon)["id"], MIB, 0xFFFFFFFFFFFFFFFF)
+            self.assertEqual(client.reply(), 66)
+            done = subprocess.run(["/usr/bin/python3", "-c", asked, str(daemon.admin_socket)], check=True,
+                                  capture_output=True, text=True, timeout=WAIT_S, user=65534, group=65534, extra_groups=[],
+                                  cwd="/")
+            reply = json.loads(done.stdout)
+            check_schema(reply, "sessions")
+            session, = reply["sessions"]
+            self.assertEqual((session["leased_bytes"], session["pools"], session["requests"]), (MIB, None, None))
 
 
 class Growth(unittest.TestCase):

@@ -224,7 +224,8 @@ static void what_came_back_behind_fences_is_granted_before_a_smaller_size(void *
 
 static void ask_for_growth(struct session *session, const struct pool *pool, uint64_t request, uint64_t size,
                            uint64_t timeout_ns) {
-    ask_least(session, pool, request, size, 0, PROTO_ACQUIRE_NO_RECLAIM, timeout_ns, 0);
+    ask_least(session, pool, request, size, 0, PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBE_ROOM,
+              timeout_ns, 0);
 }
 
 static void growth_is_waited_for(void **state) {

@@ -74,7 +74,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->hello.reserved == 0 && message->hello.version_min >= 1 &&
                message->hello.version_min <= message->hello.version_max;
     case PROTO_ACQUIRE:
-        return size == 32 && message->acquire.flags <= 3 &&
+        return size == 32 && message->acquire.flags <= 15 &&
                message->acquire.least_bytes <= message->acquire.size_bytes &&
                message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_RELEASE:

@@ -1,7 +1,7 @@
 # A request waits on when its deadline has passed.
 set(SOURCE daemon/pool/waiting.c)
 set(FIND [==[if (request->deadline_ns <= now_ns) {
-            request_give_up]==])
+            request_time_out]==])
 set(REPLACE [==[if (request->deadline_ns <= now_ns / 2) {
-            request_give_up]==])
+            request_time_out]==])
 set(EXPECTED "a request waits beyond its deadline")
