@@ -77,6 +77,7 @@ static const char help[] =
     "Shows what gpupoold lends and to whom; runs programs with memory of it.\n"
     "\n"
     "Commands:\n"
+    "  help       print this\n"
     "  stats      the daemon, its pools and its sessions\n"
     "  pools      the pools, in full\n"
     "  sessions   the sessions\n"
@@ -232,6 +233,10 @@ static int parse_options(int argc, char **argv, struct options *options) {
         complain("no command given");
         return usage_error();
     }
+    if (strcmp(argv[optind], "help") == 0) {
+        fputs(help, stdout);
+        return finish_output(EXIT_SUCCESS);
+    }
     if (strcmp(argv[optind], "run") == 0) {
         complain("'run' comes first: gpupoolctl run [OPTION...] PROGRAM");
         return usage_error();
@@ -372,25 +377,37 @@ static int show(const struct options *options, const struct answer *answer,
     return finish_output(EXIT_SUCCESS);
 }
 
+/* The tool itself refuses: as the daemon would, with --json as an object too. */
+static int refuse(const struct options *options, const char *code, const char *message) {
+    if (options->json)
+        printf("{\"error\":{\"code\":\"%s\",\"message\":\"%s\"}}\n", code, message);
+    complain("%s", message);
+    return finish_output(EXIT_REFUSED);
+}
+
 /* Releases a session's memory from quarantine, after a warning and, without --yes, a question. */
 static int run_release(const struct options *options) {
     _cleanup_(answer_deinit) struct answer list = {0}, done = {0};
-    char request[96];
+    char request[96], message[128];
 
     int code = ask(options, "{\"command\":\"quarantine\"}", REPLY_SESSIONS, &list);
     if (code != EXIT_SUCCESS)
         return code;
     if (list.reply->error_code != NULL)
-        return refused(list.reply);
+        return show(options, &list, view_quarantine);
     const struct reply_session *session = release_find(list.reply, options->release);
     if (session == NULL) {
-        complain("session %" PRIu64 " is not in quarantine; 'gpupoolctl quarantine' lists those that are",
+        snprintf(message, sizeof message,
+                 "session %" PRIu64 " is not in quarantine; 'gpupoolctl quarantine' lists those that are",
                  options->release);
-        return EXIT_REFUSED;
+        return refuse(options, "no-such-session", message);
     }
     release_warn(session);
+    if (!options->yes && !release_can_ask())
+        return refuse(options, "invalid-request",
+                      "there is no terminal to ask on: add --yes to release it all the same");
     if (!options->yes && !release_confirm())
-        return EXIT_REFUSED;
+        return refuse(options, "invalid-request", "nothing was released");
     snprintf(request, sizeof request, "{\"command\":\"quarantine-release\",\"session\":%" PRIu64 "}",
              options->release);
     code = ask(options, request, REPLY_RELEASED, &done);

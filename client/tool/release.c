@@ -33,16 +33,13 @@ void release_warn(const struct reply_session *session) {
             BYTES_TEXT(session->leased_bytes + session->fenced_bytes), reason != NULL ? reason : "?");
 }
 
+bool release_can_ask(void) {
+    return isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+}
+
 bool release_confirm(void) {
     char answer[16];
 
-    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) {
-        fputs("gpupoolctl: there is no terminal to ask on: add --yes to release it all the same\n", stderr);
-        return false;
-    }
     fputs("Release it all the same? [y/N] ", stderr);
-    if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y'))
-        return true;
-    fputs("Nothing was released.\n", stderr);
-    return false;
+    return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
 }

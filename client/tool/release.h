@@ -16,7 +16,10 @@ const struct reply_session *release_find(const struct reply *reply, uint64_t id)
 /* Warns on standard error. */
 void release_warn(const struct reply_session *session);
 
-/* Asks on the terminal. False: the answer was no, or there is no terminal to ask on; then that is said. */
+/* Whether there is a terminal to ask on. */
+bool release_can_ask(void);
+
+/* Asks on the terminal. False: the answer was no. */
 bool release_confirm(void);
 
 #endif

@@ -157,6 +157,17 @@ class Commands(unittest.TestCase):
         done, _ = self.release("--release", "8", "--yes", "--json")
         check_schema(json.loads(done.stdout), "quarantine-release")
 
+    def test_a_release_that_is_refused_is_an_error_object_with_json(self):
+        for options, code in ((("--release", "7", "--yes"), "no-such-session"), (("--release", "8"), "invalid-request")):
+            with self.subTest(options):
+                done, _ = self.release(*options, "--json")
+                self.assertEqual((done.returncode, done.stdout.count("\n")), (1, 1))
+                check_schema(json.loads(done.stdout), "error")
+                self.assertEqual(json.loads(done.stdout)["error"]["code"], code)
+        with FakeAdmin(line({"error": {"code": "internal", "message": "no"}})) as fake:
+            done = ctl("quarantine", "--release", "8", "--yes", "--json", socket_path=fake.path)
+        self.assertEqual((done.returncode, json.loads(done.stdout)["error"]["code"]), (1, "internal"))
+
     def test_json_is_one_line_with_every_integer_exact(self):
         for command, reply in REPLIES.items():
             with self.subTest(command), FakeAdmin(line(reply)) as fake:
@@ -184,6 +195,10 @@ class Commands(unittest.TestCase):
             self.assertEqual((len(named.requests), len(other.requests)), (1, 0))
             ctl("ping", socket_path=other.path, environment={"GPUPOOL_ADMIN_SOCKET": named.path})
             self.assertEqual((len(named.requests), len(other.requests)), (1, 1))
+
+    def test_help_is_a_command_too(self):
+        done = ctl("help", socket_path="/nonexistent")
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ctl("--help").stdout))
 
     def test_help_and_version_need_no_daemon(self):
         done = ctl("--help", socket_path="/nonexistent")
