@@ -59,12 +59,14 @@ int connection_open(struct connection *connection, const char *path, uint64_t de
         return error_set(GPUPOOL_E_INVALID, "connecting to %s: longer than a Unix socket's path may be",
                          path);
     if (r < 0)
-        return error_set(GPUPOOL_E_CONNECT, "connecting to %s: %s (%s)%s", path, strerrorname_np(-r),
-                         strerrordesc_np(-r),
-                         r == -ENOENT || r == -ECONNREFUSED
-                             ? "; start gpupoold, or set GPUPOOL_SOCKET to its socket or to \"private\""
-                         : r == -EACCES ? "; your user has to be in the group that the socket belongs to"
-                                        : "");
+        return error_set(
+            GPUPOOL_E_CONNECT, "connecting to %s: %s (%s)%s", path, strerrorname_np(-r), strerrordesc_np(-r),
+            r == -ENOENT || r == -ECONNREFUSED
+                ? "; start gpupoold, or set GPUPOOL_SOCKET to its socket or to \"private\""
+            : r == -EPROTOTYPE ? "; that is a stream socket, such as gpupoold's admin socket: GPUPOOL_SOCKET "
+                                 "has to name the data socket"
+            : r == -EACCES     ? "; your user has to be in the group that the socket belongs to"
+                               : "");
     connection->broken = 0;
     return 0;
 }

@@ -42,6 +42,7 @@ struct launch {
     char admin_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
     char program[4096];
     char **argv;
+    char **own_arguments; /* in argv: those that are not the library's */
     char *split; /* $GPUPOOL_DAEMON_ARGS, cut at its blanks; argv points into it */
 };
 
@@ -140,6 +141,7 @@ static int make_argv(struct launch *launch, const char *const *arguments) {
     size_t n = 0;
     for (; n < fixed_count; n++)
         launch->argv[n] = (char *)fixed[n];
+    launch->own_arguments = launch->argv + n;
     for (size_t i = 0; arguments != NULL && arguments[i] != NULL; i++)
         launch->argv[n++] = (char *)arguments[i];
     char *rest = NULL;
@@ -267,7 +269,26 @@ static void launch_kill(int ready_fd, pid_t pid) {
         ;
 }
 
+/* Writes the arguments that the daemon was started with, each behind a blank, as a shell takes them. What
+ * does not fit is left out. */
+static void write_arguments(const struct launch *launch, char *text, size_t size) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,%+";
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (char **argument = launch->own_arguments; *argument != NULL; argument++) {
+        bool is_plain = **argument != '\0' && (*argument)[strspn(*argument, plain)] == '\0';
+        int n = snprintf(text + used, size - used, is_plain ? " %s" : " '%s'", *argument);
+        if (n < 0 || (size_t)n >= size - used) {
+            text[used] = '\0';
+            return;
+        }
+        used += (size_t)n;
+    }
+}
+
 static int launch_wait(struct launch *launch, int ready_fd, uint64_t deadline_ns) {
+    char arguments[ERROR_TEXT_SIZE / 2];
     struct birth birth;
     int32_t error;
     char mark;
@@ -281,12 +302,14 @@ static int launch_wait(struct launch *launch, int ready_fd, uint64_t deadline_ns
     if (r == 0 && mark == STILLBIRTH_MARK && read_whole(ready_fd, &error, sizeof error, deadline_ns) == 0)
         return error_set(GPUPOOL_E_CONNECT, "starting a private daemon: %s: %s (%s)", launch->program,
                          strerrorname_np(error), strerrordesc_np(error));
-    if (r == -ENODATA)
+    if (r == -ENODATA) {
+        write_arguments(launch, arguments, sizeof arguments);
         return error_set(
             GPUPOOL_E_CONNECT,
             "the private daemon ended before it served; its standard error says why, or run: %s --private "
-            "--socket /tmp/gpupool-test.sock --admin-socket /tmp/gpupool-test-admin.sock",
-            launch->program);
+            "--socket /tmp/gpupool-test.sock --admin-socket /tmp/gpupool-test-admin.sock%s",
+            launch->program, arguments);
+    }
     launch_kill(ready_fd, birth.pid);
     if (r == -ETIMEDOUT)
         return error_set(GPUPOOL_E_TIMED_OUT, "the private daemon (%s) did not serve in time and was killed",

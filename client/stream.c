@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Streams and copies over the driver table: for programs that also run on a simulated GPU, or that do not
- * link CUDA themselves. Nothing here talks to the daemon; a client whose daemon is gone can still copy its
- * buffers away.
+ * link CUDA themselves. A client whose daemon is gone can still copy its buffers away: only a simulated GPU's
+ * existence is asked of the daemon.
  */
 #include "client/cache/give_back.h"
 #include "client/client.h"
@@ -21,6 +21,23 @@ static int finish(const struct gpu *gpu, int error, int device, const char *what
     return error_prefix(GPUPOOL_E_DRIVER, "device %d", device);
 }
 
+/* The simulation in this process has GPUs without number. The machine has those that the daemon simulates. A
+ * daemon that does not answer says nothing about that. */
+static int check_simulated(struct gpupool_client *client, int device) {
+    char text[ERROR_TEXT_SIZE];
+    uint32_t pool;
+
+    if (client->devices.kind != PROTO_GPU_SIM)
+        return 0;
+    error_save(text);
+    int r = gpupool_device_pool(client, device, &pool);
+    if (r == GPUPOOL_E_NO_POOL)
+        return error_set(GPUPOOL_E_INVALID,
+                         "device %d: the daemon simulates no such GPU, or has no pool for it", device);
+    error_restore(text);
+    return 0;
+}
+
 int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream) {
     const struct gpu *gpu;
     int r = enter(client, device, &gpu);
@@ -28,6 +45,9 @@ int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_
         return r;
     if (ret_stream == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_stream_create: ret_stream is NULL");
+    r = check_simulated(client, device);
+    if (r < 0)
+        return r;
     return error_end(
         finish(gpu, gpu->stream_create((unsigned)device, ret_stream), device, "creating a stream"));
 }

@@ -6,6 +6,14 @@
 #include "base/cleanup.h"
 #include "tests/integration/puppet.h"
 
+#define MUST_BE(call, wanted)                                                                                \
+    do {                                                                                                     \
+        int must_be = (call);                                                                                \
+        if (must_be != (wanted))                                                                             \
+            fail_msg("%s: %d, %s", #call, must_be, gpupool_error_text());                                    \
+    } while (0)
+#define MUST(call) MUST_BE(call, 0)
+
 #define POOL_MIB 32u
 /* Driver calls of a client that connects, takes and gives back a device and a host buffer: all of them fail
  * once. */
@@ -308,8 +316,52 @@ static void any_failing_call_of_a_client_leaves_nothing_behind(void **state) {
     daemon_stop(&daemon);
 }
 
+static void a_device_that_is_not_there_has_no_streams(void **state) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_pool pools[64];
+    struct gpupool_client *client;
+    struct test_daemon daemon;
+    void *stream = NULL;
+    size_t count;
+    int devices = 0;
+
+    (void)state;
+    if (!test_has_devices(1))
+        skip();
+    start_daemon(&daemon, NULL, 2);
+    options.socket = daemon.socket;
+    MUST(gpupool_open(&options, &client));
+    MUST(gpupool_pools(client, pools, 64, &count));
+    for (size_t i = 0; i < count; i++)
+        devices += pools[i].kind == GPUPOOL_POOL_DEVICE;
+    assert_true(devices > 0);
+    for (int device = 0; device < devices; device++) {
+        MUST(gpupool_stream_create(client, device, &stream));
+        MUST(gpupool_stream_destroy(client, device, stream));
+    }
+    MUST_BE(gpupool_stream_create(client, devices, &stream), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "device"));
+    gpupool_close(client);
+    daemon_stop(&daemon);
+}
+
+static void the_admin_socket_is_told_from_the_data_socket(void **state) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client;
+    struct test_daemon daemon;
+
+    (void)state;
+    start_daemon(&daemon, NULL, 1);
+    options.socket = daemon.admin_socket;
+    MUST_BE(gpupool_open(&options, &client), GPUPOOL_E_CONNECT);
+    assert_non_null(strstr(gpupool_error_text(), "admin socket"));
+    daemon_stop(&daemon);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_that_is_not_there_has_no_streams),
+        cmocka_unit_test(the_admin_socket_is_told_from_the_data_socket),
         cmocka_unit_test(devices_are_matched_by_uuid_whatever_is_visible),
         cmocka_unit_test(a_daemon_with_a_mask_serves_what_it_sees),
         cmocka_unit_test(without_a_gpu_host_memory_is_served),

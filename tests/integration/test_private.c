@@ -177,6 +177,8 @@ static void one_that_cannot_start_is_a_clear_error(void **state) {
     fails_with("/dev/null", "", "EACCES");
     fails_with("/bin/false", "", "ended before it served");
     fails_with(test_daemon_path(), "--gpu toaster", "ended before it served");
+    fails_with(test_daemon_path(), "--gpu toaster", "gpupool-test-admin.sock --gpu toaster");
+    fails_with(test_daemon_path(), "--gpu to*ster", "gpupool-test-admin.sock --gpu 'to*ster'");
 }
 
 /* It is for the founder to tell its service manager how it is. */

@@ -229,9 +229,9 @@ static void releases_stand_behind_fences_of_streams_of_any_device(void **state) 
     const struct gpu *gpu;
     void *stream;
 
-    assert_ok(devices_need_gpu(&client->devices, &gpu));
+    assert_ok(devices_need_device(&client->devices, 3, &gpu)); /* which notes its use */
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 8, NULL, GPUPOOL_NOW, GPUPOOL_ZERO, &gate));
-    assert_ok(gpupool_stream_create(client, 3, &stream)); /* current is device 0 */
+    assert_int_equal(gpu->stream_create(3, &stream), 0); /* current is device 0 */
     assert_int_equal(gpu->stream_wait64(3, stream, gate.data, 1), 0);
     for (unsigned i = 0; i < 3; i++) {
         assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
@@ -249,7 +249,7 @@ static void releases_stand_behind_fences_of_streams_of_any_device(void **state) 
     __atomic_store_n((uint64_t *)gate.data, 1, __ATOMIC_SEQ_CST);
     assert_ok(gpupool_stream_synchronize(client, 3, stream));
     assert_true(release_is_ready(client));
-    assert_ok(gpupool_stream_destroy(client, 3, stream));
+    assert_int_equal(gpu->stream_destroy(3, stream), 0);
     gpupool_close(client);
 }
 

@@ -421,6 +421,8 @@ GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_c
  * cudaStreamCreateWithFlags(non-blocking), cudaMemcpyAsync and so on. device: ordinal in this process.
  * @{
  */
+/** @return 0, DRIVER, FORKED, NO_GPU, or INVALID: there is no such device, also none that the daemon
+ * simulates */
 GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
 /** Also for a stream that CUDA made. What was acquired on it is released before, see gpupool_trim(). */
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
