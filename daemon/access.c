@@ -56,9 +56,9 @@ int access_find_group(const char *name, gid_t *ret_gid) {
     return 0;
 }
 
-/* Puts the number of a user or group in place of its name. Returns whether there is one; logs where there is
- * none. */
-static bool look_up(struct config_who *who) {
+/* Puts the number of a user or group in place of its name. Returns whether there is one; logs and counts where
+ * there is none. */
+static bool look_up(struct config *config, struct config_who *who) {
     uint32_t id;
 
     if (who->is_group) {
@@ -66,6 +66,7 @@ static bool look_up(struct config_who *who) {
         if (access_find_group(who->name, &gid) < 0) {
             log_warning("there is no group '%s': what the configuration says of it holds for nobody",
                         who->name);
+            config->n_unknown_names++;
             return false;
         }
         id = gid;
@@ -74,6 +75,7 @@ static bool look_up(struct config_who *who) {
         if (user == NULL) {
             log_warning("there is no user '%s': what the configuration says of it holds for nobody",
                         who->name);
+            config->n_unknown_names++;
             return false;
         }
         id = user->pw_uid;
@@ -83,7 +85,7 @@ static bool look_up(struct config_who *who) {
 }
 
 /* The same for a list; those that nobody is are left out. Returns 0 or -ENOMEM. */
-static int look_up_list(char **list) {
+static int look_up_list(struct config *config, char **list) {
     const char *position = *list;
     struct config_who who;
     char *numbers = NULL;
@@ -95,7 +97,7 @@ static int look_up_list(char **list) {
     if (text == NULL)
         return -ENOMEM;
     for (const char *separator = ""; config_next_who(&position, &who) > 0;)
-        if (look_up(&who)) {
+        if (look_up(config, &who)) {
             fprintf(text, "%s%s:%s", separator, who.is_group ? "group" : "user", who.name);
             separator = ",";
         }
@@ -112,17 +114,17 @@ static int look_up_list(char **list) {
 int access_look_up(struct config *config) {
     list_for_each_safe(position, &config->rules) {
         struct config_rule *rule = container_of(position, struct config_rule, link);
-        if (look_up(&rule->who))
+        if (look_up(config, &rule->who))
             continue;
         list_remove(&rule->link);
         free(rule);
     }
-    int r = look_up_list(&config->device.allow);
+    int r = look_up_list(config, &config->device.allow);
     if (r == 0)
-        r = look_up_list(&config->host.allow);
+        r = look_up_list(config, &config->host.allow);
     list_for_each(position, &config->sections) {
         struct config_section *section = container_of(position, struct config_section, link);
-        r = r == 0 ? look_up_list(&section->pool.allow) : r;
+        r = r == 0 ? look_up_list(config, &section->pool.allow) : r;
     }
     return r;
 }

@@ -2,7 +2,6 @@
 #include "daemon/config.h"
 
 #include <errno.h>
-#include <ini.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +15,6 @@
 /* Descriptors: three a session and one spare must fit LimitNOFILE. */
 #define CONFIG_SESSIONS_MAX 100000u
 #define CONFIG_LEASES_MAX   16777216u
-
-/* inih cuts sections off at 50 characters, its NUL included, without a word. */
-#define SECTION_MAX 49u
 
 static const struct config_pool pool_unset = {.enabled = -1, .huge_pages = -1};
 
@@ -282,9 +278,9 @@ int config_set(struct config *config, const char *section, const char *key, cons
         return set_pool(&config->device, false, key, value, error, error_size);
     if (strcmp(section, "host") == 0)
         return set_pool(&config->host, true, key, value, error, error_size);
-    if (strlen(section) >= SECTION_MAX)
+    if (strlen(section) >= CONFIG_SECTION_MAX)
         return config_complain(error, error_size, "[%s]: the section's name has more than %u characters",
-                               section, SECTION_MAX - 1);
+                               section, CONFIG_SECTION_MAX - 1);
     if (strcmp(section, "quota") == 0)
         return config_set_quota(config, "", key, value, error, error_size);
     if (strncmp(section, "quota ", 6) == 0)
@@ -295,87 +291,6 @@ int config_set(struct config *config, const char *section, const char *key, cons
     if (r < 0)
         return r;
     return set_pool(&one->pool, one->kind == PROTO_POOL_HOST, key, value, error, error_size);
-}
-
-struct reading {
-    struct config *config;
-    FILE *file;
-    int lines;      /* read so far */
-    int error_line; /* of the complaint in error; 0: none */
-    int read_error; /* errno, when the file could not be read to its end */
-    char *error;
-    size_t error_size;
-};
-
-/* Gives inih one line a call, which is what it counts; it would take the rest of a line that is too long for
- * it for a line of its own, and a NUL for the end of one. After a mistake there is no more to read. */
-static char *read_line(char *text, int size, void *stream) {
-    struct reading *reading = stream;
-    int length = 0, c;
-
-    if (reading->error_line != 0)
-        return NULL;
-    reading->lines++;
-    while ((c = fgetc(reading->file)) != EOF && c != '\n') {
-        if (c == '\0' && reading->error_line == 0) {
-            config_complain(reading->error, reading->error_size, "this line has a NUL in it");
-            reading->error_line = reading->lines;
-        }
-        if (length < size - 1) {
-            text[length++] = (char)c;
-            continue;
-        }
-        text[length] = '\0';
-        char first = text[strspn(text, " \t")];
-        bool is_comment = first == '#' || first == ';';
-        if (!is_comment && reading->error_line == 0) {
-            config_complain(reading->error, reading->error_size, "this line has more than %d characters",
-                            size - 1);
-            reading->error_line = reading->lines;
-        }
-    }
-    if (ferror(reading->file))
-        reading->read_error = errno;
-    if (reading->error_line != 0 || (c == EOF && length == 0))
-        return NULL;
-    text[length] = '\0';
-    return text;
-}
-
-static int on_key(void *user, const char *section, const char *key, const char *value) {
-    struct reading *reading = user;
-    if (config_set(reading->config, section, key, value, reading->error, reading->error_size) == 0)
-        return 1;
-    reading->error_line = reading->lines;
-    return 0;
-}
-
-int config_read_file(struct config *config, const char *path, char *error, size_t error_size) {
-    struct reading reading = {.config = config, .error = error, .error_size = error_size};
-    char complaint[512];
-
-    error[0] = '\0';
-    _cleanup_(fclosep) FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        int r = -errno;
-        snprintf(error, error_size, "%s: %s", path, strerror(-r));
-        return r;
-    }
-    reading.file = file;
-    int line = ini_parse_stream(read_line, &reading, on_key, &reading);
-    if (line < 0 || reading.read_error != 0) {
-        snprintf(error, error_size, "%s: cannot be read: %s", path,
-                 reading.read_error != 0 ? strerror(reading.read_error) : "out of memory");
-        return -EINVAL;
-    }
-    if (line == 0 && reading.error_line == 0)
-        return 0;
-    /* inih goes on after a line that it does not understand: the first mistake is what counts */
-    bool is_ours = reading.error_line != 0 && (line == 0 || reading.error_line <= line);
-    snprintf(complaint, sizeof complaint, "%s",
-             is_ours ? error : "this line is neither [section] nor key = value");
-    snprintf(error, error_size, "%s:%d: %s", path, is_ours ? reading.error_line : line, complaint);
-    return -EINVAL;
 }
 
 uint64_t config_percent_of(uint64_t bytes, uint64_t percent) {

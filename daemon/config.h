@@ -19,6 +19,9 @@
 #define CONFIG_ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
 #define CONFIG_PATH_SIZE            108u /* sockaddr_un.sun_path */
 
+/* inih cuts sections off at 50 characters, its NUL included, without a word. */
+#define CONFIG_SECTION_MAX 49u
+
 enum config_gpu {
     CONFIG_GPU_AUTO, /* cuda where there is a GPU, none elsewhere */
     CONFIG_GPU_CUDA,
@@ -45,7 +48,8 @@ struct config_section {
     enum proto_pool_kind kind;
     bool by_uuid;
     uint8_t uuid[PROTO_UUID_BYTES];
-    int number; /* device ordinal or NUMA node */
+    int number;    /* device ordinal or NUMA node */
+    bool is_there; /* config_note_place() has seen it */
     struct config_pool pool;
     struct list link;
 };
@@ -62,6 +66,7 @@ struct config {
     struct list sections;       /* struct config_section.link */
     struct config_limits quota; /* everybody's */
     struct list rules;          /* struct config_rule.link */
+    unsigned n_unknown_names;   /* that access_look_up() left out */
 };
 
 void config_init(struct config *config);

@@ -17,6 +17,7 @@
 #include "daemon/access.h"
 #include "daemon/admin.h"
 #include "daemon/closer.h"
+#include "daemon/config_check.h"
 #include "daemon/connection.h"
 #include "daemon/log.h"
 #include "daemon/numa.h"
@@ -138,14 +139,14 @@ static int daemon_add_pool(struct daemon *daemon, struct pool_config *pool_confi
     struct pool *pool;
     bool is_host = pool_config->kind == PROTO_POOL_HOST;
 
-    config_resolve(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid,
-                   is_host ? pool_config->numa_node : pool_config->device, total_bytes, &sizes);
+    int number = is_host ? pool_config->numa_node : pool_config->device;
+    config_note_place(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number);
+    config_resolve(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number, total_bytes,
+                   &sizes);
     if (!sizes.enabled)
         return 0;
     pool_config->sizes = daemon_pool_sizes(&sizes);
-    if (sizes.reserve_bytes > sizes.limit_bytes)
-        log_warning("%s: its reserve of %s is above its limit of %s and is cut to it", pool_config->name,
-                    BYTES_TEXT(sizes.reserve_bytes), BYTES_TEXT(sizes.limit_bytes));
+    daemon->n_mistakes += config_check_sizes(pool_config->name, &sizes);
     struct supplier *supplier = calloc(1, sizeof *supplier);
     if (supplier == NULL)
         return -ENOMEM;
@@ -268,6 +269,7 @@ static int daemon_add_pools(struct daemon *daemon) {
         r = daemon_add_host_pools(daemon);
     if (r < 0)
         return r;
+    daemon->n_mistakes += config_check_sections(daemon->config);
     if (daemon->core->n_pools == 0) {
         log_error("no pool is enabled: there is nothing to serve");
         return -ENODEV;
@@ -570,6 +572,29 @@ void daemon_free(struct daemon *daemon) {
     (void)r;
     closer_free(daemon->closer);
     free(daemon);
+}
+
+int daemon_check(const struct daemon_options *options) {
+    struct daemon *daemon;
+    gid_t gid;
+
+    int r = daemon_new(options, &daemon);
+    if (r < 0)
+        return r;
+    const char *group = daemon->config->group;
+    if (*group != '\0' && access_find_group(group, &gid) < 0) {
+        log_error("group: there is no group '%s'", group);
+        daemon->n_mistakes++;
+    }
+    r = daemon_start_gpu(daemon);
+    if (r == 0)
+        r = daemon_add_pools(daemon);
+    if (r == 0)
+        r = access_look_up(daemon->config);
+    if (r == 0 && daemon->n_mistakes + daemon->config->n_unknown_names > 0)
+        r = -EINVAL;
+    daemon_free(daemon);
+    return r;
 }
 
 int daemon_run(const struct daemon_options *options) {

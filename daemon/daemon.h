@@ -78,7 +78,13 @@ struct daemon {
     bool stall_reported;                     /* that the kernel takes no replies, until it does */
     const char *notices[DAEMON_NOTICES_MAX]; /* what the operator should know; constant strings */
     unsigned n_notices;
+    unsigned n_mistakes; /* in the configuration, that were told of when it took effect */
 };
+
+/* Looks for what is wrong with the configuration on this machine: what daemon_run() would refuse or warn of
+ * before it serves. Opens no sockets, starts no workers and lends nothing. Returns 0, or a negative errno
+ * when something is wrong (logged). */
+int daemon_check(const struct daemon_options *options);
 
 /* Runs until a signal or, for a private one, the last client ends it. Returns 0, or a negative errno when it
  * could not start (logged). */

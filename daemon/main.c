@@ -135,6 +135,11 @@ static int read_configuration(void *user, struct config *ret_config) {
             if (r < 0)
                 snprintf(error, sizeof error, "--%s: %s", keyed[i].option, complaint);
         }
+    if (r == 0 && strcmp(config.socket, config.admin_socket) == 0) {
+        snprintf(error, sizeof error, "socket and admin_socket are both %s: give each a path of its own",
+                 config.socket);
+        r = -EINVAL;
+    }
     if (r < 0) {
         log_error("%s", error);
         config_deinit(&config);
@@ -142,6 +147,20 @@ static int read_configuration(void *user, struct config *ret_config) {
     }
     config_move(ret_config, &config);
     return 0;
+}
+
+/* Looks for what a start would refuse or warn of, without opening sockets. Returns the exit status. */
+static int check_configuration(const struct command_line *line, struct config *config) {
+    const struct daemon_options options = {.config = config, .ready_fd = -1};
+
+    log_set_level(LOG_LEVEL_WARNING);
+    int r = daemon_check(&options);
+    config_deinit(config);
+    if (r < 0)
+        return EXIT_USAGE;
+    printf("%s: no mistakes\n",
+           line->config_given || access(line->config_path, F_OK) == 0 ? line->config_path : "defaults");
+    return EXIT_SUCCESS;
 }
 
 int main(int argc, char **argv) {
@@ -153,12 +172,8 @@ int main(int argc, char **argv) {
         return status;
     if (read_configuration(&line, &config) < 0)
         return EXIT_USAGE;
-    if (line.check_config) {
-        config_deinit(&config);
-        printf("%s: no mistakes\n",
-               line.config_given || access(line.config_path, F_OK) == 0 ? line.config_path : "defaults");
-        return EXIT_SUCCESS;
-    }
+    if (line.check_config)
+        return check_configuration(&line, &config);
     log_set_level(config.log_level);
     struct daemon_options options = {
         .config = &config,

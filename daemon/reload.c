@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "daemon/access.h"
+#include "daemon/config_check.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
 #include "daemon/pool/core.h"
@@ -49,6 +50,7 @@ static void configure_pool(struct daemon *daemon, struct pool *pool, const struc
 
     config_resolve(fresh, pool->kind, is_host ? NULL : pool->uuid, is_host ? pool->numa_node : pool->device,
                    supplier->total_bytes, &sizes);
+    config_check_sizes(pool->name, &sizes);
     if (!sizes.enabled)
         log_warning("%s is disabled now: that needs a restart", pool->name);
     supplier->huge_pages = sizes.huge_pages;

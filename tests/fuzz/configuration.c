@@ -175,12 +175,16 @@ static char *with_comments(const char *text, size_t size, size_t *ret_size) {
     return commented;
 }
 
-/* Whether the text read alone, twice over or commented is the same configuration. */
+/* Whether the text read alone or commented is the same configuration. Read twice over it is, too, unless it
+ * sets a key: a key is set once. */
 static void check_same(const char *text, size_t size, const struct config *config, bool twice) {
     char error[ERROR_SIZE];
     struct config other;
 
-    MUST(read_text(text, size, &other, error) == 0);
+    if (read_text(text, size, &other, error) < 0) {
+        MUST(twice && strstr(error, "' was given in [") != NULL);
+        return;
+    }
     MUST(configs_are_equal(config, &other, twice));
     config_deinit(&other);
 }
@@ -198,8 +202,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check_config(&config);
     check_same(commented, commented_size, &config, false);
 
-    /* Twice over. The section between keeps a first line that is indented from being the rest of the last
-     * one. A byte order mark may stand at the beginning only. */
+    /* Twice over. A byte order mark may stand at the beginning only. */
     _cleanup_(freep) char *twice = malloc(2 * size + strlen(BETWEEN));
     MUST(twice != NULL);
     memcpy(twice, data, size);

@@ -2,13 +2,16 @@
 """What an operator sees of the daemon: its log, its stats, what --check-config says, and the tool's hints."""
 import json
 import os
+import pathlib
+import re
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 import unittest
 
-from gpupool_system import WAIT_S, Daemon, check_schema, ctl
+from gpupool_system import DAEMON, SOURCE, WAIT_S, Daemon, check_schema, ctl
 
 MIB = 1 << 20
 HOLDER = os.environ["GPUPOOL_HOLDER"]
@@ -131,6 +134,102 @@ print(s.makefile("r").readline(), end="")
             check_schema(reply, "sessions")
             session, = reply["sessions"]
             self.assertEqual((session["leased_bytes"], session["pools"], session["requests"]), (MIB, None, None))
+
+
+def check(text, *arguments):
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "gpupoold.conf"
+        path.write_text(text)
+        return subprocess.run([DAEMON, "--config", str(path), "--check-config", *arguments], check=False,
+                              capture_output=True, text=True, timeout=WAIT_S)
+
+
+class CheckConfig(unittest.TestCase):
+    def test_what_is_wrong_on_this_machine_is_found(self):
+        wrong = [
+            ("[daemon]\ngroup = no-such-group\n", (), "there is no group 'no-such-group'"),
+            ("[quota user:no-such-user]\nhost = 1GiB\n", (), "there is no user 'no-such-user'"),
+            ("[host]\nallow = group:no-such-group\n", (), "there is no group 'no-such-group'"),
+            ("[device 2]\nlimit = 1GiB\n", ("--gpu", "sim", "--sim-gpus", "2"), "[device 2]: there is no such GPU"),
+            ("[device GPU-00112233-4455-6677-8899-aabbccddeeff]\nlimit = 1GiB\n", ("--gpu", "sim"),
+             "[device GPU-00112233-4455-6677-8899-aabbccddeeff]: there is no such GPU"),
+            ("[host 4000]\nlimit = 1GiB\n", (), "[host 4000]: this machine has no such NUMA node"),
+            ("[device]\nlimit = 50%\nreserve = 5GiB\n", ("--gpu", "sim", "--sim-memory", "8GiB"),
+             "its reserve of 5 GiB is above its limit of 4 GiB"),
+            ("[device]\nlimit = 0\n", ("--gpu", "sim"), "its limit of 0 B is less than a segment"),
+            ("[host]\nlimit = 1MiB\n", (), "its limit of 1 MiB is less than a segment"),
+            ("[host]\nenabled = no\n", ("--gpu", "none"), "no pool is enabled"),
+            ("", ("--socket", "/tmp/one", "--admin-socket", "/tmp/one"), "socket and admin_socket are both /tmp/one"),
+            ("[daemon]\nsocket = /tmp/one\nadmin_socket = /tmp/one\n", (), "socket and admin_socket are both /tmp/one"),
+        ]
+        for text, arguments, words in wrong:
+            with self.subTest(text=text, arguments=arguments):
+                done = check(text, *arguments)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(words, done.stderr)
+                self.assertNotIn("no mistakes", done.stdout)
+
+    def test_what_is_right_is_called_right(self):
+        for text, arguments in (("[device 1]\nlimit = 1GiB\n[host 0]\nreserve = 0\n", ("--gpu", "sim", "--sim-gpus", "2")),
+                                ("[device 1]\nenabled = no\n", ("--gpu", "sim", "--sim-gpus", "2")),
+                                ("[device 7]\nlimit = 1GiB\n", ("--gpu", "none")),
+                                ("[quota user:root]\nhost = 1GiB\n[host]\nallow = group:0\n", ())):
+            with self.subTest(text):
+                done = check(text, *arguments)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn("no mistakes", done.stdout)
+
+    def test_a_start_warns_of_the_same_and_serves(self):
+        with Daemon("[device 5]\nlimit = 1GiB\n[host]\nlimit = 64MiB\nreserve = 128MiB\n") as daemon:
+            self.assertIn("[device 5]: there is no such GPU", daemon.log_text())
+            self.assertIn("its reserve of 128 MiB is above its limit of 64 MiB", daemon.log_text())
+
+    def test_the_samples_values_are_the_defaults(self):
+        sample = (SOURCE / "systemd/gpupoold.conf").read_text()
+        uncommented = re.sub(r"(?m)^# (\w+ = )", r"\1", sample)
+        self.assertGreater(uncommented.count(" = "), 20)
+
+        def tell(config):
+            """What a daemon with a configuration says of sizes, limits and quotas. Its sockets are the test's."""
+            class Plain(Daemon):
+                def command(self):
+                    return [DAEMON, "--config", str(self.config), "--socket", str(self.socket), "--admin-socket",
+                            str(self.admin_socket), "--gpu", "sim"]
+
+            with Plain(config) as daemon, Client(daemon):
+                keys = ("kind", "limit_bytes", "step_bytes", "reserve_bytes", "low_water_bytes", "pages")
+                pools = [[pool[key] for key in keys] for pool in daemon.ask("pools")["pools"]]
+                quota, = daemon.ask("quota")["quotas"]
+                return pools, quota, daemon.ask("stats")["daemon"]["sessions_limit"]
+
+        self.assertEqual(tell(uncommented), tell(""))
+        help_text = subprocess.run([DAEMON, "--help"], check=True, capture_output=True, text=True, timeout=WAIT_S).stdout
+        for key, option in (("socket", "--socket PATH"), ("admin_socket", "--admin-socket PATH"), ("log_level", "--log-level LEVEL")):
+            value = re.search(rf"(?m)^{key} = (\S+)", uncommented).group(1)
+            self.assertRegex(help_text, rf"{option} .*\(default {re.escape(value)}\)")
+        self.assertIn("\ngpu = auto ", uncommented)
+
+
+class Manual(unittest.TestCase):
+    def test_the_manual_page_lists_the_daemons_commands(self):
+        page = (SOURCE / "docs/man/gpupoold.8.scd").read_text()
+        listed = set(re.findall(r'(?m)^\{"command":"([a-z-]+)"', page))
+        with Daemon() as daemon:
+            with daemon.admin() as admin:
+                message = admin.ask("no-such-command")["error"]["message"]
+        known = set(message.removeprefix("the commands are ").split(", "))
+        self.assertIn("stats", known)
+        self.assertEqual(listed, known)
+
+    def test_references_to_the_readme_name_sections_that_exist(self):
+        readme = (SOURCE / "README.md").read_text()
+        anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", readme)}
+        security = (SOURCE / "SECURITY.md").read_text()
+        links = re.findall(r"README\.md#([a-z0-9-]+)", security)
+        self.assertGreater(len(links), 0)
+        self.assertLessEqual(set(links), anchors)
+        for name in re.findall(r"\*([^*]+)\* in the README", security):
+            self.assertIn(f"**{name}.**", readme)
 
 
 class Growth(unittest.TestCase):

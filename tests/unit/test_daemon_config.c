@@ -331,8 +331,70 @@ static void a_moved_configuration_takes_its_sections_along(void **state) {
     }
 }
 
+static void expect_mistake(const char *text, int line, const char *words) {
+    struct config config;
+    char error[512], place[32];
+
+    assert_int_equal(read_text(&config, text, error, sizeof error), -EINVAL);
+    snprintf(place, sizeof place, "conf:%d: ", line);
+    if (strstr(error, place) == NULL || strstr(error, words) == NULL)
+        fail_msg("'%s' and '%s' are not in: %s", place, words, error);
+    config_deinit(&config);
+}
+
+static void a_key_is_given_once_in_a_section(void **state) {
+    struct config config;
+    char error[512];
+    (void)state;
+
+    expect_mistake("[host]\nlimit = 1GiB\nreserve = 0\nlimit = 2GiB\n", 4,
+                   "'limit' was given in [host] before, in line 2");
+    expect_mistake("[host]\nlimit = 1GiB\n[device]\nlimit = 1GiB\n[host]\nlimit = 1GiB\n", 6,
+                   "before, in line 2");
+    expect_mistake("[quota user:0]\nhost = 1GiB\n[quota user:0]\nhost = 1GiB\n", 4, "before, in line 2");
+    assert_int_equal(
+        read_text(&config,
+                  "[host]\nlimit = 1GiB\n[host 0]\nlimit = 1GiB\nallow = user:0\nallow = user:1\n"
+                  "[host]\nreserve = 0\n",
+                  error, sizeof error),
+        0);
+    config_deinit(&config);
+}
+
+static void an_indented_line_is_called_so(void **state) {
+    struct config config;
+    char error[512];
+    (void)state;
+
+    expect_mistake("[host]\nlimit = 1GiB\n reserve = 1GiB\n", 3, "this line is indented");
+    expect_mistake("[host]\n\tlimit = 1GiB\n", 2, "this line is indented");
+    expect_mistake("  [host]\nlimit = 1GiB\n", 1, "this line is indented");
+    assert_int_equal(
+        read_text(&config, "[host]\n  # indented\n\t; too\n  \nlimit = 1GiB\r\n\r\n", error, sizeof error),
+        0);
+    config_deinit(&config);
+}
+
+static void a_section_that_says_nothing_is_a_mistake(void **state) {
+    struct config config;
+    char error[512];
+    (void)state;
+
+    expect_mistake("[devcie]\n# limit = 1GiB\n[host]\nlimit = 1GiB\n", 1, "there is no section [devcie]");
+    expect_mistake("[host]\nlimit = 1GiB\n[nonsense]\n", 3, "there is no section [nonsense]");
+    expect_mistake("[device 0]\n[host]\nlimit = 1GiB\n", 1, "[device 0] has no key");
+    expect_mistake("[daemon]\n[quota user:0]\n# host = 1GiB\n", 2, "[quota user:0] has no key");
+    expect_mistake("[host 0]", 1, "[host 0] has no key");
+    assert_int_equal(
+        read_text(&config, "\xef\xbb\xbf[daemon]\n[device]\n[host]\n[quota]\n", error, sizeof error), 0);
+    config_deinit(&config);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_is_given_once_in_a_section),
+        cmocka_unit_test(an_indented_line_is_called_so),
+        cmocka_unit_test(a_section_that_says_nothing_is_a_mistake),
         cmocka_unit_test(a_good_file_says_what_it_says),
         cmocka_unit_test(an_empty_file_leaves_the_defaults),
         cmocka_unit_test(a_reserve_is_made_in_steps_of_a_fixed_size),
