@@ -334,7 +334,7 @@ static void connection_end(struct connection *connection, const char *why) {
         return;
     }
     assert(connection->state == CONNECTION_OPEN);
-    log_debug("pid %d (%s) %s without a farewell", (int)connection->peer.pid, connection->peer.command, why);
+    journal_session_is_lost(connection->daemon, connection->session, why);
     if (connection->session->n_segments == 0) {
         /* It was never given a segment: there is nothing that it could still touch, however long its process
          * lives. */

@@ -104,6 +104,7 @@ void daemon_drain(struct daemon *daemon) {
     while (more) {
         more = false;
         while (core_next_answer(daemon->core, &answer)) {
+            journal_answer(daemon, &answer);
             connection_send_answer(answer.session->owner, &answer);
             core_answer_sent(&answer, clock_now_ns());
             more = true;
@@ -367,6 +368,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
             n_stalled);
     daemon->stall_reported = n_stalled > 0;
     daemon->n_complaints = 0;
+    journal_turn(daemon);
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
     daemon_drain(daemon);
@@ -382,6 +384,8 @@ static void daemon_stop(struct daemon *daemon) {
 static void daemon_on_terminate(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
     log_info("%s: stopping", number == SIGTERM ? "SIGTERM" : "SIGINT");
+    journal_turn(daemon);
+    journal_loans(daemon);
     daemon_stop(daemon);
 }
 

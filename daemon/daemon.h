@@ -14,6 +14,7 @@
 #include "daemon/admin_budget.h"
 #include "daemon/config.h"
 #include "daemon/health.h"
+#include "daemon/journal.h"
 #include "daemon/lingering.h"
 #include "daemon/listener.h"
 #include "daemon/notifier.h"
@@ -78,6 +79,7 @@ struct daemon {
     bool stall_reported;                     /* that the kernel takes no replies, until it does */
     const char *notices[DAEMON_NOTICES_MAX]; /* what the operator should know; constant strings */
     unsigned n_notices;
+    struct journal journal;
     unsigned n_mistakes; /* in the configuration, that were told of when it took effect */
 };
 

@@ -140,6 +140,8 @@ static int handle_hello(struct connection *connection, const struct proto_messag
         struct proto_failure failure;
         if (r > 0)
             core_explain_sessions(daemon->core, &connection->peer, &failure);
+        if (r > 0)
+            journal_session_refused(daemon, &connection->peer, failure.text);
         send_error(connection, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
@@ -149,6 +151,7 @@ static int handle_hello(struct connection *connection, const struct proto_messag
         want_reclaim(connection);
     connection->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
     connection_greeted(connection);
+    journal_session_begins(daemon, connection->session);
     daemon->served = true;
     reply.hello_reply = (struct proto_hello_reply){
         .magic = PROTO_MAGIC,
@@ -306,6 +309,7 @@ static int handle_ask_page(struct connection *connection, const struct proto_mes
 }
 
 static int handle_bye(struct connection *connection, const struct proto_message *message) {
+    journal_session_leaves(connection->daemon, connection->session);
     core_session_close(connection->session, clock_now_ns());
     connection->session = NULL;
     connection->state = CONNECTION_CLOSING;

@@ -232,6 +232,63 @@ class Manual(unittest.TestCase):
             self.assertIn(f"**{name}.**", readme)
 
 
+class Log(unittest.TestCase):
+    def test_sessions_begin_and_end_with_their_reason(self):
+        with Daemon("[host]\nlimit = 4MiB\n") as daemon:
+            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
+                self.assertEqual(holder.stdout.readline(), b"holding\n")
+                self.assertRegex(daemon.log_text(), rf"info: session 1 begins: pid {holder.pid} \(.*holder.*\) of user {os.getuid()}\n")
+                holder.stdin.close()
+                holder.wait(WAIT_S)
+            wait_until(lambda: "session 1 ends" in daemon.log_text(), "the log tells of the farewell")
+            self.assertRegex(daemon.log_text(), r"info: session 1 ends with a farewell: pid \d+ \(.*holder.*\), connected for ")
+            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
+                self.assertEqual(holder.stdout.readline(), b"holding\n")
+                holder.kill()
+                wait_until(lambda: "session 2 ends" in daemon.log_text(), "the log tells of the crash")
+                self.assertRegex(daemon.log_text(), rf"info: session 2 ends without a farewell: pid {holder.pid} \(.*holder.*\) "
+                                                    r"(ended|closed its socket), connected for .*; it had [34] MiB in 2 leases")
+
+    def test_refusals_are_told_of_at_a_bounded_rate_and_the_rest_is_counted(self):
+        with Daemon("[host]\nlimit = 4MiB\n") as daemon, Client(daemon) as holder, Client(daemon) as client:
+            pool = host_pool(daemon)["id"]
+            holder.ask(pool, 4 * MIB, 0xFFFFFFFFFFFFFFFF)
+            self.assertEqual(holder.reply(), 66)
+            for _ in range(200):
+                client.ask(pool, MIB, 0)
+                self.assertEqual(client.reply(), 70)
+            self.assertEqual(host_pool(daemon)["failures"], 200)
+            self.assertEqual(daemon.stop(), 0)  # which ends the period
+            log = daemon.log_text()
+            told = len(re.findall(r"info: session \d+ was refused memory: pid \d+ \(.*\), 1 MiB asked of host memory, node 0", log))
+            missing = sum(map(int, re.findall(r"info: (\d+) more refusals are not in this log", log)))
+            self.assertEqual(told + missing, 200)
+            self.assertLess(told, 100)  # a few periods of 5 s at most
+            self.assertGreater(told, 0)
+
+    def test_sessions_that_are_refused_are_told_of(self):
+        with Daemon("[daemon]\nsessions_limit = 1\n") as daemon, Client(daemon), Client(daemon):
+            self.assertRegex(daemon.log_text(), r"info: pid \d+ \(.*\) of user \d+ gets no session: the daemon has as many")
+
+    def test_what_is_on_loan_at_the_end_is_told(self):
+        with Daemon("[host]\nlimit = 4MiB\n") as daemon, Client(daemon) as holder:
+            holder.ask(host_pool(daemon)["id"], 3 * MIB, 0xFFFFFFFFFFFFFFFF)
+            self.assertEqual(holder.reply(), 66)
+            self.assertEqual(daemon.stop(), 0)
+            self.assertIn("info: host memory, node 0: 3 MiB on loan, 0 B behind fences and 0 B in quarantine end with the "
+                          "daemon (1 leases)", daemon.log_text())
+
+    def test_at_level_warning_a_healthy_daemon_is_silent(self):
+        with Daemon("[host]\nlimit = 4MiB\n", arguments=["--gpu", "none", "--log-level", "warning"]) as daemon:
+            with Client(daemon) as client:
+                client.ask(host_pool(daemon)["id"], 5 * MIB, 0)
+                self.assertEqual(client.reply(), 70)
+            wait_until(lambda: daemon.ask("sessions")["sessions"] == [], "the session ends")
+            self.assertEqual(daemon.stop(), 0)
+            self.assertEqual(daemon.log_text(), "")
+
+
 class Growth(unittest.TestCase):
     def test_host_memory_that_cannot_be_made_is_not_called_a_device(self):
         with Daemon("[host]\nreserve = 64MiB\n", arguments=["--gpu", "none"], prefix=NO_HOST_MEMORY) as daemon:
