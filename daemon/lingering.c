@@ -68,9 +68,11 @@ void lingering_init(struct lingering *lingering, struct core *core, struct close
     list_init(&lingering->sockets);
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
         return;
-    rlim_t share = limit.rlim_cur / (LINGERING_SHARE * LINGERING_DESCRIPTORS_PER);
-    if (share < core->undelivered_limit)
-        core->undelivered_limit = share < LINGERING_MIN ? LINGERING_MIN : (uint32_t)share;
+    rlim_t share = limit.rlim_cur / LINGERING_SHARE, sockets = share / LINGERING_DESCRIPTORS_PER;
+    if (sockets < LINGERING_MIN)
+        sockets = share < LINGERING_MIN ? share : LINGERING_MIN;
+    if (sockets < core->undelivered_limit)
+        core->undelivered_limit = (uint32_t)sockets;
 }
 
 void lingering_start(struct lingering *lingering, uv_loop_t *loop) {

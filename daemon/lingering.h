@@ -23,8 +23,9 @@ struct core;
 #define LINGERING_LOOK_MS 100
 /* Sockets that one look asks about: some 50 us. The next look goes on with the others. */
 #define LINGERING_LOOKS 256u
-/* The descriptors that a user's lingering sockets may take, of those that the daemon may have. Each takes
- * itself and up to three in messages (a segment's, a page's, the one for idle memory). */
+/* The descriptors that a user's lingering sockets may take, of those that the daemon may have: a 16th. Each
+ * takes itself and up to three in messages (a segment's, a page's, the one for idle memory). Where that is
+ * few, up to LINGERING_MIN sockets may take a 16th by themselves. */
 #define LINGERING_SHARE           16u
 #define LINGERING_DESCRIPTORS_PER 4u
 #define LINGERING_MIN             32u
