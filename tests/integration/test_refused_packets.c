@@ -83,7 +83,7 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
         {PROTO_ACQUIRE, 2, 2, 1, "header.reserved"},
         {PROTO_ACQUIRE, 4, 4, 47, "header.length"},
         {PROTO_ACQUIRE, 8, 8, 0, "header.request"},
-        {PROTO_ACQUIRE, 20, 4, 4, "ACQUIRE.flags"},
+        {PROTO_ACQUIRE, 20, 4, PROTO_ACQUIRE_FLAGS + 1, "ACQUIRE.flags"},
         {PROTO_ACQUIRE, 24, 8, 0, "ACQUIRE.size_bytes"},
         {PROTO_ACQUIRE, 32, 8, 4097, "ACQUIRE.least_bytes"},
         {PROTO_RELEASE, 48, 4, 513, "RELEASE.fence"},
