@@ -455,7 +455,8 @@ int core_share(struct session *session, const struct proto_lease_name *name, uin
     struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
     if (lease == NULL)
         return PROTO_E_STALE;
-    if (size_bytes > lease->block->capacity_bytes)
+    /* A session that attaches is told one range: what came back of the block may be another session's. */
+    if (size_bytes > lease->block->capacity_bytes || lease->block->held_bytes != lease->block->capacity_bytes)
         return PROTO_E_INVALID;
     int r = block_share(session->core, lease->block, fresh, ret_token);
     if (r == 0 && size_bytes > 0)

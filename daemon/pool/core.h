@@ -148,7 +148,8 @@ int core_merge(struct session *session, const struct proto_merge *merge);
 int core_merge_one_way(struct session *session, const struct proto_merge *merge);
 
 /* Names the lease's block; fresh are random bytes for the case that it has no token yet. size_bytes:
- * what those who attach are told; 0: as before. 0, PROTO_E_STALE, PROTO_E_INVALID, -ENOMEM. */
+ * what those who attach are told; 0: as before. 0, PROTO_E_STALE, PROTO_E_INVALID (more than the block, or a
+ * part of the block has come back), -ENOMEM. */
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
                const struct proto_token *fresh, struct proto_token *ret_token);
 

@@ -363,7 +363,8 @@ void step_share(struct world *world) {
     int r = core_share(world->sessions[world->leases[l].session].session, &name, size, &fresh, &token);
     if (out_of_memory(r))
         return;
-    must(r == (size > block->capacity ? PROTO_E_INVALID : 0), "a share gets another answer than is right");
+    bool refused = size > block->capacity || block->held != block->capacity;
+    must(r == (refused ? PROTO_E_INVALID : 0), "a share gets another answer than is right");
     if (r != 0)
         return;
     if (size > 0)

@@ -420,8 +420,32 @@ static void what_cannot_be_merged_stays_as_it_is(void **state) {
     core_destroy(core);
 }
 
+/* A session that attaches is told one range, and what came back of it can be another session's by then. */
+static void a_block_of_which_a_part_came_back_is_not_shared(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    const struct proto_token fresh = {.bytes = {1}};
+    struct proto_token token;
+    (void)state;
+
+    ask(session, pool, 1, 2048, NS_FOREVER, 0);
+    grow(pool, 8 * MIB, 0);
+    struct lease *lease = expect_granted(core, session, 1);
+    const struct proto_lease_name name = {lease->id, lease->generation};
+    struct proto_release part = {
+        .lease = lease->id, .generation = lease->generation, .offset_bytes = 512, .size_bytes = 512};
+    assert_int_equal(core_release(session, &part, 0), 0);
+    assert_int_equal(core_share(session, &name, 0, &fresh, &token), PROTO_E_INVALID);
+    part.offset_bytes = 1024, part.size_bytes = 1024; /* the tail: what is left is one range again */
+    assert_int_equal(core_release(session, &part, 0), 0);
+    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    core_destroy(core);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_of_which_a_part_came_back_is_not_shared),
         cmocka_unit_test(parts_come_back_from_the_tail),
         cmocka_unit_test(parts_come_back_from_the_head_and_the_middle),
         cmocka_unit_test(parts_may_cross_the_borders_of_earlier_parts),
