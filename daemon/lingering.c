@@ -43,15 +43,14 @@ static bool lingering_check(struct lingering *lingering, struct lingering_socket
     return false;
 }
 
-/* How many of so many sockets one look asks about. */
-static unsigned at_once(unsigned n_sockets) {
-    return n_sockets < LINGERING_LOOKS ? n_sockets : LINGERING_LOOKS;
+static unsigned less_of(unsigned a, unsigned b) {
+    return a < b ? a : b;
 }
 
 static void lingering_on_timer(uv_timer_t *timer) {
     struct lingering *lingering = timer->data;
 
-    for (unsigned n = at_once(lingering->n_sockets); n > 0; n--) {
+    for (unsigned n = less_of(lingering->n_sockets, LINGERING_LOOKS); n > 0; n--) {
         struct lingering_socket *socket = list_first(&lingering->sockets, struct lingering_socket, link);
         list_remove(&socket->link);
         list_append(&lingering->sockets, &socket->link);
@@ -112,7 +111,8 @@ bool lingering_look(struct lingering *lingering, uid_t uid) {
     bool any_over = false;
 
     /* The tenant goes with the last of its sockets at the earliest. */
-    for (unsigned n = tenant == NULL ? 0 : at_once(tenant->n_undelivered); n > 0; n--) {
+    for (unsigned n = tenant == NULL ? 0 : less_of(tenant->n_undelivered, LINGERING_LOOKS_BEFORE_REFUSAL);
+         n > 0; n--) {
         struct undelivered *undelivered = list_first(&tenant->undelivered, struct undelivered, link);
         list_remove(&undelivered->link);
         list_append(&tenant->undelivered, &undelivered->link);

@@ -134,7 +134,7 @@ static int handle_hello(struct connection *connection, const struct proto_messag
     if (r < 0)
         return r;
     r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
-    if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, connection->peer.uid))
+    while (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, connection->peer.uid))
         r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
     if (r != 0) {
         struct proto_failure failure;

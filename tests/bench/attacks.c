@@ -22,6 +22,7 @@
 #define SOCKETS_KEPT 2000u /* above what it lets a user leave unread */
 #define MAPPINGS     32u
 #define RIGHTS       64u
+#define NOBODY       65534u
 
 /* Returns -1 where the daemon does not let it in. */
 static int connected(void) {
@@ -202,6 +203,12 @@ static void ask_the_operators_questions(void) {
     static int fds[SOCKETS_KEPT];
     const char *path = getenv("GPUPOOL_ADMIN_SOCKET");
 
+    /* As a user who is nobody, if that one gets to the socket: root may ask as much as it likes. */
+    if (path != NULL && seteuid(NOBODY) == 0) {
+        _cleanup_(close_fdp) int fd = raw_client_connect(path, SOCK_STREAM, 0);
+        if (fd < 0)
+            (void)!seteuid(0);
+    }
     for (;;) {
         int *fd = next_of(fds);
         *fd = path == NULL ? -1 : raw_client_connect(path, SOCK_STREAM, 0);
