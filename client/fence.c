@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -26,7 +27,17 @@ uint64_t fence_thread_number(void) {
     return own_thread;
 }
 
+/* Differs from the names of this process's other clients, and of other processes' clients. Where the kernel
+ * has no random bytes yet (early at boot), the clock and the address have to do. */
+static uint64_t draw_name(const struct fences *fences) {
+    uint64_t name = 0;
+    if (getrandom(&name, sizeof name, GRND_NONBLOCK) != sizeof name || name == 0)
+        name = (clock_now_ns() ^ (uint64_t)(uintptr_t)fences) | 1;
+    return name;
+}
+
 void fences_init(struct fences *fences) {
+    fences->name = draw_name(fences);
     pthread_mutex_init(&fences->lock, NULL);
     for (unsigned i = 0; i < FENCE_BUCKETS; i++)
         list_init(&fences->buckets[i]);

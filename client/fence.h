@@ -52,6 +52,7 @@ struct fence_word {
 };
 
 struct fences {
+    uint64_t name; /* of the client, in the fences of the program: random, not 0 */
     pthread_mutex_t lock;
     bool tried;            /* the page was asked for */
     const struct gpu *gpu; /* that the words are registered with; NULL: not, and every fence is a wait */

@@ -24,7 +24,7 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
-    "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
+    "include/gpupool/fence.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
     f"{LIB}/libgpupool-preload.so", f"{LIB}/pkgconfig/gpupool.pc",
@@ -35,8 +35,8 @@ FILES = {
     "lib/systemd/system/gpupoold-admin.socket", "lib/sysusers.d/gpupool.conf", "lib/tmpfiles.d/gpupool.conf",
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
 }
-MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_pair.3",
-                "share/man/man3/gpupool_synced.3", "share/man/man3/gpupool_upload.3",
+MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_fence.3",
+                "share/man/man3/gpupool_pair.3", "share/man/man3/gpupool_synced.3", "share/man/man3/gpupool_upload.3",
                 "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8"}
 if os.environ["GPUPOOL_MAN"] == "ON":
     FILES |= MANUAL_PAGES
@@ -199,7 +199,8 @@ class Package(unittest.TestCase):
                  if name not in ("gpupool_stream_destroy",)}  # where there is nothing to leave out
         self.assertEqual([name for _, name, _, optional in found if not optional], ["gpupool_stream_destroy"])
         self.assertLessEqual({"gpupool_release", "gpupool_shrink", "gpupool_alloc", "gpupool_free", "gpupool_copy",
-                              "gpupool_set", "gpupool_stream_synchronize", "gpupool_pair_clear", "gpupool_synced_device", "gpupool_upload"}, set(calls))
+                              "gpupool_set", "gpupool_stream_synchronize", "gpupool_pair_clear", "gpupool_synced_device", "gpupool_upload", "gpupool_fence_record",
+                              "gpupool_fence_wait"}, set(calls))
         lines = [f"#include <gpupool/{path.name}>" for path in headers] + ["#include <cstdio>", "static int wrong, seen;"]
         self.assertLessEqual(of_all, set(calls))
         for name, (kind, parameters) in calls.items():
@@ -258,7 +259,7 @@ class Package(unittest.TestCase):
                     self.run_installed(program)
 
     def test_the_memory_objects_serve_programs_in_cplusplus(self):
-        for name in ("pairs", "staging", "synced"):
+        for name in ("fences", "pairs", "staging", "synced"):
             with self.subTest(name):
                 program = self.work / name
                 run(CXX, "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Wold-style-cast", "-Wshadow", "-Werror", *SANITIZE,
