@@ -14,6 +14,7 @@
 #include "client/client.h"
 #include "client/error.h"
 #include "client/lease.h"
+#include "client/recorded.h"
 
 static struct gpupool_buffer buffer_make(const struct proto_lease *lease, const struct pool *pool,
                                          const struct segment *segment) {
@@ -281,37 +282,57 @@ static int device_of(const struct gpupool_buffer *buffer, int named) {
 }
 
 /* Finds the buffer's piece, and leaves a fence where nothing else orders what comes after the work on it.
- * named: as for device_of(). */
+ * named: as for device_of(). *ret_others: the streams recorded for it, which the caller puts back or frees.
+ */
 static int settle(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named, void *stream,
-                  struct piece **ret_piece, struct fence *ret_fence) {
+                  struct piece **ret_piece, struct fence *ret_fence, struct recorded_stream **ret_others) {
     int r = find_piece(client, buffer, ret_piece);
     if (r < 0)
         return r;
-    const struct piece *piece = *ret_piece;
+    struct piece *piece = *ret_piece;
+    struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
     *ret_fence = FENCE_NONE;
-    if (piece != NULL && !piece->split_off && cache_orders(piece->lane, stream))
+    *ret_others = others;
+    if (others == NULL && piece != NULL && !piece->split_off && cache_orders(piece->lane, stream))
         return 0;
-    return fence_buffer(client, buffer->kind, device_of(buffer, named), stream, ret_fence);
+    r = fence_buffer(client, buffer->kind, device_of(buffer, named), stream, ret_fence);
+    if (r == 0 && others != NULL)
+        r = recorded_fence(client, others, ret_fence);
+    if (r < 0)
+        recorded_put_back(&client->recorded, others);
+    return r;
+}
+
+/* The memory is given back, or the buffer stays the caller's, with what is recorded for it. */
+static int end_release(struct gpupool_client *client, int result, struct recorded_stream *others) {
+    if (result < 0)
+        recorded_put_back(&client->recorded, others);
+    else
+        recorded_free(others);
+    return result;
 }
 
 static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
                    void *stream) {
+    struct recorded_stream *others;
     struct piece *piece = NULL;
     struct fence fence;
-    int r = settle(client, buffer, named, stream, &piece, &fence);
+    int r = settle(client, buffer, named, stream, &piece, &fence, &others);
 
-    return r < 0 ? r : release_behind(client, buffer, piece, fence);
+    return r < 0 ? r : end_release(client, release_behind(client, buffer, piece, fence), others);
 }
 
 /* Gives the part of a buffer from kept_bytes on back. */
 static int release_tail(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                         uint64_t kept_bytes) {
+    struct recorded_stream *others;
     struct piece *piece = NULL;
     struct fence fence;
-    int r = settle(client, buffer, -1, stream, &piece, &fence);
+    int r = settle(client, buffer, -1, stream, &piece, &fence, &others);
 
     if (r < 0)
         return r;
+    recorded_put_back(&client->recorded, others); /* they use what is left, too */
     if (piece == NULL || piece->split_off) {
         struct proto_lease_name lease = lease_of(buffer, piece);
         return lease_release_patiently(client, lease.lease, lease.generation, kept_bytes,
@@ -366,12 +387,43 @@ int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buff
 int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence) {
     struct piece *piece = NULL;
     int r = check_and_find(client, buffer, &piece);
-    if (r == 0)
-        r = release_behind(client, buffer, piece, fence);
+    if (r == 0) {
+        struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
+        r = recorded_fence(client, others, &fence);
+        r = end_release(client, r < 0 ? r : release_behind(client, buffer, piece, fence), others);
+    }
     if (r < 0)
         return error_prefix(r, "gpupool_release");
     *buffer = (struct gpupool_buffer){0};
     return 0;
+}
+
+/* A stream of a device buffer is first looked for on the buffer's device, then on others: a peer may use the
+ * memory. */
+static int find_further_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                               void *stream, const struct gpu **ret_gpu, unsigned *ret_device) {
+    int r = find_stream(client, buffer->kind, device_of(buffer, -1), stream, ret_gpu, ret_device);
+    bool is_default = (uintptr_t)stream <= (uintptr_t)FENCE_STREAM_PER_THREAD;
+    return r == GPUPOOL_E_DRIVER && buffer->kind == GPUPOOL_POOL_DEVICE && !is_default
+               ? find_stream(client, GPUPOOL_POOL_HOST, -1, stream, ret_gpu, ret_device)
+               : r;
+}
+
+int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+    const struct gpu *gpu;
+    struct piece *piece = NULL;
+    unsigned device;
+    int r = client_enter(client);
+    if (r == 0)
+        r = check_and_find(client, buffer, &piece);
+    if (r < 0)
+        return error_prefix(r, "gpupool_record_stream");
+    if (stream == GPUPOOL_NO_STREAM)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_record_stream: GPUPOOL_NO_STREAM is no stream");
+    r = find_further_stream(client, buffer, stream, &gpu, &device);
+    if (r == 0 && gpu != NULL)
+        r = recorded_add(&client->recorded, recorded_key_of(buffer, piece), device, stream);
+    return error_end(r < 0 ? fail_buffer(r, "recording a stream of", buffer) : 0);
 }
 
 int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,

@@ -84,6 +84,8 @@ static void client_free(struct gpupool_client *client) {
     segments_deinit(&client->segments);
     fences_close(&client->fences);
     fences_deinit(&client->fences);
+    joins_deinit(&client->joins);
+    recorded_deinit(&client->recorded);
     page_close(&client->page);
     devices_deinit(&client->devices);
     pools_deinit(&client->pools);
@@ -154,6 +156,8 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     cache_init(&client->cache);
     page_init(&client->page);
     fences_init(&client->fences);
+    joins_init(&client->joins);
+    recorded_init(&client->recorded);
     staging_init(&client->staging);
     connection_init(&client->connection, &client->segments, own.answer_timeout_ns);
     client->devices.forbidden = (own.flags & GPUPOOL_OPEN_NO_CUDA) != 0;
@@ -220,6 +224,7 @@ void gpupool_close(struct gpupool_client *client) {
         segments_forget(&client->segments);
         cache_forget(&client->cache);
         fences_forget(&client->fences);
+        recorded_forget(&client->recorded);
         fork_guard_deinit(&client->guard);
         free(client->socket_path);
         free(client);
@@ -230,6 +235,7 @@ void gpupool_close(struct gpupool_client *client) {
     staging_stop(&client->staging);
     cache_stop(client);
     bool idle = devices_synchronize(&client->devices) == 0;
+    joins_close(&client->joins, client->devices.gpu);
     bool unmapped = segments_close(&client->segments);
     fences_close(&client->fences);
     /* BYE promises that nothing of this process can touch the memory any more. Without that the daemon sees

@@ -6,8 +6,8 @@
  * of devices, the remembered pools, the fork guard. All of it is there from open to close and none is shared
  * with other clients of the process.
  *
- * Locks: the fences', the page's, the connection's, then the segments'. Those of devices, pools and staging
- * are leaves. The caller's threads may be in any call at once; close is alone.
+ * Locks: the joins', the fences', the page's, the connection's, then the segments'. Those of devices, pools,
+ * recorded streams and staging are leaves. The caller's threads may be in any call at once; close is alone.
  */
 #include <stdint.h>
 
@@ -17,8 +17,10 @@
 #include "client/fence.h"
 #include "client/fork_guard.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/join.h"
 #include "client/page.h"
 #include "client/pool.h"
+#include "client/recorded.h"
 #include "client/segment.h"
 #include "client/staging/staging.h"
 
@@ -31,6 +33,8 @@ struct gpupool_client {
     struct cache cache;
     struct page page; /* the cache's and the fences' */
     struct fences fences;
+    struct joins joins;
+    struct recorded recorded;
     struct staging staging;
     uint64_t answer_timeout_ns;
     uint64_t alloc_timeout_ns;

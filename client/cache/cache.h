@@ -209,10 +209,11 @@ static inline bool cache_put_fast(const struct gpupool_client *client, struct pi
 }
 
 /* Whether a piece that was handed out under a generation may go back by cache_put_fast: it is out, and
- * nothing but its lane's stream has to order what comes after the work that the caller says is on a stream.
+ * nothing but its lane's stream has to order what comes after the work that the caller says is on a stream,
+ * which is the only one that uses it.
  */
 static inline bool cache_may_put(const struct piece *piece, uint64_t generation, const void *stream) {
-    return piece->generation == generation && generation % 2 == 1 && !piece->split_off &&
+    return piece->generation == generation && generation % 2 == 1 && !(piece->split_off | piece->recorded) &&
            cache_orders(piece->lane, stream);
 }
 

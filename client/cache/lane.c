@@ -168,6 +168,7 @@ static void piece_put(struct lane *lane, struct piece *piece) {
     piece->extent = NULL;
     piece->memory = NULL;
     piece->split_off = false;
+    piece->recorded = false;
     piece->next = lane->spare_pieces;
     lane->spare_pieces = piece;
 }

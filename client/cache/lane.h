@@ -49,6 +49,7 @@ struct piece {
     uint32_t size_class;
     bool split_off;              /* shared: it has a lease of its own, and ends with its buffer */
     bool mapped;                 /* it is in the pointer map, under its memory */
+    bool recorded;               /* further streams use it: client/recorded.h */
     uint64_t pointer_generation; /* under which it was handed out as a pointer */
     /* the lane's: another line */
     _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;

@@ -243,8 +243,8 @@ GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, ui
 
 /**
  * Gives a buffer back. The memory is used by others when the work enqueued on the stream so far is done; work on other
- * streams must be done or ordered before it. Nobody waits for that here. On the stream that acquired it the memory serves
- * the next acquire at once; otherwise a fence is left on the stream: a word that the GPU writes when it is through, in
+ * streams must be done, ordered before it, or noted by gpupool_record_stream(). The call does not wait for the work. On the
+ * stream that acquired it the memory serves the next acquire at once; otherwise a fence is left on the stream: a word that the GPU writes when it is through, in
  * about a microsecond. Where there can be none, the call waits for the stream: the device or the daemon has no words, or
  * 512 streams of this process are busy with theirs. At the daemon's limit of what may wait for fences (leases of a
  * session) a buffer that is a lease of its own waits as well, at most answer_timeout_ns.
@@ -260,6 +260,26 @@ GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, ui
  */
 GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer,
                                 void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Says that a further stream uses a buffer, besides the one that it will be released on. The release then leaves a fence on
+ * that stream as well, and the memory is used by others when the work of all these streams is done, as far as it was enqueued
+ * before the release. The release waits for none of them, and makes none of the program's streams wait: where several are
+ * busy, a stream of the library's own waits for them on the GPU, one of up to 4 for each device. While all 4 are
+ * waiting, memory may come back later than its own streams allow.
+ *
+ * The note holds until the release, also for what gpupool_shrink() cuts off; each stream is noted once. What a pointer of
+ * gpupool_alloc() stands for is found by gpupool_lookup(). This is torch.Tensor.record_stream() for buffers.
+ * @param buffer stays the caller's. A copy will do: the loan is noted, not the object
+ * @param stream one of the buffer's device, or a created one of another device; it has to exist until the release. Of the
+ * per-thread default stream the calling thread's own is meant. A release by another thread waits on the CPU for that stream's
+ * device. Not GPUPOOL_NO_STREAM
+ * @return 0; STALE, INVALID, CAPTURING, DRIVER, NO_MEMORY, FORKED: nothing was noted. Without a GPU nothing is to be noted, and 0
+ * is returned. If gpupool_release() cannot leave a fence on one of the streams, it fails, and the buffer is still the
+ * caller's, with its streams
+ */
+GPUPOOL_API int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                                      void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * Gives the tail of a buffer back and keeps its first new_size_bytes (1 or more; rounded up to 512). As
