@@ -65,74 +65,6 @@ static void throw(const char *text) {
         throw_runtime_error(text);
 }
 
-/* --- streams that use a tensor besides its own --- */
-
-struct use {
-    struct use *next;
-    void *memory, *stream;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct use *uses[BUCKETS]; /* under the lock */
-static atomic_uint use_count;     /* so that who has none needs no lock */
-
-static struct use **bucket_of(const void *memory) {
-    return &uses[((uintptr_t)memory >> 9) % BUCKETS];
-}
-
-void gpupool_torch_record_stream(void *memory, void *stream) {
-    if (memory == NULL)
-        return;
-    struct use *use = malloc(sizeof *use);
-    if (use == NULL) {
-        throw("gpupool: no memory to note the stream that uses a tensor");
-        return;
-    }
-    *use = (struct use){.memory = memory, .stream = stream};
-    pthread_mutex_lock(&lock);
-    struct use **link = bucket_of(memory);
-    while (*link != NULL && ((*link)->memory != memory || (*link)->stream != stream))
-        link = &(*link)->next;
-    if (*link == NULL) {
-        *link = use;
-        use = NULL;
-        atomic_fetch_add(&use_count, 1);
-    }
-    pthread_mutex_unlock(&lock);
-    free(use); /* it was noted before */
-}
-
-/* Takes one of the uses of a memory out. */
-static struct use *use_take(const void *memory) {
-    pthread_mutex_lock(&lock);
-    struct use **link = bucket_of(memory);
-    while (*link != NULL && (*link)->memory != memory)
-        link = &(*link)->next;
-    struct use *use = *link;
-    if (use != NULL) {
-        *link = use->next;
-        atomic_fetch_sub(&use_count, 1);
-    }
-    pthread_mutex_unlock(&lock);
-    return use;
-}
-
-/* Waits for the streams that use a memory besides its own. -1: one could not be waited for. */
-static int wait_for_uses(const void *memory, int device, const void *own_stream) {
-    struct gpupool_client *client;
-    struct gpupool_buffer buffer;
-    int result = 0;
-
-    /* First this: in a forked child, whose destructors come here too, there is nothing to be waited for, and
-     * the lock may be that of a thread which is not here. */
-    if (gpupool_lookup(memory, &client, &buffer) < 0)
-        return -1;
-    for (struct use *use; (use = use_take(memory)) != NULL; free(use))
-        if (use->stream != own_stream && gpupool_stream_synchronize(client, device, use->stream) < 0)
-            result = -1;
-    return result;
-}
-
 /* --- PyTorch's calls, lean --- */
 
 /* The pools of devices, plus 1: they do not change while the process has its client. 0: not asked yet. */
@@ -174,14 +106,22 @@ void *gpupool_torch_malloc(ssize_t size_bytes, int device, void *stream) {
     return __builtin_expect(memory != NULL, 1) ? memory : throw_error();
 }
 
-/* Called by destructors: there is nobody to hear of a failure. Memory whose streams cannot be waited for is
- * kept, and returns with the process. */
+/* Called by destructors, which cannot report a failure. Memory that is refused, because a stream takes
+ * no fence, stays allocated, and returns with the process. */
 void gpupool_torch_free(void *memory, ssize_t size_bytes, int device, void *stream) {
     (void)size_bytes;
-    if (atomic_load_explicit(&use_count, memory_order_acquire) > 0 &&
-        wait_for_uses(memory, device, stream) < 0)
-        return;
+    (void)device;
     (void)gpupool_free(memory, stream);
+}
+
+/* A stream that uses a tensor besides its own. The tensor's memory waits for it, and nothing else does. */
+void gpupool_torch_record_stream(void *memory, void *stream) {
+    struct gpupool_client *client;
+    struct gpupool_buffer buffer;
+
+    if (memory != NULL &&
+        (gpupool_lookup(memory, &client, &buffer) < 0 || gpupool_record_stream(client, &buffer, stream) < 0))
+        throw(gpupool_error_text());
 }
 
 /* PyTorch passes the pool's id and a function object too, which nobody looks at. */
@@ -204,6 +144,7 @@ struct held {
     struct gpupool_buffer buffer;
 };
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct held *held[BUCKETS]; /* under the lock */
 
 static struct held **held_bucket_of(const void *memory) {

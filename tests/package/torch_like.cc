@@ -104,7 +104,7 @@ static void try_it() {
         for (void *tensor : tensors) {
             check(gpupool_lookup(tensor, nullptr, &buffer) == 0 && buffer.kind == GPUPOOL_POOL_DEVICE,
                   "lookup");
-            if (round % 10 == 0) { /* work on another stream, which the release has to wait for */
+            if (round % 10 == 0) { /* work on another stream, which the memory has to wait for */
                 check(gpupool_set(client, 0, tensor, 1, buffer.size_bytes, other) == 0, "set");
                 record_stream(tensor, other);
                 record_stream(tensor, other);
