@@ -9,6 +9,7 @@
  *   sim_export.c  the exporter: the thread that hands out memfds for handles, and who holds connections
  *   sim_import.c  the importer: opened handles and the links to their exporters
  *   sim_ghost.c   the child that goes on writing when its process is dead
+ *   sim_operation.c  what streams do
  *   sim_stream.c  streams
  *
  * Devices are named in two ways: the ordinal that callers pass (CUDA_VISIBLE_DEVICES applies), and the

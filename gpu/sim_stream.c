@@ -5,54 +5,22 @@
  * registry, its thread does what is queued and ends. The default streams, one a device (NULL and 0x1) and one
  * a device and thread (0x2), are made when first used; those of a thread end with it.
  *
- * Addresses are checked when an operation is enqueued, and the operation keeps the ranges that it touches:
- * memory that is freed meanwhile stays mapped until the operation is done. Copies that touch host memory
- * which is not registered are done before the call returns, in stream order.
+ * Copies that touch host memory which is not registered are done before the call returns, in stream order.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <string.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
-#include <time.h>
 
-#include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/list.h"
 #include "base/thread.h"
-#include "base/units.h"
 #include "gpu/sim.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim_operation.h"
 
 #define STREAM_LEGACY     ((void *)0x1) /* cudaStreamLegacy */
 #define STREAM_PER_THREAD ((void *)0x2) /* cudaStreamPerThread */
 
 #define ERROR_CAPTURE_UNSUPPORTED 900 /* cudaErrorStreamCaptureUnsupported */
 #define ERROR_CAPTURE_INVALIDATED 901 /* cudaErrorStreamCaptureInvalidated */
-
-/* A waiting stream looks at its word at these intervals, ever longer. */
-#define WAIT_NS_MIN (2 * NS_PER_US)
-#define WAIT_NS_MAX (200 * NS_PER_US)
-
-#define PAGE_BYTES           UINT64_C(4096)
-#define ZERO_BY_PUNCHING_MIN (1 * MIB) /* below that, writing is as quick */
-
-enum operation_kind {
-    OPERATION_WRITE64,
-    OPERATION_WAIT64,
-    OPERATION_SET,
-    OPERATION_COPY,
-};
-
-struct operation {
-    enum operation_kind kind;
-    void *to; /* the word, for writes and waits */
-    const void *from;
-    struct sim_range *to_range, *from_range; /* references; NULL for unregistered host memory */
-    uint64_t value;                          /* the byte, for sets */
-    uint64_t size_bytes;
-    struct list link;
-};
 
 struct sim_stream {
     unsigned physical;
@@ -87,58 +55,6 @@ static struct {
 struct thread_streams {
     struct sim_stream *streams[GPU_SIM_DEVICES_MAX];
 };
-
-/* --- operations --- */
-
-static void operation_free(struct operation *operation) {
-    sim_range_unref(operation->to_range);
-    sim_range_unref(operation->from_range);
-    free(operation);
-}
-
-static void wait_for_word(const uint64_t *word, uint64_t value) {
-    uint64_t pause_ns = WAIT_NS_MIN;
-
-    /* The device compares cyclically too: CU_STREAM_WAIT_VALUE_GEQ is (int64_t)(*word - value) >= 0. */
-    while ((int64_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) {
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
-        pause_ns = 2 * pause_ns < WAIT_NS_MAX ? 2 * pause_ns : WAIT_NS_MAX;
-    }
-}
-
-/* Zeroes without making the pages real: the daemon zeroes each new segment, and a simulated GPU may have more
- * memory than this machine. What cannot be punched out (host memory that is locked) is written. */
-static void zero(char *start, uint64_t size_bytes) {
-    char *first = (char *)(((uintptr_t)start + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1));
-    char *last = (char *)((uintptr_t)(start + size_bytes) & ~(PAGE_BYTES - 1));
-
-    if (size_bytes < ZERO_BY_PUNCHING_MIN || madvise(first, (size_t)(last - first), MADV_REMOVE) < 0) {
-        memset(start, 0, size_bytes);
-        return;
-    }
-    memset(start, 0, (size_t)(first - start));
-    memset(last, 0, (size_t)(start + size_bytes - last));
-}
-
-static void operation_do(const struct operation *operation) {
-    switch (operation->kind) {
-    case OPERATION_WRITE64:
-        __atomic_store_n((uint64_t *)operation->to, operation->value, __ATOMIC_RELEASE);
-        return;
-    case OPERATION_WAIT64:
-        wait_for_word(operation->to, operation->value);
-        return;
-    case OPERATION_SET:
-        if (operation->value == 0 && operation->to_range->kind != SIM_RANGE_HOST)
-            zero(operation->to, operation->size_bytes);
-        else
-            memset(operation->to, (int)operation->value, operation->size_bytes);
-        return;
-    case OPERATION_COPY:
-        memmove(operation->to, operation->from, operation->size_bytes);
-        return;
-    }
-}
 
 /* --- a stream --- */
 
@@ -524,58 +440,25 @@ int gpu_sim_capture_end(unsigned device, void *stream, unsigned *ret_operations)
     return capture_set(device, stream, false, ret_operations);
 }
 
-static int word_operation(enum operation_kind kind, unsigned device, void *stream, uint64_t *word,
-                          uint64_t value) {
-    struct operation *operation;
-    struct sim_range *range;
-
-    if (word == NULL || (uintptr_t)word % sizeof(*word) != 0)
-        return GPU_ERROR_INVALID_VALUE;
-    range = sim_range_find(word);
-    /* A word that is aligned lies in the range as a whole. */
-    if (range == NULL || range->kind != SIM_RANGE_HOST) {
-        sim_range_unref(range);
-        return GPU_ERROR_INVALID_VALUE;
-    }
-    operation = calloc(1, sizeof(*operation));
-    if (operation == NULL) {
-        sim_range_unref(range);
-        return GPU_ERROR_MEMORY_ALLOCATION;
-    }
-    *operation = (struct operation){.kind = kind, .to = word, .to_range = range, .value = value};
-    return stream_give(device, stream, operation, false);
-}
-
 int sim_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    struct operation *operation;
     int r = sim_enter_on(SIM_STREAM_WRITE64, device);
 
-    return r != 0 ? r : word_operation(OPERATION_WRITE64, device, stream, word, value);
+    if (r == 0)
+        r = operation_make_word(OPERATION_WRITE64, word, value, &operation);
+    return r != 0 ? r : stream_give(device, stream, operation, false);
 }
 
 int sim_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    struct operation *operation;
     int r = sim_enter_on(SIM_STREAM_WAIT64, device);
 
-    return r != 0 ? r : word_operation(OPERATION_WAIT64, device, stream, word, value);
-}
-
-/* Checks one side of an operation. *ret_range gets a reference, or NULL for unregistered host memory. */
-static int side_get(const void *start, uint64_t size_bytes, struct sim_range **ret_range) {
-    _cleanup_(sim_range_unrefp) struct sim_range *range = sim_range_find(start);
-
-    if (range != NULL) {
-        if (size_bytes > range->size_bytes - ((uintptr_t)start - range->start))
-            return GPU_ERROR_INVALID_VALUE;
-        *ret_range = take_ptr(&range);
-        return 0;
-    }
-    if (start == NULL || sim_range_touches(start, size_bytes) || !sim_is_mapped(start, size_bytes))
-        return GPU_ERROR_INVALID_VALUE;
-    *ret_range = NULL;
-    return 0;
+    if (r == 0)
+        r = operation_make_word(OPERATION_WAIT64, word, value, &operation);
+    return r != 0 ? r : stream_give(device, stream, operation, false);
 }
 
 int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
-    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     struct operation *operation;
     unsigned physical;
     int r = sim_enter_on(SIM_MEMORY_SET, device);
@@ -584,51 +467,22 @@ int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_by
         r = sim_device(device, &physical);
     if (r != 0 || size_bytes == 0)
         return r;
-    r = side_get(memory, size_bytes, &range);
-    if (r != 0)
-        return r;
-    if (range == NULL) /* the device cannot reach it */
-        return GPU_ERROR_INVALID_VALUE;
-    operation = calloc(1, sizeof(*operation));
-    if (operation == NULL)
-        return GPU_ERROR_MEMORY_ALLOCATION;
-    *operation = (struct operation){
-        .kind = OPERATION_SET,
-        .to = memory,
-        .to_range = take_ptr(&range),
-        .value = byte,
-        .size_bytes = size_bytes,
-    };
-    return stream_give(device, stream, operation, false);
+    r = operation_make_set(memory, byte, size_bytes, &operation);
+    return r != 0 ? r : stream_give(device, stream, operation, false);
 }
 
 int sim_memory_copy(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream) {
-    _cleanup_(sim_range_unrefp) struct sim_range *to_range = NULL, *from_range = NULL;
     struct operation *operation;
     unsigned physical;
-    bool is_synchronous;
     int r = sim_enter_on(SIM_MEMORY_COPY, device);
 
     if (r == 0)
         r = sim_device(device, &physical);
     if (r != 0 || size_bytes == 0)
         return r;
-    r = side_get(to, size_bytes, &to_range);
-    if (r == 0)
-        r = side_get(from, size_bytes, &from_range);
+    r = operation_make_copy(to, from, size_bytes, &operation);
     if (r != 0)
         return r;
-    is_synchronous = to_range == NULL || from_range == NULL;
-    operation = calloc(1, sizeof(*operation));
-    if (operation == NULL)
-        return GPU_ERROR_MEMORY_ALLOCATION;
-    *operation = (struct operation){
-        .kind = OPERATION_COPY,
-        .to = to,
-        .from = from,
-        .to_range = take_ptr(&to_range),
-        .from_range = take_ptr(&from_range),
-        .size_bytes = size_bytes,
-    };
+    bool is_synchronous = operation->to_range == NULL || operation->from_range == NULL;
     return stream_give(device, stream, operation, is_synchronous);
 }

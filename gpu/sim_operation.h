@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GPU_SIM_OPERATION_H
+#define GPU_SIM_OPERATION_H
+/*
+ * One operation of a simulated stream, from its making to its end. The stream that it is given to owns it. It
+ * holds a reference to each range that it touches.
+ */
+#include <stdint.h>
+
+#include "base/list.h"
+#include "gpu/sim_internal.h"
+
+enum operation_kind {
+    OPERATION_WRITE64,
+    OPERATION_WAIT64,
+    OPERATION_SET,
+    OPERATION_COPY,
+};
+
+struct operation {
+    enum operation_kind kind;
+    void *to; /* the word, for writes and waits */
+    const void *from;
+    struct sim_range *to_range, *from_range; /* references; NULL for unregistered host memory */
+    uint64_t value;                          /* the byte, for sets */
+    uint64_t size_bytes;
+    struct list link; /* the stream's */
+};
+
+/* Make an operation, which is the caller's. They check the addresses: 0, INVALID_VALUE, MEMORY_ALLOCATION. */
+int operation_make_word(enum operation_kind kind, uint64_t *word, uint64_t value,
+                        struct operation **ret_operation);
+int operation_make_set(void *memory, uint8_t byte, uint64_t size_bytes, struct operation **ret_operation);
+int operation_make_copy(void *to, const void *from, uint64_t size_bytes, struct operation **ret_operation);
+
+/* Does it. A wait for a word takes as long as that takes. */
+void operation_do(const struct operation *operation);
+
+void operation_free(struct operation *operation);
+
+#endif
