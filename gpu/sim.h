@@ -46,10 +46,10 @@
  * GPUPOOL_SIM_MPS=1: exporters list this process as a client of MPS. Nothing else about it is like one.
  *
  * Where it differs from CUDA: streams are captured only by gpu_sim_capture_begin(), and what is recorded is
- * never replayed; the default streams do not order other streams;
- * stream waits and writes, copies and sets take the CPU's time; copies with unregistered host memory on one
- * side are synchronous; host code can read and write device memory through its pointer; the socket is found
- * only within one network namespace; memory that importers still have mapped does not count against the
+ * never replayed; the legacy default stream can be captured; a thread that ends waits for its own default
+ * stream; stream waits and writes, copies and sets take the CPU's time; copies with unregistered host memory
+ * on one side are synchronous; host code can read and write device memory through its pointer; the socket is
+ * found only within one network namespace; memory that importers still have mapped does not count against the
  * device's size once its exporter has freed it; a peer GPU's memory is listed for the GPU that it lies on.
  */
 #include <stdbool.h>
@@ -68,6 +68,10 @@ bool gpu_sim_failed(void);
 /* Sets the calling thread's current device, as cudaSetDevice() would: what device_current() returns. Threads
  * start with device 0. Returns 0 or INVALID_DEVICE. */
 int gpu_sim_set_device(unsigned device);
+
+/* Makes a stream that is ordered with the legacy default stream, as cudaStreamCreate() would; the table's are
+ * cudaStreamNonBlocking. Destroyed as those are. Returns 0 or a driver error. */
+int gpu_sim_stream_create_blocking(unsigned device, void **ret_stream);
 
 /* Begins to capture a stream, as cudaStreamBeginCapture() would: what is enqueued on it from now on is
  * counted and not done; waiting for it, for its device, or asking whether it is busy fails, and the capture

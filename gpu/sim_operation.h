@@ -24,7 +24,8 @@ struct operation {
     struct sim_range *to_range, *from_range; /* references; NULL for unregistered host memory */
     uint64_t value;                          /* the byte, for sets */
     uint64_t size_bytes;
-    struct list link; /* the stream's */
+    struct list link;         /* the stream's */
+    struct sim_order *behind; /* the stream's: other streams' work that comes first */
 };
 
 /* Make an operation, which is the caller's. They check the addresses: 0, INVALID_VALUE, MEMORY_ALLOCATION. */

@@ -5,6 +5,12 @@
  * registry, its thread does what is queued and ends. The default streams, one a device (NULL and 0x1) and one
  * a device and thread (0x2), are made when first used; those of a thread end with it.
  *
+ * The legacy default stream (NULL and 0x1) and the blocking streams of its device come behind each other, as
+ * CUDA has it: an operation of the one comes behind what the others were given before. Blocking are the
+ * threads' default streams, and those that a program makes without cudaStreamNonBlocking. To wait for the
+ * legacy stream is to wait for the blocking ones, too. While one of these is captured, no use of the legacy
+ * stream is valid.
+ *
  * Copies that touch host memory which is not registered are done before the call returns, in stream order.
  */
 #include <pthread.h>
@@ -21,12 +27,14 @@
 
 #define ERROR_CAPTURE_UNSUPPORTED 900 /* cudaErrorStreamCaptureUnsupported */
 #define ERROR_CAPTURE_INVALIDATED 901 /* cudaErrorStreamCaptureInvalidated */
+#define ERROR_CAPTURE_IMPLICIT    906 /* cudaErrorStreamCaptureImplicit */
 
 struct sim_stream {
     unsigned physical;
     uint64_t id;
-    unsigned users;   /* calls that are using it; under streams.lock */
-    struct list link; /* in streams.open; in id order */
+    bool is_blocking; /* ordered with the legacy default stream, as all but cudaStreamNonBlocking ones are */
+    unsigned references; /* its opener's, those of calls and of orders; under streams.lock */
+    struct list link;    /* in streams.open; in id order */
 
     pthread_t thread;
     pthread_mutex_t lock;
@@ -38,9 +46,16 @@ struct sim_stream {
     unsigned captured;      /* operations */
 };
 
+/* An operation comes behind what another stream had been given when it was enqueued. So orders point to what
+ * is older, and streams never wait for each other in a circle. */
+struct sim_order {
+    struct sim_order *next;
+    struct sim_stream *stream; /* a reference */
+    uint64_t ticket;           /* that it has to have done */
+};
+
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t unused; /* some stream has lost its last user */
     struct list open;
     uint64_t last_id;
     struct sim_stream *defaults[GPU_SIM_DEVICES_MAX];
@@ -48,7 +63,6 @@ static struct {
     pthread_key_t per_thread; /* struct thread_streams */
 } streams = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
-    .unused = PTHREAD_COND_INITIALIZER,
     .open = {&streams.open, &streams.open},
 };
 
@@ -57,6 +71,39 @@ struct thread_streams {
 };
 
 /* --- a stream --- */
+
+static void stream_put(struct sim_stream *stream) {
+    pthread_mutex_lock(&streams.lock);
+    bool is_last = --stream->references == 0;
+    pthread_mutex_unlock(&streams.lock);
+    if (!is_last)
+        return;
+    pthread_mutex_destroy(&stream->lock);
+    pthread_cond_destroy(&stream->changed);
+    free(stream);
+}
+
+/* Waits until a stream has done so many operations. */
+static void stream_wait(struct sim_stream *stream, uint64_t ticket) {
+    pthread_mutex_lock(&stream->lock);
+    while (stream->done < ticket)
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static void orders_wait(const struct sim_order *orders) {
+    for (; orders != NULL; orders = orders->next)
+        stream_wait(orders->stream, orders->ticket);
+}
+
+static void orders_free(struct sim_order *orders) {
+    while (orders != NULL) {
+        struct sim_order *next = orders->next;
+        stream_put(orders->stream);
+        free(orders);
+        orders = next;
+    }
+}
 
 static void *stream_work(void *user) {
     struct sim_stream *stream = user;
@@ -74,6 +121,8 @@ static void *stream_work(void *user) {
         }
         list_remove(&operation->link);
         pthread_mutex_unlock(&stream->lock);
+        orders_wait(operation->behind);
+        orders_free(operation->behind);
         operation_do(operation);
         operation_free(operation);
         pthread_mutex_lock(&stream->lock);
@@ -85,13 +134,15 @@ static void *stream_work(void *user) {
 }
 
 /* Makes a stream and adds it to the registry, which is locked. */
-static int stream_open(unsigned physical, struct sim_stream **ret_stream) {
+static int stream_open(unsigned physical, bool is_blocking, struct sim_stream **ret_stream) {
     struct sim_stream *stream = calloc(1, sizeof(*stream));
     int r;
 
     if (stream == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
     stream->physical = physical;
+    stream->is_blocking = is_blocking;
+    stream->references = 1;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     list_init(&stream->queue);
@@ -106,20 +157,15 @@ static int stream_open(unsigned physical, struct sim_stream **ret_stream) {
     return 0;
 }
 
-/* Ends a stream that has left the registry, when it has done its work and nobody uses it any more. */
+/* Ends a stream that has left the registry, when it has done its work. The object stays while there are
+ * references. */
 static void stream_close(struct sim_stream *stream) {
     pthread_mutex_lock(&stream->lock);
     stream->closing = true;
     pthread_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
     pthread_join(stream->thread, NULL);
-    pthread_mutex_lock(&streams.lock);
-    while (stream->users > 0)
-        pthread_cond_wait(&streams.unused, &streams.lock);
-    pthread_mutex_unlock(&streams.lock);
-    pthread_mutex_destroy(&stream->lock);
-    pthread_cond_destroy(&stream->changed);
-    free(stream);
+    stream_put(stream);
 }
 
 static void thread_streams_close(void *user) {
@@ -180,7 +226,7 @@ static int stream_find(unsigned physical, void *handle, struct sim_stream **ret_
         return GPU_ERROR_INVALID_RESOURCE_HANDLE;
     }
     if (*slot == NULL) {
-        r = stream_open(physical, slot);
+        r = stream_open(physical, handle == STREAM_PER_THREAD, slot);
         if (r != 0)
             return r;
     }
@@ -188,7 +234,7 @@ static int stream_find(unsigned physical, void *handle, struct sim_stream **ret_
     return 0;
 }
 
-/* As stream_find(), and the caller is a user of the stream until stream_put(). */
+/* As stream_find(), and the caller has a reference to the stream until stream_put(). */
 static int stream_get(unsigned device, void *handle, struct sim_stream **ret_stream) {
     unsigned physical;
     int r = sim_context(device, &physical);
@@ -198,16 +244,9 @@ static int stream_get(unsigned device, void *handle, struct sim_stream **ret_str
     pthread_mutex_lock(&streams.lock);
     r = stream_find(physical, handle, ret_stream);
     if (r == 0)
-        (*ret_stream)->users++;
+        (*ret_stream)->references++;
     pthread_mutex_unlock(&streams.lock);
     return r;
-}
-
-static void stream_put(struct sim_stream *stream) {
-    pthread_mutex_lock(&streams.lock);
-    if (--stream->users == 0)
-        pthread_cond_broadcast(&streams.unused);
-    pthread_mutex_unlock(&streams.lock);
 }
 
 static bool stream_is_capturing(struct sim_stream *stream) {
@@ -229,42 +268,111 @@ static bool stream_spoils_capture(struct sim_stream *stream) {
 
 /* Waits until a stream has done what it was given up to now. */
 static void stream_drain(struct sim_stream *stream) {
-    uint64_t until;
-
     pthread_mutex_lock(&stream->lock);
-    until = stream->given;
-    while (stream->done < until)
-        pthread_cond_wait(&stream->changed, &stream->lock);
+    uint64_t given = stream->given;
     pthread_mutex_unlock(&stream->lock);
+    stream_wait(stream, given);
+}
+
+/* --- the legacy default stream --- */
+
+/* Adds to a list what another stream has been given and has not done. Locked. */
+static int order_add(struct sim_stream *other, struct sim_order **orders) {
+    pthread_mutex_lock(&other->lock);
+    uint64_t ticket = other->given;
+    bool is_busy = other->done < ticket;
+    pthread_mutex_unlock(&other->lock);
+    if (!is_busy)
+        return 0;
+    struct sim_order *order = malloc(sizeof *order);
+    if (order == NULL)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    *order = (struct sim_order){.next = *orders, .stream = other, .ticket = ticket};
+    other->references++;
+    *orders = order;
+    return 0;
+}
+
+/* What work of a stream comes behind, besides the stream's own: on the legacy default stream all blocking
+ * streams of the device, and on a blocking stream the legacy one. Locked. */
+static int orders_of(const struct sim_stream *stream, struct sim_order **ret_orders) {
+    struct sim_stream *legacy = streams.defaults[stream->physical];
+    int r = 0;
+
+    *ret_orders = NULL;
+    if (stream->is_blocking && legacy != NULL)
+        return order_add(legacy, ret_orders);
+    if (stream != legacy)
+        return 0;
+    list_for_each(position, &streams.open) {
+        struct sim_stream *other = container_of(position, struct sim_stream, link);
+        if (r == 0 && other->is_blocking && other->physical == stream->physical)
+            r = order_add(other, ret_orders);
+    }
+    return r;
+}
+
+/* Whether a handle's stream is the legacy one while a blocking stream of the device is captured: no use of it
+ * is valid then. spoils: the captures come to nothing, as by all uses but the question whether it is
+ * captured. Locked. */
+static bool is_implicit_capture(const struct sim_stream *stream, bool spoils) {
+    bool captures = false;
+
+    if (stream != streams.defaults[stream->physical])
+        return false;
+    list_for_each(position, &streams.open) {
+        struct sim_stream *other = container_of(position, struct sim_stream, link);
+        if (other->is_blocking && other->physical == stream->physical)
+            captures = (spoils ? stream_spoils_capture(other) : stream_is_capturing(other)) || captures;
+    }
+    return captures;
+}
+
+/* Puts an operation into the queue of a stream, behind what comes before it. *ret_ticket: 0 if the stream is
+ * captured. Locked: so the order of two operations of different threads is the same for both. */
+static int stream_append(struct sim_stream *stream, struct operation *operation, uint64_t *ret_ticket) {
+    if (is_implicit_capture(stream, true))
+        return ERROR_CAPTURE_IMPLICIT;
+    *ret_ticket = 0;
+    int r = stream_is_capturing(stream) ? 0 : orders_of(stream, &operation->behind);
+    if (r != 0)
+        return r;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->capturing) {
+        stream->captured++;
+    } else {
+        list_append(&stream->queue, &operation->link);
+        *ret_ticket = ++stream->given;
+        pthread_cond_broadcast(&stream->changed);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return 0;
 }
 
 /* Enqueues an operation on the stream that a handle names; takes the operation. is_synchronous: waits until
  * it is done. */
 static int stream_give(unsigned device, void *handle, struct operation *operation, bool is_synchronous) {
     struct sim_stream *stream;
-    uint64_t ticket;
+    uint64_t ticket = 0;
     int r = stream_get(device, handle, &stream);
 
     if (r != 0) {
         operation_free(operation);
         return r;
     }
-    pthread_mutex_lock(&stream->lock);
-    if (stream->capturing) {
-        stream->captured++;
-        pthread_mutex_unlock(&stream->lock);
-        stream_put(stream);
+    pthread_mutex_lock(&streams.lock);
+    r = stream_append(stream, operation, &ticket);
+    pthread_mutex_unlock(&streams.lock);
+    if (ticket == 0) {
+        orders_free(operation->behind);
         operation_free(operation);
-        return is_synchronous ? ERROR_CAPTURE_UNSUPPORTED : 0;
+        if (r == 0 && is_synchronous)
+            r = ERROR_CAPTURE_UNSUPPORTED;
+    } else if (is_synchronous) {
+        stream_wait(stream, ticket);
     }
-    list_append(&stream->queue, &operation->link);
-    ticket = ++stream->given;
-    pthread_cond_broadcast(&stream->changed);
-    while (is_synchronous && stream->done < ticket)
-        pthread_cond_wait(&stream->changed, &stream->lock);
-    pthread_mutex_unlock(&stream->lock);
     stream_put(stream);
-    return 0;
+    return r;
 }
 
 void sim_streams_drain(unsigned physical) {
@@ -282,7 +390,7 @@ void sim_streams_drain(unsigned physical) {
             if (stream->id > seen && stream->id <= newest &&
                 (physical == SIM_ALL_DEVICES || stream->physical == physical)) {
                 next = stream;
-                next->users++;
+                next->references++;
                 seen = next->id;
                 break;
             }
@@ -323,21 +431,29 @@ int sim_device_synchronize(unsigned device) {
     return 0;
 }
 
-int sim_stream_create(unsigned device, void **ret_stream) {
+static int stream_create(unsigned device, bool is_blocking, void **ret_stream) {
     struct sim_stream *stream;
     unsigned physical;
-    int r = sim_enter_on(SIM_STREAM_CREATE, device);
+    int r = sim_context(device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     pthread_mutex_lock(&streams.lock);
-    r = stream_open(physical, &stream);
+    r = stream_open(physical, is_blocking, &stream);
     pthread_mutex_unlock(&streams.lock);
     if (r == 0)
         *ret_stream = stream;
     return r;
+}
+
+int sim_stream_create(unsigned device, void **ret_stream) {
+    int r = sim_enter_on(SIM_STREAM_CREATE, device);
+
+    return r != 0 ? r : stream_create(device, false, ret_stream);
+}
+
+int gpu_sim_stream_create_blocking(unsigned device, void **ret_stream) {
+    return stream_create(device, true, ret_stream);
 }
 
 int sim_stream_destroy(unsigned device, void *handle) {
@@ -364,36 +480,57 @@ int sim_stream_destroy(unsigned device, void *handle) {
     return r;
 }
 
+/* What a call has to look at that waits for a stream, or asks whether it is busy: the legacy default stream
+ * encompasses the blocking ones. The caller has a reference to the stream. */
+static int stream_begin_wait(struct sim_stream *stream, struct sim_order **ret_orders) {
+    int r = 0;
+
+    *ret_orders = NULL;
+    pthread_mutex_lock(&streams.lock);
+    if (is_implicit_capture(stream, true))
+        r = ERROR_CAPTURE_IMPLICIT;
+    else if (stream_spoils_capture(stream))
+        r = ERROR_CAPTURE_UNSUPPORTED;
+    else if (!stream->is_blocking)
+        r = orders_of(stream, ret_orders);
+    pthread_mutex_unlock(&streams.lock);
+    return r;
+}
+
 int sim_stream_synchronize(unsigned device, void *handle) {
     struct sim_stream *stream;
+    struct sim_order *orders;
     int r = sim_enter_on(SIM_STREAM_SYNCHRONIZE, device);
 
     if (r == 0)
         r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
-    if (stream_spoils_capture(stream))
-        r = ERROR_CAPTURE_UNSUPPORTED;
-    else
+    r = stream_begin_wait(stream, &orders);
+    if (r == 0) {
+        orders_wait(orders);
         stream_drain(stream);
+    }
+    orders_free(orders);
     stream_put(stream);
     return r;
 }
 
 int sim_stream_query(unsigned device, void *handle) {
     struct sim_stream *stream;
+    struct sim_order *orders;
     int r = sim_enter_on(SIM_STREAM_QUERY, device);
 
     if (r == 0)
         r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
-    if (stream_spoils_capture(stream))
-        r = ERROR_CAPTURE_UNSUPPORTED;
+    r = stream_begin_wait(stream, &orders);
     pthread_mutex_lock(&stream->lock);
-    if (r == 0 && stream->done < stream->given)
+    if (r == 0 && (orders != NULL || stream->done < stream->given))
         r = GPU_ERROR_NOT_READY;
     pthread_mutex_unlock(&stream->lock);
+    orders_free(orders);
     stream_put(stream);
     return r;
 }
@@ -406,9 +543,14 @@ int sim_stream_is_capturing(unsigned device, void *handle, bool *ret_capturing) 
         r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
-    *ret_capturing = stream_is_capturing(stream);
+    pthread_mutex_lock(&streams.lock);
+    if (is_implicit_capture(stream, false))
+        r = ERROR_CAPTURE_IMPLICIT;
+    else
+        *ret_capturing = stream_is_capturing(stream);
+    pthread_mutex_unlock(&streams.lock);
     stream_put(stream);
-    return 0;
+    return r;
 }
 
 static int capture_set(unsigned device, void *handle, bool capturing, unsigned *ret_operations) {

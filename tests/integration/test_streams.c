@@ -4,7 +4,7 @@
  * that was created; and what it enqueues is done there, behind what was there before, while nobody waits on
  * the CPU. The stream stands at a gate, so that what must not be done before has all the time to happen.
  *
- * On CUDA a gate on the null stream holds the per-thread streams, too. So nothing waits for another stream
+ * A gate on the null stream holds the per-thread streams, too. So nothing waits for another stream
  * here while the gate is closed but for a created one, which is non-blocking; and whatever maps memory or
  * loads a kernel the first time is done before.
  */

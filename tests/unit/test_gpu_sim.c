@@ -410,12 +410,12 @@ static void default_streams_are_there(void **state) {
     assert_int_equal(gpu->stream_query(0, (void *)0x1), GPU_ERROR_NOT_READY);
     assert_int_equal(gpu->stream_query(0, (void *)0x2), 0);
     assert_int_equal(gpu->stream_query(1, NULL), 0);
+    __atomic_store_n(&shared[0], 1, __ATOMIC_RELEASE);
+    assert_int_equal(gpu->stream_synchronize(0, (void *)0x1), 0);
     assert_int_equal(pthread_create(&thread, NULL, use_thread_stream, memory), 0);
     pthread_join(thread, &result);
     assert_non_null(result);
     assert_int_equal(__atomic_load_n(&shared[3], __ATOMIC_ACQUIRE), 31);
-    __atomic_store_n(&shared[0], 1, __ATOMIC_RELEASE);
-    assert_int_equal(gpu->stream_synchronize(0, (void *)0x1), 0);
     assert_int_equal(read_word(memory), 31);
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }
