@@ -307,10 +307,42 @@ static bool is_of_device(const struct pool *pool, const void *wanted) {
     return pool->kind == PROTO_POOL_DEVICE && memcmp(pool->uuid, wanted, sizeof pool->uuid) == 0;
 }
 
+static int find_pool(struct gpupool_client *client, unsigned device, struct pool *ret_pool) {
+    return pools_select(&client->pools, &client->connection, client_deadline_ns(client, 0), is_of_device,
+                        client->devices.list[device].uuid.bytes, ret_pool);
+}
+
+/* How many of this process's devices the daemon was last known to serve. */
+static unsigned count_served(struct gpupool_client *client) {
+    struct pool pool;
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < client->devices.count; i++)
+        count += pools_look_up(&client->pools, is_of_device, client->devices.list[i].uuid.bytes, &pool);
+    return count;
+}
+
+/* Says of a device that it is none, or none that the daemon serves. Returns the error. */
+static int refuse_device(struct gpupool_client *client, int error, int device) {
+    struct request *reply;
+    char text[GPU_UUID_TEXT_SIZE];
+
+    /* Counted from what the daemon says now. Where it does not answer, from what it said last. */
+    if (pools_fetch(&client->pools, &client->connection, client_deadline_ns(client, 0), &reply) == 0)
+        request_recycle(reply);
+    unsigned served = count_served(client);
+    const char *plural = served == 1 ? "" : "s";
+    if (device < 0 || (unsigned)device >= client->devices.count)
+        return error_set(error, "device %d: the daemon serves %u device%s of this process", device, served,
+                         plural);
+    gpu_uuid_format(&client->devices.list[device].uuid, text);
+    return error_set(error, "device %d (%s) is not served: the daemon serves %u device%s of this process",
+                     device, text, served, plural);
+}
+
 int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret_pool) {
     const struct gpu *gpu;
     struct pool pool;
-    char text[GPU_UUID_TEXT_SIZE];
 
     int r = client_enter(client);
     if (r < 0)
@@ -328,17 +360,35 @@ int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret
         device = (int)current;
     }
     if ((unsigned)device >= client->devices.count)
-        return error_set(GPUPOOL_E_NO_POOL, "device %d: this process has %u device%s", device,
-                         client->devices.count, client->devices.count == 1 ? "" : "s");
-    const struct gpu_uuid *uuid = &client->devices.list[device].uuid;
-    r = pools_select(&client->pools, &client->connection, client_deadline_ns(client, 0), is_of_device,
-                     uuid->bytes, &pool);
-    if (r < 0) {
-        gpu_uuid_format(uuid, text);
-        return error_prefix(r, "device %d (%s)", device, text);
-    }
+        return refuse_device(client, GPUPOOL_E_NO_POOL, device);
+    r = find_pool(client, (unsigned)device, &pool);
+    if (r == GPUPOOL_E_NO_POOL)
+        return refuse_device(client, r, device);
+    if (r < 0)
+        return error_prefix(r, "device %d", device);
     *ret_pool = pool.id;
     return error_end(0);
+}
+
+int client_need_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
+    struct devices *devices = &client->devices;
+    struct pool pool;
+
+    int r = devices_need_gpu(devices, ret_gpu);
+    if (r < 0)
+        return r;
+    if (device < 0 || (unsigned)device >= devices->count)
+        return refuse_device(client, GPUPOOL_E_INVALID, device);
+    uint64_t bit = UINT64_C(1) << device;
+    if ((atomic_load_explicit(&devices->served, memory_order_relaxed) & bit) == 0) {
+        r = find_pool(client, (unsigned)device, &pool);
+        if (r == GPUPOOL_E_NO_POOL)
+            return refuse_device(client, GPUPOOL_E_INVALID, device);
+        if (r == 0)
+            atomic_fetch_or(&devices->served, bit);
+    }
+    devices_note_use(devices, (unsigned)device);
+    return 0;
 }
 
 static bool is_on_node(const struct pool *pool, const void *wanted) {

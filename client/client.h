@@ -49,6 +49,12 @@ static inline bool client_may_hit(const struct gpupool_client *client) {
     return __builtin_expect(client != NULL, 1) && fork_guard_is_at_home(&client->guard);
 }
 
+/* As devices_need_device(), for calls that make something on a device or move bytes: also refuses one that
+ * the daemon does not serve. Asks the daemon for its pools, until the device is known to be served. Where it
+ * does not answer, the device passes: a client whose daemon is gone can still copy its buffers away. 0,
+ * INVALID, NO_GPU, DRIVER. */
+int client_need_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu);
+
 /* The deadline of a request that the daemon may take timeout_ns over. */
 uint64_t client_deadline_ns(const struct gpupool_client *client, uint64_t timeout_ns);
 

@@ -102,8 +102,7 @@ int devices_need_device(struct devices *devices, int ordinal, const struct gpu *
     if (r < 0)
         return r;
     if (ordinal < 0 || (unsigned)ordinal >= devices->count)
-        return error_set(GPUPOOL_E_INVALID, "device %d: this process has %u device%s", ordinal,
-                         devices->count, devices->count == 1 ? "" : "s");
+        return error_set(GPUPOOL_E_INVALID, "device %d: there is no such device in this process", ordinal);
     devices_note_use(devices, (unsigned)ordinal);
     *ret_gpu = gpu;
     return 0;

@@ -19,7 +19,7 @@
 #include "gpu/gpu.h"
 #include "proto/proto.h"
 
-/* The bits of `used`; four times what a DGX has. */
+/* The bits of `used` and `served`; four times what a DGX has. */
 #define DEVICES_MAX 64u
 
 struct devices {
@@ -32,6 +32,7 @@ struct devices {
     unsigned count;
     struct gpu_device list[DEVICES_MAX];
     _Atomic uint64_t used;
+    _Atomic uint64_t served; /* known to have a pool in the daemon: client_need_device() */
 };
 
 void devices_init(struct devices *devices);

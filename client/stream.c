@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Streams and copies over the driver table: for programs that also run on a simulated GPU, or that do not
- * link CUDA themselves. A client whose daemon is gone can still copy its buffers away: only a simulated GPU's
- * existence is asked of the daemon.
+ * link CUDA themselves. The daemon is asked whether it serves the device, once; a client whose daemon is gone
+ * can still copy its buffers away.
  */
 #include "client/cache/give_back.h"
 #include "client/client.h"
 #include "client/error.h"
 
-/* What every call here begins with. */
+/* What a call begins with that makes something, or moves bytes. */
 static int enter(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
+    int r = client_enter(client);
+    return r < 0 ? r : client_need_device(client, device, ret_gpu);
+}
+
+/* What a call begins with that takes a stream as it is. A program may have made one on any device, for host
+ * memory. */
+static int enter_any(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
     int r = client_enter(client);
     return r < 0 ? r : devices_need_device(&client->devices, device, ret_gpu);
 }
@@ -21,23 +28,6 @@ static int finish(const struct gpu *gpu, int error, int device, const char *what
     return error_prefix(GPUPOOL_E_DRIVER, "device %d", device);
 }
 
-/* The simulation in this process has GPUs without number. The machine has those that the daemon simulates. A
- * daemon that does not answer says nothing about that. */
-static int check_simulated(struct gpupool_client *client, int device) {
-    char text[ERROR_TEXT_SIZE];
-    uint32_t pool;
-
-    if (client->devices.kind != PROTO_GPU_SIM)
-        return 0;
-    error_save(text);
-    int r = gpupool_device_pool(client, device, &pool);
-    if (r == GPUPOOL_E_NO_POOL)
-        return error_set(GPUPOOL_E_INVALID,
-                         "device %d: the daemon simulates no such GPU, or has no pool for it", device);
-    error_restore(text);
-    return 0;
-}
-
 int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream) {
     const struct gpu *gpu;
     int r = enter(client, device, &gpu);
@@ -45,16 +35,13 @@ int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_
         return r;
     if (ret_stream == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_stream_create: ret_stream is NULL");
-    r = check_simulated(client, device);
-    if (r < 0)
-        return r;
     return error_end(
         finish(gpu, gpu->stream_create((unsigned)device, ret_stream), device, "creating a stream"));
 }
 
 int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream) {
     const struct gpu *gpu;
-    int r = enter(client, device, &gpu);
+    int r = enter_any(client, device, &gpu);
     if (r < 0)
         return r;
     /* The driver may give the handle to another stream, which would not order what lies here for this one.
@@ -68,7 +55,7 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
 
 int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream) {
     const struct gpu *gpu;
-    int r = enter(client, device, &gpu);
+    int r = enter_any(client, device, &gpu);
     if (r < 0)
         return r;
     return error_end(

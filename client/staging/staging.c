@@ -75,7 +75,7 @@ static int prepare(struct gpupool_client *client, int device, void *stream, stru
                    bool *ret_nothing) {
     int r = client_enter(client);
     if (r == 0)
-        r = devices_need_device(&client->devices, device, &job->gpu);
+        r = client_need_device(client, device, &job->gpu);
     if (r < 0)
         return r;
     *ret_nothing = job->size_bytes == 0;

@@ -438,11 +438,11 @@ GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_c
 /**
  * @name Streams and copies without the CUDA runtime
  * For programs that run on a simulated GPU as well, or that do not link CUDA otherwise. On CUDA they are
- * cudaStreamCreateWithFlags(non-blocking), cudaMemcpyAsync and so on. device: ordinal in this process.
+ * cudaStreamCreateWithFlags(non-blocking), cudaMemcpyAsync and so on. device: ordinal in this process. Streams are made and
+ * bytes moved only on devices that the daemon serves (else INVALID).
  * @{
  */
-/** @return 0, DRIVER, FORKED, NO_GPU, or INVALID: there is no such device, also none that the daemon
- * simulates */
+/** @return 0, DRIVER, FORKED, NO_GPU, or INVALID: there is no such device, or the daemon does not serve it */
 GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
 /** Also for a stream that CUDA made. What was acquired on it is released before, see gpupool_trim(). */
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
