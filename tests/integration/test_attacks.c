@@ -183,7 +183,7 @@ static void share_behind_fences(struct peer *peer, int ready) {
     (void)ask_page(peer, &fd);
     for (unsigned i = 0; i < 16; i++) {
         struct proto_lease lease = peer_acquire(peer, 256 * KIB);
-        must(peer_release_behind(peer, &lease, 0, 64 * KIB, i, 1) == 0);
+        must(peer_release_behind(peer, &lease, 192 * KIB, 64 * KIB, i, 1) == 0);
         message.share = (struct proto_share){lease.lease, lease.generation, UINT64_C(1) << 40};
         peer_ask(peer, PROTO_SHARE, &message, PROTO_ERROR);
         message.share = (struct proto_share){lease.lease, lease.generation, 100};
