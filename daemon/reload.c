@@ -128,10 +128,11 @@ static void reload_begin(struct reload *reload) {
 }
 
 void reload_ask(struct reload *reload, struct daemon *daemon) {
-    reload->daemon = daemon;
     reload->again = true;
-    if (!reload->reading)
-        reload_begin(reload);
+    if (reload->reading)
+        return; /* the thread reads what is set below */
+    reload->daemon = daemon;
+    reload_begin(reload);
 }
 
 void reload_stop(struct reload *reload) {

@@ -118,6 +118,7 @@ static void an_array_becomes_one_of_no_bytes_and_back(struct gpupool_client *cli
     expect(array, GPUPOOL_SYNCED_IN_STEP, 1, 0);
     MUST(gpupool_synced_resize(array, SIZE));
     expect(array, GPUPOOL_SYNCED_UNINITIALIZED, 1, 0);
+    MUST(gpupool_synced_settle(array)); /* the copy to the device has read it */
     memset(host, 1, SIZE);
     assert_true(is_all(on_host(array, GPUPOOL_READ, NULL), 0, SIZE));
     /* memory to adopt may be none then, and must not be otherwise */
