@@ -14,6 +14,9 @@
 #define INTEGER_MAX 9007199254740992.0
 
 /* What is being read. The first thing that fails is kept in r and reason; after it nothing more is read. */
+/* How messages call the whole reply. */
+#define ROOT "reply"
+
 struct reader {
     int r;
     char *reason;
@@ -146,9 +149,9 @@ static char *read_text(struct reader *reader, const cJSON *object, const char *k
     return read_string(reader, object, key, false);
 }
 
-/* An array's members and room for as many structs; NULL with nothing to read. */
-static void *read_array_or_null(struct reader *reader, const cJSON *object, const char *key, bool nullable,
-                                size_t element_size, size_t *ret_count, const cJSON **ret_first) {
+/* An array's first member and room for as many elements as it has; NULL with nothing to read. */
+static void *read_array(struct reader *reader, const cJSON *object, const char *key, bool nullable,
+                        size_t element_size, size_t *ret_count, const cJSON **ret_first) {
     const cJSON *array = read_member(reader, object, key);
     if (array == NULL || (nullable && cJSON_IsNull(array)))
         return NULL;
@@ -169,11 +172,6 @@ static void *read_array_or_null(struct reader *reader, const cJSON *object, cons
     return elements;
 }
 
-static void *read_array(struct reader *reader, const cJSON *object, const char *key, size_t element_size,
-                        size_t *ret_count, const cJSON **ret_first) {
-    return read_array_or_null(reader, object, key, false, element_size, ret_count, ret_first);
-}
-
 /* Enters the object at an array's index, or the one with a name. */
 static bool read_enter(struct reader *reader, const cJSON *object, const char *name, size_t index) {
     if (reader->r < 0)
@@ -185,6 +183,28 @@ static bool read_enter(struct reader *reader, const cJSON *object, const char *n
     if (!cJSON_IsObject(object))
         reader_fail(reader, "%s is not an object", reader->where);
     return reader->r == 0;
+}
+
+/* Reads each object of an array by read_one(). Returns the elements; NULL with nothing to read. */
+static void *read_each(struct reader *reader, const cJSON *object, const char *key, bool nullable,
+                       size_t element_size,
+                       void (*read_one)(struct reader *reader, const cJSON *object, void *element),
+                       size_t *ret_count) {
+    char where[sizeof reader->where], name[64];
+    const cJSON *member = NULL;
+
+    char *elements = read_array(reader, object, key, nullable, element_size, ret_count, &member);
+    if (elements == NULL)
+        return NULL;
+    memcpy(where, reader->where, sizeof where);
+    if (strcmp(where, ROOT) == 0)
+        snprintf(name, sizeof name, "%s", key);
+    else
+        snprintf(name, sizeof name, "%.48s.%s", where, key);
+    for (size_t i = 0; i < *ret_count && read_enter(reader, member, name, i); i++, member = member->next)
+        read_one(reader, member, elements + i * element_size);
+    memcpy(reader->where, where, sizeof where);
+    return elements;
 }
 
 static void read_daemon(struct reader *reader, const cJSON *root, bool stats, struct reply_daemon *daemon) {
@@ -205,7 +225,7 @@ static void read_daemon(struct reader *reader, const cJSON *root, bool stats, st
     daemon->sessions_refused = read_count(reader, object, "sessions_refused");
     daemon->lingering_sockets = read_count(reader, object, "lingering_sockets");
     daemon->notices =
-        read_array(reader, object, "notices", sizeof *daemon->notices, &daemon->n_notices, &notice);
+        read_array(reader, object, "notices", false, sizeof *daemon->notices, &daemon->n_notices, &notice);
     for (size_t i = 0; i < daemon->n_notices && reader->r == 0; i++, notice = notice->next) {
         if (!cJSON_IsString(notice))
             reader_fail(reader, "daemon.notices[%zu] is not a string", i);
@@ -244,7 +264,8 @@ static void read_histograms(struct reader *reader, const cJSON *pool_object, str
     memcpy(reader->where, where, sizeof where);
 }
 
-static void read_pool(struct reader *reader, const cJSON *object, struct reply_pool *pool) {
+static void read_pool(struct reader *reader, const cJSON *object, void *element) {
+    struct reply_pool *pool = element;
     pool->id = read_count(reader, object, "id");
     pool->kind = read_text(reader, object, "kind");
     pool->name = read_text(reader, object, "name");
@@ -290,50 +311,29 @@ static void read_pool(struct reader *reader, const cJSON *object, struct reply_p
     read_histograms(reader, object, pool);
 }
 
-static void read_holdings(struct reader *reader, const cJSON *object, struct reply_session *session) {
-    char where[sizeof reader->where], name[64];
-    const cJSON *element = NULL;
-
-    memcpy(where, reader->where, sizeof where);
-    snprintf(name, sizeof name, "%.48s.pools", where);
-    session->pools = read_array_or_null(reader, object, "pools", true, sizeof *session->pools,
-                                        &session->n_pools, &element);
-    for (size_t i = 0; i < session->n_pools && read_enter(reader, element, name, i);
-         i++, element = element->next) {
-        struct reply_holding *pool = &session->pools[i];
-        pool->id = read_count(reader, element, "id");
-        pool->leased_bytes = read_count(reader, element, "leased_bytes");
-        pool->in_use_bytes = read_count(reader, element, "in_use_bytes");
-        pool->cached_bytes = read_count(reader, element, "cached_bytes");
-        pool->fenced_bytes = read_count(reader, element, "fenced_bytes");
-        pool->closing_bytes = read_count(reader, element, "closing_bytes");
-        pool->segments = read_count(reader, element, "segments");
-    }
-    memcpy(reader->where, where, sizeof where);
+static void read_holding(struct reader *reader, const cJSON *object, void *element) {
+    struct reply_holding *pool = element;
+    pool->id = read_count(reader, object, "id");
+    pool->leased_bytes = read_count(reader, object, "leased_bytes");
+    pool->in_use_bytes = read_count(reader, object, "in_use_bytes");
+    pool->cached_bytes = read_count(reader, object, "cached_bytes");
+    pool->fenced_bytes = read_count(reader, object, "fenced_bytes");
+    pool->closing_bytes = read_count(reader, object, "closing_bytes");
+    pool->segments = read_count(reader, object, "segments");
 }
 
-static void read_requests(struct reader *reader, const cJSON *object, struct reply_session *session) {
-    char where[sizeof reader->where], name[64];
-    const cJSON *element = NULL;
-
-    memcpy(where, reader->where, sizeof where);
-    snprintf(name, sizeof name, "%.48s.requests", where);
-    session->requests = read_array_or_null(reader, object, "requests", true, sizeof *session->requests,
-                                           &session->n_requests, &element);
-    for (size_t i = 0; i < session->n_requests && read_enter(reader, element, name, i);
-         i++, element = element->next) {
-        struct reply_request *request = &session->requests[i];
-        request->pool = read_count(reader, element, "pool");
-        request->bytes = read_count(reader, element, "bytes");
-        request->wanted_bytes = read_count(reader, element, "wanted_bytes");
-        request->waiting_ns = read_count(reader, element, "waiting_ns");
-        request->left_ns = read_integer(reader, element, "left_ns", true);
-        request->reason = read_text(reader, element, "reason");
-    }
-    memcpy(reader->where, where, sizeof where);
+static void read_request(struct reader *reader, const cJSON *object, void *element) {
+    struct reply_request *request = element;
+    request->pool = read_count(reader, object, "pool");
+    request->bytes = read_count(reader, object, "bytes");
+    request->wanted_bytes = read_count(reader, object, "wanted_bytes");
+    request->waiting_ns = read_count(reader, object, "waiting_ns");
+    request->left_ns = read_integer(reader, object, "left_ns", true);
+    request->reason = read_text(reader, object, "reason");
 }
 
-static void read_session(struct reader *reader, const cJSON *object, struct reply_session *session) {
+static void read_session(struct reader *reader, const cJSON *object, void *element) {
+    struct reply_session *session = element;
     session->id = read_count(reader, object, "id");
     session->pid = read_count(reader, object, "pid");
     session->uid = read_count(reader, object, "uid");
@@ -353,14 +353,22 @@ static void read_session(struct reader *reader, const cJSON *object, struct repl
     session->waiting = read_count(reader, object, "waiting");
     session->segments = read_count(reader, object, "segments");
     session->connected_ns = read_count(reader, object, "connected_ns");
-    read_holdings(reader, object, session);
-    read_requests(reader, object, session);
+    session->pools =
+        read_each(reader, object, "pools", true, sizeof *session->pools, read_holding, &session->n_pools);
+    session->requests = read_each(reader, object, "requests", true, sizeof *session->requests, read_request,
+                                  &session->n_requests);
 }
 
-static void read_quota(struct reader *reader, const cJSON *object, struct reply_quota *quota) {
-    char where[sizeof reader->where], name[64];
-    const cJSON *element = NULL;
+static void read_quota_pool(struct reader *reader, const cJSON *object, void *element) {
+    struct reply_quota_pool *pool = element;
+    pool->id = read_count(reader, object, "id");
+    pool->kind = read_text(reader, object, "kind");
+    pool->bytes = read_count(reader, object, "bytes");
+    pool->bytes_limit = read_integer(reader, object, "bytes_limit", true);
+}
 
+static void read_quota(struct reader *reader, const cJSON *object, void *element) {
+    struct reply_quota *quota = element;
     quota->uid = read_count(reader, object, "uid");
     quota->refusals = read_count(reader, object, "refusals");
     quota->sessions = read_count(reader, object, "sessions");
@@ -371,22 +379,18 @@ static void read_quota(struct reader *reader, const cJSON *object, struct reply_
     quota->waiting_limit = read_integer(reader, object, "waiting_limit", true);
     quota->reply_bytes = read_count(reader, object, "reply_bytes");
     quota->reply_bytes_limit = read_integer(reader, object, "reply_bytes_limit", true);
-    quota->pools = read_array(reader, object, "pools", sizeof *quota->pools, &quota->n_pools, &element);
-    memcpy(where, reader->where, sizeof where);
-    snprintf(name, sizeof name, "%.48s.pools", where);
-    for (size_t i = 0; i < quota->n_pools && read_enter(reader, element, name, i);
-         i++, element = element->next) {
-        quota->pools[i].id = read_count(reader, element, "id");
-        quota->pools[i].kind = read_text(reader, element, "kind");
-        quota->pools[i].bytes = read_count(reader, element, "bytes");
-        quota->pools[i].bytes_limit = read_integer(reader, element, "bytes_limit", true);
-    }
+    quota->pools =
+        read_each(reader, object, "pools", false, sizeof *quota->pools, read_quota_pool, &quota->n_pools);
+}
+
+static void read_trimmed(struct reader *reader, const cJSON *object, void *element) {
+    struct reply_trimmed *pool = element;
+    pool->id = read_count(reader, object, "id");
+    pool->trimmed_bytes = read_count(reader, object, "trimmed_bytes");
 }
 
 static void read_parts(struct reader *reader, const cJSON *root, unsigned parts, struct reply *reply) {
-    const cJSON *element = NULL;
-
-    if (!read_enter(reader, root, "reply", SIZE_MAX))
+    if (!read_enter(reader, root, ROOT, SIZE_MAX))
         return;
     const cJSON *error = cJSON_GetObjectItemCaseSensitive(root, "error");
     if (error != NULL) {
@@ -398,39 +402,24 @@ static void read_parts(struct reader *reader, const cJSON *root, unsigned parts,
     }
     if (parts & (REPLY_DAEMON | REPLY_DAEMON_STATS))
         read_daemon(reader, root, parts & REPLY_DAEMON_STATS, &reply->daemon);
-    if (parts & REPLY_POOLS && read_enter(reader, root, "reply", SIZE_MAX)) {
-        reply->pools = read_array(reader, root, "pools", sizeof *reply->pools, &reply->n_pools, &element);
-        for (size_t i = 0; i < reply->n_pools && read_enter(reader, element, "pools", i);
-             i++, element = element->next)
-            read_pool(reader, element, &reply->pools[i]);
-    }
-    if (parts & REPLY_SESSIONS && read_enter(reader, root, "reply", SIZE_MAX)) {
-        reply->sessions =
-            read_array(reader, root, "sessions", sizeof *reply->sessions, &reply->n_sessions, &element);
-        for (size_t i = 0; i < reply->n_sessions && read_enter(reader, element, "sessions", i);
-             i++, element = element->next)
-            read_session(reader, element, &reply->sessions[i]);
-    }
-    if (parts & REPLY_QUOTAS && read_enter(reader, root, "reply", SIZE_MAX)) {
-        reply->quotas = read_array(reader, root, "quotas", sizeof *reply->quotas, &reply->n_quotas, &element);
-        for (size_t i = 0; i < reply->n_quotas && read_enter(reader, element, "quotas", i);
-             i++, element = element->next)
-            read_quota(reader, element, &reply->quotas[i]);
-    }
-    if (parts & REPLY_RELEASED && read_enter(reader, root, "reply", SIZE_MAX)) {
+    if (parts & REPLY_POOLS && read_enter(reader, root, ROOT, SIZE_MAX))
+        reply->pools =
+            read_each(reader, root, "pools", false, sizeof *reply->pools, read_pool, &reply->n_pools);
+    if (parts & REPLY_SESSIONS && read_enter(reader, root, ROOT, SIZE_MAX))
+        reply->sessions = read_each(reader, root, "sessions", false, sizeof *reply->sessions, read_session,
+                                    &reply->n_sessions);
+    if (parts & REPLY_QUOTAS && read_enter(reader, root, ROOT, SIZE_MAX))
+        reply->quotas =
+            read_each(reader, root, "quotas", false, sizeof *reply->quotas, read_quota, &reply->n_quotas);
+    if (parts & REPLY_RELEASED && read_enter(reader, root, ROOT, SIZE_MAX)) {
         reply->released_session = read_count(reader, root, "session");
         reply->released_pid = read_count(reader, root, "pid");
         reply->released_bytes = read_count(reader, root, "released_bytes");
     }
-    if (parts & REPLY_TRIMMED && read_enter(reader, root, "reply", SIZE_MAX)) {
+    if (parts & REPLY_TRIMMED && read_enter(reader, root, ROOT, SIZE_MAX)) {
         reply->trimmed_bytes = read_count(reader, root, "trimmed_bytes");
         reply->trimmed =
-            read_array(reader, root, "pools", sizeof *reply->trimmed, &reply->n_trimmed, &element);
-        for (size_t i = 0; i < reply->n_trimmed && read_enter(reader, element, "pools", i);
-             i++, element = element->next) {
-            reply->trimmed[i].id = read_count(reader, element, "id");
-            reply->trimmed[i].trimmed_bytes = read_count(reader, element, "trimmed_bytes");
-        }
+            read_each(reader, root, "pools", false, sizeof *reply->trimmed, read_trimmed, &reply->n_trimmed);
     }
 }
 

@@ -67,7 +67,8 @@ static void add_bar(struct table *table, const struct reply_pool *pool) {
     table_add(table, STYLE_PLAIN, "[%s]", bar);
 }
 
-/* Who has how much: what stats and pools begin with. 100 columns where names and numbers are of common size.
+/* How much is in use of each pool: the first table of stats and pools. 100 columns where names and numbers
+ * are of common size.
  */
 static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {

@@ -7,6 +7,12 @@
 #include "client/tool/view.h"
 #include "client/tool/view_parts.h"
 
+/* What each row about a session begins with. */
+static void add_session(struct table *table, const struct reply_session *session) {
+    table_add(table, STYLE_PLAIN, "%" PRIu64, session->id);
+    add_count(table, session->pid, STYLE_PLAIN);
+}
+
 static int print_sessions(const struct reply *reply, FILE *file, bool color) {
     static const struct column columns[] = {
         {"SESSION", true}, {"PID", true},     {"UID", true},       {"STATE", false},
@@ -18,8 +24,7 @@ static int print_sessions(const struct reply *reply, FILE *file, bool color) {
     table_init(&table, columns, ARRAY_LENGTH(columns));
     for (size_t i = 0; i < reply->n_sessions; i++) {
         const struct reply_session *session = &reply->sessions[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->id);
-        add_count(&table, session->pid, STYLE_PLAIN);
+        add_session(&table, session);
         table_add(&table, STYLE_PLAIN, "%" PRIu64, session->uid);
         add_state(&table, session->state);
         add_count(&table, session->leases, STYLE_PLAIN);
@@ -57,8 +62,7 @@ static int print_holdings(const struct reply *reply, FILE *file, bool color) {
     for (size_t i = 0; i < reply->n_sessions; i++)
         for (size_t j = 0; j < reply->sessions[i].n_pools; j++) {
             const struct reply_holding *pool = &reply->sessions[i].pools[j];
-            table_add(&table, STYLE_PLAIN, "%" PRIu64, reply->sessions[i].id);
-            add_count(&table, reply->sessions[i].pid, STYLE_PLAIN);
+            add_session(&table, &reply->sessions[i]);
             table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
             add_bytes(&table, pool->leased_bytes, STYLE_PLAIN);
             add_bytes(&table, pool->in_use_bytes, STYLE_PLAIN);
@@ -100,8 +104,7 @@ static int print_requests(const struct reply *reply, FILE *file, bool color) {
     for (size_t i = 0; i < reply->n_sessions; i++)
         for (size_t j = 0; j < reply->sessions[i].n_requests; j++) {
             const struct reply_request *request = &reply->sessions[i].requests[j];
-            table_add(&table, STYLE_PLAIN, "%" PRIu64, reply->sessions[i].id);
-            add_count(&table, reply->sessions[i].pid, STYLE_PLAIN);
+            add_session(&table, &reply->sessions[i]);
             table_add(&table, STYLE_PLAIN, "%" PRIu64, request->pool);
             add_bytes(&table, request->bytes, STYLE_PLAIN);
             add_time(&table, request->waiting_ns, STYLE_WARNING);
