@@ -5,6 +5,7 @@
  * Scope-bound ownership: a descriptor or a heap object that a function made is given up on every way out, unless
  * take_fd() or take_ptr() handed it on. -1 is the empty descriptor, NULL the empty pointer.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,11 @@ static inline void freep(void *pointer) {
 static inline void fclosep(FILE **file) {
     if (*file != NULL)
         fclose(*file);
+}
+
+static inline void closedirp(DIR **directory) {
+    if (*directory != NULL)
+        closedir(*directory);
 }
 
 /* Moves a descriptor out of a variable and leaves the variable empty. */

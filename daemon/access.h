@@ -16,9 +16,8 @@ struct daemon;
  * configuration is to be thrown away. */
 int access_look_up(struct config *config);
 
-/* Sets the core's policy by the daemon's configuration, whose names were looked up, for the
- * pools that it has. Returns 0 or -ENOMEM: then
- * the policy stays as it was. */
+/* Sets the core's policy by the daemon's configuration, for the pools that it has. The configuration has been
+ * through access_look_up(). Returns 0 or -ENOMEM: then the policy stays as it was. */
 int access_apply(struct daemon *daemon);
 
 /* The group of a name or number. Returns 0 or -ENOENT. */

@@ -22,11 +22,6 @@ struct finding {
     char path[DEATH_PATH_SIZE];
 };
 
-static void closedirp(DIR **directory) {
-    if (*directory != NULL)
-        closedir(*directory);
-}
-
 bool holders_driver_is_loaded(const char *proc) {
     char path[PROC_PATH_SIZE], text[16384];
 

@@ -14,11 +14,6 @@
 
 #define ROOM_AT_FIRST 512u
 
-static void closedirp(DIR **directory) {
-    if (*directory != NULL)
-        closedir(*directory);
-}
-
 ssize_t process_read_file(const char *path, char *text, size_t size) {
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
     size_t length = 0;

@@ -133,9 +133,9 @@ static int handle_hello(struct connection *connection, const struct proto_messag
     int r = connection_identify(connection);
     if (r < 0)
         return r;
-    r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
-    while (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, connection->peer.uid))
+    do
         r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
+    while (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, connection->peer.uid));
     if (r != 0) {
         struct proto_failure failure;
         if (r > 0)

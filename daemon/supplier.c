@@ -98,20 +98,21 @@ static void grow_run(struct worker_job *job) {
         look_for_loss(grow);
 }
 
-static void free_run(struct worker_job *job) {
+/* end: backing_free() or backing_retire(). */
+static void end_backing(struct worker_job *job, struct backing *(*end)(struct backing *backing)) {
     struct supply_job *supply = container_of(job, struct supply_job, job);
     struct worker *worker = &supply->supplier->worker;
     worker_enter_call(worker, supply->supplier->gpu != NULL ? "cudaFree" : "munmap");
-    supply->backing = backing_free(supply->backing);
+    supply->backing = end(supply->backing);
     worker_leave_call(worker);
 }
 
+static void free_run(struct worker_job *job) {
+    end_backing(job, backing_free);
+}
+
 static void retire_run(struct worker_job *job) {
-    struct supply_job *retire = container_of(job, struct supply_job, job);
-    struct worker *worker = &retire->supplier->worker;
-    worker_enter_call(worker, retire->supplier->gpu != NULL ? "cudaFree" : "munmap");
-    retire->backing = backing_retire(retire->backing);
-    worker_leave_call(worker);
+    end_backing(job, backing_retire);
 }
 
 static void check_run(struct worker_job *job) {

@@ -35,7 +35,7 @@
  *
  * Invariant (pool_is_valid): leased + fenced + quarantined + closing + retiring + free = reserved, where free
  * is what heaps and unassigned segments have; leased, fenced and quarantined bytes are those of the blocks.
- * No peak is below what it is the peak of.
+ * Each peak is at least the present value.
  */
 #include <stdbool.h>
 #include <stddef.h>
