@@ -3,41 +3,51 @@
 #define TESTS_WIRE_FIELDS_H
 /*
  * Every field of every message, and the values at which it is tried: for those who change one field of a
- * message that is otherwise good, on either side. Ids that are random bytes (tokens) and texts are left out.
+ * message that is otherwise good, on either side, and for docs/wire.md, whose tables are compared with it.
  */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "proto/proto.h"
 
+enum wire_kind {
+    WIRE_UNSIGNED,
+    WIRE_SIGNED, /* of 4 bytes */
+    WIRE_BYTES,
+    WIRE_TEXT, /* up to its NUL */
+};
+
 struct wire_field {
     unsigned operation; /* 0: of every message's header */
     size_t offset, size;
-    const char *name;
+    size_t count; /* above 1: of an array, as ids[i] */
+    enum wire_kind kind;
+    const char *name; /* as docs/wire.md has it; of an array of structs, the first element's is described */
 };
 
-#define WIRE_FIELD(operation, type, member)                                                                  \
-    {                                                                                                        \
-        operation, sizeof(struct proto_header) + offsetof(struct type, member),                              \
-            sizeof(((struct type *)0)->member), #operation "." #member                                       \
-    }
+#define WIRE_FIELDS_AS(operation, type, member, name, kind, size, count)                                     \
+    { operation, sizeof(struct proto_header) + offsetof(struct type, member), size, count, kind, name }
+#define WIRE_SIZE_OF(type, member) sizeof(((struct type *)0)->member)
+#define WIRE_AS(operation, type, member, name, kind)                                                         \
+    WIRE_FIELDS_AS(operation, type, member, name, kind, WIRE_SIZE_OF(type, member), 1)
+#define WIRE_FIELD(operation, type, member) WIRE_AS(operation, type, member, #member, WIRE_UNSIGNED)
+#define WIRE_POOL_AS(member, kind)                                                                           \
+    WIRE_AS(PROTO_POOLS, proto_pools, pools[0].member, "pools[i]." #member, kind)
+#define WIRE_POOL(member) WIRE_POOL_AS(member, WIRE_UNSIGNED)
 #define WIRE_HEADER(member)                                                                                  \
     {                                                                                                        \
-        0, offsetof(struct proto_header, member), sizeof(((struct proto_header *)0)->member),                \
-            "header." #member                                                                                \
+        0, offsetof(struct proto_header, member), WIRE_SIZE_OF(proto_header, member), 1, WIRE_UNSIGNED,      \
+            #member                                                                                          \
     }
 
-static const struct wire_field wire_header_fields[] = {
+/* Those of a message by offset. */
+static const struct wire_field wire_fields[] = {
     WIRE_HEADER(operation),
     WIRE_HEADER(reserved),
     WIRE_HEADER(length),
     WIRE_HEADER(request),
-};
-#define WIRE_HEADER_FIELDS (sizeof wire_header_fields / sizeof *wire_header_fields)
-
-/* From client to daemon. */
-static const struct wire_field wire_request_fields[] = {
     WIRE_FIELD(PROTO_HELLO, proto_hello, magic),
     WIRE_FIELD(PROTO_HELLO, proto_hello, version_min),
     WIRE_FIELD(PROTO_HELLO, proto_hello, version_max),
@@ -55,6 +65,13 @@ static const struct wire_field wire_request_fields[] = {
     WIRE_FIELD(PROTO_RELEASE, proto_release, fence),
     WIRE_FIELD(PROTO_RELEASE, proto_release, reserved),
     WIRE_FIELD(PROTO_RELEASE, proto_release, fence_value),
+    WIRE_FIELD(PROTO_SHARE, proto_share, lease),
+    WIRE_FIELD(PROTO_SHARE, proto_share, generation),
+    WIRE_FIELD(PROTO_SHARE, proto_share, size_bytes),
+    WIRE_AS(PROTO_ATTACH, proto_token, bytes, "token", WIRE_BYTES),
+    WIRE_FIELD(PROTO_QUERY, proto_lease_name, lease),
+    WIRE_FIELD(PROTO_QUERY, proto_lease_name, generation),
+    WIRE_FIELD(PROTO_OPENED, proto_opened, segment),
     WIRE_FIELD(PROTO_SPLIT, proto_release, lease),
     WIRE_FIELD(PROTO_SPLIT, proto_release, generation),
     WIRE_FIELD(PROTO_SPLIT, proto_release, offset_bytes),
@@ -66,22 +83,11 @@ static const struct wire_field wire_request_fields[] = {
     WIRE_FIELD(PROTO_MERGE, proto_merge, generation),
     WIRE_FIELD(PROTO_MERGE, proto_merge, other_lease),
     WIRE_FIELD(PROTO_MERGE, proto_merge, other_generation),
-    WIRE_FIELD(PROTO_SHARE, proto_share, lease),
-    WIRE_FIELD(PROTO_SHARE, proto_share, generation),
-    WIRE_FIELD(PROTO_SHARE, proto_share, size_bytes),
-    WIRE_FIELD(PROTO_QUERY, proto_lease_name, lease),
-    WIRE_FIELD(PROTO_QUERY, proto_lease_name, generation),
-    WIRE_FIELD(PROTO_OPENED, proto_opened, segment),
     WIRE_FIELD(PROTO_IDLE, proto_idle, pool),
     WIRE_FIELD(PROTO_IDLE, proto_idle, flags),
     WIRE_FIELD(PROTO_IDLE, proto_idle, size_bytes),
     WIRE_FIELD(PROTO_CLOSED, proto_closed, segment),
     WIRE_FIELD(PROTO_CLOSED, proto_closed, time_ns),
-};
-#define WIRE_REQUEST_FIELDS (sizeof wire_request_fields / sizeof *wire_request_fields)
-
-/* From daemon to client. Of arrays, the first member. */
-static const struct wire_field wire_reply_fields[] = {
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, magic),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, version),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, gpu),
@@ -90,16 +96,18 @@ static const struct wire_field wire_reply_fields[] = {
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, flags),
     WIRE_FIELD(PROTO_POOLS, proto_pools, count),
     WIRE_FIELD(PROTO_POOLS, proto_pools, reserved),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].id),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].kind),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].device),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].numa_node),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].limit_bytes),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].reserved_bytes),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].leased_bytes),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].free_bytes),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].quarantined_bytes),
-    WIRE_FIELD(PROTO_POOLS, proto_pools, pools[0].largest_free_bytes),
+    WIRE_POOL(id),
+    WIRE_POOL(kind),
+    WIRE_POOL_AS(device, WIRE_SIGNED),
+    WIRE_POOL_AS(numa_node, WIRE_SIGNED),
+    WIRE_POOL_AS(uuid, WIRE_BYTES),
+    WIRE_POOL(limit_bytes),
+    WIRE_POOL(reserved_bytes),
+    WIRE_POOL(leased_bytes),
+    WIRE_POOL(free_bytes),
+    WIRE_POOL(quarantined_bytes),
+    WIRE_POOL(largest_free_bytes),
+    WIRE_POOL_AS(name, WIRE_TEXT),
     WIRE_FIELD(PROTO_LEASE, proto_lease, lease),
     WIRE_FIELD(PROTO_LEASE, proto_lease, generation),
     WIRE_FIELD(PROTO_LEASE, proto_lease, segment),
@@ -112,6 +120,8 @@ static const struct wire_field wire_reply_fields[] = {
     WIRE_FIELD(PROTO_LEASE, proto_lease, description.size_bytes),
     WIRE_FIELD(PROTO_LEASE, proto_lease, description.pool),
     WIRE_FIELD(PROTO_LEASE, proto_lease, description.kind),
+    WIRE_AS(PROTO_LEASE, proto_lease, description.handle, "description.handle", WIRE_BYTES),
+    WIRE_AS(PROTO_TOKEN, proto_token, bytes, "token", WIRE_BYTES),
     WIRE_FIELD(PROTO_INFO, proto_info, segment),
     WIRE_FIELD(PROTO_INFO, proto_info, offset_bytes),
     WIRE_FIELD(PROTO_INFO, proto_info, size_bytes),
@@ -120,15 +130,26 @@ static const struct wire_field wire_reply_fields[] = {
     WIRE_FIELD(PROTO_INFO, proto_info, holders),
     WIRE_FIELD(PROTO_INFO, proto_info, shared),
     WIRE_FIELD(PROTO_INFO, proto_info, reserved),
+    WIRE_FIELD(PROTO_ERROR, proto_failure, error),
+    WIRE_FIELD(PROTO_ERROR, proto_failure, text_length),
+    WIRE_AS(PROTO_ERROR, proto_failure, text, "text", WIRE_TEXT),
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, size_bytes),
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, reserved),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, count),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, reserved),
-    WIRE_FIELD(PROTO_SEGMENTS, proto_segments, ids[0]),
-    WIRE_FIELD(PROTO_ERROR, proto_failure, error),
-    WIRE_FIELD(PROTO_ERROR, proto_failure, text_length),
+    WIRE_FIELDS_AS(PROTO_SEGMENTS, proto_segments, ids, "ids[i]", WIRE_UNSIGNED, sizeof(uint64_t),
+                   PROTO_CLOSE_MAX),
 };
-#define WIRE_REPLY_FIELDS (sizeof wire_reply_fields / sizeof *wire_reply_fields)
+#define WIRE_FIELDS (sizeof wire_fields / sizeof *wire_fields)
+
+/* Tokens are random bytes, and texts are for people: a test that tries values leaves them out. */
+static inline bool wire_is_number(const struct wire_field *field) {
+    return field->kind == WIRE_UNSIGNED || field->kind == WIRE_SIGNED;
+}
+
+static inline bool wire_is_from_client(unsigned operation) {
+    return operation < PROTO_HELLO_REPLY;
+}
 
 /* The ends of what a field can hold, and of what it may: one above each limit. */
 static const uint64_t wire_extremes[] = {

@@ -30,128 +30,8 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
-enum kind {
-    UNSIGNED,
-    SIGNED, /* of 4 bytes */
-    BYTES,
-    TEXT, /* up to its NUL */
-};
+/* By enum wire_kind. */
 static const char *const kinds[] = {"unsigned", "signed", "bytes", "text"};
-
-struct field {
-    unsigned operation; /* 0: of every message's header */
-    size_t offset, size, count;
-    enum kind kind;
-    const char *name;
-};
-
-#define FIELDS(operation, type, member, name, kind, size, count)                                             \
-    { operation, sizeof(struct proto_header) + offsetof(struct type, member), size, count, kind, name }
-#define SIZE_OF(type, member) sizeof(((struct type *)0)->member)
-#define AS(operation, type, member, name, kind)                                                              \
-    FIELDS(operation, type, member, name, kind, SIZE_OF(type, member), 1)
-#define FIELD(operation, type, member) AS(operation, type, member, #member, UNSIGNED)
-#define POOL_AS(member, kind)          AS(PROTO_POOLS, proto_pools, pools[0].member, "pools[i]." #member, kind)
-#define POOL(member)                   POOL_AS(member, UNSIGNED)
-#define HEADER(member)                                                                                       \
-    { 0, offsetof(struct proto_header, member), SIZE_OF(proto_header, member), 1, UNSIGNED, #member }
-
-static const struct field fields[] = {
-    HEADER(operation),
-    HEADER(reserved),
-    HEADER(length),
-    HEADER(request),
-    FIELD(PROTO_HELLO, proto_hello, magic),
-    FIELD(PROTO_HELLO, proto_hello, version_min),
-    FIELD(PROTO_HELLO, proto_hello, version_max),
-    FIELD(PROTO_HELLO, proto_hello, flags),
-    FIELD(PROTO_HELLO, proto_hello, reserved),
-    FIELD(PROTO_ACQUIRE, proto_acquire, pool),
-    FIELD(PROTO_ACQUIRE, proto_acquire, flags),
-    FIELD(PROTO_ACQUIRE, proto_acquire, size_bytes),
-    FIELD(PROTO_ACQUIRE, proto_acquire, least_bytes),
-    FIELD(PROTO_ACQUIRE, proto_acquire, timeout_ns),
-    FIELD(PROTO_RELEASE, proto_release, lease),
-    FIELD(PROTO_RELEASE, proto_release, generation),
-    FIELD(PROTO_RELEASE, proto_release, offset_bytes),
-    FIELD(PROTO_RELEASE, proto_release, size_bytes),
-    FIELD(PROTO_RELEASE, proto_release, fence),
-    FIELD(PROTO_RELEASE, proto_release, reserved),
-    FIELD(PROTO_RELEASE, proto_release, fence_value),
-    FIELD(PROTO_SHARE, proto_share, lease),
-    FIELD(PROTO_SHARE, proto_share, generation),
-    FIELD(PROTO_SHARE, proto_share, size_bytes),
-    AS(PROTO_ATTACH, proto_token, bytes, "token", BYTES),
-    FIELD(PROTO_QUERY, proto_lease_name, lease),
-    FIELD(PROTO_QUERY, proto_lease_name, generation),
-    FIELD(PROTO_OPENED, proto_opened, segment),
-    FIELD(PROTO_SPLIT, proto_release, lease),
-    FIELD(PROTO_SPLIT, proto_release, generation),
-    FIELD(PROTO_SPLIT, proto_release, offset_bytes),
-    FIELD(PROTO_SPLIT, proto_release, size_bytes),
-    FIELD(PROTO_SPLIT, proto_release, fence),
-    FIELD(PROTO_SPLIT, proto_release, reserved),
-    FIELD(PROTO_SPLIT, proto_release, fence_value),
-    FIELD(PROTO_MERGE, proto_merge, lease),
-    FIELD(PROTO_MERGE, proto_merge, generation),
-    FIELD(PROTO_MERGE, proto_merge, other_lease),
-    FIELD(PROTO_MERGE, proto_merge, other_generation),
-    FIELD(PROTO_IDLE, proto_idle, pool),
-    FIELD(PROTO_IDLE, proto_idle, flags),
-    FIELD(PROTO_IDLE, proto_idle, size_bytes),
-    FIELD(PROTO_CLOSED, proto_closed, segment),
-    FIELD(PROTO_CLOSED, proto_closed, time_ns),
-    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, magic),
-    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, version),
-    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, gpu),
-    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, session),
-    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, daemon_pid),
-    FIELD(PROTO_HELLO_REPLY, proto_hello_reply, flags),
-    FIELD(PROTO_POOLS, proto_pools, count),
-    FIELD(PROTO_POOLS, proto_pools, reserved),
-    POOL(id),
-    POOL(kind),
-    POOL_AS(device, SIGNED),
-    POOL_AS(numa_node, SIGNED),
-    POOL_AS(uuid, BYTES),
-    POOL(limit_bytes),
-    POOL(reserved_bytes),
-    POOL(leased_bytes),
-    POOL(free_bytes),
-    POOL(quarantined_bytes),
-    POOL(largest_free_bytes),
-    POOL_AS(name, TEXT),
-    FIELD(PROTO_LEASE, proto_lease, lease),
-    FIELD(PROTO_LEASE, proto_lease, generation),
-    FIELD(PROTO_LEASE, proto_lease, segment),
-    FIELD(PROTO_LEASE, proto_lease, offset_bytes),
-    FIELD(PROTO_LEASE, proto_lease, size_bytes),
-    FIELD(PROTO_LEASE, proto_lease, capacity_bytes),
-    FIELD(PROTO_LEASE, proto_lease, pool),
-    FIELD(PROTO_LEASE, proto_lease, reserved),
-    FIELD(PROTO_LEASE, proto_lease, description.id),
-    FIELD(PROTO_LEASE, proto_lease, description.size_bytes),
-    FIELD(PROTO_LEASE, proto_lease, description.pool),
-    FIELD(PROTO_LEASE, proto_lease, description.kind),
-    AS(PROTO_LEASE, proto_lease, description.handle, "description.handle", BYTES),
-    AS(PROTO_TOKEN, proto_token, bytes, "token", BYTES),
-    FIELD(PROTO_INFO, proto_info, segment),
-    FIELD(PROTO_INFO, proto_info, offset_bytes),
-    FIELD(PROTO_INFO, proto_info, size_bytes),
-    FIELD(PROTO_INFO, proto_info, capacity_bytes),
-    FIELD(PROTO_INFO, proto_info, pool),
-    FIELD(PROTO_INFO, proto_info, holders),
-    FIELD(PROTO_INFO, proto_info, shared),
-    FIELD(PROTO_INFO, proto_info, reserved),
-    FIELD(PROTO_ERROR, proto_failure, error),
-    FIELD(PROTO_ERROR, proto_failure, text_length),
-    AS(PROTO_ERROR, proto_failure, text, "text", TEXT),
-    FIELD(PROTO_PAGE, proto_page_reply, size_bytes),
-    FIELD(PROTO_PAGE, proto_page_reply, reserved),
-    FIELD(PROTO_SEGMENTS, proto_segments, count),
-    FIELD(PROTO_SEGMENTS, proto_segments, reserved),
-    FIELDS(PROTO_SEGMENTS, proto_segments, ids, "ids[i]", UNSIGNED, sizeof(uint64_t), PROTO_CLOSE_MAX),
-};
 
 /* The bodies, as far as they are in every such message or once in an array. */
 static const struct {
@@ -184,7 +64,7 @@ static const struct {
 };
 
 static const char *sender_name(unsigned operation) {
-    return operation < PROTO_HELLO_REPLY ? "client" : "daemon";
+    return wire_is_from_client(operation) ? "client" : "daemon";
 }
 
 /* Ends the program where the fields of a message do not lie side by side up to its end. */
@@ -192,16 +72,16 @@ static void check_tiles(unsigned operation, size_t body_bytes) {
     size_t end = operation == 0 ? 0 : sizeof(struct proto_header);
     size_t wanted = end + (operation == 0 ? sizeof(struct proto_header) : body_bytes);
 
-    for (size_t i = 0; i < LENGTH(fields); i++) {
-        if (fields[i].operation != operation)
+    for (size_t i = 0; i < WIRE_FIELDS; i++) {
+        if (wire_fields[i].operation != operation)
             continue;
-        if (fields[i].offset != end) {
+        if (wire_fields[i].offset != end) {
             fprintf(stderr, "%s: nothing describes the bytes before %s\n", proto_operation_name(operation),
-                    fields[i].name);
+                    wire_fields[i].name);
             exit(2);
         }
-        bool is_text = operation == PROTO_ERROR && fields[i].kind == TEXT;
-        end += is_text ? PROTO_TEXT_MAX : fields[i].size * fields[i].count;
+        bool is_text = operation == PROTO_ERROR && wire_fields[i].kind == WIRE_TEXT;
+        end += is_text ? PROTO_TEXT_MAX : wire_fields[i].size * wire_fields[i].count;
     }
     if (end == wanted)
         return;
@@ -210,10 +90,10 @@ static void check_tiles(unsigned operation, size_t body_bytes) {
 }
 
 static void print_fields(unsigned operation) {
-    for (size_t i = 0; i < LENGTH(fields); i++)
-        if (fields[i].operation == operation)
-            printf("%s %zu %zu %s\n", fields[i].name, fields[i].offset, fields[i].size,
-                   kinds[fields[i].kind]);
+    for (size_t i = 0; i < WIRE_FIELDS; i++)
+        if (wire_fields[i].operation == operation)
+            printf("%s %zu %zu %s\n", wire_fields[i].name, wire_fields[i].offset, wire_fields[i].size,
+                   kinds[wire_fields[i].kind]);
 }
 
 static size_t body_bytes_of(unsigned operation) {
@@ -302,30 +182,30 @@ static uint64_t read_unsigned(const uint8_t *bytes, size_t size) {
 }
 
 /* From the decoded message, not from the packet. */
-static void print_value(const struct proto_message *message, const struct field *field, size_t offset) {
+static void print_value(const struct proto_message *message, const struct wire_field *field, size_t offset) {
     const uint8_t *bytes = (const uint8_t *)message + offset;
     int32_t number;
 
     switch (field->kind) {
-    case UNSIGNED:
+    case WIRE_UNSIGNED:
         printf("%" PRIu64 "\n", read_unsigned(bytes, field->size));
         return;
-    case SIGNED:
+    case WIRE_SIGNED:
         memcpy(&number, bytes, sizeof number);
         printf("%" PRId32 "\n", number);
         return;
-    case BYTES:
+    case WIRE_BYTES:
         print_hex(bytes, field->size);
         printf("\n");
         return;
-    case TEXT:
+    case WIRE_TEXT:
         printf("%s\n", (const char *)bytes);
         return;
     }
 }
 
 /* pools[i].id of pool 3: pools[3].id */
-static void print_name(const struct field *field, size_t index) {
+static void print_name(const struct wire_field *field, size_t index) {
     const char *i = strstr(field->name, "[i]");
     if (i == NULL)
         printf("%s ", field->name);
@@ -336,8 +216,8 @@ static void print_name(const struct field *field, size_t index) {
 static void print_message(const struct proto_message *message) {
     static uint8_t packet[PROTO_PACKET_MAX];
 
-    for (size_t i = 0; i < LENGTH(fields); i++) {
-        const struct field *field = &fields[i];
+    for (size_t i = 0; i < WIRE_FIELDS; i++) {
+        const struct wire_field *field = &wire_fields[i];
         if (field->operation != 0 && field->operation != message->header.operation)
             continue;
         bool in_pool = strncmp(field->name, "pools[i]", strlen("pools[i]")) == 0;

@@ -143,13 +143,14 @@ static void try_each(const struct wire_field *field) {
 static void try_fields(int ready) {
     be_heard_out();
     tell(ready);
-    for (size_t f = 0; f < WIRE_HEADER_FIELDS; f++) {
-        struct wire_field field = wire_header_fields[f];
-        field.operation = PROTO_ACQUIRE;
+    for (size_t f = 0; f < WIRE_FIELDS; f++) {
+        struct wire_field field = wire_fields[f];
+        if (!wire_is_number(&field) || !wire_is_from_client(field.operation))
+            continue;
+        if (field.operation == 0)
+            field.operation = PROTO_ACQUIRE;
         try_each(&field);
     }
-    for (size_t f = 0; f < WIRE_REQUEST_FIELDS; f++)
-        try_each(&wire_request_fields[f]);
 }
 
 static void every_field_at_its_ends_harms_nobody(void **state) {
