@@ -3,9 +3,11 @@
 #define TESTS_RAW_CLIENT_H
 /* A client without the client library, for those who measure or break the daemon from its socket on. Without
  * cmocka: also for processes of their own and for measurements. */
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -39,6 +41,34 @@ static inline size_t raw_client_encode(struct proto_message *message, unsigned o
     return proto_encode(message, packet);
 }
 
+/* Receives one packet of at most PROTO_PACKET_MAX bytes. *ret_fd: the descriptor that came along, the
+ * caller's; -1: none. Returns the packet's size; 0 at the end of the file; -1 with errno, which is EPROTO
+ * where the packet was cut short, or came with something else than one descriptor. */
+static inline ssize_t raw_client_receive(int fd, uint8_t *packet, int flags, int *ret_fd) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    struct iovec piece = {packet, PROTO_PACKET_MAX};
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+
+    *ret_fd = -1;
+    ssize_t n = recvmsg(fd, &message, flags | MSG_CMSG_CLOEXEC);
+    if (n <= 0)
+        return n;
+    const struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    bool is_one = rights != NULL && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
+                  rights->cmsg_len == CMSG_LEN(sizeof(int));
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || (rights != NULL && !is_one)) {
+        errno = EPROTO;
+        return -1;
+    }
+    if (is_one)
+        memcpy(ret_fd, CMSG_DATA(rights), sizeof *ret_fd);
+    return n;
+}
+
 /* Says HELLO. Returns whether the daemon took us. */
 static inline bool raw_client_greet(int fd) {
     uint8_t packet[PROTO_PACKET_MAX];
@@ -49,6 +79,12 @@ static inline bool raw_client_greet(int fd) {
     ssize_t n = recv(fd, packet, sizeof packet, 0);
     return n > 0 && proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &hello, NULL) == 0 &&
            hello.header.operation == PROTO_HELLO_REPLY;
+}
+
+/* Whether the daemon takes a client that comes to the path now. */
+static inline bool raw_client_is_let_in(const char *path, uint64_t timeout_ns) {
+    _cleanup_(close_fdp) int fd = raw_client_connect(path, SOCK_SEQPACKET, timeout_ns);
+    return raw_client_greet(fd);
 }
 
 #endif

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/bench/attacks.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/units.h"
 #include "proto/proto.h"
+#include "tests/lingering_socket.h"
 #include "tests/raw_client.h"
 #include "tests/send_fds.h"
 
@@ -216,64 +215,35 @@ static void ask_the_operators_questions(void) {
     }
 }
 
-/* A TCP socket whose last close waits until its data are sent, which never are. */
-static int lingering_socket(int listener) {
-    struct sockaddr_in address;
-    const struct linger linger = {.l_onoff = 1, .l_linger = 600};
-    socklen_t size = sizeof address;
-    static char bytes[64 * KIB];
-
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (getsockname(listener, (struct sockaddr *)&address, &size) < 0 ||
-        connect(fd, (struct sockaddr *)&address, size) < 0)
-        return close_fd(fd);
-    setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
-    while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
-    }
-    return fd;
-}
-
 /* Attached to what is sent over connections that are not accepted yet. */
 static void attach_lingering_sockets(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), peers[SOCKETS] = {0};
+    int peers[SOCKETS] = {0};
 
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) < 0 || listen(listener, 16) < 0)
-        return;
     for (unsigned i = 0;; i = (i + 1) % SOCKETS) {
-        int fd = connected(), lingering = lingering_socket(listener);
         if (peers[i] > 0)
             close(peers[i]);
-        peers[i] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        peers[i] = 0;
+        int fd = connected(), lingering = lingering_socket(600, &peers[i]);
         (void)send_with_fds(fd, "?", 1, &lingering, 1, MSG_NOSIGNAL);
         close_fd(lingering);
         close_fd(fd);
     }
 }
 
-/* Receives one message; a descriptor that comes along goes to *ret_fd. False: none came. */
-static bool receive(int fd, struct proto_message *message, int *ret_fd) {
-    uint8_t packet[PROTO_PACKET_MAX];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec vector = {packet, sizeof packet};
-    struct msghdr header = {
-        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-
-    ssize_t n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
-    const struct cmsghdr *rights = n > 0 ? CMSG_FIRSTHDR(&header) : NULL;
-    if (rights != NULL)
-        memcpy(ret_fd, CMSG_DATA(rights), sizeof *ret_fd);
-    return n > 0 && proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, message, NULL) == 0;
-}
-
+/* A descriptor that comes along goes to *ret_fd, for the caller to close. */
 static bool ask(int fd, struct proto_message *message, unsigned operation, int *ret_fd) {
     uint8_t packet[PROTO_PACKET_MAX];
     size_t size = raw_client_encode(message, operation, operation == PROTO_OPENED ? 0 : 2, packet);
-    return send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size &&
-           (operation == PROTO_OPENED || receive(fd, message, ret_fd));
+    int came = -1;
+
+    if (send(fd, packet, size, MSG_NOSIGNAL) != (ssize_t)size)
+        return false;
+    if (operation == PROTO_OPENED)
+        return true;
+    ssize_t n = raw_client_receive(fd, packet, 0, &came);
+    if (came >= 0)
+        *ret_fd = came;
+    return n > 0 && proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, message, NULL) == 0;
 }
 
 /* Maps a host segment in a session and says farewell. The mapping is the caller's. NULL: not this time. */

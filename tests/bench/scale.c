@@ -72,22 +72,13 @@ static void quiet_send(struct quiet *quiet, unsigned operation, struct proto_mes
 static void quiet_ask(struct quiet *quiet, unsigned operation, struct proto_message *message,
                       unsigned wanted) {
     uint8_t packet[PROTO_PACKET_MAX];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec vector = {packet, sizeof packet};
-    struct msghdr header = {
-        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     _cleanup_(close_fdp) int fd = -1;
     const char *reason;
 
     quiet_send(quiet, operation, message);
-    ssize_t n = recvmsg(quiet->fd, &header, MSG_CMSG_CLOEXEC);
+    ssize_t n = raw_client_receive(quiet->fd, packet, 0, &fd);
     if (n <= 0 || proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, message, &reason) != 0)
         fail_errno("receiving from the daemon");
-    if (CMSG_FIRSTHDR(&header) != NULL)
-        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
     if (message->header.operation != wanted) {
         fprintf(stderr, "scale: %s instead of %s: %s\n", proto_operation_name(message->header.operation),
                 proto_operation_name(wanted),

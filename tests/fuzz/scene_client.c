@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "tests/raw_client.h"
 #include "tests/send_fds.h"
 
 struct scene scene;
@@ -193,35 +194,21 @@ static void hear(struct client *client, int fd) {
 }
 
 bool client_read_reply(struct client *client) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
-    } control;
     uint8_t packet[PROTO_PACKET_MAX];
-    struct iovec piece = {packet, sizeof packet};
-    struct msghdr message = {
-        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     const char *reason = NULL;
-    unsigned count = 0;
     int fd = -1;
 
     if (client->fd < 0)
         return false;
-    ssize_t n = recvmsg(client->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t n = raw_client_receive(client->fd, packet, MSG_DONTWAIT, &fd);
+    MUST(n >= 0 || errno != EPROTO);
     if (n <= 0)
         return false;
-    MUST((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0);
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header != NULL) {
-        count = (unsigned)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        MUST(count == 1);
-        memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    }
     int r = proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, &scene.reply, &reason);
     if (r < 0)
         fprintf(stderr, "the daemon sent what does not check out: %s\n", reason);
     MUST(r == 0);
-    MUST(count == proto_message_fds(&scene.reply));
+    MUST((fd >= 0) == proto_message_fds(&scene.reply));
     hear(client, fd);
     close_fd(fd);
     return true;

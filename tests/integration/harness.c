@@ -105,6 +105,21 @@ const char *test_config(char text[TEST_CONFIG_SIZE], unsigned device_mib, unsign
 
 /* --- processes --- */
 
+bool test_become(uid_t uid) {
+    return uid == 0 ||
+           (setgroups(0, NULL) == 0 && setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0);
+}
+
+void test_run_daemon_by(char *path, const char *command) {
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    dprintf(fd, "#!/bin/sh\nexec %s '%s' \"$@\"\n", command, test_daemon_path());
+    assert_int_equal(fchmod(fd, 0755), 0);
+    close(fd);
+    setenv("GPUPOOL_TEST_DAEMON", path, 1);
+}
+
 /* Between fork and exec. */
 static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log,
                        uid_t uid) __attribute__((noreturn));
@@ -131,7 +146,7 @@ static void child_exec(const char *const *argv, const char *const *environment, 
             unsetenv(name);
     }
     if (uid != 0) {
-        if (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0)
+        if (!test_become(uid))
             _exit(126);
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* changing the user undid it */
     }

@@ -145,6 +145,11 @@ int test_finish(int failed);
  * number 3
  * (-1: none), output to log (NULL: the test's own). */
 pid_t test_spawn(const char *const *argv, const char *const *environment, int fd, const char *log);
+/* For a child that is forked: becomes a user without groups. Returns whether it did; uid 0: nothing to do. */
+bool test_become(uid_t uid);
+/* Makes a script that runs the daemon by a command ("unshare --user …"), and has the tests start that. path
+ * ends with XXXXXX, and is the caller's to unlink. */
+void test_run_daemon_by(char *path, const char *command);
 /* Waits for a child with a bound; a child that does not end is killed and fails the test. */
 int test_wait(pid_t pid);
 /* Whether the process is gone or a zombie. */

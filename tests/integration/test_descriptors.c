@@ -22,8 +22,7 @@ static bool is_answered_as(const struct test_daemon *daemon, uid_t uid) {
     pid_t pid = fork();
     if (pid == 0) {
         char byte;
-        if (uid != 0 &&
-            (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0))
+        if (!test_become(uid))
             _exit(2);
         int fd = raw_client_connect(daemon->admin_socket, SOCK_STREAM, TEST_WAIT_NS);
         if (fd < 0)
@@ -47,11 +46,6 @@ static bool only_the_kept_are_left(const struct test_daemon *daemon) {
             return false;
     }
     return true;
-}
-
-static bool is_let_in(const struct test_daemon *daemon) {
-    _cleanup_(close_fdp) int fd = raw_client_connect(daemon->socket, SOCK_SEQPACKET, TEST_WAIT_NS);
-    return raw_client_greet(fd);
 }
 
 static void the_operator_is_answered_when_clients_have_used_up_all_descriptors(void **state) {
@@ -79,7 +73,7 @@ static void the_operator_is_answered_when_clients_have_used_up_all_descriptors(v
         assert_false(is_answered_as(&daemon, STRANGER));
     while (n > 0)
         close_fd(fds[--n]);
-    WAIT_UNTIL(is_let_in(&daemon));
+    WAIT_UNTIL(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
     daemon_stop(&daemon);
 }
 

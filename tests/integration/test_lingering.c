@@ -57,11 +57,6 @@ static unsigned read_one(int fd, struct proto_message *message) {
     return message->header.operation;
 }
 
-static bool is_let_in(const struct test_daemon *daemon) {
-    _cleanup_(close_fdp) int fd = raw_client_connect(daemon->socket, SOCK_SEQPACKET, TEST_WAIT_NS);
-    return raw_client_greet(fd);
-}
-
 static void sockets_with_unread_replies_of_ended_sessions_are_bounded(void **state) {
     const unsigned bound = LINGERING_MIN;
     struct test_daemon daemon;
@@ -82,7 +77,7 @@ static void sockets_with_unread_replies_of_ended_sessions_are_bounded(void **sta
     assert_int_equal(peer_release(&peer, &lease), 0);
     lease = peer_acquire(&peer, 4096);
     assert_int_equal(peer_release(&peer, &lease), 0);
-    assert_false(is_let_in(&daemon));
+    assert_false(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
     for (unsigned i = 0; i < SOCKETS; i++) {
         switch (read_one(fds[i], &message)) {
         case PROTO_HELLO_REPLY:
@@ -102,17 +97,17 @@ static void sockets_with_unread_replies_of_ended_sessions_are_bounded(void **sta
     assert_int_equal(n_refused, bound);
     assert_int_equal(n_silent, SOCKETS - 2 * bound);
     /* All is read: sessions are opened again, and the sockets' ends go. */
-    assert_true(is_let_in(&daemon));
+    assert_true(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
     WAIT_UNTIL(daemon_descriptors_at_rest(&daemon) == descriptors);
     /* And where the socket is closed unread. */
     for (unsigned i = 0; i < SOCKETS; i++) {
         close_fd(fds[i]);
         fds[i] = leave_unread(&daemon, 0);
     }
-    assert_false(is_let_in(&daemon));
+    assert_false(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
     for (unsigned i = 0; i < SOCKETS; i++)
         close_fd(fds[i]);
-    assert_true(is_let_in(&daemon));
+    assert_true(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
     WAIT_UNTIL(daemon_descriptors_at_rest(&daemon) == descriptors);
     peer_close(&peer);
     daemon_stop(&daemon);
@@ -165,7 +160,7 @@ static void unread_replies_of_ended_sessions_are_charged(void **state) {
     /* Each leaves some 100 KiB. */
     do
         fds[n++] = leave_unread(&daemon, 100);
-    while (n < 20 && is_let_in(&daemon));
+    while (n < 20 && raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
     assert_in_range(n, 2, 10);
     assert_in_range(reply_bytes(&daemon), REPLIES_KIB * KIB, 2 * REPLIES_KIB * KIB);
     int refused = leave_unread(&daemon, 0);
@@ -176,7 +171,7 @@ static void unread_replies_of_ended_sessions_are_charged(void **state) {
     close_fd(refused);
     while (read_one(fds[0], &message) != 0) {
     }
-    assert_true(is_let_in(&daemon));
+    assert_true(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
     for (unsigned i = 0; i < n; i++)
         close_fd(fds[i]);
     WAIT_UNTIL(reply_bytes(&daemon) == 0);

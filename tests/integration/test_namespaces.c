@@ -29,14 +29,10 @@ static bool can_make_namespaces(void) {
  */
 static int start_daemon(void **state) {
     _cleanup_(close_fdp) int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-    int fd = mkstemp(script);
     (void)state;
 
-    assert_true(own >= 0 && fd >= 0);
-    dprintf(fd, "#!/bin/sh\nexec unshare --mount --mount-proc '%s' \"$@\"\n", test_daemon_path());
-    assert_int_equal(fchmod(fd, 0755), 0);
-    close(fd);
-    setenv("GPUPOOL_TEST_DAEMON", script, 1);
+    assert_true(own >= 0);
+    test_run_daemon_by(script, "unshare --mount --mount-proc");
     assert_int_equal(unshare(CLONE_NEWPID), 0);
     daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB)});
     assert_int_equal(setns(own, CLONE_NEWPID), 0);

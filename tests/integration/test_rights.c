@@ -3,10 +3,8 @@
  * Descriptors that clients attach to messages: on kernels that refuse them, and as on those that do not. What
  * is attached is a TCP socket that lingers: who drops its last reference waits for longer than any test.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -16,6 +14,7 @@
 #include "daemon/rights.h"
 #include "tests/integration/faults_fixture.h"
 #include "tests/integration/puppet.h"
+#include "tests/lingering_socket.h"
 #include "tests/raw_client.h"
 #include "tests/send_fds.h"
 
@@ -24,25 +23,9 @@
 
 static struct { int socket, peer; } lingering;
 
-/* A TCP socket whose last close takes LINGER_S, or until its peer goes. */
 static void make_lingering(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const struct linger linger = {.l_onoff = 1, .l_linger = LINGER_S};
-    socklen_t size = sizeof address;
-    static char bytes[64 * KIB];
-
-    _cleanup_(close_fdp) int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    lingering.socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(listener >= 0 && lingering.socket >= 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
-    assert_int_equal(listen(listener, 1), 0);
-    assert_int_equal(connect(lingering.socket, (struct sockaddr *)&address, sizeof address), 0);
-    lingering.peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    assert_true(lingering.peer >= 0);
-    assert_int_equal(setsockopt(lingering.socket, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
-    while (send(lingering.socket, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
-    }
+    lingering.socket = lingering_socket(LINGER_S, &lingering.peer);
+    assert_true(lingering.socket >= 0);
 }
 
 static void ping(struct test_daemon *daemon) {

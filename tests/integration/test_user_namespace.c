@@ -21,14 +21,8 @@ static char script[] = "/tmp/gpupool-test-daemon-XXXXXX";
 static struct test_daemon daemon_;
 
 static int start(void **state) {
-    int fd = mkstemp(script);
     (void)state;
-
-    assert_true(fd >= 0);
-    dprintf(fd, "#!/bin/sh\nexec unshare --user --map-root-user '%s' \"$@\"\n", test_daemon_path());
-    assert_int_equal(fchmod(fd, 0755), 0);
-    close(fd);
-    setenv("GPUPOOL_TEST_DAEMON", script, 1);
+    test_run_daemon_by(script, "unshare --user --map-root-user");
     daemon_start(&daemon_, &(struct daemon_options){.for_all_users = true});
     return 0;
 }
@@ -47,7 +41,7 @@ static int greet_as(uid_t uid) {
         struct proto_message message = {.hello = RAW_CLIENT_HELLO};
         uint8_t packet[PROTO_PACKET_MAX];
 
-        if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0)
+        if (!test_become(uid))
             _exit(3);
         int fd = raw_client_connect(daemon_.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
         size_t size = raw_client_encode(&message, PROTO_HELLO, 1, packet);

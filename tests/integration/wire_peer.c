@@ -23,24 +23,10 @@ uint64_t peer_send(struct peer *peer, unsigned operation, struct proto_message *
 
 void peer_receive(struct peer *peer, struct proto_message *message, int *ret_fd) {
     uint8_t packet[PROTO_PACKET_MAX];
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
-    } control;
-    struct iovec vector = {packet, sizeof packet};
-    struct msghdr header = {
-        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     const char *reason = "";
 
-    *ret_fd = -1;
-    ssize_t n = recvmsg(peer->fd, &header, MSG_CMSG_CLOEXEC);
-    assert_true(n > 0 && !(header.msg_flags & (MSG_CTRUNC | MSG_TRUNC)));
-    const struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-    if (rights != NULL) {
-        assert_int_equal(rights->cmsg_type, SCM_RIGHTS);
-        assert_int_equal(rights->cmsg_len, CMSG_LEN(sizeof(int)));
-        memcpy(ret_fd, CMSG_DATA(rights), sizeof *ret_fd);
-    }
+    ssize_t n = raw_client_receive(peer->fd, packet, 0, ret_fd);
+    assert_true(n > 0);
     if (proto_decode(PROTO_FROM_DAEMON, packet, (size_t)n, message, &reason) != 0)
         fail_msg("the daemon sent what does not check out: %s", reason);
     assert_int_equal(proto_message_fds(message), *ret_fd >= 0);
