@@ -103,8 +103,8 @@ static int adopt(struct gpupool_synced *array, enum synced_side side, void *data
     r = memory_adopt(array->client, memory, data, array->size_bytes, &by);
     if (r < 0)
         return r;
-    /* Device memory is written by the stream's earlier work; and whoever used this memory here before, the
-     * stream comes behind now. */
+    /* The stream's earlier work wrote device memory. Of memory that was the array's before, the stream is
+     * behind all earlier uses now. */
     if (side == SYNCED_DEVICE || is_known)
         usage_note_write(&memory->usage, &by, NULL);
     array->state = synced_newer(side);

@@ -84,7 +84,7 @@ static bool look_up(struct config *config, struct config_who *who) {
     return true;
 }
 
-/* The same for a list; those that nobody is are left out. Returns 0 or -ENOMEM. */
+/* Puts numbers in place of the names of a list, and leaves out unknown names. Returns 0 or -ENOMEM. */
 static int look_up_list(struct config *config, char **list) {
     const char *position = *list;
     struct config_who who;

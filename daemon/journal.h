@@ -32,10 +32,14 @@ struct journal {
     uint64_t n_suppressed[JOURNAL_KINDS];
 };
 
-/* A session begins. / It says farewell. / It ends in another way: why is a verb with its object. To be called
- * before the core hears of the end. */
+/* A session begins. */
 void journal_session_begins(struct daemon *daemon, const struct session *session);
+
+/* A session says farewell. To be called before the core hears of it. */
 void journal_session_leaves(struct daemon *daemon, const struct session *session);
+
+/* A session ends without a farewell; why is a verb with its object. To be called before the core hears of it.
+ */
 void journal_session_is_lost(struct daemon *daemon, const struct session *session, const char *why);
 
 /* A session was refused. */

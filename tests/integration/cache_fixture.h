@@ -96,6 +96,18 @@ static inline void *stream_of(unsigned kind) {
     return kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : NULL;
 }
 
+static inline struct lane *lane_of(const struct gpupool_buffer *buffer) {
+    return cache_piece(buffer)->lane;
+}
+
+/* Bytes that the lane keeps behind fences. */
+static inline uint64_t deferred_in(struct lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    uint64_t bytes = lane->deferred_bytes;
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
+}
+
 static inline bool lanes_are_valid(struct gpupool_client *client) {
     bool valid = true;
     pthread_mutex_lock(&client->cache.lanes_lock);

@@ -13,18 +13,6 @@
 
 /* --- what the client keeps --- */
 
-static struct lane *lane_of(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
-    (void)client;
-    return cache_piece(buffer)->lane;
-}
-
-static uint64_t deferred_in(struct lane *lane) {
-    pthread_mutex_lock(&lane->lock);
-    uint64_t bytes = lane->deferred_bytes;
-    pthread_mutex_unlock(&lane->lock);
-    return bytes;
-}
-
 /* Takes so many small buffers of a lane that they would meet any that is free, and gives them back. */
 static bool meets(struct gpupool_client *client, unsigned kind, void *stream, const void *data) {
     struct gpupool_buffer buffers[64];
@@ -49,7 +37,7 @@ static void released_elsewhere(unsigned kind, void *(*lane_stream)(struct gate *
     MUST(gpupool_stream_create(client, 0, &other));
     void *stream = lane_stream(&gate, other);
     struct gpupool_buffer buffer = acquire(client, kind, 4096, stream);
-    struct lane *lane = lane_of(client, &buffer);
+    struct lane *lane = lane_of(&buffer);
     const void *data = buffer.data;
     gate_close(&gate);
     MUST(gpupool_release(client, &buffer, gate.stream));
@@ -164,7 +152,7 @@ static void the_per_thread_stream_orders_nothing_between_threads(void **state) {
     gate.stream = FENCE_STREAM_PER_THREAD;
     struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, FENCE_STREAM_PER_THREAD);
     struct gpupool_buffer mark = gate.mark;
-    struct lane *lane = lane_of(client, &buffer);
+    struct lane *lane = lane_of(&buffer);
     gate_close(&gate);
     gate.mark.data = buffer.data; /* what is looked for */
     MUST(gpupool_release(client, &buffer, FENCE_STREAM_PER_THREAD));
@@ -189,7 +177,7 @@ static void shrink(unsigned kind) {
     gate_init(&gate, client);
     MUST(gpupool_stream_create(client, 0, &other));
     struct gpupool_buffer buffer = acquire(client, kind, MIB, other);
-    struct lane *lane = lane_of(client, &buffer);
+    struct lane *lane = lane_of(&buffer);
     MUST(puppet_write_pattern(client, &buffer, 7, other));
     gate_close(&gate);
     MUST(gpupool_shrink(client, &buffer, 4096, gate.stream));

@@ -84,17 +84,6 @@ static void pass(struct scene *scene, struct gate *gate) {
     MUST(gpupool_stream_synchronize(scene->client, 0, gate->stream));
 }
 
-static struct lane *lane_of(const struct gpupool_buffer *buffer) {
-    return cache_piece(buffer)->lane;
-}
-
-static uint64_t deferred_in(struct lane *lane) {
-    pthread_mutex_lock(&lane->lock);
-    uint64_t bytes = lane->deferred_bytes;
-    pthread_mutex_unlock(&lane->lock);
-    return bytes;
-}
-
 /* Does what a miss does: gives the lane what is ready. The fence of a join comes a little after its streams'.
  */
 static bool comes_back(struct lane *lane) {
