@@ -7,11 +7,16 @@
 ALLOCATOR: own (PyTorch's own, as the environment sets it, also under a preloaded library), mempool or lean (functions of
 LIBRARY, libgpupool-torch.so), or empty (the plug-in LIBRARY, which allocates nothing). Prints a JSON object when it is
 ready, then one for each line "SEED STEPS" of standard input: the time of each step, GPU work included, and the most that
-PyTorch's allocator reserved so far (null where it cannot say). Ends with its input. Exit status 77: no PyTorch with a GPU."""
+PyTorch's allocator reserved so far (null where it cannot say). Ends with its input. Exit status 77: no PyTorch with a GPU.
+
+Each worker runs on the same CORES processors, so that a slow processor slows the programs of all allocators down. One is for
+Python, one for PyTorch's backward pass and for the allocator's threads. Without this, rounds of the same program on a virtual
+machine took 59 or 99 ms a step."""
 import contextlib
 import gc
 import itertools
 import json
+import os
 import pathlib
 import random
 import sys
@@ -21,6 +26,8 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2] / "client" / "examples")]
 import programs  # noqa: E402
+
+CORES = 2
 
 
 def install(torch, allocator, library):
@@ -63,6 +70,7 @@ def answer(**values):
 
 
 def main(name, allocator, library=None):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-CORES:])
     try:
         import torch
     except ImportError as error:
