@@ -156,8 +156,11 @@ void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
     list_for_each_safe(position, &pool->for_growth) {
         struct request *request = container_of(position, struct request, growth_link);
         /* What has come back since may serve it: the tick sees to that, at once. */
-        if ((request->line == LINE_QUOTA || !may_grow) && !fences_collect_heap(request->heap))
+        if ((request->line == LINE_QUOTA || !may_grow) && !fences_collect_heap(request->heap)) {
+            /* An overdue request held memory up: the tick serves the requests behind it. */
+            pool->returned = pool->returned || !list_is_empty(&request->overdue_link);
             request_give_up(request);
+        }
     }
 }
 
@@ -256,16 +259,25 @@ static void pool_serve_lines(struct pool *pool) {
             heap->served = pool->rounds;
 }
 
-/* Answers those in line whom what is free can serve, and plans for the others. */
-static void pool_serve_waiting(struct pool *pool, uint64_t now_ns) {
-    do { /* once more when the limit of somebody's leases made us look behind fences */
+/* Serves the waiting requests for which there is free memory. */
+static void pool_serve_free(struct pool *pool) {
+    do { /* once more when the limit of a session's leases had fences polled */
         pool->returned = false;
         pool_serve_held(pool);
         pool_serve_lines(pool);
     } while (pool->returned);
+}
+
+/* Plans for the requests that still wait. */
+static void pool_plan_waiting(struct pool *pool, uint64_t now_ns) {
     pool_plan(pool, now_ns);
     if (pool_is_hopeless(pool, now_ns))
         pool_refuse_all(pool);
+}
+
+static void pool_serve_waiting(struct pool *pool, uint64_t now_ns) {
+    pool_serve_free(pool);
+    pool_plan_waiting(pool, now_ns);
 }
 
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
@@ -351,14 +363,21 @@ static bool pool_expire(struct pool *pool, uint64_t now_ns) {
 }
 
 void pool_tick(struct pool *pool, uint64_t now_ns) {
-    bool plan = false;
+    bool served = false, plan = false;
 
     if (pool->fence_ns <= now_ns || pool->next_deadline_ns <= now_ns)
         pool_collect(pool, now_ns);
-    if (pool->returned)
-        pool_serve_waiting(pool, now_ns);
-    if (pool->next_deadline_ns <= now_ns && pool_expire(pool, now_ns))
-        pool_serve_waiting(pool, now_ns); /* they may have stood in the way of others */
+    if (pool->returned) {
+        pool_serve_free(pool);
+        served = true;
+    }
+    if (pool->next_deadline_ns <= now_ns && pool_expire(pool, now_ns)) {
+        pool_serve_free(pool); /* the expired requests may have held others up */
+        served = true;
+    }
+    /* One plan for both: two could give a request up and then grow. */
+    if (served)
+        pool_plan_waiting(pool, now_ns);
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns <= now_ns) {
         pool->grow_retry_ns = 0;
         plan = true;

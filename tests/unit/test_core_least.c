@@ -418,6 +418,32 @@ static void nobody_is_asked_for_it_while_the_pool_grows_for_another(void **state
     core_destroy(core);
 }
 
+static void when_an_overdue_one_is_refused_those_behind_it_are_served(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 24 * MIB, 2 * MIB, 0);
+    struct session *holder = open_session(core, 1, UID_A), *passing = open_session(core, 2, UID_A);
+    struct session *large = open_session(core, 3, UID_B), *small = open_session(core, 4, UID_B);
+    (void)state;
+
+    core->passes_limit = 1;
+    struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
+    describe(lease, NULL);
+    assert_int_equal(release_part(holder, name_of(lease), 4 * MIB, 4 * MIB, 0), 0);
+    ask(large, pool, 1, 8 * MIB, 0, 0);
+    expect_refused(core, large, 1, PROTO_E_EXHAUSTED);
+    uint64_t size = expect_growth(core, pool);
+    ask_for_growth(large, pool, 2, 24 * MIB, NS_FOREVER);
+    take(passing, pool, MIB, 0);
+    ask(small, pool, 3, 4 * MIB, NS_FOREVER, 0);
+    expect_no_answer(core);
+    segment_made(pool, size, 0); /* what is overdue could use it, and needs more than there can be */
+    expect_refused(core, large, 2, PROTO_E_EXHAUSTED);
+    assert_true(core_next_tick_ns(core) == 0);
+    tick(core, 0);
+    expect_granted(core, small, 3);
+    core_destroy(core);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_of_the_sizes_that_is_free_is_granted),
@@ -442,6 +468,7 @@ int main(void) {
         cmocka_unit_test(its_deadline_ends_the_wait_for_growth),
         cmocka_unit_test(beyond_its_users_quota_it_is_refused_at_once),
         cmocka_unit_test(nobody_is_asked_for_it_while_the_pool_grows_for_another),
+        cmocka_unit_test(when_an_overdue_one_is_refused_those_behind_it_are_served),
     };
     return cmocka_run_group_tests_name("smaller sizes, and growth alone", tests, NULL, NULL);
 }
