@@ -18,6 +18,12 @@
 #define SOCKETS     200u
 #define REPLIES_KIB 256u
 
+/* So many descriptors CUDA may open in the daemon later than with the first lease (5 were seen on an H200).
+ */
+static unsigned opened_by_driver(void) {
+    return test_is_simulated() ? 0 : 8;
+}
+
 static void start(struct test_daemon *daemon, const char *config) {
     daemon_start(daemon, &(struct daemon_options){.config = config, .descriptors = DESCRIPTORS});
 }
@@ -72,7 +78,8 @@ static void sockets_with_unread_replies_of_ended_sessions_are_bounded(void **sta
     unsigned descriptors = daemon_descriptors_at_rest(&daemon);
     for (unsigned i = 0; i < SOCKETS; i++)
         fds[i] = leave_unread(&daemon, 0);
-    assert_in_range(daemon_descriptors(&daemon), descriptors, descriptors + 2 * bound + 2);
+    assert_in_range(daemon_descriptors(&daemon), descriptors,
+                    descriptors + opened_by_driver() + 2 * bound + 2);
     /* A session that is open goes on. */
     assert_int_equal(peer_release(&peer, &lease), 0);
     lease = peer_acquire(&peer, 4096);
@@ -98,7 +105,7 @@ static void sockets_with_unread_replies_of_ended_sessions_are_bounded(void **sta
     assert_int_equal(n_silent, SOCKETS - 2 * bound);
     /* All is read: sessions are opened again, and the sockets' ends go. */
     assert_true(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
-    WAIT_UNTIL(daemon_descriptors_at_rest(&daemon) == descriptors);
+    WAIT_UNTIL(daemon_descriptors_at_rest(&daemon) <= descriptors + opened_by_driver());
     /* And where the socket is closed unread. */
     for (unsigned i = 0; i < SOCKETS; i++) {
         close_fd(fds[i]);
@@ -108,7 +115,7 @@ static void sockets_with_unread_replies_of_ended_sessions_are_bounded(void **sta
     for (unsigned i = 0; i < SOCKETS; i++)
         close_fd(fds[i]);
     assert_true(raw_client_is_let_in(daemon.socket, TEST_WAIT_NS));
-    WAIT_UNTIL(daemon_descriptors_at_rest(&daemon) == descriptors);
+    WAIT_UNTIL(daemon_descriptors_at_rest(&daemon) <= descriptors + opened_by_driver());
     peer_close(&peer);
     daemon_stop(&daemon);
 }
