@@ -155,12 +155,16 @@ void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
 
     list_for_each_safe(position, &pool->for_growth) {
         struct request *request = container_of(position, struct request, growth_link);
-        /* What has come back since may serve it: the tick sees to that, at once. */
-        if ((request->line == LINE_QUOTA || !may_grow) && !fences_collect_heap(request->heap)) {
-            /* An overdue request held memory up: the tick serves the requests behind it. */
-            pool->returned = pool->returned || !list_is_empty(&request->overdue_link);
-            request_give_up(request);
-        }
+        bool is_hopeless = request->line == LINE_QUOTA || !may_grow;
+        if (is_hopeless)
+            (void)fences_collect_heap(request->heap);
+        /* Memory that came back may serve the request: the tick sees to that, at once. A lease that ended may
+         * also have left its block to others. */
+        if (!is_hopeless || pool->returned)
+            continue;
+        /* An overdue request held memory up: the tick serves the requests behind it. */
+        pool->returned = !list_is_empty(&request->overdue_link);
+        request_give_up(request);
     }
 }
 

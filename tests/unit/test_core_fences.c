@@ -638,6 +638,32 @@ static void releases_take_back_what_their_stream_has_passed(void **state) {
     core_destroy(core);
 }
 
+static void growth_that_is_not_enough_is_refused_although_a_shared_lease_ended(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    const struct proto_token fresh = token_of(1);
+    struct proto_token token;
+    struct lease *attached;
+    (void)state;
+
+    struct lease *lease = take_growing(one, pool, 4 * MIB, 0);
+    const struct proto_lease_name name = name_of(lease);
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(core_attach(two, &token, &attached), 0);
+    assert_int_equal(release_behind(one, name, 0, 1), 0);
+    ask(two, pool, 1, 8 * MIB, 0, 0);
+    expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
+    uint64_t size = expect_growth(core, pool);
+    ask_least(two, pool, 2, 16 * MIB, 0, PROTO_ACQUIRE_NO_RECLAIM, NS_FOREVER, 0);
+    expect_no_answer(core);
+    arrive(0, 1); /* the first lease ends, and the other keeps the block */
+    segment_made(pool, size, 0);
+    expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
+    assert_int_equal(pool->n_leases, 1);
+    core_destroy(core);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(memory_behind_a_fence_is_nobodys_until_the_word_arrives, start),
@@ -662,6 +688,7 @@ int main(void) {
         cmocka_unit_test_setup(sessions_are_not_asked_at_once_when_enough_is_behind_fences, start),
         cmocka_unit_test_setup(many_fences_are_seen_in_turns, start),
         cmocka_unit_test_setup(releases_take_back_what_their_stream_has_passed, start),
+        cmocka_unit_test_setup(growth_that_is_not_enough_is_refused_although_a_shared_lease_ended, start),
     };
     return cmocka_run_group_tests_name("fenced leases", tests, NULL, NULL);
 }
