@@ -185,8 +185,7 @@ void admin_start(struct daemon *daemon) {
 static bool admin_begin(struct daemon *daemon, int fd) {
     struct peer peer;
 
-    if (peer_identify(fd, &peer) < 0 ||
-        (lingering_is_crowded(&daemon->lingering, peer.uid) && !lingering_look(&daemon->lingering, peer.uid)))
+    if (peer_identify(fd, &peer) < 0 || lingering_is_crowded(&daemon->lingering, peer.uid))
         return false;
     /* A user that has no number here may be any: it is not the daemon's own, whatever that is. */
     uid_t uid = peer_is_unmapped(&peer) ? (uid_t)-1 : peer.uid;

@@ -448,6 +448,7 @@ static bool connection_begin(struct daemon *daemon, int fd) {
     if (connection == NULL)
         return false;
     if (peer_identify(fd, &connection->peer) < 0 ||
+        lingering_is_crowded(&daemon->lingering, connection->peer.uid) ||
         turn_join(&connection->turn, &daemon->turns, connection->peer.uid, connection->peer.pid,
                   connection_serve) < 0) {
         free(connection);

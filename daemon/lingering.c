@@ -106,23 +106,44 @@ void lingering_leave(struct lingering *lingering, int fd, uid_t uid) {
         uv_timer_start(&lingering->timer, lingering_on_timer, LINGERING_LOOK_MS, LINGERING_LOOK_MS);
 }
 
-bool lingering_look(struct lingering *lingering, uid_t uid) {
+/* Looks at a few sockets of the user. Returns how many of them were over. The tenant goes with the last of
+ * its sockets at the earliest. */
+static unsigned look(struct lingering *lingering, uid_t uid) {
     struct tenant *tenant = tenant_find(lingering->core, uid);
-    bool any_over = false;
+    unsigned n_over = 0;
 
-    /* The tenant goes with the last of its sockets at the earliest. */
     for (unsigned n = tenant == NULL ? 0 : less_of(tenant->n_undelivered, LINGERING_LOOKS_BEFORE_REFUSAL);
          n > 0; n--) {
         struct undelivered *undelivered = list_first(&tenant->undelivered, struct undelivered, link);
         list_remove(&undelivered->link);
         list_append(&tenant->undelivered, &undelivered->link);
-        any_over |=
-            lingering_check(lingering, container_of(undelivered, struct lingering_socket, undelivered));
+        n_over += lingering_check(lingering, container_of(undelivered, struct lingering_socket, undelivered));
     }
-    return any_over;
+    return n_over;
 }
 
-bool lingering_is_crowded(const struct lingering *lingering, uid_t uid) {
+bool lingering_look(struct lingering *lingering, uid_t uid) {
+    return look(lingering, uid) > 0;
+}
+
+static bool has_as_many(const struct lingering *lingering, uid_t uid, unsigned sockets) {
     const struct tenant *tenant = tenant_find(lingering->core, uid);
-    return tenant != NULL && tenant->n_undelivered >= 2 * lingering->core->undelivered_limit;
+    return tenant != NULL && tenant->n_undelivered >= sockets;
+}
+
+bool lingering_has_room(struct lingering *lingering, uid_t uid) {
+    unsigned limit = lingering->core->undelivered_limit;
+    /* Where most of those looked at are over, the user's clients read their replies: another look is worth
+     * its time. */
+    while (has_as_many(lingering, uid, limit))
+        if (look(lingering, uid) <= LINGERING_LOOKS_BEFORE_REFUSAL / 2)
+            return !has_as_many(lingering, uid, limit);
+    return true;
+}
+
+bool lingering_is_crowded(struct lingering *lingering, uid_t uid) {
+    unsigned limit = 2 * lingering->core->undelivered_limit;
+    if (has_as_many(lingering, uid, limit))
+        (void)lingering_look(lingering, uid);
+    return has_as_many(lingering, uid, limit);
 }

@@ -24,8 +24,8 @@ struct core;
 /* Sockets that one look asks about: some 50 us. The next look goes on with the others. */
 #define LINGERING_LOOKS 256u
 /* The same before a user is refused: a user can have a refusal with each connection. Where clients read their
- * last replies, one of these few is over. */
-#define LINGERING_LOOKS_BEFORE_REFUSAL 16u
+ * last replies, most of these few are over. */
+#define LINGERING_LOOKS_BEFORE_REFUSAL 8u
 /* The descriptors that a user's lingering sockets may take, of those that the daemon may have: a 16th. Each
  * takes itself and up to three in messages (a segment's, a page's, the one for idle memory). Where that is
  * few, up to LINGERING_MIN sockets may take a 16th by themselves. */
@@ -55,10 +55,14 @@ void lingering_stop(struct lingering *lingering);
  * closes it. */
 void lingering_leave(struct lingering *lingering, int fd, uid_t uid);
 
-/* Looks whether sockets of the user are over. Returns whether one was. */
+/* Looks at a few sockets of the user. Returns whether one was over. */
 bool lingering_look(struct lingering *lingering, uid_t uid);
 
-/* Whether the user has so many that a connection without a session gets no answer: refusals linger, too. */
-bool lingering_is_crowded(const struct lingering *lingering, uid_t uid);
+/* Whether the user has fewer lingering sockets than another session requires. Looks before it says no. */
+bool lingering_has_room(struct lingering *lingering, uid_t uid);
+
+/* Whether the user has so many that a connection without a session gets no answer: refusals linger, too.
+ * Looks before it says yes. */
+bool lingering_is_crowded(struct lingering *lingering, uid_t uid);
 
 #endif

@@ -130,12 +130,17 @@ static int handle_hello(struct connection *connection, const struct proto_messag
             "the daemon outside");
         return -EPERM;
     }
-    int r = connection_identify(connection);
-    if (r < 0)
-        return r;
-    do
+    int r = PROTO_E_LIMIT;
+    if (lingering_has_room(&daemon->lingering, connection->peer.uid)) {
+        r = connection_identify(connection);
+        if (r < 0)
+            return r;
         r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
-    while (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, connection->peer.uid));
+        if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, connection->peer.uid))
+            r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
+    } else { /* a user that never reads can have a refusal with each connection: it is to cost little */
+        daemon->core->n_sessions_refused++;
+    }
     if (r != 0) {
         struct proto_failure failure;
         if (r > 0)

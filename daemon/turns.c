@@ -159,10 +159,24 @@ static void rank_serve(struct list *line, struct turn_rank *rank, uint64_t now) 
     }
 }
 
+/* The user with the next turn. The listeners let others pass. */
+static struct turn_user *next_user(struct turns *turns) {
+    struct turn_user *first = list_first(&turns->waiting, struct turn_user, rank.link);
+    struct list *second = first->rank.link.next;
+
+    if (first->uid == TURNS_NOBODY && second != &turns->waiting && turns->n_passes < TURNS_PASSES_MAX) {
+        turns->n_passes++;
+        return container_of(second, struct turn_user, rank.link);
+    }
+    if (first->uid == TURNS_NOBODY)
+        turns->n_passes = 0;
+    return first;
+}
+
 struct turn *turns_next(struct turns *turns) {
     if (list_is_empty(&turns->waiting))
         return NULL;
-    struct turn_user *user = list_first(&turns->waiting, struct turn_user, rank.link);
+    struct turn_user *user = next_user(turns);
     struct turn_process *process = list_first(&user->waiting, struct turn_process, rank.link);
     struct turn *turn = list_first(&process->waiting, struct turn, link);
 

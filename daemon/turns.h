@@ -12,6 +12,9 @@
  * how many processes another has, nor a process by how many connections. Who is new counts as just served: a
  * process that is made anew for each question gains nothing by that.
  *
+ * New connections come last: while requests wait, TURNS_PASSES_MAX turns at most pass them. A client whose
+ * request arrives during a turn so waits for the rest of that turn, and not for an accept() as well.
+ *
  * Pure: knows neither sockets nor clock. Owned by the daemon; the loop's alone.
  */
 #include <stdbool.h>
@@ -25,13 +28,17 @@
 #define TURNS_PROCESS_CHAINS 256u
 #define TURNS_USER_CHAINS    64u
 
-/* Who is no client: nobody has this uid (POSIX: it means "no user" to chown()). */
+/* The listeners' turns: no user has this uid (POSIX: it means "no user" to chown()). */
 #define TURNS_NOBODY ((uid_t)-1)
+
+/* So many turns of users may pass the listeners' first. */
+#define TURNS_PASSES_MAX 8u
 
 struct turns {
     uint64_t last;       /* turns given so far */
     struct list waiting; /* struct turn_user.rank.link, by rank */
     unsigned n_waiting;  /* struct turn, of all processes */
+    unsigned n_passes;   /* turns that were given since the listeners' were the next */
     struct list users[TURNS_USER_CHAINS];
     struct list processes[TURNS_PROCESS_CHAINS];
 };

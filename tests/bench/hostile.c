@@ -4,7 +4,7 @@
  * cache, each a round trip to the daemon: in quiet, then beside each attack, and in quiet again. An attack is
  * a process of its own that goes on until it is killed.
  *
- *     hostile [--json FILE] [--milliseconds N]        default: 2000 for each
+ *     hostile [--json FILE] [--milliseconds N] [--only ATTACK]        default: 2000 for each
  *
  * Connects to the daemon that GPUPOOL_SOCKET and GPUPOOL_ADMIN_SOCKET name.
  */
@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,9 +74,11 @@ static void measure_beside(struct gpupool_client *client, uint32_t pool, uint64_
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"json", required_argument, NULL, 'j'}, {"milliseconds", required_argument, NULL, 'm'}, {0}};
-    const char *json_path = NULL;
+    static const struct option options[] = {{"json", required_argument, NULL, 'j'},
+                                            {"milliseconds", required_argument, NULL, 'm'},
+                                            {"only", required_argument, NULL, 'o'},
+                                            {0}};
+    const char *json_path = NULL, *only = NULL;
     uint64_t duration_ns = 2 * NS_PER_S;
     struct samples all[ATTACKS + 2];
     struct gpupool_client *client;
@@ -86,6 +89,8 @@ int main(int argc, char **argv) {
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (option == 'j')
             json_path = optarg;
+        else if (option == 'o')
+            only = optarg;
         else if (option == 'm' && strtoul(optarg, NULL, 10) > 0)
             duration_ns = strtoul(optarg, NULL, 10) * NS_PER_MS;
         else
@@ -108,7 +113,8 @@ int main(int argc, char **argv) {
     all[0].count = 0;
     measure(client, pool, duration_ns, &all[0]);
     for (unsigned i = 0; i < ATTACKS; i++)
-        measure_beside(client, pool, duration_ns, &attacks[i], &all[1 + i]);
+        if (only == NULL || strcmp(only, attacks[i].name) == 0)
+            measure_beside(client, pool, duration_ns, &attacks[i], &all[1 + i]);
     measure(client, pool, duration_ns, &all[ATTACKS + 1]);
 
     FILE *json = json_path != NULL ? fopen(json_path, "we") : NULL;
@@ -120,6 +126,8 @@ int main(int argc, char **argv) {
             sysconf(_SC_NPROCESSORS_ONLN));
     printf("%-26s %8s %10s %10s %12s\n", "acquire beside", "count", "p50", "p99", "p99 / quiet");
     for (unsigned i = 0; i < ATTACKS + 2; i++) {
+        if (all[i].count == 0)
+            continue;
         samples_sort(&all[i]);
         uint64_t p50 = samples_quantile(&all[i], 0.5), p99 = samples_quantile(&all[i], 0.99);
         printf("%-26s %8zu %10s %10s %12.2f\n", all[i].name, all[i].count, NS_TEXT(p50), NS_TEXT(p99),

@@ -132,7 +132,7 @@ static void unread_answers_to_broken_packets_are_bounded(void **state) {
     for (unsigned i = 0; i < SOCKETS; i++) {
         fds[i] = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
         assert_true(fds[i] >= 0);
-        assert_int_equal(send(fds[i], &byte, sizeof byte, MSG_NOSIGNAL), sizeof byte);
+        (void)send(fds[i], &byte, sizeof byte, MSG_NOSIGNAL); /* it may be over already */
         struct pollfd event = {.fd = fds[i], .events = POLLRDHUP};
         assert_int_equal(poll(&event, 1, (int)(TEST_WAIT_NS / NS_PER_MS)), 1); /* it is over */
     }

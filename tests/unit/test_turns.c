@@ -193,6 +193,26 @@ static void who_waits_twice_waits_once_and_who_leaves_is_not_served(void **state
         assert_true(list_is_empty(&turns.processes[i]));
 }
 
+static void new_connections_wait_for_a_bounded_number_of_requests(void **state) {
+    struct turn listener, request;
+    (void)state;
+
+    join(&listener, TURNS_NOBODY, 3);
+    join(&request, ANNA, 1);
+    turn_wait(&listener);
+    assert_ptr_equal(turns_next(&turns), &listener); /* no request waits */
+    turn_wait(&listener);
+    turn_wait(&request);
+    for (unsigned i = 0; i < TURNS_PASSES_MAX + 1; i++) /* the first is the request's own turn */
+        assert_ptr_equal(serve_next(), &request);
+    assert_ptr_equal(serve_next(), &listener);
+    for (unsigned i = 0; i < TURNS_PASSES_MAX + 1; i++)
+        assert_ptr_equal(serve_next(), &request);
+    assert_ptr_equal(serve_next(), &listener);
+    turn_leave(&request);
+    turn_leave(&listener);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(who_asks_seldom_is_next, set_up),
@@ -200,6 +220,7 @@ int main(void) {
         cmocka_unit_test_setup(processes_made_anew_for_each_question_gain_nothing, set_up),
         cmocka_unit_test_setup(who_is_next_was_served_longest_ago, set_up),
         cmocka_unit_test_setup(who_waits_twice_waits_once_and_who_leaves_is_not_served, set_up),
+        cmocka_unit_test_setup(new_connections_wait_for_a_bounded_number_of_requests, set_up),
     };
     return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
 }

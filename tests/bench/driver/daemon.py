@@ -21,6 +21,7 @@ class Daemon:
     def __init__(self, program, environment, gpu, config, sim_memory):
         self.directory = tempfile.TemporaryDirectory(prefix="gpupool-bench-")
         base = pathlib.Path(self.directory.name)
+        base.chmod(0o711)  # an attack on the admin socket is another user's
         self.socket, self.admin_socket, self.log_path = base / "gpupool.sock", base / "admin.sock", base / "log"
         (base / "gpupoold.conf").write_text(config)
         ready, ready_end = os.pipe()
