@@ -113,23 +113,42 @@ const struct process *processes_find(const struct processes *processes, pid_t pi
                                            sizeof *processes->entries, compare_pids);
 }
 
-void process_origin_read(struct process_origin *origin, const char *proc, pid_t pid) {
+/* Whether the cache is of children of this parent. Ancestors above it may have ended since: then the orphans
+ * went to other ancestors, which are in the cache, too. */
+static bool cache_is_of(const struct process_origin_cache *cache, const struct process *parent) {
+    return cache != NULL && cache->origin.n_ancestors > 0 && cache->origin.ancestors[0].pid == parent->pid &&
+           cache->origin.ancestors[0].start_ticks == parent->start_ticks &&
+           cache->grandparent == parent->parent;
+}
+
+void process_origin_read(struct process_origin *origin, struct process_origin_cache *cache, const char *proc,
+                         pid_t pid) {
     struct process process;
+    pid_t grandparent = 0;
 
     *origin = (struct process_origin){0};
     if (pid <= 0 || process_read(proc, pid, &process) < 0)
         return;
-    origin->start_ticks = process.start_ticks;
+    uint64_t start_ticks = origin->start_ticks = process.start_ticks;
     while (process.parent > 0) {
         uint64_t child_ticks = process.start_ticks;
         if (origin->n_ancestors == PROCESSES_ANCESTORS_MAX ||
             process_read(proc, process.parent, &process) < 0 ||
             process.start_ticks > child_ticks) /* it ended, and another process has its pid */
             return;
+        if (origin->n_ancestors == 0 && cache_is_of(cache, &process)) {
+            *origin = cache->origin;
+            origin->start_ticks = start_ticks;
+            return;
+        }
+        if (origin->n_ancestors == 0)
+            grandparent = process.parent;
         origin->ancestors[origin->n_ancestors].pid = process.pid;
         origin->ancestors[origin->n_ancestors++].start_ticks = process.start_ticks;
     }
     origin->is_complete = true;
+    if (cache != NULL)
+        *cache = (struct process_origin_cache){.origin = *origin, .grandparent = grandparent};
 }
 
 /* --- descent --- */

@@ -52,6 +52,13 @@ struct process_origin {
     } ancestors[PROCESSES_ANCESTORS_MAX];
 };
 
+/* What the last complete reading found above one parent: most clients have the same launcher. All zero:
+ * nothing. */
+struct process_origin_cache {
+    struct process_origin origin; /* of a child of origin.ancestors[0] */
+    pid_t grandparent;            /* the parent of that parent, when it was read */
+};
+
 /* Reads a whole small file, NUL-terminated. Returns its length, or a negative errno. */
 ssize_t process_read_file(const char *path, char *text, size_t size);
 
@@ -62,8 +69,11 @@ void processes_free(struct processes *processes);
 /* NULL: it is not there. */
 const struct process *processes_find(const struct processes *processes, pid_t pid);
 
-/* Reads where a living process comes from. The caller knows that the pid is still that process's. */
-void process_origin_read(struct process_origin *origin, const char *proc, pid_t pid);
+/* Reads where a living process comes from. The caller knows that the pid is still that process's. The cache,
+ * which may be NULL, spares it what lies above a parent that it has met: a process's own ancestors change
+ * only when its parent ends. */
+void process_origin_read(struct process_origin *origin, struct process_origin_cache *cache, const char *proc,
+                         pid_t pid);
 
 /* For each entry of the table, whether it may descend from a process of that origin. may_descend: room for
  * count values. */

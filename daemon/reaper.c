@@ -363,7 +363,7 @@ static void reaping_enter(struct reaper *reaper, struct reaping *reaping, enum r
 
 void reaper_watch(struct reaper *reaper, struct reaping *reaping) {
     if (!reaping->has_origin) { /* while it lives its pid is its own */
-        process_origin_read(&reaping->origin, "/proc", reaping->pid);
+        process_origin_read(&reaping->origin, &reaper->origin_cache, "/proc", reaping->pid);
         reaping->has_origin = true;
         /* Who had ended before it was given anything cannot have mapped any of it. */
         reaping->too_late = !is_alive(reaping);

@@ -41,6 +41,7 @@ struct reaper {
     uint64_t last_token;
     uint64_t next_look_ns; /* before then /proc is left alone */
     const char *list_name; /* for messages: "NVML" */
+    struct process_origin_cache origin_cache;
     bool complained;
 };
 

@@ -377,8 +377,9 @@ void holders_look(const char *proc, const char *device_files, const pid_t *exemp
         subjects[i].holders = HOLDERS_NONE;
 }
 
-void process_origin_read(struct process_origin *origin, const char *proc, pid_t pid) {
-    (void)proc, (void)pid;
+void process_origin_read(struct process_origin *origin, struct process_origin_cache *cache, const char *proc,
+                         pid_t pid) {
+    (void)cache, (void)proc, (void)pid;
     *origin = (struct process_origin){.start_ticks = 1};
 }
 

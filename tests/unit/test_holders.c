@@ -309,11 +309,40 @@ static struct holders_subject make_family(void) {
     add_hidden(FIRST_2, FIRST, 100);
     write_of(FIRST_2, "status", "Name:\tx\nUid:\t7\t7\t7\t7\nNSpid:\t3500\t1\n");
     add_hidden(DEAD, SHELL, DEAD_START);
-    process_origin_read(&subject.origin, proc, DEAD);
+    process_origin_read(&subject.origin, NULL, proc, DEAD);
     assert_true(subject.origin.is_complete);
     assert_int_equal(subject.origin.n_ancestors, 2);
     remove_process(DEAD);
     return subject;
+}
+
+static void the_ancestors_of_a_parent_are_read_once(void **state) {
+    struct process_origin_cache cache = {0};
+    struct process_origin first, second, third;
+    (void)state;
+
+    add_process(FIRST, 1);
+    set_stat_below(FIRST, 0, "init", 'S', 0, 1, 1);
+    add_hidden(OTHER, FIRST, 100);
+    add_hidden(SHELL, OTHER, 200);
+    add_hidden(DEAD, SHELL, DEAD_START);
+    process_origin_read(&first, &cache, proc, DEAD);
+    assert_true(first.is_complete);
+    assert_int_equal(first.n_ancestors, 3);
+    remove_process(OTHER); /* it is not read again */
+    add_hidden(CHILD, SHELL, DEAD_START + 1);
+    process_origin_read(&second, &cache, proc, CHILD);
+    assert_true(second.is_complete);
+    assert_int_equal(second.start_ticks, DEAD_START + 1);
+    assert_int_equal(second.n_ancestors, 3);
+    assert_memory_equal(second.ancestors, first.ancestors, 3 * sizeof *first.ancestors);
+    set_stat_below(SHELL, FIRST, "x", 'S', 0, 1, 200); /* its parent ended */
+    process_origin_read(&third, &cache, proc, CHILD);
+    assert_true(third.is_complete);
+    assert_int_equal(third.n_ancestors, 2);
+    set_stat_below(SHELL, FIRST, "x", 'S', 0, 1, 300); /* another process has its pid */
+    process_origin_read(&third, &cache, proc, CHILD);
+    assert_int_equal(third.ancestors[0].start_ticks, 300);
 }
 
 /* Whether a process is suspected that was found hidden. */
@@ -477,7 +506,7 @@ static void a_proc_without_this_process_tells_nothing(void **state) {
 
 static uint64_t start_of(const char *root, pid_t pid) {
     struct process_origin origin;
-    process_origin_read(&origin, root, pid);
+    process_origin_read(&origin, NULL, root, pid);
     return origin.start_ticks;
 }
 
@@ -525,7 +554,7 @@ static void a_real_child_is_found_until_it_ends(void **state) {
     close(ends[0]);
     close(fd);
     struct holders_subject subject = {.uid = getuid()};
-    process_origin_read(&subject.origin, "/proc", getpid());
+    process_origin_read(&subject.origin, NULL, "/proc", getpid());
     holders_look("/proc", files, NULL, 0, &subject, 1);
     assert_int_equal(subject.holders, HOLDERS_SOME);
     assert_int_equal(subject.holder, child);
@@ -559,6 +588,7 @@ int main(void) {
         IN_PROC(a_process_that_may_have_been_an_orphan_is_suspected),
         IN_PROC(what_descends_from_a_suspect_is_suspected_through_any_chain),
         IN_PROC(an_ancestor_whose_number_another_process_has_is_none),
+        IN_PROC(the_ancestors_of_a_parent_are_read_once),
         IN_PROC(the_dead_hold_nothing_but_by_their_threads),
         IN_PROC(who_has_gone_meanwhile_holds_nothing),
         IN_PROC(each_of_the_dead_has_its_own_children),
