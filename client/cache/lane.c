@@ -36,7 +36,9 @@
  * is free 0.94, at most an eighth of what the lane has 0.95; extents of up to 512 MiB 0.81, but twice as many
  * above 1.02.
  *
- * Device memory without a stream is what another allocator cuts further: it gets what it asks for. */
+ * Device memory without a stream is what another allocator cuts further: from a segment's granule on, it gets
+ * what it asks for. (PyTorch takes segments of 2 MiB for small tensors: with a share of these more, its pool
+ * was 4 MiB larger.) */
 #define EXTENT_SHARE       8u
 #define EXTENT_FREE_FACTOR 4u
 #define EXTENT_SIZE_FACTOR 8u
@@ -296,12 +298,14 @@ uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) 
     const struct heap *heap = &lane->heaps[kind];
     uint64_t bytes = heap->free_bytes + heap->taken_bytes;
 
-    if (kind == LANE_SMALL || lane->kind != GPUPOOL_POOL_DEVICE) {
+    if (lane->kind == GPUPOOL_POOL_DEVICE && lane->stream == GPUPOOL_NO_STREAM &&
+        size_bytes >= EXTENT_BYTES_MIN) {
+        bytes = size_bytes;
+    } else if (kind == LANE_SMALL || lane->kind != GPUPOOL_POOL_DEVICE) {
         bytes = smaller(bytes, lane_held_bytes_locked(lane)); /* without what is absent */
         bytes = larger(smaller(bytes / EXTENT_SHARE, EXTENT_BYTES_MAX), size_bytes);
     } else {
-        bytes =
-            lane->stream == GPUPOOL_NO_STREAM ? size_bytes : large_extent_bytes(heap->free_bytes, size_bytes);
+        bytes = large_extent_bytes(heap->free_bytes, size_bytes);
     }
     return (bytes + EXTENT_BYTES_MIN - 1) / EXTENT_BYTES_MIN * EXTENT_BYTES_MIN;
 }

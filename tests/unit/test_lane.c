@@ -304,6 +304,21 @@ static void for_large_sizes_on_a_device_as_much_is_leased_as_is_needed(void **st
     lane_free(lane);
 }
 
+/* Another allocator cuts it further. */
+static void device_memory_without_a_stream_is_leased_as_it_is_asked_for(void **state) {
+    static const uint64_t sizes[] = {2 * MIB, 4 * MIB, 20 * MIB, 66 * MIB};
+    struct lane *lane = lane_new(&random_state, POOL, 1, 0, GPUPOOL_NO_STREAM);
+
+    (void)state;
+    assert_non_null(lane);
+    add_to(lane, LANE_SMALL, 1, GIB);
+    add_to(lane, LANE_LARGE, 2, GIB);
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        assert_int_equal(extent_bytes(lane, sizes[i]), sizes[i]);
+    assert_int_equal(extent_bytes(lane, 512), 128 * MIB); /* it is the program's own */
+    lane_free(lane);
+}
+
 static void where_sizes_vary_longer_extents_are_leased_but_bounded(void **state) {
     struct lane *lane = make_lane();
     struct piece *pieces[64];
@@ -454,6 +469,7 @@ int main(void) {
         cmocka_unit_test(extents_for_small_sizes_grow_with_use_and_stay_bounded),
         cmocka_unit_test(an_extent_is_a_multiple_of_the_smallest_and_never_less_than_what_is_asked_for),
         cmocka_unit_test(for_large_sizes_on_a_device_as_much_is_leased_as_is_needed),
+        cmocka_unit_test(device_memory_without_a_stream_is_leased_as_it_is_asked_for),
         cmocka_unit_test(where_sizes_vary_longer_extents_are_leased_but_bounded),
         cmocka_unit_test(what_the_daemon_has_back_does_not_count),
         cmocka_unit_test(for_large_sizes_in_host_memory_a_share_is_leased),
