@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages show is tried against what is installed into a temporary prefix."""
+"""An installation in a temporary prefix, against which the programs and commands of the pages are tried."""
 import os
 import pathlib
 import re
@@ -25,7 +25,7 @@ class Installed(unittest.TestCase):
         cls.prefix = cls.work / "prefix"
         subprocess.run([CMAKE, "--install", BUILD, "--prefix", cls.prefix], check=True, capture_output=True,
                        timeout=WAIT_S)
-        # What an installation below /usr has by itself: the compiler, the loader and the shell find everything.
+        # The compiler, the loader and the shell find everything, as they do below /usr.
         tools = cls.work / "tools"
         tools.mkdir()
         (tools / "pkg-config").write_text('#!/bin/sh\nexec /usr/bin/pkg-config --define-prefix "$@"\n')

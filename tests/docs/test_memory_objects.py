@@ -36,7 +36,7 @@ CPP_BEGINNING = "#include <algorithm>\n#include <cstdint>\n#include <gpupool/pai
                 "float *first_of(struct gpupool_pair *input, std::uint64_t count);\n" \
                 "int ones(struct gpupool_client *client, std::uint64_t count, void *stream);\n"
 STREAMS_PAGE = (installed.SOURCE / "docs/streams.md").read_text()
-# What the example on the page has around it. The kernel, which a simulated GPU does not run, works on the CPU, behind the stream.
+# A frame for the example on the page. A simulated GPU runs no kernels, so the kernel works on the CPU, behind the stream.
 STREAMS_BEGINNING = """
 #include <gpupool/gpupool.h>
 #include <stdio.h>

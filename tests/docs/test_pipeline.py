@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example `pipeline` on a simulated GPU, and the picture that docs/timeline.py draws from its times. How fast anything was
-is nobody's business here."""
+"""The example `pipeline` on a simulated GPU, and the picture that docs/timeline.py draws from its times. No test
+here judges how fast anything was."""
 import json
 import os
 import pathlib

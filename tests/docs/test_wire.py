@@ -47,7 +47,7 @@ def rows(text):
 
 
 def section(title):
-    """What stands below a heading, up to the next one."""
+    """The text below a heading, up to the next one."""
     found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
     if found is None:
         raise AssertionError(f"docs/wire.md has no section {title!r}")

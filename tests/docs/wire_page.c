@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the sources say of the wire format, as lines of text, for test_wire.py to compare with docs/wire.md.
+ * The wire format as the sources have it, in lines of text, for test_wire.py to compare with docs/wire.md.
  * Commands come on standard input, one a line; each answer ends with an empty line.
  *
  *   layout                       MESSAGE NUMBER SENDER BODY-BYTES, then FIELD OFFSET SIZE KIND for each field
