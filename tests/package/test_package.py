@@ -38,8 +38,11 @@ FILES = {
 MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_fence.3",
                 "share/man/man3/gpupool_pair.3", "share/man/man3/gpupool_synced.3", "share/man/man3/gpupool_upload.3",
                 "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8"}
+# Each function has a page of its own, which leads to the one that documents it.
+FUNCTION_PAGES = {f"share/man/man3/{name}.3" for page in pathlib.Path(SOURCE).glob("docs/man/*.3.scd")
+                 for name in re.findall(r"^\*[^;(]*?\b(gpupool_[a-z_]+)\(", page.read_text(), re.MULTILINE)} - MANUAL_PAGES
 if os.environ["GPUPOOL_MAN"] == "ON":
-    FILES |= MANUAL_PAGES
+    FILES |= MANUAL_PAGES | FUNCTION_PAGES
 
 
 def run(*command, **keywords):
