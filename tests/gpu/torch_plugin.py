@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allocators for PyTorch, on a GPU: the same training with each of them and with PyTorch's own gives the same numbers,
-memory shows in the daemon's stats while it is used, and each allocator keeps the README's table of ways to use PyTorch. Each
-has a process of its own, because an allocator cannot be changed once used.
+"""The allocators for PyTorch, on a GPU. The same training with each of them and with PyTorch's own gives the same numbers, and the
+daemon's stats show the memory while it is used. Each allocator does what the table of docs/pytorch.md says of it. Each has a
+process of its own, because an allocator cannot be changed once used.
 
     torch_plugin.py LIBGPUPOOL-TORCH ADMIN-SOCKET [native|lean|mempool]
 

@@ -221,16 +221,6 @@ class Manual(unittest.TestCase):
         self.assertIn("stats", known)
         self.assertEqual(listed, known)
 
-    def test_references_to_the_readme_name_sections_that_exist(self):
-        readme = (SOURCE / "README.md").read_text()
-        anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", readme)}
-        security = (SOURCE / "SECURITY.md").read_text()
-        links = re.findall(r"README\.md#([a-z0-9-]+)", security)
-        self.assertGreater(len(links), 0)
-        self.assertLessEqual(set(links), anchors)
-        for name in re.findall(r"\*([^*]+)\* in the README", security):
-            self.assertIn(f"**{name}.**", readme)
-
 
 class Log(unittest.TestCase):
     def test_sessions_begin_and_end_with_their_reason(self):
