@@ -24,9 +24,10 @@ import timeline  # noqa: E402
 from results import Results  # noqa: E402
 
 PLOTS, PAGE = DOCS / "plots", DOCS / "benchmarks.md"
+OF_OTHERS = (timeline.NAME, "overview")  # pictures there that docs/timeline.py and docs/picture.py draw
 BEGIN, END = "<!-- made by docs/plots.py: begin -->", "<!-- made by docs/plots.py: end -->"
 
-# The same input gives the same bytes: no date, no random names. Text stays text.
+# Equal input gives equal bytes: no date, no random names. Text stays text.
 matplotlib.rcParams.update({"svg.hashsalt": "gpupool", "svg.fonttype": "none", "font.size": 10, "axes.grid": True,
                             "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
                             "figure.constrained_layout.use": True})
@@ -105,7 +106,7 @@ def held(results, case):
 
 
 def acquires(results):
-    """What an acquire that asks the daemon takes, beside the raw round trip."""
+    """The times of acquires that ask the daemon, beside the raw round trip."""
     names = {"raw_round_trip": "raw round trip", "device_acquire": "acquire, device pool", "host_acquire": "acquire, host pool"}
     found = [(names[record.subject], cases.GPUPOOL if "acquire" in record.subject else record.subject,
               record.median("p50_ns") / 1e3) for record in results.find("round_trip") if record.subject in names]
@@ -148,7 +149,7 @@ def main(path):
     if not found or not found_end:
         sys.exit(f"{PAGE.name} has no markers")
     for old in PLOTS.glob("*.svg"):
-        if old.stem != timeline.NAME:
+        if old.stem not in OF_OTHERS:
             old.unlink()
     plots = draw(Results.from_document(document))
     images = "\n\n".join(f"![{title}](plots/{name}.svg)" for name, title in plots)
