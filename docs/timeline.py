@@ -118,7 +118,7 @@ def gpu(document):
 
 
 def figures(document):
-    """What was measured, as tables in Markdown."""
+    """The measured times, as tables in Markdown."""
     size_bytes, ways = document["batches"] * document["batch_bytes"], document["ways"]
     lines = [f"{document['batches']} batches of {document['batch_bytes'] / (1 << 20):.4g} MiB on {gpu(document)}; medians of "
              f"{document['rounds']} rounds in one run.", "", "| by itself | time | GB/s |", "|---|---|---|"]
