@@ -121,14 +121,20 @@ class Readme(installed.Installed):
                     if anchor:
                         self.assertIn(anchor, anchors(there.read_text()))
 
-    def test_files_that_the_architecture_names_exist(self):
-        text = (SOURCE / "docs/architecture.md").read_text()
-        named = set(re.findall(r"`((?:[\w-]+/)+[\w.-]*)`", text))
-        self.assertGreater(len(named), 10)
-        for name in sorted(named):
-            with self.subTest(name):
-                inside = [base / name for base in (SOURCE, SOURCE / "client")]
-                self.assertTrue(any(path.exists() for path in inside))
+    def test_files_that_the_developers_pages_name_exist(self):
+        """A file is named with its path or without. A folder is named with a slash at its end."""
+        tracked = [path.relative_to(SOURCE) for top in ("base", "client", "daemon", "docs", "gpu", "heap", "proto", "systemd", "tests")
+                   for path in (SOURCE / top).rglob("*")]
+        names = {path.name for path in tracked}
+        for page in ("docs/architecture.md", "CONTRIBUTING.md", "SECURITY.md"):
+            text = (SOURCE / page).read_text()
+            paths = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:c|h|py|in|map)|(?:[\w-]+/)+)`", text))
+            for path in sorted(paths):
+                with self.subTest(page=page, path=path):
+                    self.assertTrue((SOURCE / path).exists())
+            for name in sorted(set(re.findall(r"`([\w-]+\.(?:c|h|py))`", text))):
+                with self.subTest(page=page, name=name):
+                    self.assertIn(name, names)
 
 
 if __name__ == "__main__":
