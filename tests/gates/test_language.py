@@ -70,7 +70,7 @@ class Language(unittest.TestCase):
 
     def look(self, *unclean):
         output = io.StringIO()
-        return language.look(self.root, list(unclean), output), output.getvalue()
+        return language.look(self.root, list(unclean), output)[0], output.getvalue()
 
     def test_each_pattern_is_found_in_each_kind_of_file(self):
         for name, form in KINDS.items():
@@ -116,6 +116,16 @@ class Language(unittest.TestCase):
         self.assertEqual(count, 2)
         self.assertIn("a.c is clean", output)
         self.assertIn("missing is clean", output)
+
+    def test_the_list_is_shrunk_by_what_is_clean(self):
+        self.write("a.c", "/* Nobody waits. */\n")
+        self.write("b.c", f"/* {PLAIN} */\n")
+        unclean = self.write("unclean.txt", "# A comment.\na.c\nb.c\n")
+        command = [HERE / "language", "--root", self.root, "--unclean", unclean]
+        self.assertEqual(subprocess.run(command, capture_output=True, check=False).returncode, 1)
+        self.assertEqual(subprocess.run([*command, "--shrink"], capture_output=True, check=False).returncode, 0)
+        self.assertEqual(unclean.read_text(), "# A comment.\na.c\n")
+        self.assertEqual(subprocess.run(command, capture_output=True, check=False).returncode, 0)
 
     def test_builds_and_planted_faults_are_no_text_of_the_project(self):
         for name in ("build/a.c", "build-other/a.c", "gates/planted/a.c", ".git/a.c"):
