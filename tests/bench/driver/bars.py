@@ -115,6 +115,12 @@ def many_to_one(results):
     return results.ratio(records[-1], "p50_ns", records[0], "p50_ns") if records else None
 
 
+def worst_attack_to_quiet(results):
+    quiet = results.one("hostile", "quiet")
+    return largest(results.ratio(record, "p99_ns", quiet, "p99_ns") for record in results.find("hostile")
+                   if not record.subject.startswith("quiet"))
+
+
 def growth_to_quiet(results):
     return results.ratio(results.one("growth", "growing_acquire"), "p99_ns", results.one("growth", "quiet_acquire"), "p99_ns")
 
@@ -270,6 +276,7 @@ BARS = [
         anywhere=True),
     Bar("acquire while 8 GiB of host memory are made for another, p99 to quiet p99", "≤ 3", at_most(3), growth_to_quiet,
         "ratio"),
+    Bar("acquire beside the worst attack, p99 to quiet p99", "≤ 2", at_most(2), worst_attack_to_quiet, "ratio"),
     Bar("8 threads that want 457 of 512 MiB, p99.9 of an acquire to that without a cache", "≤ 1", at_most(1),
         limit_to_uncached("p999_ns"), "ratio"),
     Bar("8 threads that want 457 of 512 MiB, the longest acquire to that without a cache", "≤ 1", at_most(1),

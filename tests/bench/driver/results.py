@@ -102,7 +102,8 @@ class Results:
     def document(self, **rest):
         for record in self.records.values():
             for column in record.values.values():
-                column.extend([None] * (self.repetitions - len(column)))
+                while column and column[-1] is None:
+                    column.pop()
         return {"schema": SCHEMA_VERSION, **rest, "repetitions": self.repetitions,
                 "records": [record.document() for record in self.records.values()], "absent": self.absent,
                 "failed": self.failed}
@@ -111,8 +112,9 @@ class Results:
     def from_document(cls, document):
         results = cls()
         for row in document["records"]:
-            for repetition in range(document["repetitions"]):
-                values = {name: column[repetition] for name, column in row["values"].items()}
+            for repetition in range(max(map(len, row["values"].values()), default=0)):
+                values = {name: column[repetition] for name, column in row["values"].items() if repetition < len(column)}
                 results.add(repetition, row["case"], row["subject"], row["parameters"], values)
+        results.repetitions = document["repetitions"]
         results.absent, results.failed = list(document["absent"]), list(document["failed"])
         return results
