@@ -87,6 +87,10 @@ int devices_need_gpu(struct devices *devices, const struct gpu **ret_gpu) {
         if (devices->forbidden)
             return error_set(GPUPOOL_E_NO_GPU,
                              "this client was opened with GPUPOOL_OPEN_NO_CUDA: host pools only");
+        if (devices->kind == PROTO_GPU_SIM && gpu_sim_missing() != NULL)
+            return error_set(GPUPOOL_E_NO_GPU,
+                             "the daemon's GPU is simulated, and the library for that cannot be loaded: %s",
+                             gpu_sim_missing());
         return error_set(GPUPOOL_E_NO_GPU,
                          "this process has no usable %s driver (error %d%s): host pools only",
                          devices->kind == PROTO_GPU_CUDA ? "CUDA" : "simulated", devices->error,

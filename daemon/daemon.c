@@ -226,7 +226,11 @@ static int daemon_start_gpu(struct daemon *daemon) {
         struct gpu_sim_options options = {daemon->config->sim_gpus, daemon->config->sim_memory_bytes};
         r = gpu_sim(&options, &daemon->gpu);
         if (r != 0) {
-            log_error("the simulated GPU cannot be started (error %d)", r);
+            if (gpu_sim_missing() != NULL)
+                log_error("the simulated GPU is a library of its own, which cannot be loaded: %s",
+                          gpu_sim_missing());
+            else
+                log_error("the simulated GPU cannot be started (error %d)", r);
             return -EIO;
         }
         daemon->gpu_kind = PROTO_GPU_SIM;

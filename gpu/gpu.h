@@ -2,19 +2,19 @@
 #ifndef GPU_GPU_H
 #define GPU_GPU_H
 /*
- * The driver calls that the project makes, as one table. cuda.c fills it from the CUDA runtime, sim.c from a
+ * The driver calls that the project makes, as one table. cuda.c fills it from the CUDA runtime, sim/ from a
  * simulated GPU; daemon and client use nothing else, so that the same code runs on both.
  *
- * Errors: every call returns 0 or a positive driver error, numbered as CUDA's runtime numbers them (cudaError_t) in
- * both tables; error_name() gives the name. Outputs are untouched on failure. No call leaves a driver error pending
- * on the thread or changes the thread's current device or context.
+ * Errors: every call returns 0 or a positive driver error, numbered as CUDA's runtime numbers them
+ * (cudaError_t) in both tables; error_name() gives the name. Outputs are untouched on failure. No call leaves
+ * a driver error pending on the thread or changes the thread's current device or context.
  *
- * Devices are ordinals 0…device_count-1 as this process sees them (CUDA_VISIBLE_DEVICES applies); what is the same
- * device in every process is the UUID. Streams are cudaStream_t as void *: NULL is the default stream, and the
- * runtime's special values 0x1 (legacy) and 0x2 (per thread) are accepted.
+ * Devices are ordinals 0…device_count-1 as this process sees them (CUDA_VISIBLE_DEVICES applies); what is the
+ * same device in every process is the UUID. Streams are cudaStream_t as void *: NULL is the default stream,
+ * and the runtime's special values 0x1 (legacy) and 0x2 (per thread) are accepted.
  *
- * All calls are thread-safe. Those that may take long (milliseconds and more) are marked [slow] and never run on a
- * loop.
+ * All calls are thread-safe. Those that may take long (milliseconds and more) are marked [slow] and never run
+ * on a loop.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -142,9 +142,14 @@ struct gpu_sim_options {
 };
 #define GPU_SIM_DEVICES_MAX 16u
 
-/* The simulated table (one simulated driver in a process, as with CUDA). The first call fixes the options; later ones
- * ignore theirs. Its behaviour can be planned from the environment: see sim.h. Returns 0 or a driver error. */
+/* The simulated table (one simulated driver in a process, as with CUDA), from libgpupool-sim.so.0, which the
+ * first call loads. That call also fixes the options; later ones ignore theirs. Its behaviour can be planned
+ * from the environment: see sim/sim.h. Returns 0 or a driver error; INSUFFICIENT_DRIVER where the library
+ * cannot be loaded. */
 int gpu_sim(const struct gpu_sim_options *options, const struct gpu **ret_gpu);
+
+/* Why the library of the simulated GPU could not be loaded. NULL: it was, or gpu_sim() was not called. */
+const char *gpu_sim_missing(void);
 
 /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as nvidia-smi writes it; text holds GPU_UUID_TEXT_SIZE bytes. */
 void gpu_uuid_format(const struct gpu_uuid *uuid, char text[GPU_UUID_TEXT_SIZE]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_GHOST_H
 #define TESTS_GHOST_H
-/* Finds the process that goes on writing when another is dead (GPUPOOL_SIM_LINGER_MS in gpu/sim.h), so that a
- * test may say when a dead process's GPU work is over. */
+/* Finds the process that goes on writing when another is dead (GPUPOOL_SIM_LINGER_MS in gpu/sim/sim.h), so
+ * that a test may say when a dead process's GPU work is over. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

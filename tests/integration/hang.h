@@ -13,7 +13,7 @@ struct hang {
     char variable[128]; /* for the daemon's environment */
 };
 
-/* call: as in GPUPOOL_SIM_HANG (gpu/sim.h), "call[@device]:n". */
+/* call: as in GPUPOOL_SIM_HANG (gpu/sim/sim.h), "call[@device]:n". */
 static inline void hang_plan(struct hang *hang, const char *call) {
     snprintf(hang->path, sizeof hang->path, "/tmp/gpupool-hang-XXXXXX");
     int fd = mkstemp(hang->path);

@@ -6,7 +6,7 @@
 #include <gpupool/pair.h>
 
 #define TEST_SIM_GPUS 2
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/integration/cache_fixture.h"
 
 #define SMALL_BYTES UINT64_C(100000)

@@ -12,7 +12,7 @@
 
 #include "base/cleanup.h"
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/integration/gate.h"
 
 #define CHUNK (64 * KIB)

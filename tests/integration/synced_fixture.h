@@ -8,7 +8,7 @@
  * program.
  */
 #include "client/include/gpupool/synced.h"
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
 

@@ -9,7 +9,7 @@
 
 #include <fcntl.h>
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/integration/cache_fixture.h"
 
 /* Leaves an error for the next call to take away. */

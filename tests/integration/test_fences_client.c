@@ -5,7 +5,7 @@
  * before the work is done has all the time to happen.
  */
 #include "client/cache/deferred.h"
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
 

@@ -6,7 +6,7 @@
  */
 #include <gpupool/fence.h>
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
 

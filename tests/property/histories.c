@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/property/arrays.h"
 #include "tests/property/pairs.h"
 #include "tests/property/world.h"

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/entries.h"
 
 #define POOL_MIB   16u         /* more than all objects of a roomy history need */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 
 struct exporter exporter;
 struct false_daemon daemon_;

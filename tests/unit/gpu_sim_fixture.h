@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "tests/entries.h"
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "gpu_peer.h"
 
 #define SIM_DEVICES      2u

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 
 _Static_assert(GPUPOOL_VERSION_MAJOR == 0 && GPUPOOL_VERSION_MINOR == 1 && GPUPOOL_VERSION_PATCH == 0,
                "the header's version is the one that version_is_the_headers expects");

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 
 static void host_buffer_lives_from_acquire_to_release(void **state) {
     (void)state;

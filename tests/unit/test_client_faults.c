@@ -22,7 +22,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 
 struct fault {
     bool armed;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 #include "tests/unit/client_fixture.h"
 
 #define THREADS 4u

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/un.h>
 
-#include "gpu/sim_internal.h"
+#include "gpu/sim/internal.h"
 #include "gpu_sim_fixture.h"
 #include "tests/ghost.h"
 

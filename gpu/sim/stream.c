@@ -19,8 +19,8 @@
 
 #include "base/list.h"
 #include "base/thread.h"
-#include "gpu/sim.h"
-#include "gpu/sim_operation.h"
+#include "gpu/sim/sim.h"
+#include "gpu/sim/operation.h"
 
 #define STREAM_LEGACY     ((void *)0x1) /* cudaStreamLegacy */
 #define STREAM_PER_THREAD ((void *)0x2) /* cudaStreamPerThread */

@@ -15,7 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim/internal.h"
 
 /* Fresh memory holds this, so that nobody comes to rely on zeros. Of large allocations only both ends do:
  * touching every page would cost more than the rest of a test. */

@@ -3,14 +3,14 @@
 #define GPU_SIM_INTERNAL_H
 /*
  * What the simulated GPU's objects know of each other. One simulated driver in a process, as with CUDA:
- *   sim.c         the table, options, devices and contexts, latencies
- *   sim_fault.c   planned failures and hangs
- *   sim_memory.c  ranges: allocations, imports, registered host memory
- *   sim_export.c  the exporter: the thread that hands out memfds for handles, and who holds connections
- *   sim_import.c  the importer: opened handles and the links to their exporters
- *   sim_ghost.c   the child that goes on writing when its process is dead
- *   sim_operation.c  what streams do
- *   sim_stream.c  streams
+ *   sim.c        the table, options, devices and contexts, latencies
+ *   fault.c      planned failures and hangs
+ *   memory.c     ranges: allocations, imports, registered host memory
+ *   export.c     the exporter: the thread that hands out memfds for handles, and the connections of importers
+ *   import.c     the importer: opened handles and the links to their exporters
+ *   ghost.c      the child that goes on writing when its process is dead
+ *   operation.c  operations of streams
+ *   stream.c     streams
  *
  * Devices are named in two ways: the ordinal that callers pass (CUDA_VISIBLE_DEVICES applies), and the
  * physical index, which is the same in every process. Everything behind sim_device() and sim_context() is
@@ -24,9 +24,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "gpu/gpu.h"
+#include "gpu/sim/sim.h"
 
-/* --- sim_fault.c --- */
+/* --- fault.c --- */
 
 /* The table's calls, as faults and hangs count them. */
 enum sim_call {
@@ -86,7 +86,7 @@ bool sim_under_mps(void);
 /* Lets the time pass that a call takes on a real GPU: so much, and so much a GiB. */
 void sim_spend(uint64_t ns, uint64_t ns_per_gib, uint64_t size_bytes);
 
-/* --- sim_memory.c --- */
+/* --- memory.c --- */
 
 enum sim_range_kind {
     SIM_RANGE_DEVICE, /* memory that this process allocated */
@@ -142,7 +142,7 @@ int sim_memory_free(unsigned device, void *memory);
 int sim_host_register(void *memory, uint64_t size_bytes);
 int sim_host_unregister(void *memory);
 
-/* --- sim_export.c --- */
+/* --- export.c --- */
 
 #define SIM_NONCE_BYTES 16u
 #define SIM_FROM_MPS    UINT64_C(1)
@@ -169,7 +169,7 @@ struct sim_answer {
 
 struct sockaddr_un;
 /* The exporter's socket. Returns the address's length. */
-unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address);
+GPU_SIM_API unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address);
 /* Whether this process made the handle. */
 bool sim_handle_is_own(const struct sim_handle *handle);
 /* Random bytes that nobody guesses. Returns 0 or UNKNOWN. */
@@ -186,12 +186,12 @@ int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *re
 void sim_device_file_name(const uint8_t nonce[SIM_NONCE_BYTES], char name[SIM_DEVICE_FILE_SIZE]);
 void sim_device_files(char prefix[GPU_DEVICE_FILES_SIZE]);
 
-/* --- sim_import.c --- */
+/* --- import.c --- */
 
 int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory);
 int sim_ipc_close(unsigned device, void *memory);
 
-/* --- sim_ghost.c: all under the import lock; they do nothing where no ghost is wanted --- */
+/* --- ghost.c: all under the import lock; they do nothing where no ghost is wanted --- */
 
 /* Forks the ghost, at the first call. Before the first link: a ghost that keeps descriptors must not keep
  * one. */
@@ -203,7 +203,7 @@ void sim_ghost_unlink(uint64_t key);
 void sim_ghost_map(uint64_t key, int memfd, uint64_t size_bytes);
 void sim_ghost_unmap(uint64_t key);
 
-/* --- sim_stream.c --- */
+/* --- stream.c --- */
 
 /* Waits until all work is done that was given to the streams of a device before; SIM_ALL_DEVICES: of all. */
 #define SIM_ALL_DEVICES GPU_SIM_DEVICES_MAX

@@ -56,30 +56,35 @@
 
 #include "gpu/gpu.h"
 
+#define GPU_SIM_API __attribute__((visibility("default")))
+
+/* What gpu_sim() calls once it has loaded this library. */
+GPU_SIM_API int gpu_sim_open(const struct gpu_sim_options *options, const struct gpu **ret_gpu);
+
 /* Plans one failure in this process, in place of the one planned before: from now on the nth call (from 1) of
  * that name in the table, or of any table call for "any", fails with error and does nothing else. nth 0:
  * none. Returns 0, or -EINVAL when the table has no such call. Thread-safe. */
-int gpu_sim_fail(const char *call, unsigned nth, int error);
+GPU_SIM_API int gpu_sim_fail(const char *call, unsigned nth, int error);
 
 /* Whether the failure planned last has happened: an n-th failure loop ends with the round in which it did
  * not. */
-bool gpu_sim_failed(void);
+GPU_SIM_API bool gpu_sim_failed(void);
 
 /* Sets the calling thread's current device, as cudaSetDevice() would: what device_current() returns. Threads
  * start with device 0. Returns 0 or INVALID_DEVICE. */
-int gpu_sim_set_device(unsigned device);
+GPU_SIM_API int gpu_sim_set_device(unsigned device);
 
 /* Makes a stream that is ordered with the legacy default stream, as cudaStreamCreate() would; the table's are
  * cudaStreamNonBlocking. Destroyed as those are. Returns 0 or a driver error. */
-int gpu_sim_stream_create_blocking(unsigned device, void **ret_stream);
+GPU_SIM_API int gpu_sim_stream_create_blocking(unsigned device, void **ret_stream);
 
 /* Begins to capture a stream, as cudaStreamBeginCapture() would: what is enqueued on it from now on is
  * counted and not done; waiting for it, for its device, or asking whether it is busy fails, and the capture
  * comes to nothing. Returns 0 or a driver error. */
-int gpu_sim_capture_begin(unsigned device, void *stream);
+GPU_SIM_API int gpu_sim_capture_begin(unsigned device, void *stream);
 
 /* Ends the capture. *ret_operations: how many operations a graph would have got. 0, or 901 for one that came
  * to nothing, cudaErrorStreamCaptureInvalidated. */
-int gpu_sim_capture_end(unsigned device, void *stream, unsigned *ret_operations);
+GPU_SIM_API int gpu_sim_capture_end(unsigned device, void *stream, unsigned *ret_operations);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim/internal.h"
 
 enum operation_kind {
     OPERATION_WRITE64,

@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "gpu/sim_operation.h"
+#include "gpu/sim/operation.h"
 
 /* A waiting stream looks at its word at these intervals, ever longer. */
 #define WAIT_NS_MIN (2 * NS_PER_US)

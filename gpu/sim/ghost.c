@@ -24,7 +24,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim/internal.h"
 
 /* What one ghost keeps; beyond that links and mappings end with their process. */
 #define GHOST_LINKS_MAX    256

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "gpu/sim.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim/sim.h"
+#include "gpu/sim/internal.h"
 
 #define PLANS_MAX                  32u  /* of the environment; more than any test has wanted */
 #define PLAN_TEXT_MAX              128u /* one entry: a call's name and two numbers, or a number and a path */

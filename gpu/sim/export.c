@@ -25,7 +25,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/thread.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim/internal.h"
 
 #define PEERS_MAX       4096u           /* what a process with 16 GPUs and 256 clients of each needs */
 #define FRESH_PEERS_MAX 64u             /* an importer presents its handle in the moment after it connected */

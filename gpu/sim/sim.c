@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulated GPU: the table, its devices and what calls cost. One simulated driver in a process; the first
- * gpu_sim() fixes its options and reads the environment (sim.h). A device's context is made by the first call
- * that needs one, takes as long as a real one, and is never given up.
+ * gpu_sim_open() fixes its options and reads the environment (sim.h). A device's context is made by the first
+ * call that needs one, takes as long as a real one, and is never given up.
  */
-#include "gpu/sim.h"
+#include "gpu/sim/sim.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim/internal.h"
 
 #define DEVICE_BYTES_DEFAULT (8 * GIB)
 #define CONTEXT_NS           (336 * NS_PER_MS) /* measured on H200, driver 580, CUDA 13.0 */
@@ -336,7 +336,7 @@ static int sim_init(const struct gpu_sim_options *options) {
     return 0;
 }
 
-int gpu_sim(const struct gpu_sim_options *options, const struct gpu **ret_gpu) {
+int gpu_sim_open(const struct gpu_sim_options *options, const struct gpu **ret_gpu) {
     int r = 0;
 
     if (sim.forked)

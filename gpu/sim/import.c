@@ -20,7 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "gpu/sim_internal.h"
+#include "gpu/sim/internal.h"
 
 /* An exporter that takes longer for a lookup is as good as dead, however much the machine has to do. */
 #define ANSWER_S 60
