@@ -73,6 +73,14 @@ bool test_has_devices(unsigned count) {
     return test_has_device() && gpu_cuda(&gpu) == 0 && gpu->device_count(&there) == 0 && there >= count;
 }
 
+bool test_is_full(void) {
+    return getenv("GPUPOOL_TEST_FULL") != NULL;
+}
+
+unsigned test_stride(unsigned short_run) {
+    return test_is_full() ? 1 : short_run;
+}
+
 bool test_is_sanitized(void) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return true;

@@ -14,6 +14,7 @@
  *   GPUPOOL_TEST_DAEMON  the daemon, else the built one
  *   GPUPOOL_TEST_TOOL    gpupoolctl, else the built one
  *   GPUPOOL_TEST_GPU     sim (the default), cuda or none
+ *   GPUPOOL_TEST_FULL    loops over every call run at full length
  * Clients are processes of their own: see puppet.h.
  */
 #include <setjmp.h>
@@ -87,6 +88,10 @@ bool test_has_device(void); /* the daemon serves a device pool */
 bool test_has_devices(unsigned count);
 /* Whether this build, and so the daemon most likely, has a sanitizer's allocator in it. */
 bool test_is_sanitized(void);
+/* Whether GPUPOOL_TEST_FULL is set, as ./dev test full does: loops over every call run at full length. */
+bool test_is_full(void);
+/* The distance between the calls that such a loop tries: 1, or the shorter run's. */
+unsigned test_stride(unsigned short_run);
 /* A number from the environment, else the default. */
 unsigned test_number(const char *name, unsigned otherwise);
 void test_pause(void);

@@ -325,7 +325,7 @@ static void any_failing_call_of_the_daemons_driver_is_named_and_leaves_nothing_b
     (void)state;
     if (!test_is_simulated())
         skip();
-    for (unsigned n = 1; n <= DAEMON_CALLS; n++) {
+    for (unsigned n = 1; n <= DAEMON_CALLS; n += test_stride(3)) {
         char fault[64];
         const char *const environment[] = {fault, NULL};
         struct puppet worker, victim;
@@ -369,14 +369,14 @@ static void any_failing_call_of_the_daemons_driver_is_named_and_leaves_nothing_b
     }
     print_message("%u closed the pool or did not start, %u were survived, %u of them in the log\n", refused,
                   survived, named);
-    assert_true(refused > 1 && survived > 4 && named > 4);
+    unsigned few = test_is_full() ? 4 : 1;
+    assert_true(refused > 0 && survived > few && named > few);
 }
 
 /* Daemon and clients at once, again and again, by several processes. */
 static void calls_that_fail_at_random_under_load_lose_nothing(void **state) {
     enum {
-        WORKERS = 4,
-        ROUNDS = 60
+        WORKERS = 4
     };
     static const char *const daemon_environment[] = {
         "GPUPOOL_SIM_FAIL=memory_allocate:~5:2,memory_set:~7:1,stream_synchronize:~7:719,ipc_export:~7:999,"
@@ -384,6 +384,7 @@ static void calls_that_fail_at_random_under_load_lose_nothing(void **state) {
         "GPUPOOL_SIM_SEED=20", NULL};
     struct puppet workers[WORKERS];
     struct test_daemon daemon;
+    const unsigned rounds = test_is_full() ? 60 : 20;
     uint64_t random = 5;
     unsigned served = 0, failed = 0;
 
@@ -399,7 +400,7 @@ static void calls_that_fail_at_random_under_load_lose_nothing(void **state) {
         snprintf(seed, sizeof seed, "GPUPOOL_SIM_SEED=%u", 30 + i);
         puppet_connect_as(&workers[i], &daemon, environment, 0);
     }
-    for (unsigned round = 0; round < ROUNDS; round++) {
+    for (unsigned round = 0; round < rounds; round++) {
         for (unsigned i = 0; i < WORKERS; i++)
             puppet_send_acquire(&workers[i], 0,
                                 test_random(&random) % 2 == 0 ? GPUPOOL_POOL_DEVICE : GPUPOOL_POOL_HOST,
