@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -51,19 +52,34 @@ static inline uint32_t disarm(void) {
     return atomic_load(&faults->hits);
 }
 
+/* Beside the program, where it was carried to another machine, or where it was built. */
+static inline const char *call_faults_library(void) {
+    static char path[512];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[length > 0 ? length : 0] = '\0';
+    char *name = strrchr(path, '/');
+    if (name != NULL) {
+        snprintf(name + 1, sizeof path - (size_t)(name + 1 - path), "libgpupool-call-faults.so");
+        if (access(path, R_OK) == 0)
+            return path;
+    }
+    return GPUPOOL_CALL_FAULTS;
+}
+
 static inline const char *const *environment(void) {
-    static char preload[512], path[128];
+    static char preload[544], path[128];
     static const char *variables[] = {preload, path, "GPUPOOL_TEST_FAULTS_SPARE=3", NULL};
-    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", GPUPOOL_CALL_FAULTS);
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", call_faults_library());
     snprintf(path, sizeof path, "GPUPOOL_TEST_FAULTS=%s", faults_path);
     return variables;
 }
 
 /* Else the program cannot run here, and this says why. */
 static inline bool has_call_faults(void) {
-    if (access(GPUPOOL_CALL_FAULTS, R_OK) == 0)
+    if (access(call_faults_library(), R_OK) == 0)
         return true;
-    fprintf(stderr, "the library that fails calls is not where it was built: %s\n", GPUPOOL_CALL_FAULTS);
+    fprintf(stderr, "the library that fails calls is neither beside the program nor where it was built: %s\n",
+            GPUPOOL_CALL_FAULTS);
     return false;
 }
 
