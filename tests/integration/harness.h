@@ -33,7 +33,7 @@
 #define TEST_PATH_SIZE 108u /* sockaddr_un.sun_path */
 /* How long a test waits for what has to come to pass. Nothing waits this long unless it is broken, also under
  * a sanitizer on a machine that has ten times as much to do as it can. */
-#define TEST_WAIT_NS (120 * NS_PER_S)
+#define TEST_WAIT_NS (50 * NS_PER_S)
 
 /* Looks every few milliseconds until the condition holds; fails the test when it does not in TEST_WAIT_NS. */
 #define WAIT_UNTIL(condition)                                                                                \
