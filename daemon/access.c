@@ -17,7 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 /* What one user may have unless the configuration says otherwise, so that nobody can have the daemon's memory
  * or all of its sessions to themselves. Leases of 16 full processes: with their ranges some 640 MiB of

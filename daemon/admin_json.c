@@ -11,7 +11,7 @@
 
 #include "daemon/admin_report.h"
 #include "daemon/daemon.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 #include "daemon/quarantine.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */

@@ -10,11 +10,11 @@
 #include "daemon/backing.h"
 #include "daemon/connection.h"
 #include "daemon/daemon.h"
-#include "daemon/pool/core.h"
-#include "daemon/pool/histogram.h"
-#include "daemon/pool/tenant.h"
-#include "daemon/pool/use.h"
-#include "daemon/pool/waiter.h"
+#include "daemon/core/core.h"
+#include "daemon/core/histogram.h"
+#include "daemon/core/tenant.h"
+#include "daemon/core/use.h"
+#include "daemon/core/waiter.h"
 
 /* Requests that a session's description has: a session may have some thousand. */
 #define REQUESTS_TOLD_MAX 16u

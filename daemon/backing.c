@@ -19,7 +19,7 @@
 #include "daemon/host_pages.h"
 #include "daemon/log.h"
 #include "daemon/numa.h"
-#include "daemon/pool/limits.h"
+#include "daemon/core/limits.h"
 #include "daemon/worker.h"
 
 static struct backing *backing_alloc(enum proto_segment_kind kind, uint64_t size_bytes) {

@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "daemon/pool/pool.h"
+#include "daemon/core/pool.h"
 #include "gpu/gpu.h"
 
 /* Descriptors: three a session and one spare must fit LimitNOFILE. */

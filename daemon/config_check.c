@@ -5,7 +5,7 @@
 
 #include "base/units.h"
 #include "daemon/log.h"
-#include "daemon/pool/limits.h"
+#include "daemon/core/limits.h"
 #include "gpu/gpu.h"
 
 void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number) {

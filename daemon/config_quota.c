@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "daemon/config.h"
-#include "daemon/pool/policy.h"
+#include "daemon/core/policy.h"
 
 #define BLANKS " \t"
 

@@ -10,7 +10,7 @@
  *   OPEN --end of file, error, exit, and it was never given a segment--> gone
  *   OPEN --end of file, error, exit--> LOST (session in quarantine) --safe, or forced--> gone
  *
- * What is safe is for the rule of daemon/pool/death.h to say; the reaper finds out the facts. A lost
+ * What is safe is for the rule of daemon/core/death.h to say; the reaper finds out the facts. A lost
  * connection keeps its socket where its process ended and a child still has the other end.
  *
  * What its socket and its process have to say is noted, and dealt with when it is its turn (daemon/turns.h):
@@ -33,7 +33,7 @@
 #include "base/list.h"
 #include "daemon/outbox.h"
 #include "daemon/page.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 #include "daemon/reaper.h"
 #include "daemon/turns.h"
 

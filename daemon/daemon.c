@@ -21,7 +21,7 @@
 #include "daemon/connection.h"
 #include "daemon/log.h"
 #include "daemon/numa.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 /* How long a connection may take to say HELLO. */
 #define HANDSHAKE_NS (10 * NS_PER_S)

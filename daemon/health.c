@@ -5,7 +5,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 /* Between two looks where there is no watchdog: a check of an idle device takes some 10 us of its worker. */
 #define LOOK_MS 5000u

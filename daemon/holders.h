@@ -3,7 +3,7 @@
 #define DAEMON_HOLDERS_H
 /*
  * Who may hold descriptors of the driver that came from a dead process, as /proc tells. For deaths that the
- * driver's list cannot tell of (see daemon/pool/death.h).
+ * driver's list cannot tell of (see daemon/core/death.h).
  *
  * After a process has ended nothing says who descended from it. But a process that inherited its descriptors
  * was forked since it started, directly or not. So each process that may descend from it (processes.h says
@@ -22,7 +22,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/pool/death.h"
+#include "daemon/core/death.h"
 #include "daemon/processes.h"
 
 /* A dead process, and what was found. */

@@ -8,7 +8,7 @@
 #include "base/units.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 /* Whether a line of the kind may be written; counts it. */
 static bool journal_has_room(struct daemon *daemon, enum journal_kind kind) {

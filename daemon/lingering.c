@@ -7,8 +7,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "daemon/pool/core.h"
-#include "daemon/pool/tenant.h"
+#include "daemon/core/core.h"
+#include "daemon/core/tenant.h"
 #include "daemon/rights.h"
 
 struct lingering_socket {

@@ -5,7 +5,7 @@
  * Lingering sockets: the daemon's ends of connections that are over, while the client has not read all that
  * was sent to it. The kernel keeps such messages, with the descriptors in them, even after the daemon has
  * closed its end, and no longer says whose they are. So the daemon keeps its end, in both directions shut
- * down, and charges the user (daemon/pool/undelivered.h) until SIOCOUTQ says that nothing is left: the client
+ * down, and charges the user (daemon/core/undelivered.h) until SIOCOUTQ says that nothing is left: the client
  * has read everything, or closed its socket.
  *
  * Looked at every LINGERING_LOOK_MS, and those of one user when that user's next session would be refused.

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 /* A packet that could not be sent yet. */
 struct reply {

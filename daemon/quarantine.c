@@ -8,7 +8,7 @@
 #include "daemon/connection.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 static struct session *find_quarantined(const struct core *core, uint64_t id) {
     list_for_each(position, &core->sessions) {

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/pool/death.h"
+#include "daemon/core/death.h"
 
 struct daemon;
 

@@ -2,7 +2,7 @@
 #ifndef DAEMON_REAPER_H
 #define DAEMON_REAPER_H
 /*
- * The reaper finds out the facts by which a lost session's memory is judged (daemon/pool/death.h): from the
+ * The reaper finds out the facts by which a lost session's memory is judged (daemon/core/death.h): from the
  * driver's list of processes, asked on a worker thread, and where that cannot tell from /proc
  * (daemon/holders.h).
  *
@@ -21,7 +21,7 @@
 #include <uv.h>
 
 #include "base/list.h"
-#include "daemon/pool/death.h"
+#include "daemon/core/death.h"
 #include "daemon/processes.h"
 #include "daemon/worker.h"
 #include "gpu/gpu.h"

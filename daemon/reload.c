@@ -10,7 +10,7 @@
 #include "daemon/config_check.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 struct reload_job {
     struct worker_job job;

@@ -15,7 +15,7 @@
 #include "daemon/descriptors.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
-#include "daemon/pool/tenant.h"
+#include "daemon/core/tenant.h"
 
 /* Begins a reply. Its body is for the caller to fill in whole: zeroing all of the union would cost more than
  * the rest. */

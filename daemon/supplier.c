@@ -10,7 +10,7 @@
 #include "daemon/daemon.h"
 #include "daemon/device_check.h"
 #include "daemon/log.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 
 struct supply_job {
     struct worker_job job;

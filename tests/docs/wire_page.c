@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "daemon/outbox.h"
-#include "daemon/pool/limits.h"
+#include "daemon/core/limits.h"
 #include "proto/page.h"
 #include "proto/proto.h"
 #include "tests/wire_fields.h"

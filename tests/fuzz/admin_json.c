@@ -14,7 +14,7 @@
 #include "daemon/admin.h"
 #include "daemon/admin_json.h"
 #include "daemon/connection.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/stage.h"
 

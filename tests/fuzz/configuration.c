@@ -13,8 +13,8 @@
 #include "base/cleanup.h"
 #include "base/units.h"
 #include "daemon/config.h"
-#include "daemon/pool/limits.h"
-#include "daemon/pool/pool.h"
+#include "daemon/core/limits.h"
+#include "daemon/core/pool.h"
 #include "gpu/gpu.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -17,7 +17,7 @@
 #include "base/units.h"
 #include "daemon/admin.h"
 #include "daemon/connection.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 #include "tests/fuzz/scene.h"
 
 #define STEPS_MAX   400u

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "daemon/admin.h"
 #include "daemon/connection.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 #include "tests/fuzz/fuzz.h"
 
 #define TURNS_MAX  64u

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rule for dead processes as it must not be: over when the socket is. A daemon that is linked with this
- * in place of daemon/pool/death.c lends memory that dead processes still write to; the tests of that rule have
- * to see it.
+ * in place of daemon/core/death.c lends memory that dead processes still write to; the tests of that rule
+ * have to see it.
  */
-#include "daemon/pool/death.h"
+#include "daemon/core/death.h"
 
 #include <stdio.h>
 

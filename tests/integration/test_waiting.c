@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "daemon/pool/limits.h"
+#include "daemon/core/limits.h"
 #include "tests/integration/hang.h"
 #include "tests/integration/puppet.h"
 

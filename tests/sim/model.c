@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "daemon/pool/tenant.h"
+#include "daemon/core/tenant.h"
 #include "tests/sim/world.h"
 
 /* --- looking things up --- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quotas and access: policies that an operator sets, and what the model says of them. Users are tenants, of
  * groups that each process brings along. */
-#include "daemon/pool/tenant.h"
+#include "daemon/core/tenant.h"
 #include "tests/sim/world.h"
 
 #define FIRST_GROUP 500u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds out when the dead are safe: facts from what the simulated kernel lets it see, the verdict from the
- * daemon's own rule (daemon/pool/death.h). Questions are answered late, from what was true at some time in
+ * daemon's own rule (daemon/core/death.h). Questions are answered late, from what was true at some time in
  * between; a fact counts only where the question began after what it is to prove something about.
  */
 #include <stdlib.h>

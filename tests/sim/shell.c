@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/pool/tenant.h"
-#include "daemon/pool/use.h"
+#include "daemon/core/tenant.h"
+#include "daemon/core/use.h"
 #include "tests/sim/world.h"
 
 /* --- decisions --- */

@@ -4,7 +4,7 @@
  * the fewest bytes, and nobody is passed for ever. What is counted here is at most what the core counts: of
  * each tenant only the oldest request in a pool.
  */
-#include "daemon/pool/tenant.h"
+#include "daemon/core/tenant.h"
 #include "tests/sim/world.h"
 
 static unsigned tenant_of(const struct world *world, const struct model_request *request) {

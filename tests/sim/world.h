@@ -28,8 +28,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/pool/core.h"
-#include "daemon/pool/death.h"
+#include "daemon/core/core.h"
+#include "daemon/core/death.h"
 #include "tests/sim/kernel.h"
 #include "tests/sim/memory.h"
 #include "tests/random.h"

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "daemon/pool/core.h"
-#include "daemon/pool/tenant.h"
+#include "daemon/core/core.h"
+#include "daemon/core/tenant.h"
 
 #define UID_A 1001u
 #define UID_B 1002u

@@ -3,8 +3,8 @@
 #define TESTS_UNIT_QUOTA_FIXTURE_H
 /* What the tests of quotas and policies share. Included after cmocka.h. */
 #include "core_fixture.h"
-#include "daemon/pool/policy.h"
-#include "daemon/pool/quota.h"
+#include "daemon/core/policy.h"
+#include "daemon/core/quota.h"
 
 #define GROUP 500u
 #define OTHER 501u

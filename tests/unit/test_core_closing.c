@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of segments that sessions are told to close (daemon/pool/closing.h): when nothing else
+ * What must hold of segments that sessions are told to close (daemon/core/closing.h): when nothing else
  * serves a request and not before, no more than it lacks, sessions without GPU work first, and each mapper
  * once.
  */
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "daemon/pool/fence.h"
+#include "daemon/core/fence.h"
 #include "quota_fixture.h"
 
 #define UID_C 1003u

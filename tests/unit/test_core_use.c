@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core_fixture.h"
-#include "daemon/pool/use.h"
+#include "daemon/core/use.h"
 
 static struct proto_page page; /* what a client would have mapped */
 static struct core *core;

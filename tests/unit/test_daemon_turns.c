@@ -17,7 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/connection.h"
-#include "daemon/pool/core.h"
+#include "daemon/core/core.h"
 #include "tests/entries.h"
 #include "tests/fuzz/stage.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "daemon/pool/death.h"
+#include "daemon/core/death.h"
 
 static void a_killed_worker_is_waited_for_until_the_list_drops_it(void **state) {
     struct death_facts facts = {.seen = true};

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "core_fixture.h"
-#include "daemon/pool/histogram.h"
+#include "daemon/core/histogram.h"
 
 static unsigned bucket_of(uint64_t ns) {
     struct histogram histogram = {0};

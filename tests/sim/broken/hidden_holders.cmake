@@ -1,5 +1,5 @@
 # Who cannot be looked into is taken for nobody.
-set(SOURCE daemon/pool/death.c)
+set(SOURCE daemon/core/death.c)
 set(FIND [==[    case HOLDERS_HIDDEN:
         return DEATH_HIDDEN;]==])
 set(REPLACE [==[    case HOLDERS_HIDDEN:

@@ -1,5 +1,5 @@
 # What a part of a lease was charged its tenant with stays charged.
-set(SOURCE daemon/pool/lease.c)
+set(SOURCE daemon/core/lease.c)
 set(FIND [==[    charge_reduce(&block->charge, size_bytes);
 ]==])
 set(REPLACE [==[]==])

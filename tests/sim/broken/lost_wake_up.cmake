@@ -1,5 +1,5 @@
 # After a release nobody looks at those who wait.
-set(SOURCE daemon/pool/core.c)
+set(SOURCE daemon/core/core.c)
 set(FIND [==[    if (pool != NULL)
         pool_serve(pool, now_ns);
     return 0;

@@ -1,5 +1,5 @@
 # A request waits on when its deadline has passed.
-set(SOURCE daemon/pool/waiting.c)
+set(SOURCE daemon/core/waiting.c)
 set(FIND [==[if (request->deadline_ns <= now_ns) {
             request_time_out]==])
 set(REPLACE [==[if (request->deadline_ns <= now_ns / 2) {

@@ -1,5 +1,5 @@
 # A segment goes back to the driver, and to another tenant, while a process has it mapped.
-set(SOURCE daemon/pool/pool.c)
+set(SOURCE daemon/core/pool.c)
 set(FIND [==[    if (segment->mappers > 0)
         return false;
     return segment->state]==])

@@ -1,5 +1,5 @@
 # What has been in quarantine for a second is taken for safe.
-set(SOURCE daemon/pool/core.c)
+set(SOURCE daemon/core/core.c)
 set(FIND [==[void core_tick(struct core *core, uint64_t now_ns) {
 ]==])
 set(REPLACE [==[void core_tick(struct core *core, uint64_t now_ns) {

@@ -1,5 +1,5 @@
 # A lost session's memory is lent again at once, whatever its process still does.
-set(SOURCE daemon/pool/death.c)
+set(SOURCE daemon/core/death.c)
 set(FIND [==[return DEATH_AWAITS_PROCESS;
     switch]==])
 set(REPLACE [==[return DEATH_SAFE;

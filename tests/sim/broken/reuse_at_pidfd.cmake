@@ -1,5 +1,5 @@
 # The process's end is taken for the end of its GPU work, which a forked child keeps going.
-set(SOURCE daemon/pool/death.c)
+set(SOURCE daemon/core/death.c)
 set(FIND [==[    switch (death_rule(facts)) {
     case DEATH_BY_END:
         return DEATH_SAFE;

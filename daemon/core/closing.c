@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/closing.h"
+
+#include <assert.h>
+#include <limits.h>
+
+#include "daemon/core/core.h"
+#include "daemon/core/fence.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/segment.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
+#include "proto/proto.h"
+
+/* What a session is looking for. */
+struct search {
+    const struct session *session;
+    const struct pool *pool;
+    unsigned mappers_max;
+    unsigned deaf_mappers; /* the session itself, where it cannot be asked and asks for its own request */
+};
+
+/* Whether the session has the segment mapped, nothing of it is taken, and all its mappers can be told. */
+static bool is_closable(const struct search *search, const struct segment *segment) {
+    return segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
+           segment->deaf_mappers == search->deaf_mappers && segment->mappers <= search->mappers_max &&
+           session_has_seen(search->session, segment);
+}
+
+/* The one with the fewest mappers; of these the smallest that is large enough, else the largest. */
+static bool is_better(const struct segment *segment, const struct segment *best, uint64_t wanted_bytes) {
+    bool is_enough = segment->size_bytes >= wanted_bytes;
+
+    if (best == NULL || segment->mappers != best->mappers)
+        return best == NULL || segment->mappers < best->mappers;
+    return best->size_bytes >= wanted_bytes ? is_enough && segment->size_bytes < best->size_bytes
+                                            : segment->size_bytes > best->size_bytes;
+}
+
+static struct segment *choose(const struct search *search, uint64_t wanted_bytes) {
+    struct segment *best = NULL;
+    list_for_each(position, &search->pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (is_closable(search, segment) && is_better(segment, best, wanted_bytes))
+            best = segment;
+    }
+    return best;
+}
+
+static void begin(struct segment *segment) {
+    struct pool *pool = segment->pool;
+    struct quota *quota = &segment->owner->tenant->quota;
+
+    tenant_disown(segment);
+    charge_force(&segment->charge, quota, quota_item_of_pool(pool), segment->size_bytes);
+    segment->state = SEGMENT_CLOSING;
+    pool->unassigned_bytes -= segment->size_bytes;
+    pool->closing_bytes += segment->size_bytes;
+}
+
+/* Adds a segment to the message. False: it is full. */
+static bool tell(struct session *session, struct segment *segment, struct proto_segments *segments) {
+    if (segments->count == PROTO_CLOSE_MAX)
+        return false;
+    session_note_told(session, segment);
+    segments->ids[segments->count++] = segment->id;
+    return true;
+}
+
+/* Those that are CLOSING already, because another session was told to close them. */
+static void tell_of_others(struct session *session, struct pool *pool, struct proto_segments *segments) {
+    if (pool->closing_bytes == 0)
+        return;
+    list_for_each(position, &pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        if (segment->state == SEGMENT_CLOSING && session_has_seen(session, segment) &&
+            !session_was_told(session, segment) && !tell(session, segment, segments))
+            return;
+    }
+}
+
+/* Whether every session that can be asked for memory of the pool, but for one, has answered the last
+ * question. */
+static bool others_have_answered(const struct session *session, const struct pool *pool) {
+    list_for_each(position, &pool->core->sessions) {
+        const struct session *other = container_of(position, struct session, link);
+        if (other != session && session_can_be_asked(other, pool) && !session_has_answered(other, pool))
+            return false;
+    }
+    return true;
+}
+
+/* Has the other mappers of a segment asked, which will be told then. */
+static void ask_mappers(const struct session *session, const struct segment *segment, uint64_t now_ns) {
+    pool_begin_shortage(segment->pool, now_ns);
+    list_for_each(position, &session->core->sessions) {
+        struct session *other = container_of(position, struct session, link);
+        if (other != session && session_has_seen(other, segment))
+            session_ask(other, segment->pool);
+    }
+}
+
+void closing_choose(struct session *session, struct pool *pool, const struct proto_idle *idle,
+                    uint64_t now_ns, struct proto_segments *ret_segments) {
+    uint64_t missing_bytes =
+        idle->size_bytes != 0 ? pool_missing_for(pool, idle->size_bytes) : pool_missing_bytes(pool);
+    bool is_busy = (idle->flags & PROTO_IDLE_BUSY) != 0;
+    struct segment *segment;
+
+    if (pool->state != POOL_READY)
+        return;
+    struct tenant_heap *own = tenant_heap_find(session->tenant, pool);
+    if (idle->size_bytes != 0 && own != NULL && heap_has(&own->heap, idle->size_bytes))
+        missing_bytes = 0;
+    if (idle->size_bytes == 0)
+        session_note_answer(session, pool);
+    tell_of_others(session, pool, ret_segments);
+    bool is_last_resort = pool->n_asks >= 2 || others_have_answered(session, pool);
+    const struct search search = {
+        .session = session,
+        .pool = pool,
+        .mappers_max = is_last_resort ? UINT_MAX : 1,
+        .deaf_mappers = idle->size_bytes != 0 && !session->wants_reclaim,
+    };
+    while (missing_bytes > 0 && (is_last_resort || !is_busy) &&
+           (segment = choose(&search, missing_bytes)) != NULL) {
+        if (!tell(session, segment, ret_segments))
+            return;
+        begin(segment);
+        if (segment->mappers > 1)
+            ask_mappers(session, segment, now_ns);
+        missing_bytes -= segment->size_bytes < missing_bytes ? segment->size_bytes : missing_bytes;
+    }
+    /* All have answered, and it is not enough: those that were busy are asked once more, now. */
+    if (missing_bytes > 0 && pool->stuck && pool->n_asks == 1 && is_last_resort)
+        pool_ask_sessions(pool, NULL, now_ns);
+}
+
+struct pool *closing_finish(struct session *session, uint64_t segment_id) {
+    struct core *core = session->core;
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        struct segment *segment = core->segments[slot];
+        if (segment == NULL || segment->id != segment_id || segment->state != SEGMENT_CLOSING ||
+            !session_has_seen(session, segment) || !session_was_told(session, segment))
+            continue;
+        session_forget_segment(session, segment);
+        return segment->pool;
+    }
+    return NULL;
+}
+
+void closing_end(struct segment *segment) {
+    struct pool *pool = segment->pool;
+    assert(segment->state == SEGMENT_CLOSING && segment->mappers == 0);
+    segment->state = SEGMENT_UNASSIGNED;
+    pool->closing_bytes -= segment->size_bytes;
+    charge_free(&segment->charge);
+    pool->unassigned_bytes += segment->size_bytes;
+    pool_retire(segment);
+}

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/lease.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/core/core.h"
+#include "daemon/core/fence.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/segment.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
+#include "heap/heap.h"
+
+/* Tokens are random, so glibc's balanced tree needs no secret of its own to stay balanced. */
+static int block_compare_tokens(const void *a, const void *b) {
+    const struct block *left = a, *right = b;
+    return memcmp(left->token.bytes, right->token.bytes, sizeof left->token.bytes);
+}
+
+void lease_table_deinit(struct lease_table *table) {
+    assert(table->used == 0);
+    free(table->slots);
+    free(table->free_slots);
+    memset(table, 0, sizeof *table);
+}
+
+static int lease_table_reserve(struct lease_table *table) {
+    if (table->used < table->capacity)
+        return 0;
+    uint32_t capacity = table->capacity == 0 ? 64 : table->capacity * 2;
+    if (capacity < table->capacity)
+        return -ENOMEM;
+    struct lease **slots = realloc(table->slots, capacity * sizeof *slots);
+    if (slots == NULL)
+        return -ENOMEM;
+    table->slots = slots;
+    uint32_t *free_slots = realloc(table->free_slots, capacity * sizeof *free_slots);
+    if (free_slots == NULL)
+        return -ENOMEM;
+    table->free_slots = free_slots;
+    for (uint32_t slot = table->capacity; slot < capacity; slot++)
+        slots[slot] = NULL;
+    /* the lowest slot on top, so that ids stay small */
+    for (uint32_t i = 0; i < capacity - table->capacity; i++)
+        free_slots[i] = capacity - 1 - i;
+    table->capacity = capacity;
+    return 0;
+}
+
+static void lease_table_insert(struct lease_table *table, struct lease *lease) {
+    uint32_t slot = table->free_slots[table->capacity - table->used - 1];
+    table->used++;
+    table->slots[slot] = lease;
+    lease->id = (uint64_t)slot + 1;
+    lease->generation = ++table->next_generation;
+}
+
+static void lease_table_remove(struct lease_table *table, struct lease *lease) {
+    uint32_t slot = (uint32_t)(lease->id - 1);
+    table->slots[slot] = NULL;
+    table->used--;
+    table->free_slots[table->capacity - table->used - 1] = slot;
+}
+
+/* Adds to the sum of the pool that the block belongs to, if anybody is on it; bytes may be "negative". */
+static void block_charge(struct block *block, uint64_t bytes) {
+    struct pool *pool = block->segment->pool;
+    if (block->live > 0)
+        pool->leased_bytes += bytes;
+    else if (block->quarantined > 0)
+        pool->quarantined_bytes += bytes;
+    else if (block->fenced > 0)
+        pool->fenced_bytes += bytes;
+}
+
+/* Changes who is on a block; the charge follows. */
+static void block_count(struct block *block, int live, int fenced, int quarantined) {
+    block_charge(block, -block->held_bytes);
+    block->live += (unsigned)live;
+    block->fenced += (unsigned)fenced;
+    block->quarantined += (unsigned)quarantined;
+    block_charge(block, block->held_bytes);
+    if (block->live == 0 && block->quarantined > 0)
+        pool_note_peaks(block->segment->pool);
+}
+
+/* The session holds more, or less, of the block; its pool counts those that it can ask for something. */
+static void session_hold(struct session *session, const struct block *block, uint64_t bytes) {
+    struct pool *pool = block->segment->pool;
+    bool was_askable = session_can_be_asked(session, pool);
+    session->leased_bytes += bytes;
+    session->shared_bytes[pool->id - 1] += block->shared ? bytes : 0;
+    session->pool_bytes[pool->id - 1] += bytes;
+    session_count_askable(session, pool, was_askable);
+}
+
+static void session_let_go(struct session *session, const struct block *block, uint64_t bytes) {
+    struct pool *pool = block->segment->pool;
+    bool was_askable = session_can_be_asked(session, pool);
+    session->leased_bytes -= bytes;
+    session->shared_bytes[pool->id - 1] -= block->shared ? bytes : 0;
+    session->pool_bytes[pool->id - 1] -= bytes;
+    session_count_askable(session, pool, was_askable);
+}
+
+/* The session has more behind fences; bytes may be "negative". */
+static void session_count_fenced(struct session *session, const struct block *block, uint64_t bytes) {
+    session->fenced_bytes += bytes;
+    session->pool_fenced_bytes[block->segment->pool->id - 1] += bytes;
+}
+
+/* Makes a block that nobody is on yet and that has no range. NULL: no memory. */
+static struct block *block_new(struct segment *segment, uint64_t offset_bytes, uint64_t size_bytes,
+                               uint64_t capacity_bytes) {
+    struct block *block = calloc(1, sizeof *block);
+    if (block == NULL)
+        return NULL;
+    block->segment = segment;
+    block->offset_bytes = offset_bytes;
+    block->size_bytes = size_bytes;
+    block->capacity_bytes = block->held_bytes = capacity_bytes;
+    list_init(&block->ranges);
+    list_init(&block->leases);
+    return block;
+}
+
+/* Charges the session's tenant for a block that is new. */
+static void block_charge_tenant(struct session *session, struct block *block) {
+    charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(block->segment->pool),
+                 block->held_bytes);
+}
+
+/* Gives a list of ranges back to their heap. */
+static void ranges_give(struct list *ranges) {
+    list_for_each_safe(position, ranges) {
+        struct heap_range *range = container_of(position, struct heap_range, user_link);
+        list_remove(&range->user_link);
+        heap_give(range);
+    }
+}
+
+static void block_free(struct core *core, struct block *block) {
+    assert(block->live + block->fenced + block->quarantined == 0 && list_is_empty(&block->leases));
+    if (block->shared)
+        tdelete(block, &core->tokens, block_compare_tokens);
+    ranges_give(&block->ranges);
+    charge_free(&block->charge);
+    free(block);
+}
+
+int lease_join(struct session *session, struct block *block, struct lease **ret_lease) {
+    struct core *core = session->core;
+    int r = lease_table_reserve(&core->leases);
+    if (r < 0)
+        return r;
+    struct lease *lease = calloc(1, sizeof *lease);
+    if (lease == NULL)
+        return -ENOMEM;
+    lease->block = block;
+    lease->session = session;
+    lease_table_insert(&core->leases, lease);
+    charge_force(&lease->charge, &session->tenant->quota, QUOTA_LEASES, 1);
+    list_init(&lease->fence_link);
+    list_append(&session->leases, &lease->session_link);
+    list_append(&block->leases, &lease->block_link);
+    block_count(block, +1, 0, 0);
+    session->n_leases++;
+    session->n_ranges += block->n_ranges;
+    session_hold(session, block, block->held_bytes);
+    block->segment->pool->n_leases++;
+    block->segment->pool->n_acquires++; /* attached ones too, so that it goes with n_releases */
+    *ret_lease = lease;
+    return 0;
+}
+
+int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
+               struct lease **ret_lease) {
+    struct block *block = block_new(range->span->user, range->offset, size_bytes, range->size);
+    if (block == NULL)
+        return -ENOMEM;
+    int r = lease_join(session, block, ret_lease);
+    if (r < 0) {
+        free(block);
+        return r;
+    }
+    block_charge_tenant(session, block);
+    range->user = block;
+    list_append(&block->ranges, &range->user_link);
+    block->n_ranges++;
+    session->n_ranges++;
+    return 0;
+}
+
+struct pool *lease_close(struct lease *lease) {
+    struct session *session = lease->session;
+    struct core *core = session->core;
+    struct block *block = lease->block;
+    struct pool *pool = block->segment->pool;
+    bool quarantined = session->state == SESSION_QUARANTINED, fenced = lease->fence != NULL;
+
+    list_remove(&lease->session_link);
+    list_remove(&lease->block_link);
+    lease_table_remove(&core->leases, lease);
+    block_count(block, quarantined || fenced ? 0 : -1, fenced ? -1 : 0, quarantined ? -1 : 0);
+    session->n_leases--;
+    session->n_ranges -= block->n_ranges;
+    if (fenced) {
+        fence_queue_remove(lease);
+        session_count_fenced(session, block, -block->held_bytes);
+    } else {
+        session_let_go(session, block, block->held_bytes);
+    }
+    pool->n_leases--;
+    pool->n_releases++;
+    charge_free(&lease->charge);
+    free(lease);
+    if (!list_is_empty(&block->leases))
+        return NULL;
+    block_free(core, block);
+    return pool;
+}
+
+static uint64_t range_end(const struct heap_range *range) {
+    return range->offset + range->size;
+}
+
+/* The next range of the block, or NULL. */
+static struct heap_range *block_next(const struct block *block, const struct heap_range *range) {
+    return range->user_link.next == &block->ranges
+               ? NULL
+               : container_of(range->user_link.next, struct heap_range, user_link);
+}
+
+/* The range of the block that has the offset of the segment, or NULL. */
+static struct heap_range *block_find_range(const struct block *block, uint64_t offset) {
+    list_for_each(position, &block->ranges) {
+        struct heap_range *range = container_of(position, struct heap_range, user_link);
+        if (range_end(range) > offset)
+            return range->offset <= offset ? range : NULL;
+    }
+    return NULL;
+}
+
+/* The range in which an interval of the segment ends that begins in first, or NULL: not all of it is held. */
+static struct heap_range *block_find_end(const struct block *block, struct heap_range *first, uint64_t end) {
+    while (first != NULL && range_end(first) < end) {
+        struct heap_range *next = block_next(block, first);
+        first = next != NULL && next->offset == range_end(first) ? next : NULL;
+    }
+    return first;
+}
+
+/* Whether [offset, end) of the segment is wholly in ranges that the block holds. */
+static bool block_holds(const struct block *block, uint64_t offset, uint64_t end) {
+    return block_find_end(block, block_find_range(block, offset), end) != NULL;
+}
+
+/* Makes an offset inside a range of the session's block the border of two ranges. Returns 0 or -ENOMEM. */
+static int range_divide(struct session *session, struct heap_range *range, uint64_t offset,
+                        struct heap_range **ret_upper) {
+    struct block *block = range->user;
+    int r = heap_split(range, offset - range->offset, ret_upper);
+    if (r < 0)
+        return r;
+    (*ret_upper)->user = block;
+    list_insert_before(range->user_link.next, &(*ret_upper)->user_link);
+    block->n_ranges++;
+    session->n_ranges++;
+    return 0;
+}
+
+/* Whether somebody else is on the block, or may come to be. */
+static bool block_has_others(const struct block *block) {
+    return block->shared || block->live + block->fenced + block->quarantined > 1;
+}
+
+/* Part of a block: ranges from first on, up to the offset in the segment where it ends. */
+struct part {
+    struct heap_range *first;
+    uint64_t start, end;
+};
+
+/* Finds the part [offset, offset + size) of the lease's block and makes its ends borders of ranges. Returns
+ * 0, PROTO_E_INVALID (not wholly held, or not in granules), PROTO_E_SHARED, PROTO_E_LIMIT or -ENOMEM. */
+static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
+                           struct part *ret_part) {
+    struct block *block = lease->block;
+    struct heap_range *upper;
+
+    if (block_has_others(block))
+        return PROTO_E_SHARED;
+    if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
+        size_bytes > block->capacity_bytes - offset_bytes || offset_bytes % HEAP_GRANULE != 0 ||
+        size_bytes % HEAP_GRANULE != 0)
+        return PROTO_E_INVALID;
+    uint64_t start = block->offset_bytes + offset_bytes, end = start + size_bytes;
+    struct heap_range *first = block_find_range(block, start);
+    struct heap_range *last = block_find_end(block, first, end);
+    if (last == NULL)
+        return PROTO_E_INVALID;
+    /* Parts that come back without a fence are no more than what is left: a client could make as many ranges
+     * as the block has granules. At least one range goes with the part. */
+    unsigned borders = (first->offset < start) + (range_end(last) > end);
+    if (block->n_ranges + borders > BLOCK_RANGES_MAX + 1 + beyond ||
+        !session_may_divide(lease->session, borders, beyond))
+        return PROTO_E_LIMIT;
+    /* A border more between two taken ranges changes nothing, if the second fails. */
+    int r = range_end(last) > end ? range_divide(lease->session, last, end, &upper) : 0;
+    if (r == 0 && first->offset < start) {
+        r = range_divide(lease->session, first, start, &upper);
+        first = upper;
+    }
+    if (r < 0)
+        return r;
+    *ret_part = (struct part){.first = first, .start = start, .end = end};
+    return 0;
+}
+
+/* Moves the ranges of a marked part from the lease's block to a list, in order; the charge goes with them.
+ * Ends the lease when nothing is left. Cannot fail. Returns how many they are. */
+static unsigned lease_cut_part(struct lease *lease, const struct part *part, struct list *ranges) {
+    struct block *block = lease->block;
+    uint64_t size_bytes = part->end - part->start;
+    unsigned moved = 0;
+
+    block_charge(block, -size_bytes);
+    block->held_bytes -= size_bytes;
+    charge_reduce(&block->charge, size_bytes);
+    session_let_go(lease->session, block, size_bytes);
+    for (struct heap_range *range = part->first, *next; range != NULL && range->offset < part->end;
+         range = next) {
+        next = block_next(block, range);
+        list_remove(&range->user_link);
+        list_append(ranges, &range->user_link);
+        moved++;
+    }
+    block->n_ranges -= moved;
+    lease->session->n_ranges -= moved;
+    if (list_is_empty(&block->ranges)) {
+        lease_close(lease);
+        return moved;
+    }
+    const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
+    block->capacity_bytes = range_end(last) - block->offset_bytes;
+    if (block->size_bytes > block->capacity_bytes)
+        block->size_bytes = block->capacity_bytes;
+    return moved;
+}
+
+int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond) {
+    struct list ranges;
+    struct part part;
+
+    int r = lease_mark_part(lease, offset_bytes, size_bytes, beyond, &part);
+    if (r != 0)
+        return r;
+    list_init(&ranges);
+    lease_cut_part(lease, &part, &ranges);
+    ranges_give(&ranges);
+    return 0;
+}
+
+int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
+                struct lease **ret_lease) {
+    struct session *session = lease->session;
+    struct part part;
+
+    int r = lease_mark_part(lease, offset_bytes, size_bytes, beyond, &part);
+    if (r != 0)
+        return r;
+    struct block *block = block_new(lease->block->segment, part.start, size_bytes, size_bytes);
+    if (block == NULL)
+        return -ENOMEM;
+    r = lease_join(session, block, ret_lease); /* charged twice for a moment, in which nobody looks */
+    if (r < 0) {
+        free(block);
+        return r;
+    }
+    block_charge_tenant(session, block);
+    block->n_ranges = lease_cut_part(lease, &part, &block->ranges);
+    session->n_ranges += block->n_ranges;
+    list_for_each(position, &block->ranges) container_of(position, struct heap_range, user_link)->user =
+        block;
+    return 0;
+}
+
+/* Makes one range of those that lie side by side, so that a block that grew by merging is walked as quickly
+ * as another. */
+static void block_join_ranges(struct session *session, struct block *block) {
+    struct list *position = block->ranges.next;
+
+    while (position != &block->ranges && position->next != &block->ranges) {
+        struct heap_range *range = container_of(position, struct heap_range, user_link);
+        struct heap_range *next = container_of(position->next, struct heap_range, user_link);
+        if (range->offset + range->size == next->offset) {
+            list_remove(&next->user_link);
+            heap_join(range);
+            block->n_ranges--;
+            session->n_ranges--;
+        } else {
+            position = position->next;
+        }
+    }
+}
+
+int lease_merge(struct lease *lease, struct lease *other, unsigned beyond) {
+    struct block *block = lease->block, *from = other->block;
+
+    if (block_has_others(block) || block_has_others(from))
+        return PROTO_E_SHARED;
+    if (lease == other || from->segment != block->segment || from->offset_bytes < block->offset_bytes)
+        return PROTO_E_INVALID;
+    if (block->n_ranges + from->n_ranges > BLOCK_RANGES_MAX + beyond)
+        return PROTO_E_LIMIT;
+    uint64_t bytes = from->held_bytes;
+    block_charge(from, -bytes);
+    from->held_bytes = 0;
+    charge_move(&from->charge, &block->charge, bytes);
+    session_let_go(other->session, from, bytes);
+    struct list *position = block->ranges.next;
+    list_for_each_safe(moved, &from->ranges) { /* both lists are in order */
+        struct heap_range *range = container_of(moved, struct heap_range, user_link);
+        while (position != &block->ranges &&
+               container_of(position, struct heap_range, user_link)->offset < range->offset)
+            position = position->next;
+        list_remove(&range->user_link);
+        list_insert_before(position, &range->user_link);
+        range->user = block;
+    }
+    block->n_ranges += from->n_ranges; /* the session has as many as before */
+    from->n_ranges = 0;
+    block_charge(block, bytes);
+    block->held_bytes += bytes;
+    session_hold(lease->session, block, bytes);
+    const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
+    block->size_bytes = block->capacity_bytes = last->offset + last->size - block->offset_bytes;
+    block_join_ranges(lease->session, block);
+    lease_close(other);
+    return 0;
+}
+
+bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
+    const struct block *block = lease->block;
+    if (block->shared || size_bytes != block->held_bytes || offset_bytes > block->capacity_bytes ||
+        size_bytes > block->capacity_bytes - offset_bytes)
+        return false;
+    uint64_t start = block->offset_bytes + offset_bytes;
+    return block_holds(block, start, start + size_bytes);
+}
+
+void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value) {
+    struct block *block = lease->block;
+    block_count(block, -1, +1, 0);
+    session_let_go(lease->session, block, block->held_bytes);
+    session_count_fenced(lease->session, block, block->held_bytes);
+    fence_queue_add(queue, lease, value);
+}
+
+void lease_quarantine(struct lease *lease) {
+    struct session *session = lease->session;
+    struct block *block = lease->block;
+    if (lease->fence == NULL) {
+        block_count(block, -1, 0, +1);
+        return;
+    }
+    block_count(block, 0, -1, +1);
+    fence_queue_remove(lease);
+    session_count_fenced(session, block, -block->held_bytes);
+    session_hold(session, block, block->held_bytes);
+}
+
+struct lease *lease_find(struct core *core, const struct session *session, uint64_t id, uint64_t generation) {
+    if (id == 0 || id > core->leases.capacity)
+        return NULL;
+    struct lease *lease = core->leases.slots[id - 1];
+    if (lease == NULL || lease->generation != generation || lease->session != session || lease->unanswered ||
+        lease->fence != NULL)
+        return NULL;
+    return lease;
+}
+
+int block_share(struct core *core, struct block *block, const struct proto_token *fresh,
+                struct proto_token *ret_token) {
+    if (!block->shared) {
+        block->token = *fresh;
+        if (tsearch(block, &core->tokens, block_compare_tokens) == NULL)
+            return -ENOMEM;
+        block->shared = true;
+        list_for_each(position, &block->leases) /* one: others come by the token */
+            container_of(position, struct lease, block_link)
+                ->session->shared_bytes[block->segment->pool->id - 1] += block->held_bytes;
+    }
+    *ret_token = block->token;
+    return 0;
+}
+
+struct block *block_find(struct core *core, const struct proto_token *token) {
+    struct block key = {.token = *token};
+    struct block **found = tfind(&key, &core->tokens, block_compare_tokens);
+    return found == NULL ? NULL : *found;
+}
+
+bool block_is_valid(const struct block *block) {
+    uint64_t held = 0, end = block->offset_bytes;
+    unsigned ranges = 0, live = 0, fenced = 0, quarantined = 0;
+
+    if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
+        return false;
+    list_for_each(position, &block->ranges) {
+        const struct heap_range *range = container_of(position, struct heap_range, user_link);
+        if (range->free || range->user != block || range->span != block->segment->span || range->offset < end)
+            return false;
+        held += range->size;
+        end = range_end(range);
+        ranges++;
+    }
+    list_for_each(position, &block->leases) {
+        const struct lease *lease = container_of(position, struct lease, block_link);
+        if (lease->block != block || lease->session->tenant != block->segment->owner->tenant)
+            return false;
+        if (lease->session->state == SESSION_QUARANTINED)
+            quarantined++;
+        else if (lease->fence != NULL)
+            fenced++;
+        else
+            live++;
+    }
+    return held == block->held_bytes && held == block->charge.amount &&
+           end - block->offset_bytes == block->capacity_bytes && block->size_bytes <= block->capacity_bytes &&
+           ranges == block->n_ranges && ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX &&
+           live == block->live && fenced == block->fenced && quarantined == block->quarantined;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CORE_LEASE_H
+#define DAEMON_CORE_LEASE_H
+/*
+ * A block is what was cut from a segment for one acquire: a range, or what is left of it after parts came
+ * back. A lease is one session's right to use it, named by id and generation. The block lives while it has
+ * leases, and its bytes are charged to the pool once: as leased while a lease that a live session can use is
+ * on it; else as quarantined while a lease of a lost session is; else, when only fenced leases are left, as
+ * fenced.
+ *
+ *   live --released behind a fence--> fenced --the fence is ready--> gone
+ *   live --released--> gone      either --its session is lost--> quarantined --the session is gone--> gone
+ *
+ * A fenced lease has no name any more (lease_find); its id stays taken until it is gone.
+ *
+ * A shared block has a token, by which other sessions of the same tenant attach: they get leases of their
+ * own.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "daemon/core/quota.h"
+#include "proto/proto.h"
+
+struct core;
+struct fence_queue;
+struct heap_range;
+struct pool;
+struct segment;
+struct session;
+
+struct block {
+    struct segment *segment;
+    uint64_t offset_bytes;              /* of its start in the segment */
+    uint64_t size_bytes;                /* as asked */
+    uint64_t capacity_bytes;            /* up to the end of the last range that is held */
+    uint64_t held_bytes;                /* capacity less the parts that came back */
+    struct list ranges;                 /* heap_range.user_link, by offset */
+    unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
+    struct list leases;                 /* lease.block_link */
+    unsigned live, fenced, quarantined; /* leases by state */
+    struct charge charge;               /* held_bytes, to the tenant */
+    bool shared;
+    struct proto_token token;
+};
+
+struct lease {
+    struct block *block;
+    struct session *session;
+    uint64_t id, generation;
+    bool unanswered;           /* the request that it was granted to points here until its answer is taken */
+    struct fence_queue *fence; /* fenced: what it waits in, and for which value; else NULL */
+    uint64_t fence_value;
+    struct charge charge; /* one lease, to the tenant */
+    struct list session_link, block_link, fence_link;
+};
+
+/* The leases by id. An id is a slot's number plus one; generations are never reused. */
+struct lease_table {
+    struct lease **slots;
+    uint32_t capacity, used;
+    uint32_t *free_slots; /* a stack of capacity - used */
+    uint64_t next_generation;
+};
+
+void lease_table_deinit(struct lease_table *table);
+
+/* Opens a lease on a new block over a taken range (taken over on success). The tenant is charged for lease
+ * and block; whether it may have them (session_may_lease, tenant_may_take) is the caller's to ask before.
+ * Returns 0 or -ENOMEM. */
+int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
+               struct lease **ret_lease);
+
+/* Opens a further lease on a block that another session holds. Returns 0 or -ENOMEM. */
+int lease_join(struct session *session, struct block *block, struct lease **ret_lease);
+
+/* Ends a lease; its block returns to the heap when it was the last. Returns the pool that got memory back, or
+ * NULL. */
+struct pool *lease_close(struct lease *lease);
+
+/* Gives back the part [offset, offset + size) of the block, in bytes. The lease has to hold all of the part.
+ * It may leave so many ranges beyond what is allowed (one for each part; see PROTO_ONE_WAY_MAX). Ends the
+ * lease when nothing is left. Returns 0, PROTO_E_INVALID (not wholly held, or the offset or the size is no
+ * multiple of HEAP_GRANULE), PROTO_E_SHARED, PROTO_E_LIMIT (what is left would be in too many ranges) or
+ * -ENOMEM. */
+int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond);
+
+/* Makes the part [offset, offset + size) of the block, which has to be wholly held, a block of its own with a
+ * new lease of the same session. The part leaves the old lease as if it had been released, but never returns
+ * to the heap: the sums of the pool and of the session stay what they were. Returns 0 or an error as
+ * lease_release_part does. */
+int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
+                struct lease **ret_lease);
+
+/* Whether [offset, offset + size) is all that the lease has, and it alone has it: then disposing of that part
+ * is disposing of the lease. */
+bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes);
+
+/* The session gave the lease up, but may use it until the queue's word has the value. Cannot fail. */
+void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value);
+
+/* Has the lease's block take over all that another lease of the same session holds, in the same segment and
+ * above the start of the lease's block; the other lease ends. The sums of the pool and of the session stay
+ * what they were. It may have so many ranges beyond what is allowed. Returns 0, PROTO_E_INVALID,
+ * PROTO_E_SHARED or PROTO_E_LIMIT. */
+int lease_merge(struct lease *lease, struct lease *other, unsigned beyond);
+
+/* Moves the lease's charge from leased or fenced to quarantined, when its session is lost. */
+void lease_quarantine(struct lease *lease);
+
+/* The session's lease of that name, or NULL: a stale generation, another session's, a fenced one, or none.
+ * Nor one whose answer is still to be taken: names can be guessed, and it must not go before its answer. */
+struct lease *lease_find(struct core *core, const struct session *session, uint64_t id, uint64_t generation);
+
+/* Makes the block known under a token (or gives the one that it has). Returns 0 or -ENOMEM. */
+int block_share(struct core *core, struct block *block, const struct proto_token *fresh,
+                struct proto_token *ret_token);
+
+/* The block of a token, or NULL. */
+struct block *block_find(struct core *core, const struct proto_token *token);
+
+bool block_is_valid(const struct block *block);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/quota.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/core/pool.h"
+#include "proto/proto.h"
+
+unsigned quota_item_of_pool(const struct pool *pool) {
+    return QUOTA_POOLS + (pool->id - 1);
+}
+
+void quota_init(struct quota *quota) {
+    memset(quota, 0, sizeof *quota);
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+        quota->limits[item] = QUOTA_UNLIMITED;
+}
+
+void quota_deinit(struct quota *quota) {
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+        assert(quota->used[item] == 0);
+    (void)quota;
+}
+
+uint64_t quota_left(const struct quota *quota, unsigned item) {
+    assert(item < QUOTA_ITEMS);
+    return quota->limits[item] > quota->used[item] ? quota->limits[item] - quota->used[item] : 0;
+}
+
+void charge_force(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount) {
+    assert(item < QUOTA_ITEMS && (charge->quota == NULL || (charge->quota == quota && charge->item == item)));
+    /* Every amount is of something that exists: bytes of memory, or an object of some bytes. */
+    assert(amount <= UINT64_MAX - quota->used[item]);
+    quota->used[item] += amount;
+    charge->quota = quota;
+    charge->item = item;
+    charge->amount += amount; /* a part of what is used: it cannot overflow either */
+}
+
+int charge_make(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount) {
+    if (amount > quota_left(quota, item)) /* used + amount would be beyond the limit, or beyond 64 bits */
+        return PROTO_E_LIMIT;
+    charge_force(charge, quota, item, amount);
+    return 0;
+}
+
+void charge_reduce(struct charge *charge, uint64_t amount) {
+    assert(charge->quota != NULL && amount <= charge->amount);
+    assert(charge->amount <= charge->quota->used[charge->item]);
+    charge->amount -= amount;
+    charge->quota->used[charge->item] -= amount;
+}
+
+void charge_move(struct charge *from, struct charge *to, uint64_t amount) {
+    struct quota *quota = from->quota;
+    charge_reduce(from, amount);
+    charge_force(to, quota, from->item, amount);
+}
+
+void charge_free(struct charge *charge) {
+    if (charge->quota != NULL)
+        charge_reduce(charge, charge->amount);
+    *charge = (struct charge){0};
+}
+
+bool charge_add_up(const struct charge *charge, const struct quota *quota, uint64_t sums[QUOTA_ITEMS]) {
+    if (charge->quota == NULL)
+        return charge->amount == 0;
+    sums[charge->item] += charge->amount;
+    return charge->quota == quota;
+}

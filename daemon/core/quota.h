@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CORE_QUOTA_H
+#define DAEMON_CORE_QUOTA_H
+/*
+ * A quota: what a tenant uses of each thing that is counted, and how much of it it may have. What is used is
+ * the sum of charges: whatever is made for a tenant (a session, a lease, a block, a request that waits,
+ * replies that are kept) has a charge inside, made with it and given back by charge_free() when it goes.
+ * Nothing else changes the sums, so that core_is_valid() can add up the charges and compare.
+ *
+ *   empty --charge_make, charge_force--> charged --charge_free--> empty
+ *
+ * More can be used than is allowed: limits are lowered while the daemon runs, which takes nothing away, and
+ * some charges cannot be refused any more when they are made (charge_force). Then nothing new is charged
+ * until enough has come back.
+ *
+ * Owned by its tenant, which outlives all that is charged to it. All sums are of 64 bits and checked.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/limits.h"
+
+enum quota_item {
+    QUOTA_SESSIONS, /* processes, those in quarantine included */
+    QUOTA_LEASES,   /* those behind fences and in quarantine included */
+    QUOTA_WAITING,  /* requests that wait in line */
+    QUOTA_REPLIES,  /* bytes of replies that clients have not read */
+    QUOTA_POOLS, /* bytes in the first pool: leased, fenced, in quarantine or to be closed; then those in the
+                    others */
+};
+#define QUOTA_ITEMS     (QUOTA_POOLS + PROTO_POOLS_MAX)
+#define QUOTA_UNLIMITED UINT64_MAX
+
+struct pool;
+
+struct quota {
+    uint64_t used[QUOTA_ITEMS], limits[QUOTA_ITEMS];
+    uint64_t n_refusals; /* what was refused for it since the tenant came */
+};
+
+/* What is charged for one thing. All zero: nothing. */
+struct charge {
+    struct quota *quota; /* borrowed; NULL: empty */
+    unsigned item;       /* enum quota_item, or QUOTA_POOLS and more */
+    uint64_t amount;
+};
+
+/* The item of a pool's bytes. */
+unsigned quota_item_of_pool(const struct pool *pool);
+
+/* Nothing used, nothing limited. */
+void quota_init(struct quota *quota);
+
+/* Asserts that everything came back. */
+void quota_deinit(struct quota *quota);
+
+/* How much more can be charged. */
+uint64_t quota_left(const struct quota *quota, unsigned item);
+
+/* Charges an amount through a charge that is empty or of the same quota and item. Returns 0, or
+ * PROTO_E_LIMIT, and nothing has changed. */
+int charge_make(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount);
+
+/* The same for what cannot be refused, or has been checked. */
+void charge_force(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount);
+
+/* Gives a part back. */
+void charge_reduce(struct charge *charge, uint64_t amount);
+
+/* Moves a part to another charge, which is empty or of the same quota and item. The sums stay what they were.
+ */
+void charge_move(struct charge *from, struct charge *to, uint64_t amount);
+
+/* Gives everything back. Accepts an empty charge. */
+void charge_free(struct charge *charge);
+
+/* For the validators: adds a charge to sums that are to become the quota's. False: it is another quota's. */
+bool charge_add_up(const struct charge *charge, const struct quota *quota, uint64_t sums[QUOTA_ITEMS]);
+
+#endif

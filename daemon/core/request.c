@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/request.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+#include "daemon/core/core.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/limits.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
+
+int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
+                uint64_t now_ns, struct request **ret_request) {
+    struct request *request = calloc(1, sizeof *request);
+    if (request == NULL)
+        return -ENOMEM;
+    request->session = session;
+    request->pool = pool;
+    request->id = id;
+    request->size_bytes = acquire->size_bytes;
+    request->least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
+    request->no_reclaim = (acquire->flags & PROTO_ACQUIRE_NO_RECLAIM) != 0;
+    request->probes = acquire->flags & PROTO_ACQUIRE_PROBES;
+    request->gave_back = (acquire->flags & PROTO_ACQUIRE_GAVE_BACK) != 0;
+    request->asked_ns = now_ns;
+    request->deadline_ns = clock_deadline_ns(now_ns, acquire->timeout_ns);
+    request->quota_item = -1;
+    request->number = ++session->core->next_request_number;
+    list_init(&request->link);
+    list_init(&request->overdue_link);
+    list_init(&request->growth_link);
+    list_append(&session->requests, &request->session_link);
+    session->n_requests++;
+    *ret_request = request;
+    return 0;
+}
+
+bool request_is_probe(const struct request *request) {
+    uint32_t flag = request->state != REQUEST_REFUSED     ? 0
+                    : request->error == PROTO_E_EXHAUSTED ? PROTO_ACQUIRE_PROBE_ROOM
+                    : request->error == PROTO_E_LIMIT     ? PROTO_ACQUIRE_PROBE_LIMIT
+                                                          : 0;
+    return (request->probes & flag) != 0;
+}
+
+/* It waits no more. */
+static void request_end_wait(struct request *request) {
+    line_leave(request);
+    charge_free(&request->charge);
+}
+
+void request_free(struct request *request) {
+    request_end_wait(request);
+    list_remove(&request->link);
+    if (request->state == REQUEST_GRANTED)
+        request->lease->unanswered = false;
+    list_remove(&request->session_link);
+    request->session->n_requests--;
+    free(request);
+}
+
+void request_grant(struct request *request, struct lease *lease) {
+    assert(request->state == REQUEST_WAITING);
+    request_end_wait(request);
+    request->state = REQUEST_GRANTED;
+    request->lease = lease;
+    lease->unanswered = true;
+    list_append(&request->session->core->answered, &request->link);
+}
+
+void request_refuse(struct request *request, enum proto_error error) {
+    assert(request->state == REQUEST_WAITING);
+    request_end_wait(request);
+    request->state = REQUEST_REFUSED;
+    request->error = error;
+    if (request->pool != NULL && request_is_probe(request))
+        request->pool->n_probes++;
+    else if (request->pool != NULL)
+        request->pool->n_failures++;
+    list_append(&request->session->core->answered, &request->link);
+}
+
+void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item) {
+    request->quota_item = (int)item;
+    request_refuse(request, error);
+    if (request_is_probe(request))
+        return;
+    request->pool->n_quota_refusals++;
+    /* leases were counted when they were asked for */
+    request->session->tenant->quota.n_refusals += item != QUOTA_LEASES;
+}
+
+void request_give_up(struct request *request) {
+    if (request->line == LINE_QUOTA)
+        request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool));
+    else
+        request_refuse(request, PROTO_E_EXHAUSTED);
+}
+
+void request_time_out(struct request *request) {
+    request_give_up(request);
+    request->pool->n_timeouts += !request_is_probe(request);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/undelivered.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "daemon/core/core.h"
+#include "daemon/core/tenant.h"
+
+int undelivered_open(struct undelivered *undelivered, struct core *core, uid_t uid, uint64_t bytes) {
+    struct tenant *tenant;
+
+    assert(undelivered->tenant == NULL);
+    int r = tenant_get(core, uid, &tenant);
+    if (r < 0)
+        return r;
+    if (tenant->sessions == 0 && tenant->n_undelivered == 0) /* it may be new */
+        tenant_apply_policy(tenant, NULL);
+    undelivered->tenant = tenant;
+    undelivered->charge = (struct charge){0};
+    charge_force(&undelivered->charge, &tenant->quota, QUOTA_REPLIES, bytes);
+    list_append(&tenant->undelivered, &undelivered->link);
+    tenant->n_undelivered++;
+    return 0;
+}
+
+void undelivered_shrink(struct undelivered *undelivered, uint64_t bytes) {
+    assert(undelivered->tenant != NULL);
+    if (bytes < undelivered->charge.amount)
+        charge_reduce(&undelivered->charge, undelivered->charge.amount - bytes);
+}
+
+void undelivered_close(struct undelivered *undelivered) {
+    struct tenant *tenant = undelivered->tenant;
+    if (tenant == NULL)
+        return;
+    charge_free(&undelivered->charge);
+    list_remove(&undelivered->link);
+    tenant->n_undelivered--;
+    undelivered->tenant = NULL;
+    tenant_drop_if_unused(tenant);
+}
+
+bool undelivered_is_too_much(const struct tenant *tenant) {
+    return tenant->n_undelivered > 0 && (tenant->n_undelivered >= tenant->core->undelivered_limit ||
+                                         quota_left(&tenant->quota, QUOTA_REPLIES) == 0);
+}
+
+void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
+    if (tenant->n_undelivered >= tenant->core->undelivered_limit)
+        snprintf(text, size,
+                 "processes of user %u keep %u sockets open with replies of ended sessions that they have "
+                 "not read: close these sockets, or raise LimitNOFILE of the daemon, which allows %u",
+                 (unsigned)tenant->uid, tenant->n_undelivered, tenant->core->undelivered_limit);
+    else
+        tenant_explain_quota(tenant, QUOTA_REPLIES, text, size);
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/waiting.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "daemon/core/core.h"
+#include "daemon/core/fence.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/limits.h"
+#include "daemon/core/line.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/request.h"
+#include "daemon/core/segment.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
+
+/* Takes a range for a request that came after one that is overdue: of what that one could use, nothing. */
+static int take_beside(const struct request *request, uint64_t size_bytes, struct heap_range **ret_range) {
+    struct heap_range *range;
+
+    int r = pool_take_own(request->pool, request->session->tenant, size_bytes, &range);
+    if (r < 0)
+        return r;
+    if (line_is_reserved(request, range->span->user)) {
+        heap_give(range);
+        return -ENOSPC;
+    }
+    *ret_range = range;
+    return 0;
+}
+
+/* Takes what is free above a range as well, where the request wants so much, so that no rest stays behind.
+ * Returns how much the range is of then. */
+static uint64_t take_rest(const struct request *request, struct heap_range *range, uint64_t size_bytes) {
+    struct heap_range *rest = range->upper;
+
+    if (size_bytes == request->size_bytes || rest == NULL || !rest->free ||
+        range->size + rest->size > request->size_bytes ||
+        line_awaits_quota(request, range->size + rest->size))
+        return size_bytes;
+    heap_claim(rest);
+    heap_join(range);
+    return range->size;
+}
+
+/* Grants the request so many bytes of what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its
+ * tenant's quota), -ENOSPC (or for room) or -ENOMEM. */
+static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t size_bytes) {
+    struct session *session = request->session;
+    struct heap_range *range;
+    struct lease *lease;
+
+    /* Also those who waited: the session may have reached its limit meanwhile. */
+    if (!session_may_lease(session, 0))
+        return PROTO_E_LIMIT;
+    if (line_awaits_quota(request, size_bytes))
+        return -EDQUOT;
+    int r = line_is_behind(request) ? take_beside(request, size_bytes, &range)
+                                    : pool_take(pool, session->tenant, size_bytes, &range);
+    if (r < 0)
+        return r;
+    size_bytes = take_rest(request, range, size_bytes);
+    r = session_reserve_segment(session, range->span->user);
+    if (r == 0)
+        r = lease_open(session, range, size_bytes, &lease);
+    if (r < 0) {
+        heap_give(range);
+        return r;
+    }
+    pool->refused_bytes = 0;
+    request_grant(request, lease);
+    pool_note_peaks(pool);
+    line_count_passes(request, lease->block->segment);
+    pool->demand = lease->block->segment->owner;
+    return 0;
+}
+
+/* Grants the request the largest that is free of what it wants, a quarter of that, and so on down to what it
+ * needs; but only what it needs of a pool of which little is available. Returns as pool_grant_bytes() does
+ * for the last that was tried. */
+static int pool_grant(struct pool *pool, struct request *request) {
+    uint64_t size_bytes = request->size_bytes, most_bytes = pool_available_bytes(pool) / GRANT_SHARE;
+
+    for (;;) {
+        bool is_least = size_bytes <= request->least_bytes;
+        bool is_tried = size_bytes <= pool->limit_bytes && (is_least || size_bytes <= most_bytes);
+        int r = is_tried ? pool_grant_bytes(pool, request, size_bytes) : -ENOSPC;
+        if ((r != -ENOSPC && r != -EDQUOT) || is_least)
+            return r;
+        uint64_t less_bytes = size_bytes / LESS_STEP_DOWN / HEAP_GRANULE * HEAP_GRANULE;
+        size_bytes = less_bytes < request->least_bytes ? request->least_bytes : less_bytes;
+    }
+}
+
+/* Grants a request that has just arrived. Where not all that it wants is free, what came back behind fences
+ * is collected before a smaller size serves it, unless a request of its tenant waits for that. */
+static int pool_grant_new(struct pool *pool, struct request *request) {
+    struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
+
+    if (heap != NULL && !list_is_empty(&heap->fenced) && line_first(&heap->waiting) == NULL &&
+        request->size_bytes > request->least_bytes && !heap_has(&heap->heap, request->size_bytes))
+        (void)fences_collect_heap(heap);
+    return pool_grant(pool, request);
+}
+
+/* Has a request wait for room. */
+static void pool_wait(struct pool *pool, struct request *request) {
+    struct tenant_heap *heap;
+
+    if (request->line == LINE_ROOM)
+        return;
+    if (tenant_heap_get(request->session->tenant, pool, &heap) < 0)
+        request_refuse(request, PROTO_E_NO_MEMORY);
+    else
+        line_enter(request, heap, LINE_ROOM);
+}
+
+/* Has a request wait for its tenant's quota, if that can ever be of use. The tenant has something in the pool
+ * then, or somebody who waits for its quota. */
+static void pool_hold(struct pool *pool, struct request *request) {
+    struct tenant *tenant = request->session->tenant;
+
+    if (!tenant_may_ever_take(tenant, pool, request->least_bytes))
+        request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool));
+    else if (request->line != LINE_QUOTA)
+        line_enter(request, tenant_heap_find(tenant, pool), LINE_QUOTA);
+}
+
+/* What follows from a request that pool_grant did not grant: the answer, or the line that it waits in. */
+static void pool_settle(struct pool *pool, struct request *request, int r) {
+    const struct session *session = request->session;
+
+    if (r == PROTO_E_LIMIT && session->n_leases < session->core->session_leases_limit)
+        request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_LEASES);
+    else if (r == -ENOMEM || r > 0)
+        request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
+    else if (r == -EDQUOT)
+        pool_hold(pool, request);
+    else if (r == -ENOSPC)
+        pool_wait(pool, request);
+}
+
+/* Whoever is first in line must not be one whom no memory can serve: others would be asked for theirs in
+ * vain. */
+void waiting_hold_first(struct pool *pool) {
+    struct request *oldest;
+    while ((oldest = line_oldest(pool)) != NULL && line_awaits_quota(oldest, oldest->least_bytes))
+        pool_hold(pool, oldest);
+}
+
+void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
+    /* Where the driver refused and no session has memory, growth is tried again and nothing else can help. */
+    bool may_grow = pool->state == POOL_STARTING || !pool_is_settled(pool) || pool_is_hopeless(pool, now_ns);
+
+    list_for_each_safe(position, &pool->for_growth) {
+        struct request *request = container_of(position, struct request, growth_link);
+        bool is_hopeless = request->line == LINE_QUOTA || !may_grow;
+        if (is_hopeless)
+            (void)fences_collect_heap(request->heap);
+        /* Memory that came back may serve the request: the tick sees to that, at once. A lease that ended may
+         * also have left its block to others. */
+        if (!is_hopeless || pool->returned)
+            continue;
+        /* An overdue request held memory up: the tick serves the requests behind it. */
+        pool->returned = !list_is_empty(&request->overdue_link);
+        request_give_up(request);
+    }
+}
+
+static void refuse_line(struct line *line, uint64_t least_bytes, enum proto_error error) {
+    list_for_each_safe(position, &line->requests) {
+        struct request *request = container_of(position, struct request, link);
+        if (request->least_bytes >= least_bytes)
+            request_refuse(request, error);
+    }
+}
+
+/* Refuses those who wait, for whatever, for so much at least. */
+static void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error) {
+    list_for_each(position, &pool->heaps) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+        refuse_line(&heap->waiting, least_bytes, error);
+        refuse_line(&heap->held, least_bytes, error);
+    }
+}
+
+void pool_refuse_all(struct pool *pool) {
+    pool_refuse(pool, 0, PROTO_E_DRIVER);
+}
+
+void pool_refuse_too_large(struct pool *pool) {
+    pool_refuse(pool, pool_segment_max(pool) + 1, PROTO_E_TOO_LARGE);
+}
+
+/* Tries to answer the first of a line, until one is granted what it asked for, or all the same: goes on then
+ * too. Returns whether one was. */
+static bool serve_line(struct pool *pool, struct line *line, bool one) {
+    uint64_t least_bytes = UINT64_MAX;
+    unsigned left = LINE_WINDOW;
+    bool all = true, any = false;
+
+    list_for_each_safe(position, &line->requests) {
+        struct request *request = container_of(position, struct request, link);
+        uint64_t needed_bytes = request->least_bytes;
+        enum line_kind kind = request->line;
+        if (left == 0 || (any && one)) {
+            all = false;
+            break;
+        }
+        int r = pool_grant(pool, request);
+        pool_settle(pool, request, r);
+        any = any || r == 0;
+        if (request->line != kind)
+            continue;
+        left--;
+        if (needed_bytes < least_bytes)
+            least_bytes = needed_bytes;
+    }
+    if (all)
+        line->least_bytes = least_bytes;
+    return any;
+}
+
+/* Answers those whom their tenant's quota does not hold up any more, or lets them wait for memory. */
+static void pool_serve_held(struct pool *pool) {
+    list_for_each_safe(position, &pool->pressed) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+        if (line_first(&heap->held) != NULL && tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
+            serve_line(pool, &heap->held, false);
+    }
+}
+
+/* Of those lines in which this round has not found everybody unserved, and which what is free may be enough
+ * for, the one that comes first. Each release comes here, and many can wait in a pool that is at its end. */
+static struct tenant_heap *pool_next_line(const struct pool *pool) {
+    struct tenant_heap *best = NULL;
+
+    list_for_each(position, &pool->lines) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
+        uint64_t least_bytes = heap->waiting.least_bytes;
+        if (heap->served != pool->rounds &&
+            (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)) &&
+            (best == NULL || tenant_comes_before(heap, best)))
+            best = heap;
+    }
+    return best;
+}
+
+/* Answers those who wait for room: who is overdue, then one of the tenant that has the fewest bytes, and so
+ * on. A tenant for whom nothing was free has nothing in this round: others only take. When one leaves who was
+ * overdue, line_leave() begins another. */
+static void pool_serve_lines(struct pool *pool) {
+    struct tenant_heap *heap;
+
+    list_for_each_safe(position, &pool->overdue) {
+        struct request *request = container_of(position, struct request, overdue_link);
+        pool_settle(pool, request, pool_grant(pool, request));
+    }
+    pool->rounds++;
+    while ((heap = pool_next_line(pool)) != NULL)
+        if (!serve_line(pool, &heap->waiting, true))
+            heap->served = pool->rounds;
+}
+
+/* Serves the waiting requests for which there is free memory. */
+static void pool_serve_free(struct pool *pool) {
+    do { /* once more when the limit of a session's leases had fences polled */
+        pool->returned = false;
+        pool_serve_held(pool);
+        pool_serve_lines(pool);
+    } while (pool->returned);
+}
+
+/* Plans for the requests that still wait. */
+static void pool_plan_waiting(struct pool *pool, uint64_t now_ns) {
+    pool_plan(pool, now_ns);
+    if (pool_is_hopeless(pool, now_ns))
+        pool_refuse_all(pool);
+}
+
+static void pool_serve_waiting(struct pool *pool, uint64_t now_ns) {
+    pool_serve_free(pool);
+    pool_plan_waiting(pool, now_ns);
+}
+
+void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
+    if (pool_is_closed(pool)) {
+        request_refuse(request, PROTO_E_DRIVER);
+        return;
+    }
+    if (request->least_bytes > pool_segment_max(pool)) {
+        request_refuse(request, PROTO_E_TOO_LARGE);
+        return;
+    }
+    int r = pool_grant_new(pool, request);
+    if (r == 0 && list_is_empty(&pool->lines))
+        pool_plan_ahead(pool, now_ns);
+    else if (r == 0 && !pool->stuck)
+        pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in line */
+    pool_settle(pool, request, r);
+    if (request->state != REQUEST_WAITING)
+        return;
+    struct tenant_heap *heap = request->heap;
+    uint64_t reclaim_ns = request->line == LINE_QUOTA ? heap->reclaim_ns : pool->reclaim_ns;
+    if (pool->fence_ns <= now_ns)
+        pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
+    /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
+    bool returned = fences_collect_heap(heap);
+    if (returned)
+        pool_serve_waiting(pool, now_ns);
+    else
+        pool_plan(pool, now_ns);
+    if (request->state != REQUEST_WAITING)
+        return;
+    /* Whoever does not wait has still set growth going, or had sessions asked for what they keep idle (if
+     * that was done a moment ago for another: as soon as it may be done again), and finds room when it asks
+     * again. */
+    if (request->deadline_ns > now_ns) {
+        request->waited = true;
+        if (charge_make(&request->charge, &request->session->tenant->quota, QUOTA_WAITING, 1) != 0)
+            request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_WAITING);
+        return;
+    }
+    bool owed = now_ns < reclaim_ns && pool->n_reclaimers > 0 && !request->no_reclaim;
+    if (request->line == LINE_QUOTA)
+        heap->reclaim_owed = heap->reclaim_owed || owed;
+    else
+        pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && owed);
+    if (request->line == LINE_ROOM && pool->stuck && !request->no_reclaim)
+        pool->refused_bytes = request->least_bytes;
+    request_give_up(request);
+}
+
+void pool_serve(struct pool *pool, uint64_t now_ns) {
+    if (pool->fence_ns <= now_ns) /* not at each release, whose sender pays for it: the tick comes soon */
+        pool_collect(pool, now_ns);
+    pool_serve_waiting(pool, now_ns);
+}
+
+/* Refuses those of a line whose deadline has passed; whether there were any. */
+static bool expire_line(struct pool *pool, struct line *line, uint64_t now_ns) {
+    bool any = false;
+
+    list_for_each_safe(position, &line->requests) {
+        struct request *request = container_of(position, struct request, link);
+        if (request->deadline_ns <= now_ns) {
+            request_time_out(request);
+            any = true;
+        } else if (request->deadline_ns < pool->next_deadline_ns) {
+            pool->next_deadline_ns = request->deadline_ns;
+        }
+    }
+    return any;
+}
+
+static bool pool_expire(struct pool *pool, uint64_t now_ns) {
+    bool any = false;
+
+    pool->next_deadline_ns = NS_FOREVER;
+    list_for_each(position, &pool->heaps) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+        any |= expire_line(pool, &heap->waiting, now_ns);
+        any |= expire_line(pool, &heap->held, now_ns);
+    }
+    return any;
+}
+
+void pool_tick(struct pool *pool, uint64_t now_ns) {
+    bool served = false, plan = false;
+
+    if (pool->fence_ns <= now_ns || pool->next_deadline_ns <= now_ns)
+        pool_collect(pool, now_ns);
+    if (pool->returned) {
+        pool_serve_free(pool);
+        served = true;
+    }
+    if (pool->next_deadline_ns <= now_ns && pool_expire(pool, now_ns)) {
+        pool_serve_free(pool); /* the expired requests may have held others up */
+        served = true;
+    }
+    /* One plan for both: two could give a request up and then grow. */
+    if (served)
+        pool_plan_waiting(pool, now_ns);
+    if (pool->grow_retry_ns != 0 && pool->grow_retry_ns <= now_ns) {
+        pool->grow_retry_ns = 0;
+        plan = true;
+    }
+    if (plan || pool_next_reclaim_ns(pool) <= now_ns)
+        pool_plan(pool, now_ns);
+    if (pool->short_until_ns != 0 && pool->short_until_ns <= now_ns)
+        pool_end_shortage(pool, now_ns);
+}
+
+uint64_t pool_next_tick_ns(const struct pool *pool) {
+    uint64_t next = pool->n_waiters == 0 ? NS_FOREVER : pool->next_deadline_ns;
+    if (pool->returned)
+        return 0;
+    if (pool_waits_for_fences(pool) && pool->fence_ns < next)
+        next = pool->fence_ns;
+    if (pool->grow_retry_ns != 0 && pool->grow_retry_ns < next)
+        next = pool->grow_retry_ns;
+    if (pool_next_reclaim_ns(pool) < next)
+        next = pool_next_reclaim_ns(pool);
+    if (pool->short_until_ns != 0 && pool->short_until_ns < next)
+        next = pool->short_until_ns;
+    return next;
+}
