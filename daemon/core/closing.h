@@ -19,8 +19,8 @@
  * closing it and its saying so. Each session that has it mapped is told once; when the last has closed it, it
  * is retired. A session that never says so keeps it reserved (closing_bytes) until its end; growth for others
  * does not wait for it. Until then it is charged to its tenant: otherwise a client could bind any number of
- * bytes so, and wait in line as if it had nothing. A segment is not closed while a session has it mapped that
- * cannot be asked, unless that session itself asks what to close for its own request.
+ * bytes so, and wait in a wait queue as if it had nothing. A segment is not closed while a session has it
+ * mapped that cannot be asked, unless that session itself asks what to close for its own request.
  */
 #include <stdbool.h>
 #include <stdint.h>

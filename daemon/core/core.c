@@ -100,7 +100,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     pool_set_sizes(pool, &config->sizes);
     list_init(&pool->segments);
     list_init(&pool->heaps);
-    list_init(&pool->lines);
+    list_init(&pool->wait_queues);
     list_init(&pool->overdue);
     list_init(&pool->pressed);
     list_init(&pool->for_growth);
@@ -156,7 +156,7 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
 static void core_serve_tenant(struct tenant *tenant, uint64_t now_ns) {
     list_for_each(position, &tenant->heaps) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
-        if (line_first(&heap->held) != NULL)
+        if (wait_queue_first(&heap->held) != NULL)
             pool_serve(heap->pool, now_ns);
     }
 }
@@ -313,7 +313,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;
     session->quarantine_reason = reason;
-    /* It may have stood in the way of others in line. */
+    /* It may have stood in the way of others in the queue. */
     for (unsigned i = 0; i < session->core->n_pools; i++)
         pool_serve(session->core->pools[i], now_ns);
 }
@@ -560,7 +560,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     uint64_t tried = pool->growing_bytes;
     bool ahead = pool->grow_ahead;
-    const struct request *first = line_oldest(pool);
+    const struct request *first = wait_queue_oldest(pool);
 
     pool_growth_over(pool);
     if (pool_is_closed(pool))

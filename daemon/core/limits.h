@@ -65,9 +65,9 @@
 #define FENCES_PER_RELEASE                                                                                   \
     2u /* leases that a release behind the same word closes: more than it adds, so that a queue gets no      \
         * longer than what its stream has not reached */
-#define LINE_WINDOW                                                                                          \
-    16u /* requests of each line that are looked at when room appears: enough that small ones find what is   \
-         * left beside a large one, and so few that nobody pays for the length of another's line */
+#define WAIT_QUEUE_WINDOW                                                                                    \
+    16u /* requests of each wait queue that are looked at when room appears: enough that small ones find     \
+         * what is left beside a large one, and so few that nobody pays for the length of another's queue */
 #define PASSES_MAX                                                                                           \
     256u /* later requests that may be given what a waiting request could use: as many as clients make while \
           * a busy pool goes once around, and nothing against the time for which large memory is had */

@@ -155,10 +155,11 @@ static uint64_t pool_idle_bytes(const struct pool *pool) {
     return bytes;
 }
 
-/* Whether the first in line can be served by nothing but what sessions hold: the driver refused lately, or
- * neither the limit nor idle segments (those on their way back to the driver included) leave enough room. */
+/* Whether the first in the queue can be served by nothing but what sessions hold: the driver refused lately,
+ * or neither the limit nor idle segments (those on their way back to the driver included) leave enough room.
+ */
 static bool pool_is_stuck(const struct pool *pool, uint64_t now_ns) {
-    const struct request *first = line_oldest(pool);
+    const struct request *first = wait_queue_oldest(pool);
     if (first == NULL || first->no_reclaim || pool->state != POOL_READY)
         return false;
     if (now_ns < pool->grow_retry_ns)
@@ -175,7 +176,7 @@ uint64_t pool_missing_for(const struct pool *pool, uint64_t size_bytes) {
 }
 
 uint64_t pool_missing_bytes(const struct pool *pool) {
-    const struct request *first = line_oldest(pool);
+    const struct request *first = wait_queue_oldest(pool);
     return first != NULL && first->no_reclaim
                ? 0
                : pool_missing_for(pool, first != NULL ? first->least_bytes : pool->refused_bytes);
@@ -206,7 +207,7 @@ void pool_begin_shortage(struct pool *pool, uint64_t now_ns) {
 static struct session *pool_find_spared(const struct pool *pool) {
     struct session *session = NULL;
 
-    list_for_each(position, &pool->lines) {
+    list_for_each(position, &pool->wait_queues) {
         const struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
         list_for_each(link, &heap->waiting.requests) {
             const struct request *request = container_of(link, struct request, link);
@@ -240,7 +241,7 @@ void pool_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t 
 }
 
 void pool_end_shortage(struct pool *pool, uint64_t now_ns) {
-    if ((pool->stuck && !list_is_empty(&pool->lines)) || !list_is_empty(&pool->pressed)) {
+    if ((pool->stuck && !list_is_empty(&pool->wait_queues)) || !list_is_empty(&pool->pressed)) {
         pool_begin_shortage(pool, now_ns);
         return;
     }
@@ -261,15 +262,15 @@ static void pool_reclaim_pressed(struct pool *pool, uint64_t now_ns) {
         heap->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
         heap->reclaim_owed = false;
         pool_ask_sessions(pool, heap->tenant, now_ns);
-        if (line_first(&heap->held) == NULL)
+        if (wait_queue_first(&heap->held) == NULL)
             list_remove(&heap->pressed_link);
     }
 }
 
 /* Has every session asked that wants to be and holds something of the pool, at most once in a while. The
- * first in line's own session too: what one of its threads waits for may lie in the cache of another. */
+ * first in the queue's own session too: what one of its threads waits for may lie in the cache of another. */
 static void pool_reclaim(struct pool *pool, uint64_t now_ns) {
-    const struct request *first = line_oldest(pool);
+    const struct request *first = wait_queue_oldest(pool);
 
     if (!(pool->stuck || pool->reclaim_owed) || pool->n_reclaimers == 0 || now_ns < pool->reclaim_ns)
         return;
@@ -292,7 +293,7 @@ void pool_lose_reclaimer(struct pool *pool) {
 }
 
 uint64_t pool_next_reclaim_ns(const struct pool *pool) {
-    bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->lines));
+    bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->wait_queues));
     uint64_t next_ns = wanted ? pool->reclaim_ns : NS_FOREVER;
     list_for_each(position, &pool->pressed) {
         const struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
@@ -351,19 +352,19 @@ uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes
     return retired;
 }
 
-/* Grows for the first of those who wait for whom there is room, in the order of line.h; else retires idle
- * segments for the first for whom that is enough; without waiters, grows towards the reserve and ahead of
- * demand. */
+/* Grows for the first of those who wait for whom there is room, in the order of wait_queue.h; else retires
+ * idle segments for the first for whom that is enough; without waiters, grows towards the reserve and ahead
+ * of demand. */
 static void pool_plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->state != POOL_READY || pool->growing_bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->grow_retry_ns)
         return;
     uint64_t room = pool_room(pool);
-    if (!list_is_empty(&pool->lines)) {
-        const struct request *request = room >= SEGMENT_GRANULE ? line_find(pool, room) : NULL;
+    if (!list_is_empty(&pool->wait_queues)) {
+        const struct request *request = room >= SEGMENT_GRANULE ? wait_queue_find(pool, room) : NULL;
         if (request != NULL) {
             pool_decide_growth(pool, pool_growth_bytes(pool, request), now_ns);
-        } else if ((request = line_find(pool, room + pool_idle_bytes(pool))) != NULL) {
+        } else if ((request = wait_queue_find(pool, room + pool_idle_bytes(pool))) != NULL) {
             pool_retire_idle(pool, segment_bytes_for(request->least_bytes) - room, 0);
         }
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
@@ -441,7 +442,7 @@ bool pool_is_valid(const struct pool *pool) {
             if (queue->heap != heap || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
                 return false;
         }
-        if (!line_is_valid(heap, &waiters))
+        if (!wait_queue_is_valid(heap, &waiters))
             return false;
         free_bytes += heap->heap.free_bytes;
         demand_known = demand_known || heap == pool->demand;
@@ -453,5 +454,5 @@ bool pool_is_valid(const struct pool *pool) {
            pool->reserved_bytes <= pool->reserved_peak_bytes &&
            pool->quarantined_bytes <= pool->quarantined_peak_bytes &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
-           waiters == pool->n_waiters && leases == pool->n_leases && line_overdue_is_valid(pool);
+           waiters == pool->n_waiters && leases == pool->n_leases && wait_queue_overdue_is_valid(pool);
 }

@@ -3,7 +3,7 @@
 #define DAEMON_CORE_POOL_H
 /*
  * A pool: all memory of one kind in one place. It owns its segments, knows those that wait for room
- * (line.h), and decides when to grow: when a request fits nowhere and the limit allows it, to reach the
+ * (wait_queue.h), and decides when to grow: when a request fits nowhere and the limit allows it, to reach the
  * configured reserve, or ahead of demand. One growth is under way at a time; the shell makes it on the pool's
  * worker and reports back.
  *
@@ -30,7 +30,7 @@
  * What sessions gave back behind fences comes back by itself, but nobody says when: the pool looks before it
  * lets a request wait, grows or refuses, and while somebody waits every FENCE_INTERVAL_NS.
  *
- * What a tenant's quota does not leave waits apart, in a line of the tenant's: nobody else waits behind it,
+ * What a tenant's quota does not leave waits apart, in a queue of the tenant's: nobody else waits behind it,
  * no growth is made for it, and only the tenant's own sessions are asked for what they keep idle.
  *
  * Invariant (pool_is_valid): leased + fenced + quarantined + closing + retiring + free = reserved, where free
@@ -82,11 +82,11 @@ struct pool {
 
     struct list segments;   /* all but RETIRING ones */
     struct list heaps;      /* tenant_heap.pool_link */
-    struct list lines;      /* tenant_heap.waiting_link: whose requests wait for room */
+    struct list wait_queues; /* tenant_heap.waiting_link: whose requests wait for room */
     struct list overdue;    /* request.overdue_link: whom no later request may pass, in order of arrival */
     struct list pressed;    /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
     struct list for_growth; /* request.growth_link: that wait for growth only */
-    uint64_t rounds;        /* through the lines, see waiting.c */
+    uint64_t rounds;        /* through the queues, see waiting.c */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
@@ -106,7 +106,7 @@ struct pool {
     uint64_t short_until_ns;   /* sessions are told until then that the pool is short; 0: it is not */
     unsigned n_asks;           /* rounds of questions to the sessions since it became short */
     uint64_t fence_ns;         /* fences are looked at again, while somebody waits */
-    bool returned;             /* fenced memory came back, and those in line have not been asked yet */
+    bool returned;             /* fenced memory came back, and those in the queue have not been asked yet */
     uint64_t refused_bytes;    /* …nor what it asked for; 0 when somebody has found room since */
     unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and have something of it */
     unsigned n_segments;

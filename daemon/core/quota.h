@@ -24,7 +24,7 @@
 enum quota_item {
     QUOTA_SESSIONS, /* processes, those in quarantine included */
     QUOTA_LEASES,   /* those behind fences and in quarantine included */
-    QUOTA_WAITING,  /* requests that wait in line */
+    QUOTA_WAITING,  /* requests that wait in the queue */
     QUOTA_REPLIES,  /* bytes of replies that clients have not read */
     QUOTA_POOLS, /* bytes in the first pool: leased, fenced, in quarantine or to be closed; then those in the
                     others */

@@ -49,7 +49,7 @@ bool request_is_probe(const struct request *request) {
 
 /* It waits no more. */
 static void request_end_wait(struct request *request) {
-    line_leave(request);
+    wait_queue_leave(request);
     charge_free(&request->charge);
 }
 
@@ -95,7 +95,7 @@ void request_refuse_for_quota(struct request *request, enum proto_error error, u
 }
 
 void request_give_up(struct request *request) {
-    if (request->line == LINE_QUOTA)
+    if (request->queue == WAIT_QUEUE_QUOTA)
         request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool));
     else
         request_refuse(request, PROTO_E_EXHAUSTED);

@@ -4,14 +4,14 @@
 /*
  * A request for a block, from its arrival until its answer is taken by the shell. Its session owns it.
  *
- *   WAITING (in a line: line.h) --a block was found--> GRANTED (in core->answered, has the lease)
+ *   WAITING (in a queue: wait_queue.h) --a block was found--> GRANTED (in core->answered, has the lease)
  *                                --cannot be, deadline--> REFUSED (in core->answered, has the error)
  */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
-#include "daemon/core/line.h"
+#include "daemon/core/wait_queue.h"
 #include "daemon/core/quota.h"
 #include "proto/proto.h"
 
@@ -42,24 +42,25 @@ struct request {
     struct lease *lease;      /* GRANTED */
     enum proto_error error;   /* REFUSED */
     struct charge charge;     /* one that waits, to the tenant; until it is answered */
-    enum line_kind line;      /* WAITING: for what */
-    struct tenant_heap *heap; /* …and whose line it stands in */
-    unsigned passes;          /* later requests that were given what it could have used, see line.h */
+    enum wait_queue_kind queue; /* WAITING: for what */
+    struct tenant_heap *heap;   /* …and whose queue it stands in */
+    unsigned passes;            /* later requests that were given what it could have used, see wait_queue.h */
     struct list overdue_link; /* in pool->overdue: those were too many */
     struct list growth_link;  /* in pool->for_growth while it waits, if it waits for growth only */
     int quota_item;           /* REFUSED for the tenant's quota: which; -1: not for that */
-    struct list link;         /* in its line, then in core->answered */
+    struct list link;         /* in its queue, then in core->answered */
     struct list session_link;
 };
 
-/* Returns 0 or -ENOMEM. The request is WAITING and in no line yet. pool: NULL where the client named none. */
+/* Returns 0 or -ENOMEM. The request is WAITING and in no queue yet. pool: NULL where the client named none.
+ */
 int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
                 uint64_t now_ns, struct request **ret_request);
 
 /* Removes the request from wherever it stands. A granted lease stays with the session. */
 void request_free(struct request *request);
 
-/* The two ends of waiting: both put it in line for the shell. */
+/* The two ends of waiting: both put it in the queue for the shell. */
 void request_grant(struct request *request, struct lease *lease);
 void request_refuse(struct request *request, enum proto_error error);
 /* The same, for the tenant's quota of an item: EXHAUSTED when waiting was of no use, LIMIT when it cannot be.

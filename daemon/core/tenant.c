@@ -83,8 +83,8 @@ int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap
         heap->pool = pool;
         heap_init(&heap->heap);
         list_init(&heap->fenced);
-        line_init(&heap->waiting);
-        line_init(&heap->held);
+        wait_queue_init(&heap->waiting);
+        wait_queue_init(&heap->held);
         list_init(&heap->waiting_link);
         list_init(&heap->pressed_link);
         list_append(&tenant->heaps, &heap->tenant_link);
@@ -103,7 +103,7 @@ bool tenant_comes_before(const struct tenant_heap *heap, const struct tenant_hea
              other_bytes = tenant_bytes(other->tenant, other->pool);
     if (bytes != other_bytes)
         return bytes < other_bytes;
-    return line_first(&heap->waiting)->number < line_first(&other->waiting)->number;
+    return wait_queue_first(&heap->waiting)->number < wait_queue_first(&other->waiting)->number;
 }
 
 int tenant_adopt(struct tenant *tenant, struct segment *segment) {

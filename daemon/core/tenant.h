@@ -6,8 +6,8 @@
  * uses it has a heap: the range allocator over the segments that belong to it. What it uses and may use is in
  * its quota.
  *
- * A request for more than its quota leaves is held: it waits in a line of its own (line.h), where nobody else
- * waits behind it, until memory of the tenant comes back or the quota is raised.
+ * A request for more than its quota leaves is held: it waits in a queue of its own (wait_queue.h), where
+ * nobody else waits behind it, until memory of the tenant comes back or the quota is raised.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include <sys/types.h>
 
 #include "base/list.h"
-#include "daemon/core/line.h"
+#include "daemon/core/wait_queue.h"
 #include "daemon/core/quota.h"
 #include "heap/heap.h"
 
@@ -42,13 +42,13 @@ struct tenant_heap {
     unsigned segments;
     struct heap heap;
     struct list fenced;  /* fence_queue.heap_link: those that have something in them, in turns */
-    struct line waiting; /* those that wait for room in the pool */
-    struct line held;    /* those that wait for the tenant's quota */
+    struct wait_queue waiting; /* those that wait for room in the pool */
+    struct wait_queue held;    /* those that wait for the tenant's quota */
     uint64_t served;     /* the round (pool->rounds) in which nobody more of waiting could be served */
     uint64_t reclaim_ns; /* the tenant's sessions are not asked for its quota's sake before */
     bool reclaim_owed;   /* …but then, for one who did not wait */
     struct list tenant_link, pool_link;
-    struct list waiting_link; /* in pool->lines while anybody waits for room */
+    struct list waiting_link; /* in pool->wait_queues while anybody waits for room */
     struct list pressed_link; /* in pool->pressed while something is held or owed */
 };
 

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stdbool.h>
 
-#include "daemon/core/line.h"
+#include "daemon/core/wait_queue.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
 #include "daemon/core/segment.h"
@@ -28,7 +28,7 @@ static bool others_have(const struct pool *pool, const struct tenant *tenant, ui
 
 enum waiter_reason waiter_reason(const struct request *request) {
     assert(request->state == REQUEST_WAITING);
-    if (request->line == LINE_QUOTA)
+    if (request->queue == WAIT_QUEUE_QUOTA)
         return WAITER_QUOTA;
     if (request->no_reclaim || may_grow_by(request->pool, segment_bytes_for(request->least_bytes)))
         return WAITER_GROWTH;

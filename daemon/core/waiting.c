@@ -8,7 +8,7 @@
 #include "daemon/core/fence.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/limits.h"
-#include "daemon/core/line.h"
+#include "daemon/core/wait_queue.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
 #include "daemon/core/segment.h"
@@ -22,7 +22,7 @@ static int take_beside(const struct request *request, uint64_t size_bytes, struc
     int r = pool_take_own(request->pool, request->session->tenant, size_bytes, &range);
     if (r < 0)
         return r;
-    if (line_is_reserved(request, range->span->user)) {
+    if (wait_queue_is_reserved(request, range->span->user)) {
         heap_give(range);
         return -ENOSPC;
     }
@@ -37,7 +37,7 @@ static uint64_t take_rest(const struct request *request, struct heap_range *rang
 
     if (size_bytes == request->size_bytes || rest == NULL || !rest->free ||
         range->size + rest->size > request->size_bytes ||
-        line_awaits_quota(request, range->size + rest->size))
+        wait_queue_awaits_quota(request, range->size + rest->size))
         return size_bytes;
     heap_claim(rest);
     heap_join(range);
@@ -54,10 +54,10 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
     /* Also those who waited: the session may have reached its limit meanwhile. */
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
-    if (line_awaits_quota(request, size_bytes))
+    if (wait_queue_awaits_quota(request, size_bytes))
         return -EDQUOT;
-    int r = line_is_behind(request) ? take_beside(request, size_bytes, &range)
-                                    : pool_take(pool, session->tenant, size_bytes, &range);
+    int r = wait_queue_is_behind(request) ? take_beside(request, size_bytes, &range)
+                                          : pool_take(pool, session->tenant, size_bytes, &range);
     if (r < 0)
         return r;
     size_bytes = take_rest(request, range, size_bytes);
@@ -71,7 +71,7 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
     pool->refused_bytes = 0;
     request_grant(request, lease);
     pool_note_peaks(pool);
-    line_count_passes(request, lease->block->segment);
+    wait_queue_count_passes(request, lease->block->segment);
     pool->demand = lease->block->segment->owner;
     return 0;
 }
@@ -98,7 +98,7 @@ static int pool_grant(struct pool *pool, struct request *request) {
 static int pool_grant_new(struct pool *pool, struct request *request) {
     struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
 
-    if (heap != NULL && !list_is_empty(&heap->fenced) && line_first(&heap->waiting) == NULL &&
+    if (heap != NULL && !list_is_empty(&heap->fenced) && wait_queue_first(&heap->waiting) == NULL &&
         request->size_bytes > request->least_bytes && !heap_has(&heap->heap, request->size_bytes))
         (void)fences_collect_heap(heap);
     return pool_grant(pool, request);
@@ -108,12 +108,12 @@ static int pool_grant_new(struct pool *pool, struct request *request) {
 static void pool_wait(struct pool *pool, struct request *request) {
     struct tenant_heap *heap;
 
-    if (request->line == LINE_ROOM)
+    if (request->queue == WAIT_QUEUE_ROOM)
         return;
     if (tenant_heap_get(request->session->tenant, pool, &heap) < 0)
         request_refuse(request, PROTO_E_NO_MEMORY);
     else
-        line_enter(request, heap, LINE_ROOM);
+        wait_queue_enter(request, heap, WAIT_QUEUE_ROOM);
 }
 
 /* Has a request wait for its tenant's quota, if that can ever be of use. The tenant has something in the pool
@@ -123,11 +123,11 @@ static void pool_hold(struct pool *pool, struct request *request) {
 
     if (!tenant_may_ever_take(tenant, pool, request->least_bytes))
         request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool));
-    else if (request->line != LINE_QUOTA)
-        line_enter(request, tenant_heap_find(tenant, pool), LINE_QUOTA);
+    else if (request->queue != WAIT_QUEUE_QUOTA)
+        wait_queue_enter(request, tenant_heap_find(tenant, pool), WAIT_QUEUE_QUOTA);
 }
 
-/* What follows from a request that pool_grant did not grant: the answer, or the line that it waits in. */
+/* What follows from a request that pool_grant did not grant: the answer, or the queue that it waits in. */
 static void pool_settle(struct pool *pool, struct request *request, int r) {
     const struct session *session = request->session;
 
@@ -141,11 +141,11 @@ static void pool_settle(struct pool *pool, struct request *request, int r) {
         pool_wait(pool, request);
 }
 
-/* Whoever is first in line must not be one whom no memory can serve: others would be asked for theirs in
+/* Whoever is first in the queue must not be one whom no memory can serve: others would be asked for theirs in
  * vain. */
 void waiting_hold_first(struct pool *pool) {
     struct request *oldest;
-    while ((oldest = line_oldest(pool)) != NULL && line_awaits_quota(oldest, oldest->least_bytes))
+    while ((oldest = wait_queue_oldest(pool)) != NULL && wait_queue_awaits_quota(oldest, oldest->least_bytes))
         pool_hold(pool, oldest);
 }
 
@@ -155,7 +155,7 @@ void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
 
     list_for_each_safe(position, &pool->for_growth) {
         struct request *request = container_of(position, struct request, growth_link);
-        bool is_hopeless = request->line == LINE_QUOTA || !may_grow;
+        bool is_hopeless = request->queue == WAIT_QUEUE_QUOTA || !may_grow;
         if (is_hopeless)
             (void)fences_collect_heap(request->heap);
         /* Memory that came back may serve the request: the tick sees to that, at once. A lease that ended may
@@ -168,8 +168,8 @@ void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-static void refuse_line(struct line *line, uint64_t least_bytes, enum proto_error error) {
-    list_for_each_safe(position, &line->requests) {
+static void refuse_queue(struct wait_queue *queue, uint64_t least_bytes, enum proto_error error) {
+    list_for_each_safe(position, &queue->requests) {
         struct request *request = container_of(position, struct request, link);
         if (request->least_bytes >= least_bytes)
             request_refuse(request, error);
@@ -180,8 +180,8 @@ static void refuse_line(struct line *line, uint64_t least_bytes, enum proto_erro
 static void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error) {
     list_for_each(position, &pool->heaps) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
-        refuse_line(&heap->waiting, least_bytes, error);
-        refuse_line(&heap->held, least_bytes, error);
+        refuse_queue(&heap->waiting, least_bytes, error);
+        refuse_queue(&heap->held, least_bytes, error);
     }
 }
 
@@ -193,17 +193,17 @@ void pool_refuse_too_large(struct pool *pool) {
     pool_refuse(pool, pool_segment_max(pool) + 1, PROTO_E_TOO_LARGE);
 }
 
-/* Tries to answer the first of a line, until one is granted what it asked for, or all the same: goes on then
+/* Tries to answer the first of a queue, until one is granted what it asked for, or all the same: goes on then
  * too. Returns whether one was. */
-static bool serve_line(struct pool *pool, struct line *line, bool one) {
+static bool serve_queue(struct pool *pool, struct wait_queue *queue, bool one) {
     uint64_t least_bytes = UINT64_MAX;
-    unsigned left = LINE_WINDOW;
+    unsigned left = WAIT_QUEUE_WINDOW;
     bool all = true, any = false;
 
-    list_for_each_safe(position, &line->requests) {
+    list_for_each_safe(position, &queue->requests) {
         struct request *request = container_of(position, struct request, link);
         uint64_t needed_bytes = request->least_bytes;
-        enum line_kind kind = request->line;
+        enum wait_queue_kind kind = request->queue;
         if (left == 0 || (any && one)) {
             all = false;
             break;
@@ -211,14 +211,14 @@ static bool serve_line(struct pool *pool, struct line *line, bool one) {
         int r = pool_grant(pool, request);
         pool_settle(pool, request, r);
         any = any || r == 0;
-        if (request->line != kind)
+        if (request->queue != kind)
             continue;
         left--;
         if (needed_bytes < least_bytes)
             least_bytes = needed_bytes;
     }
     if (all)
-        line->least_bytes = least_bytes;
+        queue->least_bytes = least_bytes;
     return any;
 }
 
@@ -226,17 +226,18 @@ static bool serve_line(struct pool *pool, struct line *line, bool one) {
 static void pool_serve_held(struct pool *pool) {
     list_for_each_safe(position, &pool->pressed) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
-        if (line_first(&heap->held) != NULL && tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
-            serve_line(pool, &heap->held, false);
+        if (wait_queue_first(&heap->held) != NULL &&
+            tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
+            serve_queue(pool, &heap->held, false);
     }
 }
 
-/* Of those lines in which this round has not found everybody unserved, and which what is free may be enough
+/* Of those queues in which this round has not found everybody unserved, and which what is free may be enough
  * for, the one that comes first. Each release comes here, and many can wait in a pool that is at its end. */
-static struct tenant_heap *pool_next_line(const struct pool *pool) {
+static struct tenant_heap *next_queue(const struct pool *pool) {
     struct tenant_heap *best = NULL;
 
-    list_for_each(position, &pool->lines) {
+    list_for_each(position, &pool->wait_queues) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
         uint64_t least_bytes = heap->waiting.least_bytes;
         if (heap->served != pool->rounds &&
@@ -249,8 +250,8 @@ static struct tenant_heap *pool_next_line(const struct pool *pool) {
 
 /* Answers those who wait for room: who is overdue, then one of the tenant that has the fewest bytes, and so
  * on. A tenant for whom nothing was free has nothing in this round: others only take. When one leaves who was
- * overdue, line_leave() begins another. */
-static void pool_serve_lines(struct pool *pool) {
+ * overdue, wait_queue_leave() begins another. */
+static void pool_serve_queues(struct pool *pool) {
     struct tenant_heap *heap;
 
     list_for_each_safe(position, &pool->overdue) {
@@ -258,8 +259,8 @@ static void pool_serve_lines(struct pool *pool) {
         pool_settle(pool, request, pool_grant(pool, request));
     }
     pool->rounds++;
-    while ((heap = pool_next_line(pool)) != NULL)
-        if (!serve_line(pool, &heap->waiting, true))
+    while ((heap = next_queue(pool)) != NULL)
+        if (!serve_queue(pool, &heap->waiting, true))
             heap->served = pool->rounds;
 }
 
@@ -268,7 +269,7 @@ static void pool_serve_free(struct pool *pool) {
     do { /* once more when the limit of a session's leases had fences polled */
         pool->returned = false;
         pool_serve_held(pool);
-        pool_serve_lines(pool);
+        pool_serve_queues(pool);
     } while (pool->returned);
 }
 
@@ -294,15 +295,15 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     }
     int r = pool_grant_new(pool, request);
-    if (r == 0 && list_is_empty(&pool->lines))
+    if (r == 0 && list_is_empty(&pool->wait_queues))
         pool_plan_ahead(pool, now_ns);
     else if (r == 0 && !pool->stuck)
-        pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in line */
+        pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in the queue */
     pool_settle(pool, request, r);
     if (request->state != REQUEST_WAITING)
         return;
     struct tenant_heap *heap = request->heap;
-    uint64_t reclaim_ns = request->line == LINE_QUOTA ? heap->reclaim_ns : pool->reclaim_ns;
+    uint64_t reclaim_ns = request->queue == WAIT_QUEUE_QUOTA ? heap->reclaim_ns : pool->reclaim_ns;
     if (pool->fence_ns <= now_ns)
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
@@ -323,11 +324,11 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     }
     bool owed = now_ns < reclaim_ns && pool->n_reclaimers > 0 && !request->no_reclaim;
-    if (request->line == LINE_QUOTA)
+    if (request->queue == WAIT_QUEUE_QUOTA)
         heap->reclaim_owed = heap->reclaim_owed || owed;
     else
         pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && owed);
-    if (request->line == LINE_ROOM && pool->stuck && !request->no_reclaim)
+    if (request->queue == WAIT_QUEUE_ROOM && pool->stuck && !request->no_reclaim)
         pool->refused_bytes = request->least_bytes;
     request_give_up(request);
 }
@@ -338,11 +339,11 @@ void pool_serve(struct pool *pool, uint64_t now_ns) {
     pool_serve_waiting(pool, now_ns);
 }
 
-/* Refuses those of a line whose deadline has passed; whether there were any. */
-static bool expire_line(struct pool *pool, struct line *line, uint64_t now_ns) {
+/* Refuses those of a queue whose deadline has passed; whether there were any. */
+static bool expire_queue(struct pool *pool, struct wait_queue *queue, uint64_t now_ns) {
     bool any = false;
 
-    list_for_each_safe(position, &line->requests) {
+    list_for_each_safe(position, &queue->requests) {
         struct request *request = container_of(position, struct request, link);
         if (request->deadline_ns <= now_ns) {
             request_time_out(request);
@@ -360,8 +361,8 @@ static bool pool_expire(struct pool *pool, uint64_t now_ns) {
     pool->next_deadline_ns = NS_FOREVER;
     list_for_each(position, &pool->heaps) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
-        any |= expire_line(pool, &heap->waiting, now_ns);
-        any |= expire_line(pool, &heap->held, now_ns);
+        any |= expire_queue(pool, &heap->waiting, now_ns);
+        any |= expire_queue(pool, &heap->held, now_ns);
     }
     return any;
 }

@@ -2,8 +2,8 @@
 #ifndef DAEMON_CORE_WAITING_H
 #define DAEMON_CORE_WAITING_H
 /*
- * Who is served when: the answer to a new request, those who wait in lines (line.h has their order), and
- * their deadlines.
+ * Who is served when: the answer to a new request, those who wait in queues (wait_queue.h has their order),
+ * and their deadlines.
  */
 #include <stdint.h>
 
@@ -31,8 +31,8 @@ void pool_refuse_too_large(struct pool *pool);
  * wait for their tenant's quota. For the plan. */
 void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns);
 
-/* Has the first in line wait for its tenant's quota instead, where nothing else can serve it. For the plan:
- * others would be asked for memory in vain. */
+/* Has the first in the queue wait for its tenant's quota instead, where nothing else can serve it. For the
+ * plan: others would be asked for memory in vain. */
 void waiting_hold_first(struct pool *pool);
 
 #endif

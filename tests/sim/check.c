@@ -105,7 +105,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     }
     bool may_grow = pool->state == POOL_READY && pool->growing_bytes == 0 && pool->retiring_bytes == 0 &&
                     pool->grow_retry_ns <= world->now_ns;
-    const struct request *head = line_oldest(pool);
+    const struct request *head = wait_queue_oldest(pool);
     for (unsigned r = 0; r < SIM_REQUESTS; r++) {
         const struct model_request *request = &world->requests[r];
         if (!request->used || request->answered || request->pool != p)
@@ -118,7 +118,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
              "a request waits that can never be served");
         if (head != NULL && head->id == request->id)
             first = request;
-        if (model_is_over_quota(world, use, request) || model_rank(world, request) >= LINE_WINDOW ||
+        if (model_is_over_quota(world, use, request) || model_rank(world, request) >= WAIT_QUEUE_WINDOW ||
             model_is_behind(world, request))
             continue;
         must(pool->spared == NULL || request->no_reclaim ||
@@ -133,17 +133,17 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
                  request->least + request->least / 16 + 2 * (uint64_t)HEAP_GRANULE,
              "a request waits, and its tenant has room");
     }
-    must((first != NULL) == (head != NULL), "somebody is first in line who does not wait");
+    must((first != NULL) == (head != NULL), "somebody is first in the queue who does not wait");
     if (first == NULL)
         return;
     uint64_t need = round_up(first->least, SEGMENT_GRANULE);
     must(!may_grow || need > room + idle,
-         "the first in line waits, and idle segments could be retired for it");
+         "the first in the queue waits, and idle segments could be retired for it");
     bool stuck = pool->state == POOL_READY && !first->no_reclaim &&
                  (pool->grow_retry_ns > world->now_ns || need > room + idle + pool->retiring_bytes);
     must(!stuck || core_next_tick_ns(world->core) <= world->now_ns + RECLAIM_INTERVAL_NS ||
              !somebody_can_be_asked(world, p),
-         "the first in line waits, and nobody will be asked for what it keeps idle");
+         "the first in the queue waits, and nobody will be asked for what it keeps idle");
     must(pool->reclaim_ns <= world->now_ns + RECLAIM_INTERVAL_NS, "sessions are asked too late");
 }
 

@@ -496,7 +496,7 @@ void step_idle(struct world *world) {
         begun += !world->segments[g].closing;
         model_tell(world, s, p, g, is_early, for_others);
     }
-    must(!for_others || begun == 0 || !list_is_empty(&pool->lines) || pool->refused_bytes > 0,
+    must(!for_others || begun == 0 || !list_is_empty(&pool->wait_queues) || pool->refused_bytes > 0,
          "a session is to close what nobody waits for");
     must(!has_room || begun == 0, "a session is to close segments, and the pool could grow");
     must(!busy || !is_early || begun == 0, "a busy session is to close segments before idle ones are asked");

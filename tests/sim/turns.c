@@ -35,7 +35,7 @@ bool model_is_behind(const struct world *world, const struct model_request *requ
         return true;
     const struct tenant_heap *heap =
         tenant_heap_find(world->sessions[request->session].session->tenant, pool);
-    first = heap != NULL ? line_first(&heap->held) : NULL;
+    first = heap != NULL ? wait_queue_first(&heap->held) : NULL;
     return first != NULL && first->passes >= world->core->passes_limit && first->id < request->id;
 }
 

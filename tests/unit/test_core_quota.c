@@ -136,7 +136,7 @@ static void whoever_waits_for_its_quota_is_in_nobodys_way(void **state) {
     struct session *asked;
     assert_false(core_next_reclaim(core, &asked)); /* and nobody else's cache is asked for it */
     for (unsigned i = 0; i < 2; i++)
-        take_growing(other, pool, 8 * MIB, 0); /* grows, and needs no line */
+        take_growing(other, pool, 8 * MIB, 0); /* grows, and needs no queue */
     assert_false(core_next_reclaim(core, &asked));
     /* the pool is at its end: the other's requests wait for memory, the held one for its own */
     ask(other, pool, 2, 8 * MIB, NS_FOREVER, 0);

@@ -96,7 +96,7 @@ static void nobody_is_asked_while_idle_segments_are_enough(void **state) {
     ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
     expect_no_reclaim(core);
     ask(other, pool, 2, 8 * MIB, NS_PER_MS,
-        0); /* the line is looked at again, and the first still has hope */
+        0); /* the queue is looked at again, and the first still has hope */
     expect_no_reclaim(core);
     tick(core, NS_PER_S); /* on its way back to the driver, for as long as that takes */
     expect_refused(core, other, 2, PROTO_E_EXHAUSTED);

@@ -92,8 +92,8 @@ static void nothing_is_retired_when_it_would_not_be_enough(void **state) {
 }
 
 static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
-    /* The first in line needs more than retirement can give; when it leaves, in whatever way, the second's
-     * turn has to come without any further event. */
+    /* The first in the queue needs more than retirement can give; when it leaves, in whatever way, the
+     * second's turn has to come without any further event. */
     for (unsigned way = 0; way < 3; way++) {
         struct core *core = core_make();
         struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What must hold of those who wait: whose turn it is between users and within one, that nobody is passed for
- * ever, and that who leaves the line leaves nothing behind.
+ * ever, and that who leaves the queue leaves nothing behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -307,7 +307,7 @@ static void who_stands_far_behind_is_served_in_the_end(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    const unsigned count = 4 * LINE_WINDOW;
+    const unsigned count = 4 * WAIT_QUEUE_WINDOW;
     (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB, 0);

@@ -1,5 +1,5 @@
 # Who was passed too often is passed on: small requests that keep coming starve a large one.
 set(SOURCE daemon/core/waiting.c)
-set(FIND [==[line_is_behind(request) ? take_beside]==])
+set(FIND [==[wait_queue_is_behind(request) ? take_beside]==])
 set(REPLACE [==[false ? take_beside]==])
 set(EXPECTED "passed by later ones more often")
