@@ -157,7 +157,7 @@ static void resolve_limits(const struct config_limits *limits, const struct core
     ret_limits[QUOTA_REPLIES] = resolve(&limits->replies, 0, fallback[QUOTA_REPLIES]);
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
-        unsigned item = quota_item_of_pool(pool);
+        unsigned item = quota_item_of_pool(pool->id);
         ret_limits[item] = resolve(pool->kind == PROTO_POOL_HOST ? &limits->host : &limits->device,
                                    pool->limit_bytes, fallback[item]);
     }

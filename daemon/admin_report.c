@@ -9,12 +9,13 @@
 #include "base/clock.h"
 #include "daemon/backing.h"
 #include "daemon/connection.h"
+#include "daemon/core/pool.h"
 #include "daemon/daemon.h"
 #include "daemon/core/core.h"
 #include "daemon/core/histogram.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/use.h"
-#include "daemon/core/waiter.h"
+#include "daemon/core/explain.h"
 
 /* Requests that a session's description has: a session may have some thousand. */
 #define REQUESTS_TOLD_MAX 16u
@@ -322,7 +323,7 @@ static cJSON *describe_quota(const struct tenant *tenant) {
     report_integer(object, "refusals", quota->n_refusals);
     cJSON *pools = cJSON_AddArrayToObject(object, "pools");
     for (unsigned i = 0; i < core->n_pools; i++) {
-        unsigned item = quota_item_of_pool(core->pools[i]);
+        unsigned item = quota_item_of_pool(core->pools[i]->id);
         cJSON *pool = cJSON_CreateObject();
         report_integer(pool, "id", core->pools[i]->id);
         cJSON_AddStringToObject(pool, "kind", core->pools[i]->kind == PROTO_POOL_HOST ? "host" : "device");

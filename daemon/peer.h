@@ -4,7 +4,7 @@
 /* Who is at the other end of a Unix socket, as the kernel attests it. */
 #include <stdbool.h>
 
-#include "daemon/core/session.h"
+#include "daemon/core/types.h"
 
 /* Fills in pid, uid and gid; the command is "?". Cheap. Returns 0 or a negative errno. */
 int peer_identify(int fd, struct peer *ret_peer);

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/explain.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/session.h"
 #include "daemon/requests.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/pool.h"
 #include "daemon/supplier.h"
 
 #include <errno.h>

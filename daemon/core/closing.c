@@ -4,10 +4,8 @@
 #include <assert.h>
 #include <limits.h>
 
-#include "daemon/core/core.h"
-#include "daemon/core/fence.h"
+#include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
-#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "proto/proto.h"
@@ -24,7 +22,7 @@ struct search {
 static bool is_closable(const struct search *search, const struct segment *segment) {
     return segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
            segment->deaf_mappers == search->deaf_mappers && segment->mappers <= search->mappers_max &&
-           session_has_seen(search->session, segment);
+           session_has_mapped(search->session, segment);
 }
 
 /* The one with the fewest mappers; of these the smallest that is large enough, else the largest. */
@@ -52,7 +50,7 @@ static void begin(struct segment *segment) {
     struct quota *quota = &segment->owner->tenant->quota;
 
     tenant_disown(segment);
-    charge_force(&segment->charge, quota, quota_item_of_pool(pool), segment->size_bytes);
+    charge_force(&segment->charge, quota, quota_item_of_pool(pool->id), segment->size_bytes);
     segment->state = SEGMENT_CLOSING;
     pool->unassigned_bytes -= segment->size_bytes;
     pool->closing_bytes += segment->size_bytes;
@@ -73,7 +71,7 @@ static void tell_of_others(struct session *session, struct pool *pool, struct pr
         return;
     list_for_each(position, &pool->segments) {
         struct segment *segment = container_of(position, struct segment, link);
-        if (segment->state == SEGMENT_CLOSING && session_has_seen(session, segment) &&
+        if (segment->state == SEGMENT_CLOSING && session_has_mapped(session, segment) &&
             !session_was_told(session, segment) && !tell(session, segment, segments))
             return;
     }
@@ -92,10 +90,10 @@ static bool others_have_answered(const struct session *session, const struct poo
 
 /* Has the other mappers of a segment asked, which will be told then. */
 static void ask_mappers(const struct session *session, const struct segment *segment, uint64_t now_ns) {
-    pool_begin_shortage(segment->pool, now_ns);
+    plan_begin_shortage(segment->pool, now_ns);
     list_for_each(position, &session->core->sessions) {
         struct session *other = container_of(position, struct session, link);
-        if (other != session && session_has_seen(other, segment))
+        if (other != session && session_has_mapped(other, segment))
             session_ask(other, segment->pool);
     }
 }
@@ -103,7 +101,7 @@ static void ask_mappers(const struct session *session, const struct segment *seg
 void closing_choose(struct session *session, struct pool *pool, const struct proto_idle *idle,
                     uint64_t now_ns, struct proto_segments *ret_segments) {
     uint64_t missing_bytes =
-        idle->size_bytes != 0 ? pool_missing_for(pool, idle->size_bytes) : pool_missing_bytes(pool);
+        idle->size_bytes != 0 ? plan_missing_for(pool, idle->size_bytes) : plan_missing_bytes(pool);
     bool is_busy = (idle->flags & PROTO_IDLE_BUSY) != 0;
     struct segment *segment;
 
@@ -133,23 +131,11 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
     }
     /* All have answered, and it is not enough: those that were busy are asked once more, now. */
     if (missing_bytes > 0 && pool->stuck && pool->n_asks == 1 && is_last_resort)
-        pool_ask_sessions(pool, NULL, now_ns);
+        plan_ask_sessions(pool, NULL, now_ns);
 }
 
-struct pool *closing_finish(struct session *session, uint64_t segment_id) {
-    struct core *core = session->core;
-    for (size_t slot = 0; slot < core->segment_slots; slot++) {
-        struct segment *segment = core->segments[slot];
-        if (segment == NULL || segment->id != segment_id || segment->state != SEGMENT_CLOSING ||
-            !session_has_seen(session, segment) || !session_was_told(session, segment))
-            continue;
-        session_forget_segment(session, segment);
-        return segment->pool;
-    }
-    return NULL;
-}
-
-void closing_end(struct segment *segment) {
+/* The last mapper of a CLOSING segment has closed it or is gone. */
+static void end(struct segment *segment) {
     struct pool *pool = segment->pool;
     assert(segment->state == SEGMENT_CLOSING && segment->mappers == 0);
     segment->state = SEGMENT_UNASSIGNED;
@@ -157,4 +143,23 @@ void closing_end(struct segment *segment) {
     charge_free(&segment->charge);
     pool->unassigned_bytes += segment->size_bytes;
     pool_retire(segment);
+}
+
+void closing_unmap(struct session *session, struct segment *segment) {
+    session_unmap_segment(session, segment);
+    if (segment->state == SEGMENT_CLOSING && segment->mappers == 0)
+        end(segment);
+}
+
+struct pool *closing_finish(struct session *session, uint64_t segment_id) {
+    struct core *core = session->core;
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        struct segment *segment = core->segments[slot];
+        if (segment == NULL || segment->id != segment_id || segment->state != SEGMENT_CLOSING ||
+            !session_has_mapped(session, segment) || !session_was_told(session, segment))
+            continue;
+        closing_unmap(session, segment);
+        return segment->pool;
+    }
+    return NULL;
 }

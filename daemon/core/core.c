@@ -8,9 +8,16 @@
 #include <string.h>
 
 #include "daemon/core/closing.h"
+#include "daemon/core/collect.h"
+#include "daemon/core/explain.h"
 #include "daemon/core/fence.h"
-#include "daemon/core/refusal.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/request.h"
+#include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
+#include "daemon/core/wait_queue.h"
 #include "daemon/core/waiting.h"
 
 int core_new(struct core **ret_core) {
@@ -271,6 +278,24 @@ void core_session_set_page(struct session *session, struct proto_page *page) {
     session->page = page;
 }
 
+static void session_clear(struct session *session) {
+    struct core *core = session->core;
+
+    while (!list_is_empty(&session->requests))
+        request_free(container_of(session->requests.next, struct request, session_link));
+    while (!list_is_empty(&session->leases))
+        lease_close(container_of(session->leases.next, struct lease, session_link));
+    fences_free(session);
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (core->pools[i]->spared == session)
+            core->pools[i]->spared = NULL;
+    for (size_t word = 0; word < session->seen_words; word++)
+        while (session->seen[word] != 0) {
+            unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
+            closing_unmap(session, core->segments[word * 64 + bit]);
+        }
+}
+
 static void session_free(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
     struct tenant *tenant = session->tenant;
@@ -305,9 +330,6 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
         request_free(container_of(session->requests.next, struct request, session_link));
     list_for_each(position, &session->leases)
         lease_quarantine(container_of(position, struct lease, session_link));
-    for (unsigned i = 0; i < session->core->n_pools; i++)
-        if (session_can_be_asked(session, session->core->pools[i]))
-            pool_lose_reclaimer(session->core->pools[i]);
     list_remove(&session->reclaim_link);
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
@@ -354,7 +376,7 @@ int core_idle(struct session *session, const struct proto_idle *idle, uint64_t n
     if (pool == NULL || (idle->size_bytes != 0 && !session_may_use(session, pool)))
         return PROTO_E_NO_POOL;
     struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
-    if (heap != NULL && fences_collect_heap(heap))
+    if (heap != NULL && collect_heap(heap))
         pool_serve(pool, now_ns); /* what came back serves as it is before it is closed */
     closing_choose(session, pool, idle, now_ns, ret_segments);
     return 0;
@@ -389,7 +411,7 @@ static int core_release_later(struct lease *lease, const struct proto_release *r
             return r;
     }
     lease_fence(lease, queue, release->fence_value);
-    if (fence_queue_collect(queue, FENCES_PER_RELEASE))
+    if (collect_queue(queue, FENCES_PER_RELEASE))
         pool_serve(pool, now_ns);
     return 0;
 }
@@ -592,7 +614,7 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
 void core_look(struct core *core) {
     for (unsigned i = 0; i < core->n_pools; i++)
         list_for_each(position, &core->pools[i]->heaps)
-            fences_collect_heap(container_of(position, struct tenant_heap, pool_link));
+            collect_heap(container_of(position, struct tenant_heap, pool_link));
 }
 
 uint64_t core_trim(struct pool *pool) {
@@ -629,7 +651,7 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
     ret_answer->waited = request->waited;
     ret_answer->probe = request_is_probe(request);
     if (request->state == REQUEST_REFUSED)
-        refusal_write(request, &ret_answer->failure);
+        request_explain(request, &ret_answer->failure);
     request_free(request);
     return true;
 }
@@ -684,7 +706,7 @@ void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, boo
         .capacity_bytes = block->capacity_bytes,
         .pool = segment->pool->id,
     };
-    *ret_describe = session_see_segment(lease->session, segment);
+    *ret_describe = session_map_segment(lease->session, segment);
     if (*ret_describe) {
         ret_lease->description.id = segment->id;
         ret_lease->description.size_bytes = segment->size_bytes;

@@ -16,36 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/list.h"
-#include "daemon/core/lease.h"
+#include "daemon/core/types.h"
 #include "daemon/core/policy.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/request.h"
-#include "daemon/core/segment.h"
-#include "daemon/core/session.h"
 #include "daemon/core/undelivered.h"
-#include "proto/page.h"
-#include "proto/proto.h"
-
-struct core {
-    struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
-    unsigned n_pools;
-    struct list tenants, sessions;
-    unsigned n_sessions;
-    uint64_t n_sessions_refused; /* since the start */
-    struct lease_table leases;
-    void *tokens;              /* tsearch tree of shared blocks by token */
-    struct segment **segments; /* by slot; NULL: unused */
-    size_t segment_slots;
-    struct list answered;   /* request.link: for core_next_answer */
-    struct list retiring;   /* segment.link: for core_next_retirement */
-    struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
-    uint64_t next_session_id, next_segment_id, next_request_number;
-    uint32_t sessions_limit, session_leases_limit;
-    uint32_t undelivered_limit; /* of a tenant's sockets with undelivered replies */
-    uint32_t passes_limit; /* PASSES_MAX; smaller in simulations */
-    struct policy *policy; /* NULL: nothing is limited or forbidden */
-};
 
 /* An answer for the shell to send. */
 struct answer {

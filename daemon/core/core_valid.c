@@ -1,10 +1,175 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The validators of what the core itself has: sessions, their sums, and what tenants are charged with. */
+/* The validators: each walks an object and adds its sums up anew. core_is_valid() calls all of them. */
+#include "daemon/core/core.h"
+
 #include <string.h>
 
-#include "daemon/core/core.h"
 #include "daemon/core/fence.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
+#include "daemon/core/undelivered.h"
+#include "daemon/core/wait_queue.h"
+
+static bool block_is_valid(const struct block *block) {
+    uint64_t held = 0, end = block->offset_bytes;
+    unsigned ranges = 0, live = 0, fenced = 0, quarantined = 0;
+
+    if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
+        return false;
+    list_for_each(position, &block->ranges) {
+        const struct heap_range *range = container_of(position, struct heap_range, user_link);
+        if (range->free || range->user != block || range->span != block->segment->span || range->offset < end)
+            return false;
+        held += range->size;
+        end = range->offset + range->size;
+        ranges++;
+    }
+    list_for_each(position, &block->leases) {
+        const struct lease *lease = container_of(position, struct lease, block_link);
+        if (lease->block != block || lease->session->tenant != block->segment->owner->tenant)
+            return false;
+        if (lease->session->state == SESSION_QUARANTINED)
+            quarantined++;
+        else if (lease->fence != NULL)
+            fenced++;
+        else
+            live++;
+    }
+    return held == block->held_bytes && held == block->charge.amount &&
+           end - block->offset_bytes == block->capacity_bytes && block->size_bytes <= block->capacity_bytes &&
+           ranges == block->n_ranges && ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX &&
+           live == block->live && fenced == block->fenced && quarantined == block->quarantined;
+}
+
+static bool fence_queue_is_valid(const struct fence_queue *queue) {
+    const struct session *session = queue->session;
+    bool found = false;
+
+    if (queue->word >= session->n_fence_words || queue->heap->tenant != session->tenant ||
+        list_is_empty(&queue->leases) != list_is_empty(&queue->heap_link) ||
+        list_is_empty(&queue->leases) != list_is_empty(&queue->session_link))
+        return false;
+    for (const struct fence_queue *other = session->fence_queues[queue->word]; other != NULL;
+         other = other->next)
+        found = found || other == queue;
+    list_for_each(position, &queue->leases) {
+        const struct lease *lease = container_of(position, struct lease, fence_link);
+        if (lease->fence != queue || lease->session != session ||
+            lease->block->segment->owner != queue->heap || session->state != SESSION_ACTIVE)
+            return false;
+    }
+    return found;
+}
+
+static bool requests_are_valid(const struct tenant_heap *heap, const struct wait_queue *queue,
+                               enum wait_queue_kind kind, uint64_t *waiters) {
+    const struct pool *pool = heap->pool;
+    uint64_t number = 0, position = 0;
+
+    list_for_each(link, &queue->requests) {
+        const struct request *request = container_of(link, struct request, link);
+        if (request->queue != kind || request->heap != heap || request->state != REQUEST_WAITING ||
+            request->number <= number || request->least_bytes < queue->least_bytes ||
+            request->deadline_ns < pool->next_deadline_ns)
+            return false;
+        /* nobody is held up whose quota would do, as far as they are looked at */
+        if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool->returned &&
+            !wait_queue_awaits_quota(request, request->least_bytes))
+            return false;
+        number = request->number;
+        position++;
+    }
+    *waiters += position;
+    return true;
+}
+
+static bool wait_queue_is_valid(const struct tenant_heap *heap, uint64_t *waiters) {
+    return list_is_empty(&heap->waiting_link) == list_is_empty(&heap->waiting.requests) &&
+           list_is_empty(&heap->pressed_link) ==
+               (list_is_empty(&heap->held.requests) && !heap->reclaim_owed) &&
+           requests_are_valid(heap, &heap->waiting, WAIT_QUEUE_ROOM, waiters) &&
+           requests_are_valid(heap, &heap->held, WAIT_QUEUE_QUOTA, waiters);
+}
+
+static bool overdue_is_valid(const struct pool *pool) {
+    uint64_t number = 0;
+
+    list_for_each(position, &pool->overdue) {
+        const struct request *request = container_of(position, struct request, overdue_link);
+        if (request->queue != WAIT_QUEUE_ROOM || request->pool != pool ||
+            request->passes < pool->core->passes_limit || request->number <= number)
+            return false;
+        number = request->number;
+    }
+    list_for_each(position, &pool->wait_queues) {
+        const struct request *first =
+            wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
+        if (first == NULL ||
+            (first->passes >= pool->core->passes_limit) == list_is_empty(&first->overdue_link))
+            return false;
+    }
+    return true;
+}
+
+static bool pool_is_valid(const struct pool *pool) {
+    uint64_t reserved = pool->retiring_bytes, free_bytes = 0, held = 0, waiters = 0, leases = 0;
+    uint64_t unassigned = 0, closing = 0;
+    unsigned segments = 0;
+    bool demand_known = pool->demand == NULL;
+
+    list_for_each(position, &pool->segments) {
+        const struct segment *segment = container_of(position, struct segment, link);
+        if (segment->pool != pool || segment->state == SEGMENT_RETIRING ||
+            (segment->state == SEGMENT_ASSIGNED) != (segment->owner != NULL) ||
+            (segment->owner == NULL) != (segment->span == NULL))
+            return false;
+        segments++;
+        reserved += segment->size_bytes;
+        if (segment->state == SEGMENT_UNASSIGNED) {
+            unassigned += segment->size_bytes;
+            continue;
+        }
+        if (segment->state == SEGMENT_CLOSING) {
+            closing += segment->size_bytes;
+            if (segment->mappers == 0 || segment->deaf_mappers > segment->mappers)
+                return false;
+            continue;
+        }
+        for (const struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
+            if (range->free)
+                continue;
+            const struct block *block = range->user;
+            held += range->size;
+            if (block == NULL || block->segment != segment || !block_is_valid(block))
+                return false;
+            if (container_of(block->ranges.next, struct heap_range, user_link) == range)
+                leases += block->live + block->fenced + block->quarantined;
+        }
+    }
+    list_for_each(position, &pool->heaps) {
+        const struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+        if (!heap_is_valid(&heap->heap))
+            return false;
+        list_for_each(link, &heap->fenced) {
+            const struct fence_queue *queue = container_of(link, struct fence_queue, heap_link);
+            if (queue->heap != heap || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
+                return false;
+        }
+        if (!wait_queue_is_valid(heap, &waiters))
+            return false;
+        free_bytes += heap->heap.free_bytes;
+        demand_known = demand_known || heap == pool->demand;
+    }
+    return reserved == pool->reserved_bytes && segments == pool->n_segments &&
+           unassigned == pool->unassigned_bytes && closing == pool->closing_bytes &&
+           free_bytes + unassigned == pool_free_bytes(pool) && demand_known &&
+           (!pool->grow_ahead || pool->growing_bytes > 0) && pool->leased_bytes <= pool->leased_peak_bytes &&
+           pool->reserved_bytes <= pool->reserved_peak_bytes &&
+           pool->quarantined_bytes <= pool->quarantined_peak_bytes &&
+           held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
+           waiters == pool->n_waiters && leases == pool->n_leases && overdue_is_valid(pool);
+}
 
 static bool session_is_valid(const struct session *session) {
     uint64_t ranges = 0, leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0},
@@ -111,9 +276,10 @@ static bool quotas_are_valid(const struct core *core) {
                 valid = valid && lease->charge.amount == 1 && lease->charge.item == QUOTA_LEASES &&
                         charge_add_up(&lease->charge, &tenant->quota, sums);
                 if (lease->block->leases.next == &lease->block_link) /* once a block */
-                    valid = valid && lease->block->charge.amount == lease->block->held_bytes &&
-                            lease->block->charge.item == quota_item_of_pool(lease->block->segment->pool) &&
-                            charge_add_up(&lease->block->charge, &tenant->quota, sums);
+                    valid =
+                        valid && lease->block->charge.amount == lease->block->held_bytes &&
+                        lease->block->charge.item == quota_item_of_pool(lease->block->segment->pool->id) &&
+                        charge_add_up(&lease->block->charge, &tenant->quota, sums);
             }
             list_for_each(member, &session->requests) {
                 const struct request *request = container_of(member, struct request, session_link);

@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/lease.h"
-#include "daemon/core/limits.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/segment.h"
-#include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "proto/page.h"
 
@@ -85,51 +80,6 @@ void fence_queue_remove(struct lease *lease) {
     }
 }
 
-static unsigned queue_collect(struct fence_queue *queue, unsigned most) {
-    struct pool *pool = queue->heap->pool;
-    unsigned closed = 0;
-    struct lease *head;
-
-    while (closed < most && (head = list_first(&queue->leases, struct lease, fence_link)) != NULL &&
-           fence_is_ready(queue->session, queue->word, head->fence_value)) {
-        if (lease_close(head) != NULL && pool->n_waiters > 0)
-            pool->returned = true;
-        closed++;
-    }
-    return closed;
-}
-
-bool fence_queue_collect(struct fence_queue *queue, unsigned most) {
-    return queue_collect(queue, most) > 0;
-}
-
-/* Goes through a list of queues once at most, and leaves it turned: who was looked at stands at its end. */
-static bool fences_collect(struct list *queues, size_t link_offset) {
-    const struct list *last = queues->previous;
-    unsigned looks = FENCES_LOOKED_AT_MAX, closed = 0;
-    bool round_over = false;
-
-    while (!list_is_empty(queues) && !round_over && looks-- > 0 && closed < FENCES_COLLECTED_MAX) {
-        struct list *link = queues->next;
-        struct fence_queue *queue = (void *)((char *)link - link_offset);
-        round_over = link == last;
-        closed += queue_collect(queue, FENCES_COLLECTED_MAX - closed);
-        if (list_is_empty(&queue->leases))
-            continue;
-        list_remove(link);
-        list_append(queues, link);
-    }
-    return closed > 0;
-}
-
-bool fences_collect_heap(struct tenant_heap *heap) {
-    return fences_collect(&heap->fenced, offsetof(struct fence_queue, heap_link));
-}
-
-bool fences_collect_session(struct session *session) {
-    return fences_collect(&session->fenced, offsetof(struct fence_queue, session_link));
-}
-
 void fences_free(struct session *session) {
     assert(list_is_empty(&session->fenced));
     for (uint32_t word = 0; word < session->n_fence_words; word++)
@@ -141,24 +91,4 @@ void fences_free(struct session *session) {
     free(session->fence_queues);
     session->fence_queues = NULL;
     session->n_fence_words = 0;
-}
-
-bool fence_queue_is_valid(const struct fence_queue *queue) {
-    const struct session *session = queue->session;
-    bool found = false;
-
-    if (queue->word >= session->n_fence_words || queue->heap->tenant != session->tenant ||
-        list_is_empty(&queue->leases) != list_is_empty(&queue->heap_link) ||
-        list_is_empty(&queue->leases) != list_is_empty(&queue->session_link))
-        return false;
-    for (const struct fence_queue *other = session->fence_queues[queue->word]; other != NULL;
-         other = other->next)
-        found = found || other == queue;
-    list_for_each(position, &queue->leases) {
-        const struct lease *lease = container_of(position, struct lease, fence_link);
-        if (lease->fence != queue || lease->session != session ||
-            lease->block->segment->owner != queue->heap || session->state != SESSION_ACTIVE)
-            return false;
-    }
-    return found;
 }

@@ -7,13 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
-#include "daemon/core/core.h"
 #include "daemon/core/fence.h"
 #include "daemon/core/pool.h"
-#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
-#include "daemon/core/tenant.h"
+#include "base/cleanup.h"
 #include "heap/heap.h"
 
 /* Tokens are random, so glibc's balanced tree needs no secret of its own to stay balanced. */
@@ -131,7 +128,7 @@ static struct block *block_new(struct segment *segment, uint64_t offset_bytes, u
 
 /* Charges the session's tenant for a block that is new. */
 static void block_charge_tenant(struct session *session, struct block *block) {
-    charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(block->segment->pool),
+    charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(block->segment->pool->id),
                  block->held_bytes);
 }
 
@@ -503,35 +500,4 @@ struct block *block_find(struct core *core, const struct proto_token *token) {
     struct block key = {.token = *token};
     struct block **found = tfind(&key, &core->tokens, block_compare_tokens);
     return found == NULL ? NULL : *found;
-}
-
-bool block_is_valid(const struct block *block) {
-    uint64_t held = 0, end = block->offset_bytes;
-    unsigned ranges = 0, live = 0, fenced = 0, quarantined = 0;
-
-    if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
-        return false;
-    list_for_each(position, &block->ranges) {
-        const struct heap_range *range = container_of(position, struct heap_range, user_link);
-        if (range->free || range->user != block || range->span != block->segment->span || range->offset < end)
-            return false;
-        held += range->size;
-        end = range_end(range);
-        ranges++;
-    }
-    list_for_each(position, &block->leases) {
-        const struct lease *lease = container_of(position, struct lease, block_link);
-        if (lease->block != block || lease->session->tenant != block->segment->owner->tenant)
-            return false;
-        if (lease->session->state == SESSION_QUARANTINED)
-            quarantined++;
-        else if (lease->fence != NULL)
-            fenced++;
-        else
-            live++;
-    }
-    return held == block->held_bytes && held == block->charge.amount &&
-           end - block->offset_bytes == block->capacity_bytes && block->size_bytes <= block->capacity_bytes &&
-           ranges == block->n_ranges && ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX &&
-           live == block->live && fenced == block->fenced && quarantined == block->quarantined;
 }

@@ -19,50 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/list.h"
-#include "daemon/core/quota.h"
-#include "proto/proto.h"
-
-struct core;
-struct fence_queue;
-struct heap_range;
-struct pool;
-struct segment;
-struct session;
-
-struct block {
-    struct segment *segment;
-    uint64_t offset_bytes;              /* of its start in the segment */
-    uint64_t size_bytes;                /* as asked */
-    uint64_t capacity_bytes;            /* up to the end of the last range that is held */
-    uint64_t held_bytes;                /* capacity less the parts that came back */
-    struct list ranges;                 /* heap_range.user_link, by offset */
-    unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
-    struct list leases;                 /* lease.block_link */
-    unsigned live, fenced, quarantined; /* leases by state */
-    struct charge charge;               /* held_bytes, to the tenant */
-    bool shared;
-    struct proto_token token;
-};
-
-struct lease {
-    struct block *block;
-    struct session *session;
-    uint64_t id, generation;
-    bool unanswered;           /* the request that it was granted to points here until its answer is taken */
-    struct fence_queue *fence; /* fenced: what it waits in, and for which value; else NULL */
-    uint64_t fence_value;
-    struct charge charge; /* one lease, to the tenant */
-    struct list session_link, block_link, fence_link;
-};
-
-/* The leases by id. An id is a slot's number plus one; generations are never reused. */
-struct lease_table {
-    struct lease **slots;
-    uint32_t capacity, used;
-    uint32_t *free_slots; /* a stack of capacity - used */
-    uint64_t next_generation;
-};
+#include "daemon/core/types.h"
 
 void lease_table_deinit(struct lease_table *table);
 
@@ -119,7 +76,5 @@ int block_share(struct core *core, struct block *block, const struct proto_token
 
 /* The block of a token, or NULL. */
 struct block *block_find(struct core *core, const struct proto_token *token);
-
-bool block_is_valid(const struct block *block);
 
 #endif

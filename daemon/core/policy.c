@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/session.h"
+#include "daemon/core/types.h"
 
 _Static_assert(PROTO_POOLS_MAX <= 64, "a session's pools are bits of 64");
 

@@ -4,11 +4,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "daemon/core/pool.h"
 #include "proto/proto.h"
 
-unsigned quota_item_of_pool(const struct pool *pool) {
-    return QUOTA_POOLS + (pool->id - 1);
+unsigned quota_item_of_pool(uint32_t pool_id) {
+    return QUOTA_POOLS + (pool_id - 1);
 }
 
 void quota_init(struct quota *quota) {

@@ -32,8 +32,6 @@ enum quota_item {
 #define QUOTA_ITEMS     (QUOTA_POOLS + PROTO_POOLS_MAX)
 #define QUOTA_UNLIMITED UINT64_MAX
 
-struct pool;
-
 struct quota {
     uint64_t used[QUOTA_ITEMS], limits[QUOTA_ITEMS];
     uint64_t n_refusals; /* what was refused for it since the tenant came */
@@ -46,8 +44,8 @@ struct charge {
     uint64_t amount;
 };
 
-/* The item of a pool's bytes. */
-unsigned quota_item_of_pool(const struct pool *pool);
+/* The item of the bytes of a pool. */
+unsigned quota_item_of_pool(uint32_t pool_id);
 
 /* Nothing used, nothing limited. */
 void quota_init(struct quota *quota);

@@ -6,12 +6,7 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
-#include "daemon/core/core.h"
-#include "daemon/core/lease.h"
-#include "daemon/core/limits.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/session.h"
-#include "daemon/core/tenant.h"
+#include "daemon/core/wait_queue.h"
 
 int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
                 uint64_t now_ns, struct request **ret_request) {
@@ -96,7 +91,7 @@ void request_refuse_for_quota(struct request *request, enum proto_error error, u
 
 void request_give_up(struct request *request) {
     if (request->queue == WAIT_QUEUE_QUOTA)
-        request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool));
+        request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool->id));
     else
         request_refuse(request, PROTO_E_EXHAUSTED);
 }

@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/closing.h"
-#include "daemon/core/core.h"
-#include "daemon/core/fence.h"
-#include "daemon/core/lease.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/request.h"
-#include "daemon/core/segment.h"
-#include "daemon/core/tenant.h"
-
 int session_reserve_segment(struct session *session, const struct segment *segment) {
     size_t words = (size_t)segment->slot / 64 + 1;
     if (words <= session->seen_words)
@@ -43,7 +34,7 @@ static bool is_deaf(const struct session *session) {
     return !session->wants_reclaim || session->state != SESSION_ACTIVE;
 }
 
-bool session_see_segment(struct session *session, struct segment *segment) {
+bool session_map_segment(struct session *session, struct segment *segment) {
     uint64_t bit = bit_of(segment);
     assert(segment->slot / 64 < session->seen_words);
     if (session->seen[segment->slot / 64] & bit)
@@ -62,13 +53,13 @@ bool session_may_use(const struct session *session, const struct pool *pool) {
     return session->pools_allowed >> (pool->id - 1) & 1;
 }
 
-bool session_has_seen(const struct session *session, const struct segment *segment) {
+bool session_has_mapped(const struct session *session, const struct segment *segment) {
     return segment->slot / 64 < session->seen_words &&
            (session->seen[segment->slot / 64] >> segment->slot % 64 & 1) != 0;
 }
 
-void session_forget_segment(struct session *session, struct segment *segment) {
-    assert(session_has_seen(session, segment) && segment->mappers > 0);
+void session_unmap_segment(struct session *session, struct segment *segment) {
+    assert(session_has_mapped(session, segment) && segment->mappers > 0);
     bool was_askable = session_can_be_asked(session, segment->pool);
     if (session_was_told(session, segment))
         session->closing_bytes[segment->pool->id - 1] -= segment->size_bytes;
@@ -79,8 +70,6 @@ void session_forget_segment(struct session *session, struct segment *segment) {
     segment->mappers--;
     segment->deaf_mappers -= is_deaf(session);
     session_count_askable(session, segment->pool, was_askable);
-    if (segment->state == SEGMENT_CLOSING && segment->mappers == 0)
-        closing_end(segment);
 }
 
 bool session_was_told(const struct session *session, const struct segment *segment) {
@@ -88,7 +77,7 @@ bool session_was_told(const struct session *session, const struct segment *segme
 }
 
 void session_note_told(struct session *session, struct segment *segment) {
-    assert(session_has_seen(session, segment) && !session_was_told(session, segment));
+    assert(session_has_mapped(session, segment) && !session_was_told(session, segment));
     session->told[segment->slot / 64] |= bit_of(segment);
     session->closing_bytes[segment->pool->id - 1] += segment->size_bytes;
 }
@@ -121,10 +110,24 @@ void session_end_shortage(struct session *session, const struct pool *pool) {
         atomic_fetch_and_explicit(&session->page->shortage.pools, ~pool_bit(pool), memory_order_release);
 }
 
+/* A session that could be asked for memory of the pool cannot any more. After the last, no question is due
+ * for requests that did not wait. */
+static void pool_lose_reclaimer(struct pool *pool) {
+    assert(pool->n_reclaimers > 0);
+    pool->n_reclaimers--;
+    if (pool->n_reclaimers == 0)
+        pool->reclaim_owed = false;
+}
+
 void session_fall_silent(struct session *session) {
+    const struct core *core = session->core;
+
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (session_can_be_asked(session, core->pools[i]))
+            pool_lose_reclaimer(core->pools[i]);
     for (size_t word = 0; word < session->seen_words; word++)
         for (uint64_t bits = session->seen[word]; bits != 0 && session->wants_reclaim; bits &= bits - 1)
-            session->core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)]->deaf_mappers++;
+            core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)]->deaf_mappers++;
 }
 
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {
@@ -143,34 +146,9 @@ void session_count_askable(struct session *session, struct pool *pool, bool was_
         pool_lose_reclaimer(pool);
 }
 
-bool session_may_lease(struct session *session, unsigned beyond) {
-    uint64_t limit = (uint64_t)session->core->session_leases_limit + beyond;
-    if (session->n_leases >= limit && (!fences_collect_session(session) || session->n_leases >= limit))
-        return false;
-    return beyond > 0 || tenant_may_lease(session->tenant);
-}
-
 bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond) {
     uint64_t limit =
         BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
     /* a part that becomes a lease of its own leaves two ranges more */
     return ranges == 0 || session->n_ranges + ranges <= limit + 2 * (uint64_t)beyond;
-}
-
-void session_clear(struct session *session) {
-    struct core *core = session->core;
-
-    while (!list_is_empty(&session->requests))
-        request_free(container_of(session->requests.next, struct request, session_link));
-    while (!list_is_empty(&session->leases))
-        lease_close(container_of(session->leases.next, struct lease, session_link));
-    fences_free(session);
-    for (unsigned i = 0; i < core->n_pools; i++)
-        if (core->pools[i]->spared == session)
-            core->pools[i]->spared = NULL;
-    for (size_t word = 0; word < session->seen_words; word++)
-        while (session->seen[word] != 0) {
-            unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
-            session_forget_segment(session, core->segments[word * 64 + bit]);
-        }
 }

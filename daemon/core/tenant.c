@@ -3,17 +3,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-#include "base/units.h"
-#include "daemon/core/core.h"
-#include "daemon/core/fence.h"
 #include "daemon/core/policy.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/request.h"
-#include "daemon/core/segment.h"
 
 struct tenant *tenant_find(struct core *core, uid_t uid) {
     list_for_each(position, &core->tenants) {
@@ -73,6 +65,11 @@ struct tenant_heap *tenant_heap_find(struct tenant *tenant, struct pool *pool) {
     return NULL;
 }
 
+static void wait_queue_init(struct wait_queue *queue) {
+    list_init(&queue->requests);
+    queue->least_bytes = 0;
+}
+
 int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap **ret_heap) {
     struct tenant_heap *heap = tenant_heap_find(tenant, pool);
     if (heap == NULL) {
@@ -95,15 +92,7 @@ int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap
 }
 
 uint64_t tenant_bytes(const struct tenant *tenant, const struct pool *pool) {
-    return tenant->quota.used[quota_item_of_pool(pool)];
-}
-
-bool tenant_comes_before(const struct tenant_heap *heap, const struct tenant_heap *other) {
-    uint64_t bytes = tenant_bytes(heap->tenant, heap->pool),
-             other_bytes = tenant_bytes(other->tenant, other->pool);
-    if (bytes != other_bytes)
-        return bytes < other_bytes;
-    return wait_queue_first(&heap->waiting)->number < wait_queue_first(&other->waiting)->number;
+    return tenant->quota.used[quota_item_of_pool(pool->id)];
 }
 
 int tenant_adopt(struct tenant *tenant, struct segment *segment) {
@@ -142,70 +131,11 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
 }
 
 bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {
-    return heap_round_up(size_bytes) <= quota_left(&tenant->quota, quota_item_of_pool(pool));
+    return heap_round_up(size_bytes) <= quota_left(&tenant->quota, quota_item_of_pool(pool->id));
 }
 
 bool tenant_may_ever_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {
-    return heap_round_up(size_bytes) <= tenant->quota.limits[quota_item_of_pool(pool)];
-}
-
-bool tenant_may_lease(struct tenant *tenant) {
-    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
-        return true;
-    list_for_each(position, &tenant->heaps)
-        fences_collect_heap(container_of(position, struct tenant_heap, tenant_link));
-    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
-        return true;
-    tenant->quota.n_refusals++;
-    return false;
-}
-
-/* What an item is called in a sentence, and in the configuration. */
-static const struct {
-    const char *what, *key;
-} quota_items[] = {
-    [QUOTA_SESSIONS] = {"sessions (those in quarantine included)", "sessions"},
-    [QUOTA_LEASES] = {"leases (those behind fences and in quarantine included)", "leases"},
-    [QUOTA_WAITING] = {"waiting requests", "waiting"},
-    [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
-};
-
-/* What the bytes in a pool are called in the configuration. */
-static const char *pool_key(const struct pool *pool) {
-    return pool->kind == PROTO_POOL_HOST ? "host" : "device";
-}
-
-void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
-    static const char advice[] = "or have the administrator raise";
-    uint64_t used = tenant->quota.used[item], limit = tenant->quota.limits[item];
-
-    if (item >= QUOTA_POOLS) {
-        const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
-        snprintf(
-            text, size,
-            "QUOTA: user %u has %s of the %s that it may have there (what is behind fences or in quarantine "
-            "included): release buffers, %s '%s' of [quota] in the daemon's configuration",
-            (unsigned)tenant->uid, BYTES_TEXT(used), BYTES_TEXT(limit), advice, pool_key(pool));
-    } else if (item == QUOTA_REPLIES) {
-        snprintf(text, size,
-                 "QUOTA: user %u has %s %s and may have %s: read them, %s 'replies' of [quota] in the "
-                 "daemon's configuration",
-                 (unsigned)tenant->uid, BYTES_TEXT(used), quota_items[item].what, BYTES_TEXT(limit), advice);
-    } else {
-        snprintf(text, size,
-                 "QUOTA: user %u has %" PRIu64 " of the %" PRIu64 " %s that it may have: end or release "
-                 "some, %s '%s' of [quota] in the daemon's configuration",
-                 (unsigned)tenant->uid, used, limit, quota_items[item].what, advice, quota_items[item].key);
-    }
-}
-
-void tenant_explain_beyond_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
-    const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
-
-    snprintf(text, size,
-             "QUOTA: user %u may have %s there in all: ask for less, or have the administrator raise '%s' of "
-             "[quota] in the daemon's configuration",
-             (unsigned)tenant->uid, BYTES_TEXT(tenant->quota.limits[item]), pool_key(pool));
+    return heap_round_up(size_bytes) <= tenant->quota.limits[quota_item_of_pool(pool->id)];
 }
 
 void tenant_disown(struct segment *segment) {

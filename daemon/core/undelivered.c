@@ -2,9 +2,7 @@
 #include "daemon/core/undelivered.h"
 
 #include <assert.h>
-#include <stdio.h>
 
-#include "daemon/core/core.h"
 #include "daemon/core/tenant.h"
 
 int undelivered_open(struct undelivered *undelivered, struct core *core, uid_t uid, uint64_t bytes) {
@@ -44,14 +42,4 @@ void undelivered_close(struct undelivered *undelivered) {
 bool undelivered_is_too_much(const struct tenant *tenant) {
     return tenant->n_undelivered > 0 && (tenant->n_undelivered >= tenant->core->undelivered_limit ||
                                          quota_left(&tenant->quota, QUOTA_REPLIES) == 0);
-}
-
-void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
-    if (tenant->n_undelivered >= tenant->core->undelivered_limit)
-        snprintf(text, size,
-                 "processes of user %u keep %u sockets open with replies of ended sessions that they have "
-                 "not read: close these sockets, or raise LimitNOFILE of the daemon, which allows %u",
-                 (unsigned)tenant->uid, tenant->n_undelivered, tenant->core->undelivered_limit);
-    else
-        tenant_explain_quota(tenant, QUOTA_REPLIES, text, size);
 }

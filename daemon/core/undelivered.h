@@ -42,7 +42,4 @@ void undelivered_close(struct undelivered *undelivered);
 /* Whether the tenant has so many such sockets, or such bytes, that it may open no session. */
 bool undelivered_is_too_much(const struct tenant *tenant);
 
-/* Writes why the tenant may open no session. */
-void undelivered_explain(const struct tenant *tenant, char *text, size_t size);
-
 #endif

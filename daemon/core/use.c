@@ -4,9 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "daemon/core/core.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/session.h"
+#include "daemon/core/types.h"
 #include "proto/page.h"
 
 /* What a page says of a pool. */

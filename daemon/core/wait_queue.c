@@ -4,22 +4,20 @@
 #include <assert.h>
 #include <stddef.h>
 
-#include "daemon/core/core.h"
-#include "daemon/core/limits.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/quota.h"
-#include "daemon/core/request.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 
-void wait_queue_init(struct wait_queue *queue) {
-    list_init(&queue->requests);
-    queue->least_bytes = 0;
-}
-
 struct request *wait_queue_first(const struct wait_queue *queue) {
     return list_first(&queue->requests, struct request, link);
+}
+
+bool wait_queue_comes_before(const struct tenant_heap *heap, const struct tenant_heap *other) {
+    uint64_t bytes = tenant_bytes(heap->tenant, heap->pool),
+             other_bytes = tenant_bytes(other->tenant, other->pool);
+    if (bytes != other_bytes)
+        return bytes < other_bytes;
+    return wait_queue_first(&heap->waiting)->number < wait_queue_first(&other->waiting)->number;
 }
 
 /* Puts a request into a list of requests by arrival; link_offset: where the list's link is in them. Mostly it
@@ -122,7 +120,7 @@ struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes) {
     list_for_each(position, &pool->wait_queues) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
         unsigned left = WAIT_QUEUE_WINDOW;
-        if (best != NULL && !tenant_comes_before(heap, best->heap))
+        if (best != NULL && !wait_queue_comes_before(heap, best->heap))
             continue;
         list_for_each(link, &heap->waiting.requests) {
             struct request *request = container_of(link, struct request, link);
@@ -152,7 +150,7 @@ bool wait_queue_awaits_quota(const struct request *request, uint64_t size_bytes)
  * that case only the waiter's own tenant could, if it is large enough. */
 static bool could_use(const struct request *waiter, const struct session *session,
                       const struct segment *segment) {
-    return !session_has_seen(session, segment) ||
+    return !session_has_mapped(session, segment) ||
            (segment->owner->tenant == waiter->session->tenant && segment->size_bytes >= waiter->least_bytes);
 }
 
@@ -185,54 +183,4 @@ void wait_queue_count_passes(const struct request *request, const struct segment
         first->passes++;
         overdue_enter(first);
     }
-}
-
-static bool requests_are_valid(const struct tenant_heap *heap, const struct wait_queue *queue,
-                               enum wait_queue_kind kind, uint64_t *waiters) {
-    const struct pool *pool = heap->pool;
-    uint64_t number = 0, position = 0;
-
-    list_for_each(link, &queue->requests) {
-        const struct request *request = container_of(link, struct request, link);
-        if (request->queue != kind || request->heap != heap || request->state != REQUEST_WAITING ||
-            request->number <= number || request->least_bytes < queue->least_bytes ||
-            request->deadline_ns < pool->next_deadline_ns)
-            return false;
-        /* nobody is held up whose quota would do, as far as they are looked at */
-        if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool->returned &&
-            !wait_queue_awaits_quota(request, request->least_bytes))
-            return false;
-        number = request->number;
-        position++;
-    }
-    *waiters += position;
-    return true;
-}
-
-bool wait_queue_is_valid(const struct tenant_heap *heap, uint64_t *waiters) {
-    return list_is_empty(&heap->waiting_link) == list_is_empty(&heap->waiting.requests) &&
-           list_is_empty(&heap->pressed_link) ==
-               (list_is_empty(&heap->held.requests) && !heap->reclaim_owed) &&
-           requests_are_valid(heap, &heap->waiting, WAIT_QUEUE_ROOM, waiters) &&
-           requests_are_valid(heap, &heap->held, WAIT_QUEUE_QUOTA, waiters);
-}
-
-bool wait_queue_overdue_is_valid(const struct pool *pool) {
-    uint64_t number = 0;
-
-    list_for_each(position, &pool->overdue) {
-        const struct request *request = container_of(position, struct request, overdue_link);
-        if (request->queue != WAIT_QUEUE_ROOM || request->pool != pool ||
-            request->passes < pool->core->passes_limit || request->number <= number)
-            return false;
-        number = request->number;
-    }
-    list_for_each(position, &pool->wait_queues) {
-        const struct request *first =
-            wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
-        if (first == NULL ||
-            (first->passes >= pool->core->passes_limit) == list_is_empty(&first->overdue_link))
-            return false;
-    }
-    return true;
 }

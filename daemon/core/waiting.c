@@ -4,16 +4,14 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "daemon/core/core.h"
-#include "daemon/core/fence.h"
+#include "daemon/core/collect.h"
 #include "daemon/core/lease.h"
-#include "daemon/core/limits.h"
-#include "daemon/core/wait_queue.h"
+#include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
-#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
+#include "daemon/core/wait_queue.h"
 
 /* Takes a range for a request that came after one that is overdue: of what that one could use, nothing. */
 static int take_beside(const struct request *request, uint64_t size_bytes, struct heap_range **ret_range) {
@@ -100,7 +98,7 @@ static int pool_grant_new(struct pool *pool, struct request *request) {
 
     if (heap != NULL && !list_is_empty(&heap->fenced) && wait_queue_first(&heap->waiting) == NULL &&
         request->size_bytes > request->least_bytes && !heap_has(&heap->heap, request->size_bytes))
-        (void)fences_collect_heap(heap);
+        (void)collect_heap(heap);
     return pool_grant(pool, request);
 }
 
@@ -122,7 +120,7 @@ static void pool_hold(struct pool *pool, struct request *request) {
     struct tenant *tenant = request->session->tenant;
 
     if (!tenant_may_ever_take(tenant, pool, request->least_bytes))
-        request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool));
+        request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool->id));
     else if (request->queue != WAIT_QUEUE_QUOTA)
         wait_queue_enter(request, tenant_heap_find(tenant, pool), WAIT_QUEUE_QUOTA);
 }
@@ -143,21 +141,21 @@ static void pool_settle(struct pool *pool, struct request *request, int r) {
 
 /* Whoever is first in the queue must not be one whom no memory can serve: others would be asked for theirs in
  * vain. */
-void waiting_hold_first(struct pool *pool) {
+static void pool_hold_first(struct pool *pool) {
     struct request *oldest;
     while ((oldest = wait_queue_oldest(pool)) != NULL && wait_queue_awaits_quota(oldest, oldest->least_bytes))
         pool_hold(pool, oldest);
 }
 
-void waiting_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
+static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
     /* Where the driver refused and no session has memory, growth is tried again and nothing else can help. */
-    bool may_grow = pool->state == POOL_STARTING || !pool_is_settled(pool) || pool_is_hopeless(pool, now_ns);
+    bool may_grow = pool->state == POOL_STARTING || !plan_is_settled(pool) || plan_is_hopeless(pool, now_ns);
 
     list_for_each_safe(position, &pool->for_growth) {
         struct request *request = container_of(position, struct request, growth_link);
         bool is_hopeless = request->queue == WAIT_QUEUE_QUOTA || !may_grow;
         if (is_hopeless)
-            (void)fences_collect_heap(request->heap);
+            (void)collect_heap(request->heap);
         /* Memory that came back may serve the request: the tick sees to that, at once. A lease that ended may
          * also have left its block to others. */
         if (!is_hopeless || pool->returned)
@@ -191,6 +189,13 @@ void pool_refuse_all(struct pool *pool) {
 
 void pool_refuse_too_large(struct pool *pool) {
     pool_refuse(pool, pool_segment_max(pool) + 1, PROTO_E_TOO_LARGE);
+}
+
+static void pool_plan(struct pool *pool, uint64_t now_ns) {
+    pool_hold_first(pool);
+    plan_growth(pool, now_ns);
+    pool_refuse_for_growth(pool, now_ns);
+    plan_reclaim(pool, now_ns);
 }
 
 /* Tries to answer the first of a queue, until one is granted what it asked for, or all the same: goes on then
@@ -242,7 +247,7 @@ static struct tenant_heap *next_queue(const struct pool *pool) {
         uint64_t least_bytes = heap->waiting.least_bytes;
         if (heap->served != pool->rounds &&
             (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)) &&
-            (best == NULL || tenant_comes_before(heap, best)))
+            (best == NULL || wait_queue_comes_before(heap, best)))
             best = heap;
     }
     return best;
@@ -276,7 +281,7 @@ static void pool_serve_free(struct pool *pool) {
 /* Plans for the requests that still wait. */
 static void pool_plan_waiting(struct pool *pool, uint64_t now_ns) {
     pool_plan(pool, now_ns);
-    if (pool_is_hopeless(pool, now_ns))
+    if (plan_is_hopeless(pool, now_ns))
         pool_refuse_all(pool);
 }
 
@@ -296,7 +301,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     }
     int r = pool_grant_new(pool, request);
     if (r == 0 && list_is_empty(&pool->wait_queues))
-        pool_plan_ahead(pool, now_ns);
+        plan_growth_ahead(pool, now_ns);
     else if (r == 0 && !pool->stuck)
         pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in the queue */
     pool_settle(pool, request, r);
@@ -307,7 +312,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     if (pool->fence_ns <= now_ns)
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
-    bool returned = fences_collect_heap(heap);
+    bool returned = collect_heap(heap);
     if (returned)
         pool_serve_waiting(pool, now_ns);
     else
@@ -335,7 +340,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
 
 void pool_serve(struct pool *pool, uint64_t now_ns) {
     if (pool->fence_ns <= now_ns) /* not at each release, whose sender pays for it: the tick comes soon */
-        pool_collect(pool, now_ns);
+        collect_pool(pool, now_ns);
     pool_serve_waiting(pool, now_ns);
 }
 
@@ -371,7 +376,7 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
     bool served = false, plan = false;
 
     if (pool->fence_ns <= now_ns || pool->next_deadline_ns <= now_ns)
-        pool_collect(pool, now_ns);
+        collect_pool(pool, now_ns);
     if (pool->returned) {
         pool_serve_free(pool);
         served = true;
@@ -387,10 +392,10 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
         pool->grow_retry_ns = 0;
         plan = true;
     }
-    if (plan || pool_next_reclaim_ns(pool) <= now_ns)
+    if (plan || plan_next_reclaim_ns(pool) <= now_ns)
         pool_plan(pool, now_ns);
     if (pool->short_until_ns != 0 && pool->short_until_ns <= now_ns)
-        pool_end_shortage(pool, now_ns);
+        plan_end_shortage(pool, now_ns);
 }
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {
@@ -401,8 +406,8 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
         next = pool->fence_ns;
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns < next)
         next = pool->grow_retry_ns;
-    if (pool_next_reclaim_ns(pool) < next)
-        next = pool_next_reclaim_ns(pool);
+    if (plan_next_reclaim_ns(pool) < next)
+        next = plan_next_reclaim_ns(pool);
     if (pool->short_until_ns != 0 && pool->short_until_ns < next)
         next = pool->short_until_ns;
     return next;

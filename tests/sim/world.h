@@ -30,6 +30,9 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/death.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/session.h"
+#include "daemon/core/wait_queue.h"
 #include "tests/sim/kernel.h"
 #include "tests/sim/memory.h"
 #include "tests/random.h"

@@ -14,6 +14,9 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/core/core.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 
 #define UID_A 1001u

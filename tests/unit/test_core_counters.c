@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "daemon/core/waiter.h"
+#include "daemon/core/explain.h"
 #include "quota_fixture.h"
 
 /* --- failures and probes --- */

@@ -278,7 +278,7 @@ static void quotas_hold_through_any_history(void **state) {
                 memcpy(before, session->tenant->quota.used, sizeof before);
                 assert_int_equal(core_acquire(session, ++request, &acquire, now_ns), 0);
                 const struct quota *quota = &session->tenant->quota;
-                const unsigned item = quota_item_of_pool(pool);
+                const unsigned item = quota_item_of_pool(pool->id);
                 assert_true(quota->used[item] <= quota->limits[item] || quota->used[item] <= before[item]);
             }
             assert_true(core_is_valid(core));

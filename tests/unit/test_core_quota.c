@@ -239,7 +239,7 @@ static void only_the_tenants_own_caches_are_asked_for_its_quota(void **state) {
     tick(core, RECLAIM_INTERVAL_NS);
     assert_true(core_next_reclaim(core, &asked));
     assert_ptr_equal(asked, one);
-    assert_int_equal(pool_next_reclaim_ns(pool), NS_FOREVER);
+    assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER);
     /* one that waits: again and again */
     ask(two, pool, 3, 4 * MIB, NS_FOREVER, RECLAIM_INTERVAL_NS);
     assert_int_equal(core_next_tick_ns(core), 2 * RECLAIM_INTERVAL_NS);

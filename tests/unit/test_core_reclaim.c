@@ -199,7 +199,7 @@ static void a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_
     ask(other, pool, 1, MIB, 0, 0);
     expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
     expect_reclaim(core, holder);
-    assert_int_equal(pool_next_reclaim_ns(pool), NS_FOREVER); /* nobody waits: nobody is asked again */
+    assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER); /* nobody waits: nobody is asked again */
     assert_int_equal(release(holder, name, 1), 0);
     take(other, pool, MIB, 1);
     tick(core, SHORTAGE_NS);
@@ -228,7 +228,7 @@ static void one_who_comes_too_soon_after_another_has_sessions_asked_a_little_lat
     assert_int_equal(core_next_tick_ns(core), RECLAIM_INTERVAL_NS);
     tick(core, RECLAIM_INTERVAL_NS);
     expect_reclaim(core, second);
-    assert_int_equal(pool_next_reclaim_ns(pool), NS_FOREVER); /* and that was it */
+    assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER); /* and that was it */
     tick(core, 3 * RECLAIM_INTERVAL_NS);
     expect_no_reclaim(core);
     core_destroy(core);
@@ -318,7 +318,7 @@ static void who_gave_everything_back_is_not_asked_again(void **state) {
     expect_reclaim(core, holder);
     assert_int_equal(release_part(holder, name, 0, MIB, 1), 0);
     assert_int_equal(release_part(holder, name, MIB, MIB, 1), 0);
-    assert_int_equal(pool_next_reclaim_ns(pool), NS_FOREVER); /* nobody is left to be asked */
+    assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER); /* nobody is left to be asked */
     tick(core, RECLAIM_INTERVAL_NS);
     expect_no_reclaim(core);
     take(holder, pool, MIB, RECLAIM_INTERVAL_NS); /* it holds something again, while another waits */

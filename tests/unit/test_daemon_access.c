@@ -17,6 +17,7 @@
 #include "core_fixture.h"
 #include "daemon/access.h"
 #include "daemon/config.h"
+#include "daemon/core/session.h"
 #include "daemon/daemon.h"
 #include "daemon/peer.h"
 #include "directory_fixture.h"

@@ -1,5 +1,5 @@
 # Also between tenants whoever came first comes first, whatever its tenant has already.
-set(SOURCE daemon/core/tenant.c)
+set(SOURCE daemon/core/wait_queue.c)
 set(FIND [==[    if (bytes != other_bytes)
         return bytes < other_bytes;
 ]==])

@@ -1,5 +1,5 @@
 # What a process was told to close does not count as something that comes back.
-set(SOURCE daemon/core/pool.c)
+set(SOURCE daemon/core/plan.c)
 set(FIND [==[pool->closing_bytes == 0 &&]==])
 set(REPLACE [==[]==])
 set(EXPECTED "called hopeless that is not")

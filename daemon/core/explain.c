@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/core/refusal.h"
+#include "daemon/core/explain.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "base/units.h"
-#include "daemon/core/core.h"
-#include "daemon/core/limits.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
+#include "daemon/core/undelivered.h"
+#include "base/units.h"
 
 /* A text that is written piece by piece. What does not fit is cut off. */
 struct text {
@@ -73,18 +73,13 @@ static void explain_holders(const struct request *request, bool with_others, cha
 
 /* The largest block that the tenant could take now. */
 static uint64_t largest_free_for(const struct pool *pool, const struct tenant_heap *heap) {
-    uint64_t largest = heap != NULL ? heap_largest_free(&heap->heap) : 0;
-
-    list_for_each(position, &pool->segments) {
-        const struct segment *segment = container_of(position, struct segment, link);
-        if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes > largest)
-            largest = segment->size_bytes;
-    }
-    return largest;
+    uint64_t own = heap != NULL ? heap_largest_free(&heap->heap) : 0;
+    uint64_t unassigned = pool_largest_unassigned_bytes(pool);
+    return own > unassigned ? own : unassigned;
 }
 
 /* Writes what the pool has. Free memory in segments of other tenants is told apart: it serves nobody else. */
-static void explain_pool(const struct request *request, char *to, size_t size) {
+static void pool_explain(const struct request *request, char *to, size_t size) {
     const struct pool *pool = request->pool;
     const struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
     uint64_t own = pool->unassigned_bytes + (heap != NULL ? heap->heap.free_bytes : 0);
@@ -109,8 +104,56 @@ static void explain_pool(const struct request *request, char *to, size_t size) {
         add(&text, ", %s has not come back for %s", pool->stalled_call, NS_TEXT(pool->stalled_for_ns));
 }
 
+/* What an item is called in a sentence, and in the configuration. */
+static const struct {
+    const char *what, *key;
+} quota_items[] = {
+    [QUOTA_SESSIONS] = {"sessions (those in quarantine included)", "sessions"},
+    [QUOTA_LEASES] = {"leases (those behind fences and in quarantine included)", "leases"},
+    [QUOTA_WAITING] = {"waiting requests", "waiting"},
+    [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
+};
+
+/* What the bytes in a pool are called in the configuration. */
+static const char *pool_key(const struct pool *pool) {
+    return pool->kind == PROTO_POOL_HOST ? "host" : "device";
+}
+
+void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
+    static const char advice[] = "or have the administrator raise";
+    uint64_t used = tenant->quota.used[item], limit = tenant->quota.limits[item];
+
+    if (item >= QUOTA_POOLS) {
+        const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
+        snprintf(
+            text, size,
+            "QUOTA: user %u has %s of the %s that it may have there (what is behind fences or in quarantine "
+            "included): release buffers, %s '%s' of [quota] in the daemon's configuration",
+            (unsigned)tenant->uid, BYTES_TEXT(used), BYTES_TEXT(limit), advice, pool_key(pool));
+    } else if (item == QUOTA_REPLIES) {
+        snprintf(text, size,
+                 "QUOTA: user %u has %s %s and may have %s: read them, %s 'replies' of [quota] in the "
+                 "daemon's configuration",
+                 (unsigned)tenant->uid, BYTES_TEXT(used), quota_items[item].what, BYTES_TEXT(limit), advice);
+    } else {
+        snprintf(text, size,
+                 "QUOTA: user %u has %" PRIu64 " of the %" PRIu64 " %s that it may have: end or release "
+                 "some, %s '%s' of [quota] in the daemon's configuration",
+                 (unsigned)tenant->uid, used, limit, quota_items[item].what, advice, quota_items[item].key);
+    }
+}
+
+static void tenant_explain_beyond_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
+    const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
+
+    snprintf(text, size,
+             "QUOTA: user %u may have %s there in all: ask for less, or have the administrator raise '%s' of "
+             "[quota] in the daemon's configuration",
+             (unsigned)tenant->uid, BYTES_TEXT(tenant->quota.limits[item]), pool_key(pool));
+}
+
 /* Nothing of other users is told: their memory has nothing to do with the quota. */
-static void explain_quota(const struct request *request, struct proto_failure *ret_failure) {
+static void request_explain_quota(const struct request *request, struct proto_failure *ret_failure) {
     char holders[PROTO_TEXT_MAX / 2] = "", quota[PROTO_TEXT_MAX / 2];
     const struct tenant *tenant = request->session->tenant;
     unsigned item = (unsigned)request->quota_item;
@@ -126,13 +169,13 @@ static void explain_quota(const struct request *request, struct proto_failure *r
                       request->pool->name, quota, holders);
 }
 
-void refusal_write(const struct request *request, struct proto_failure *ret_failure) {
+void request_explain(const struct request *request, struct proto_failure *ret_failure) {
     const struct pool *pool = request->pool;
     char holders[PROTO_TEXT_MAX / 2], has[PROTO_TEXT_MAX / 2];
 
     assert(request->state == REQUEST_REFUSED);
     if (request->quota_item >= 0) {
-        explain_quota(request, ret_failure);
+        request_explain_quota(request, ret_failure);
         return;
     }
     switch (request->error) {
@@ -170,7 +213,7 @@ void refusal_write(const struct request *request, struct proto_failure *ret_fail
     default:
         break;
     }
-    explain_pool(request, has, sizeof has);
+    pool_explain(request, has, sizeof has);
     explain_holders(request, true, holders, sizeof holders);
     if (request->error == PROTO_E_DRIVER)
         proto_failure_set(ret_failure, request->error, "%s asked of %s: %s; %s",
@@ -180,4 +223,44 @@ void refusal_write(const struct request *request, struct proto_failure *ret_fail
                           BYTES_TEXT(request->least_bytes), pool->name,
                           request->no_reclaim ? "not free, and no growth" : "not free", has, holders,
                           pool->last_error[0] != '\0' ? "; the last growth failed: " : "", pool->last_error);
+}
+
+void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
+    if (tenant->n_undelivered >= tenant->core->undelivered_limit)
+        snprintf(text, size,
+                 "processes of user %u keep %u sockets open with replies of ended sessions that they have "
+                 "not read: close these sockets, or raise LimitNOFILE of the daemon, which allows %u",
+                 (unsigned)tenant->uid, tenant->n_undelivered, tenant->core->undelivered_limit);
+    else
+        tenant_explain_quota(tenant, QUOTA_REPLIES, text, size);
+}
+
+static bool may_grow_by(const struct pool *pool, uint64_t bytes) {
+    uint64_t stays = pool->reserved_bytes - pool->retiring_bytes;
+    return pool->state == POOL_STARTING || (pool->limit_bytes > stays && pool->limit_bytes - stays >= bytes);
+}
+
+/* Whether another user's segments have a free range of the size. */
+static bool others_have(const struct pool *pool, const struct tenant *tenant, uint64_t bytes) {
+    list_for_each(position, &pool->heaps) {
+        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+        if (heap->tenant != tenant && heap_has(&heap->heap, bytes))
+            return true;
+    }
+    return false;
+}
+
+enum waiter_reason waiter_reason(const struct request *request) {
+    assert(request->state == REQUEST_WAITING);
+    if (request->queue == WAIT_QUEUE_QUOTA)
+        return WAITER_QUOTA;
+    if (request->no_reclaim || may_grow_by(request->pool, segment_bytes_for(request->least_bytes)))
+        return WAITER_GROWTH;
+    return others_have(request->pool, request->session->tenant, request->least_bytes) ? WAITER_OTHER_USERS
+                                                                                      : WAITER_ROOM;
+}
+
+const char *waiter_reason_name(enum waiter_reason reason) {
+    static const char *const names[] = {"quota", "growth", "other-users", "room"};
+    return names[reason];
 }

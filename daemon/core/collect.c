@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/collect.h"
+
+#include <stddef.h>
+
+#include "daemon/core/fence.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/pool.h"
+
+static unsigned close_ready(struct fence_queue *queue, unsigned most) {
+    struct pool *pool = queue->heap->pool;
+    unsigned closed = 0;
+    struct lease *head;
+
+    while (closed < most && (head = list_first(&queue->leases, struct lease, fence_link)) != NULL &&
+           fence_is_ready(queue->session, queue->word, head->fence_value)) {
+        if (lease_close(head) != NULL && pool->n_waiters > 0)
+            pool->returned = true;
+        closed++;
+    }
+    return closed;
+}
+
+bool collect_queue(struct fence_queue *queue, unsigned most) {
+    return close_ready(queue, most) > 0;
+}
+
+/* Goes through a list of queues once at most, and leaves it turned: who was looked at stands at its end. */
+static bool collect_in_turns(struct list *queues, size_t link_offset) {
+    const struct list *last = queues->previous;
+    unsigned looks = FENCES_LOOKED_AT_MAX, closed = 0;
+    bool round_over = false;
+
+    while (!list_is_empty(queues) && !round_over && looks-- > 0 && closed < FENCES_COLLECTED_MAX) {
+        struct list *link = queues->next;
+        struct fence_queue *queue = (void *)((char *)link - link_offset);
+        round_over = link == last;
+        closed += close_ready(queue, FENCES_COLLECTED_MAX - closed);
+        if (list_is_empty(&queue->leases))
+            continue;
+        list_remove(link);
+        list_append(queues, link);
+    }
+    return closed > 0;
+}
+
+bool collect_heap(struct tenant_heap *heap) {
+    return collect_in_turns(&heap->fenced, offsetof(struct fence_queue, heap_link));
+}
+
+static bool collect_session(struct session *session) {
+    return collect_in_turns(&session->fenced, offsetof(struct fence_queue, session_link));
+}
+
+void collect_pool(struct pool *pool, uint64_t now_ns) {
+    if (!pool_waits_for_fences(pool))
+        return;
+    pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
+    list_for_each(position, &pool->heaps) collect_heap(container_of(position, struct tenant_heap, pool_link));
+}
+
+/* Whether the tenant may have one more lease. If need be, its fences are polled first. */
+static bool tenant_may_lease(struct tenant *tenant) {
+    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
+        return true;
+    list_for_each(position, &tenant->heaps)
+        collect_heap(container_of(position, struct tenant_heap, tenant_link));
+    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
+        return true;
+    tenant->quota.n_refusals++;
+    return false;
+}
+
+bool session_may_lease(struct session *session, unsigned beyond) {
+    uint64_t limit = (uint64_t)session->core->session_leases_limit + beyond;
+    if (session->n_leases >= limit && (!collect_session(session) || session->n_leases >= limit))
+        return false;
+    return beyond > 0 || tenant_may_lease(session->tenant);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CORE_COLLECT_H
+#define DAEMON_CORE_COLLECT_H
+/*
+ * Collection: polls fences (fence.h) and closes the leases behind those that are ready. Each call polls a
+ * bounded number of queues and closes a bounded number of leases; the next call goes on where it ended.
+ *
+ * A pool that got memory back while requests wait in it is marked as ready to serve (pool_mark_ready), so the
+ * caller need not ask which pools changed.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/core/types.h"
+
+/* Closes at most that many leases of one queue. Returns whether any lease was closed. The queue's session is
+ * ACTIVE. */
+bool collect_queue(struct fence_queue *queue, unsigned most);
+
+/* Closes leases that a tenant gave back in one pool. Returns whether any lease was closed. */
+bool collect_heap(struct tenant_heap *heap);
+
+/* Closes leases that tenants gave back in the pool, if requests wait there. Sets the time of the next poll.
+ */
+void collect_pool(struct pool *pool, uint64_t now_ns);
+
+/* Whether the session may have one more lease. If need be, the fences of the session and of its tenant are
+ * polled first. beyond: the limit is larger by that many, and the tenant's quota is not asked; for messages
+ * without a reply, whose refusal the client would not learn of. */
+bool session_may_lease(struct session *session, unsigned beyond);
+
+#endif

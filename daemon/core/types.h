@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CORE_TYPES_H
+#define DAEMON_CORE_TYPES_H
+/*
+ * The objects of the core, as data. Each has a header of its own, which says what it is, what states it has
+ * and what can be done with it. The files of the core stand on floors, and a file includes nothing of a floor
+ * above its own:
+ *
+ *   core, core_valid                    entry points; validators of all objects
+ *   explain                             texts for people: they read all objects
+ *   waiting, closing                    which request is served when; which segments processes close
+ *   plan                                growth, retirement, and the questions to sessions
+ *   collect                             memory that comes back behind fences
+ *   lease, request                      what a session has, and what it asks for
+ *   fence, wait_queue, pool, undelivered
+ *   tenant
+ *   session, policy, segment, death, use
+ *   types
+ *   quota, histogram, limits
+ *
+ * The core owns everything here. See core.h.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/list.h"
+#include "daemon/core/histogram.h"
+#include "daemon/core/limits.h"
+#include "daemon/core/quota.h"
+#include "heap/heap.h"
+#include "proto/limits.h"
+#include "proto/page.h"
+#include "proto/proto.h"
+
+struct core;
+struct fence_queue;
+struct lease;
+struct policy;
+struct pool;
+struct request;
+struct segment;
+struct session;
+struct tenant;
+struct tenant_heap;
+
+enum session_state {
+    SESSION_ACTIVE,
+    SESSION_QUARANTINED,
+};
+
+/* The process that connected, as the kernel attests it. */
+struct peer {
+    pid_t pid;
+    uid_t uid;
+    gid_t gid;
+    char command[COMMAND_SIZE]; /* printable UTF-8 */
+    const gid_t *groups;        /* further ones; the shell's, which keeps them for the session's life */
+    unsigned n_groups;
+};
+
+/* See session.h. */
+struct session {
+    struct core *core;
+    struct tenant *tenant;
+    uint64_t id;
+    struct peer peer;
+    enum session_state state;
+    bool wants_reclaim;     /* fixed before its first lease */
+    uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
+    uint64_t connected_ns, lost_ns;
+    const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
+    struct list leases;            /* lease.session_link */
+    struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
+    unsigned n_leases, n_requests;
+    uint64_t n_ranges;     /* of the blocks of its leases */
+    uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
+    uint64_t fenced_bytes; /* the same of its fenced leases, which are not in leased_bytes */
+    /* The same by pool (id - 1), for refusals and reclaim, which ask who holds something: a client can have a
+     * refusal with each packet, so they must not walk all leases. A lease holds at least a granule: 0 means
+     * that there is none. */
+    uint64_t pool_bytes[PROTO_POOLS_MAX];
+    uint64_t pool_fenced_bytes[PROTO_POOLS_MAX]; /* fenced_bytes, by pool */
+    uint64_t shared_bytes[PROTO_POOLS_MAX];      /* those of them that are in shared blocks */
+    uint32_t mapped[PROTO_POOLS_MAX]; /* segments that it was given the handles of, and has not closed */
+    uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */
+    uint64_t answered;                       /* bit id - 1: it has answered the pool's last question */
+    uint64_t *seen; /* a bit for each segment slot whose handle this session was given, and has not closed */
+    uint64_t *told; /* …that it was told to close */
+    size_t seen_words;
+    unsigned n_segments;               /* bits that are set */
+    struct proto_page *page;           /* what it shares with the daemon; NULL: nothing yet */
+    struct fence_queue **fence_queues; /* by word, each the first of a chain */
+    uint32_t n_fence_words;
+    struct list fenced;       /* fence_queue.session_link: those that have something in them, in turns */
+    struct charge charge;     /* one session, to the tenant */
+    struct charge replies;    /* the bytes of those that the shell keeps for it */
+    void *owner;              /* the shell's */
+    struct list reclaim_link; /* in core->reclaiming while it is to be asked */
+    struct list link;         /* in core->sessions */
+};
+
+/* See tenant.h. */
+struct tenant {
+    struct core *core;
+    uid_t uid;
+    unsigned sessions;
+    struct quota quota;
+    struct list heaps;       /* struct tenant_heap.tenant_link */
+    struct list undelivered; /* struct undelivered.link */
+    unsigned n_undelivered;
+    struct list link; /* in core->tenants */
+};
+
+/* See wait_queue.h. */
+struct wait_queue {
+    struct list requests; /* request.link, in order of arrival */
+    uint64_t least_bytes; /* none of them asked for less; 0: not known */
+};
+
+enum wait_queue_kind {
+    WAIT_QUEUE_NONE,
+    WAIT_QUEUE_ROOM,  /* waits for memory of the pool */
+    WAIT_QUEUE_QUOTA, /* …for its tenant's quota */
+};
+
+struct tenant_heap {
+    struct tenant *tenant;
+    struct pool *pool;
+    unsigned segments;
+    struct heap heap;
+    struct list fenced;        /* fence_queue.heap_link: those that have something in them, in turns */
+    struct wait_queue waiting; /* those that wait for room in the pool */
+    struct wait_queue held;    /* those that wait for the tenant's quota */
+    uint64_t served;           /* the round (pool->rounds) in which nobody more of waiting could be served */
+    uint64_t reclaim_ns;       /* the tenant's sessions are not asked for its quota's sake before */
+    bool reclaim_owed;         /* …but then, for one who did not wait */
+    struct list tenant_link, pool_link;
+    struct list waiting_link; /* in pool->wait_queues while anybody waits for room */
+    struct list pressed_link; /* in pool->pressed while something is held or owed */
+};
+
+/* See fence.h. */
+struct fence_queue {
+    struct session *session;
+    struct tenant_heap *heap;
+    uint32_t word;
+    struct list leases;                  /* lease.fence_link, in order of arrival */
+    struct list session_link, heap_link; /* in session->fenced and heap->fenced while leases is not empty */
+    struct fence_queue *next;            /* of the same word, in another pool */
+};
+
+/* How large a pool may be and how it grows; for users in gpupoold.conf(5). */
+struct pool_sizes {
+    uint64_t limit_bytes, reserve_bytes;
+    uint64_t step_bytes;      /* POOL_STEP_BY_SIZE: see pool_step_bytes() */
+    uint64_t low_water_bytes; /* what is to be at hand; 0: nothing */
+};
+#define POOL_STEP_BY_SIZE UINT64_C(0)
+
+enum pool_state {
+    POOL_STARTING,
+    POOL_READY,
+    POOL_FAILED,
+    POOL_LOST,
+};
+
+/* See pool.h. */
+struct pool {
+    struct core *core;
+    uint32_t id;
+    enum proto_pool_kind kind;
+    int device, numa_node; /* -1: none, unknown */
+    uint8_t uuid[PROTO_UUID_BYTES];
+    char name[POOL_NAME_SIZE];
+    enum pool_state state;
+    uint64_t limit_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
+    uint64_t step_bytes;                 /* the same, or POOL_STEP_BY_SIZE: pool_step_bytes() */
+    uint64_t low_water_bytes;            /* 0: no growth ahead of demand */
+
+    struct list segments;    /* all but RETIRING ones */
+    struct list heaps;       /* tenant_heap.pool_link */
+    struct list wait_queues; /* tenant_heap.waiting_link: whose requests wait for room */
+    struct list overdue;     /* request.overdue_link: whom no later request may pass, in order of arrival */
+    struct list pressed;     /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
+    struct list for_growth;  /* request.growth_link: that wait for growth only */
+    uint64_t rounds;         /* through the queues, see waiting.c */
+    uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
+    uint64_t unassigned_bytes; /* of the segments without a tenant */
+    uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
+    bool grow_decided;         /* …and not yet taken by the shell */
+    bool grow_exact;           /* the last growth failed: ask for no more than needed */
+    bool grow_ahead;           /* it is for nobody who waits, but for the low-water mark */
+    uint64_t grow_decided_ns;  /* when it was decided */
+    uint64_t grow_retry_ns;    /* no growth before */
+    uint64_t ahead_retry_ns;   /* no growth ahead of demand before */
+    /* Who leased last, and may find too little the next time. NULL: nobody, or not since the last trim. */
+    struct tenant_heap *demand;
+    uint64_t next_deadline_ns; /* no waiter's deadline is before */
+    bool stuck;                /* as of the last plan */
+    uint64_t reclaim_ns;       /* sessions are not asked before */
+    struct session *spared;    /* was not asked, because nobody else waits; NULL: no session */
+    bool reclaim_owed;         /* …but then, for one who did not wait */
+    uint64_t short_until_ns;   /* sessions are told until then that the pool is short; 0: it is not */
+    unsigned n_asks;           /* rounds of questions to the sessions since it became short */
+    uint64_t fence_ns;         /* fences are looked at again, while somebody waits */
+    bool returned;             /* fenced memory came back, and those in the queue have not been asked yet */
+    uint64_t refused_bytes;    /* …nor what it asked for; 0 when somebody has found room since */
+    unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and have something of it */
+    unsigned n_segments;
+    uint64_t n_leases, n_waiters;                        /* the latter with those that are held */
+    uint64_t n_acquires, n_releases, n_grows, n_retires; /* since the start, as all below */
+    uint64_t n_failures;                                 /* requests that ended in an error for the caller */
+    uint64_t n_timeouts;                                 /* those of them that waited until their deadline */
+    uint64_t n_quota_refusals;                           /* those of them that a quota refused */
+    uint64_t n_probes; /* further requests that were refused: request_is_probe() */
+    uint64_t leased_peak_bytes, reserved_peak_bytes, quarantined_peak_bytes;
+    uint64_t n_closes, close_ns; /* mappings that clients closed because they were told to, and their time */
+    struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
+    struct histogram waiting; /* the others */
+    struct histogram growing; /* segments: from the decision to grow until they could be lent */
+    char last_error[POOL_ERROR_SIZE];
+    const char *stalled_call; /* what its worker has been in for long, a constant string; NULL: nothing */
+    uint64_t stalled_for_ns;  /* …how long, as of the shell's last look */
+    void *owner;              /* the shell's */
+};
+
+/* See segment.h. */
+enum segment_state {
+    SEGMENT_UNASSIGNED,
+    SEGMENT_ASSIGNED,
+    SEGMENT_CLOSING,
+    SEGMENT_RETIRING,
+};
+
+struct segment {
+    struct pool *pool;
+    uint64_t id;   /* unique in the daemon's life */
+    uint32_t slot; /* bit in the sessions' maps of what they have seen; reused after retirement */
+    enum segment_state state;
+    uint64_t size_bytes;
+    struct tenant_heap *owner; /* NULL unless ASSIGNED */
+    struct heap_span *span;    /* in the owner's heap; NULL unless ASSIGNED */
+    unsigned mappers;          /* sessions that were given its handle and have not closed it */
+    unsigned deaf_mappers;     /* those of them that cannot be told to close it */
+    struct charge charge;      /* while CLOSING: its bytes, to the tenant of its mappers */
+    void *backing;             /* the shell's: what it frees and exports. Borrowed */
+    struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
+};
+
+/* See lease.h. */
+struct block {
+    struct segment *segment;
+    uint64_t offset_bytes;              /* of its start in the segment */
+    uint64_t size_bytes;                /* as asked */
+    uint64_t capacity_bytes;            /* up to the end of the last range that is held */
+    uint64_t held_bytes;                /* capacity less the parts that came back */
+    struct list ranges;                 /* heap_range.user_link, by offset */
+    unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
+    struct list leases;                 /* lease.block_link */
+    unsigned live, fenced, quarantined; /* leases by state */
+    struct charge charge;               /* held_bytes, to the tenant */
+    bool shared;
+    struct proto_token token;
+};
+
+struct lease {
+    struct block *block;
+    struct session *session;
+    uint64_t id, generation;
+    bool unanswered;           /* the request that it was granted to points here until its answer is taken */
+    struct fence_queue *fence; /* fenced: what it waits in, and for which value; else NULL */
+    uint64_t fence_value;
+    struct charge charge; /* one lease, to the tenant */
+    struct list session_link, block_link, fence_link;
+};
+
+/* The leases by id. An id is a slot's number plus one; generations are never reused. */
+struct lease_table {
+    struct lease **slots;
+    uint32_t capacity, used;
+    uint32_t *free_slots; /* a stack of capacity - used */
+    uint64_t next_generation;
+};
+
+/* See request.h. */
+enum request_state {
+    REQUEST_WAITING,
+    REQUEST_GRANTED,
+    REQUEST_REFUSED,
+};
+
+struct request {
+    struct session *session;
+    struct pool *pool; /* NULL: the client named none that exists */
+    uint64_t id;
+    uint64_t number;      /* in order of arrival, over all that the core ever had */
+    uint64_t size_bytes;  /* wanted; the pool grows by so much for it, where it has the room */
+    uint64_t least_bytes; /* that serves, too; at most size_bytes. Waiting is for so much */
+    uint64_t asked_ns, deadline_ns;
+    enum request_state state;
+    bool no_reclaim;            /* waits for growth only: refused when sessions would have to be asked */
+    uint32_t probes;            /* PROTO_ACQUIRE_PROBES: of which refusals the client's user does not hear */
+    bool gave_back;             /* its session need not be asked for memory for its sake */
+    bool waited;                /* it could not be answered at once */
+    struct lease *lease;        /* GRANTED */
+    enum proto_error error;     /* REFUSED */
+    struct charge charge;       /* one that waits, to the tenant; until it is answered */
+    enum wait_queue_kind queue; /* WAITING: for what */
+    struct tenant_heap *heap;   /* …and whose queue it stands in */
+    unsigned passes;            /* later requests that were given what it could have used, see wait_queue.h */
+    struct list overdue_link;   /* in pool->overdue: those were too many */
+    struct list growth_link;    /* in pool->for_growth while it waits, if it waits for growth only */
+    int quota_item;             /* REFUSED for the tenant's quota: which; -1: not for that */
+    struct list link;           /* in its queue, then in core->answered */
+    struct list session_link;
+};
+
+/* See core.h. */
+struct core {
+    struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
+    unsigned n_pools;
+    struct list tenants, sessions;
+    unsigned n_sessions;
+    uint64_t n_sessions_refused; /* since the start */
+    struct lease_table leases;
+    void *tokens;              /* tsearch tree of shared blocks by token */
+    struct segment **segments; /* by slot; NULL: unused */
+    size_t segment_slots;
+    struct list answered;   /* request.link: for core_next_answer */
+    struct list retiring;   /* segment.link: for core_next_retirement */
+    struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
+    uint64_t next_session_id, next_segment_id, next_request_number;
+    uint32_t sessions_limit, session_leases_limit;
+    uint32_t undelivered_limit; /* of a tenant's sockets with undelivered replies */
+    uint32_t passes_limit;      /* PASSES_MAX; smaller in simulations */
+    struct policy *policy;      /* NULL: nothing is limited or forbidden */
+};
+
+#endif
