@@ -8,14 +8,12 @@
 #include "daemon/core/pool.h"
 
 static unsigned close_ready(struct fence_queue *queue, unsigned most) {
-    struct pool *pool = queue->heap->pool;
     unsigned closed = 0;
     struct lease *head;
 
     while (closed < most && (head = list_first(&queue->leases, struct lease, fence_link)) != NULL &&
            fence_is_ready(queue->session, queue->word, head->fence_value)) {
-        if (lease_close(head) != NULL && pool->n_waiters > 0)
-            pool->returned = true;
+        lease_close(head);
         closed++;
     }
     return closed;

@@ -5,8 +5,8 @@
  * Collection: polls fences (fence.h) and closes the leases behind those that are ready. Each call polls a
  * bounded number of queues and closes a bounded number of leases; the next call goes on where it ended.
  *
- * A pool that got memory back while requests wait in it is marked as ready to serve (pool_mark_ready), so the
- * caller need not ask which pools changed.
+ * A pool that got memory back is marked as ready (pool_mark_ready), so the caller need not ask which pools
+ * changed.
  */
 #include <stdbool.h>
 #include <stdint.h>

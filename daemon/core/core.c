@@ -26,6 +26,7 @@ int core_new(struct core **ret_core) {
         return -ENOMEM;
     list_init(&core->tenants);
     list_init(&core->sessions);
+    list_init(&core->ready);
     list_init(&core->answered);
     list_init(&core->retiring);
     list_init(&core->reclaiming);
@@ -35,6 +36,31 @@ int core_new(struct core **ret_core) {
     core->passes_limit = PASSES_MAX;
     *ret_core = core;
     return 0;
+}
+
+/* Serves the pools that are ready. Each entry point that knows the time ends with it. A pool that its own
+ * plan marks again is left to the tick, which comes at once: a plan must not give a request up and another
+ * one, in the same call, grow. */
+static void core_serve(struct core *core, uint64_t now_ns) {
+    struct list *last = core->ready.previous;
+
+    for (bool is_last = list_is_empty(&core->ready); !is_last;) {
+        struct pool *pool = list_first(&core->ready, struct pool, ready_link);
+        is_last = &pool->ready_link == last;
+        list_remove(&pool->ready_link);
+        pool_serve(pool, now_ns);
+    }
+}
+
+/* Marks a pool whose state or limits changed, and serves it. */
+static void core_serve_pool(struct pool *pool, uint64_t now_ns) {
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
+}
+
+static void core_mark_all_ready(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_mark_ready(core->pools[i]);
 }
 
 static void segment_forget(struct segment *segment) {
@@ -105,6 +131,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
             *c = '?';
     pool->next_deadline_ns = NS_FOREVER;
     pool_set_sizes(pool, &config->sizes);
+    list_init(&pool->ready_link);
     list_init(&pool->segments);
     list_init(&pool->heaps);
     list_init(&pool->wait_queues);
@@ -123,14 +150,14 @@ struct pool *core_find_pool(const struct core *core, uint32_t id) {
 void core_pool_ready(struct pool *pool, uint64_t now_ns) {
     assert(pool->state == POOL_STARTING);
     pool->state = POOL_READY;
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
 }
 
 void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     assert(pool->state == POOL_STARTING);
     pool->state = POOL_FAILED;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
 }
 
 void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
@@ -145,7 +172,7 @@ void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
     pool->demand = NULL;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     pool_refuse_all(pool);
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
 }
 
 void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {
@@ -156,15 +183,15 @@ void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns) {
     pool_set_sizes(pool, sizes);
     pool_refuse_too_large(pool); /* the limit may have been lowered */
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
 }
 
-/* Serves those that wait for the tenant's quota, which may have changed. */
-static void core_serve_tenant(struct tenant *tenant, uint64_t now_ns) {
+/* The tenant's quota may have changed: marks the pools in which its requests wait for that. */
+static void tenant_mark_ready(struct tenant *tenant) {
     list_for_each(position, &tenant->heaps) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
         if (wait_queue_first(&heap->held) != NULL)
-            pool_serve(heap->pool, now_ns);
+            pool_mark_ready(heap->pool);
     }
 }
 
@@ -182,8 +209,8 @@ void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) 
                 request_refuse(request, PROTO_E_NO_POOL);
         }
     }
-    for (unsigned i = 0; i < core->n_pools; i++)
-        pool_serve(core->pools[i], now_ns);
+    core_mark_all_ready(core);
+    core_serve(core, now_ns);
 }
 
 static int session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
@@ -223,7 +250,7 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
     list_init(&session->reclaim_link);
     list_append(&core->sessions, &session->link);
     core->n_sessions++;
-    core_serve_tenant(tenant, now_ns); /* its groups may have raised the quota */
+    tenant_mark_ready(tenant); /* its groups may have raised the quota */
     *ret_session = session;
     return 0;
 }
@@ -232,6 +259,7 @@ int core_session_open(struct core *core, const struct peer *peer, uint64_t now_n
                       struct session **ret_session) {
     int r = session_open(core, peer, now_ns, ret_session);
     core->n_sessions_refused += r != 0;
+    core_serve(core, now_ns);
     return r;
 }
 
@@ -313,10 +341,10 @@ static void session_free(struct session *session, uint64_t now_ns) {
     free(session);
     if (core->policy != NULL && core->policy->has_group_rules)
         tenant_apply_policy(tenant, NULL); /* a limit goes with the last of its group */
-    for (unsigned i = 0; i < core->n_pools; i++)
-        pool_serve(core->pools[i], now_ns);
     tenant->sessions--; /* only now: until here it keeps the tenant */
     tenant_drop_if_unused(tenant);
+    core_mark_all_ready(core);
+    core_serve(core, now_ns);
 }
 
 void core_session_close(struct session *session, uint64_t now_ns) {
@@ -335,9 +363,8 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;
     session->quarantine_reason = reason;
-    /* It may have stood in the way of others in the queue. */
-    for (unsigned i = 0; i < session->core->n_pools; i++)
-        pool_serve(session->core->pools[i], now_ns);
+    core_mark_all_ready(session->core); /* its requests may have held others up */
+    core_serve(session->core, now_ns);
 }
 
 void core_session_gone(struct session *session, uint64_t now_ns) {
@@ -365,6 +392,7 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
         request_refuse(request, PROTO_E_LIMIT);
     else
         pool_ask(pool, request, now_ns);
+    core_serve(session->core, now_ns);
     return 0;
 }
 
@@ -376,8 +404,9 @@ int core_idle(struct session *session, const struct proto_idle *idle, uint64_t n
     if (pool == NULL || (idle->size_bytes != 0 && !session_may_use(session, pool)))
         return PROTO_E_NO_POOL;
     struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
-    if (heap != NULL && collect_heap(heap))
-        pool_serve(pool, now_ns); /* what came back serves as it is before it is closed */
+    if (heap != NULL)
+        (void)collect_heap(heap);
+    core_serve(session->core, now_ns); /* memory that came back serves as it is, before segments are closed */
     closing_choose(session, pool, idle, now_ns, ret_segments);
     return 0;
 }
@@ -389,13 +418,12 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
         return PROTO_E_INVALID;
     pool->n_closes++;
     pool->close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
     return 0;
 }
 
 /* The fence is not ready: what is released leaves the session, and waits. */
-static int core_release_later(struct lease *lease, const struct proto_release *release, unsigned beyond,
-                              uint64_t now_ns) {
+static int core_release_later(struct lease *lease, const struct proto_release *release, unsigned beyond) {
     struct session *session = lease->session;
     struct pool *pool = lease->block->segment->pool;
     struct fence_queue *queue;
@@ -411,41 +439,37 @@ static int core_release_later(struct lease *lease, const struct proto_release *r
             return r;
     }
     lease_fence(lease, queue, release->fence_value);
-    if (collect_queue(queue, FENCES_PER_RELEASE))
-        pool_serve(pool, now_ns);
+    (void)collect_queue(queue, FENCES_PER_RELEASE);
     return 0;
 }
 
-static int release_within(struct session *session, const struct proto_release *release, unsigned beyond,
-                          uint64_t now_ns) {
+static int release_within(struct session *session, const struct proto_release *release, unsigned beyond) {
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
+
     if (lease == NULL)
         return PROTO_E_STALE;
     if (release->fence != 0) {
         if (session->page == NULL)
             return PROTO_E_INVALID;
         if (!fence_is_ready(session, release->fence - 1, release->fence_value))
-            return core_release_later(lease, release, beyond, now_ns);
+            return core_release_later(lease, release, beyond);
     }
-    struct pool *pool = lease->block->segment->pool;
-    if (release->size_bytes == 0) {
-        pool = lease_close(lease);
-    } else {
-        int r = lease_release_part(lease, release->offset_bytes, release->size_bytes, beyond);
-        if (r != 0)
-            return r;
-    }
-    if (pool != NULL)
-        pool_serve(pool, now_ns);
+    if (release->size_bytes != 0)
+        return lease_release_part(lease, release->offset_bytes, release->size_bytes, beyond);
+    lease_close(lease);
     return 0;
 }
 
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
-    return release_within(session, release, 0, now_ns);
+    int r = release_within(session, release, 0);
+    core_serve(session->core, now_ns);
+    return r;
 }
 
 int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns) {
-    return release_within(session, release, PROTO_ONE_WAY_MAX, now_ns);
+    int r = release_within(session, release, PROTO_ONE_WAY_MAX);
+    core_serve(session->core, now_ns);
+    return r;
 }
 
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
@@ -575,7 +599,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool->grow_exact = false;
     if (!pool_is_closed(pool))
         pool->last_error[0] = '\0';
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
     return 0;
 }
 
@@ -599,7 +623,7 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
         if (first == NULL || pool_retire_idle(pool, tried, 0) == 0)
             pool->grow_retry_ns = clock_deadline_ns(now_ns, GROW_RETRY_NS);
     }
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
 }
 
 void core_segment_retired(struct segment *segment, uint64_t now_ns) {
@@ -608,7 +632,7 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
     pool->retiring_bytes -= segment->size_bytes;
     segment_forget(segment);
     pool->grow_retry_ns = 0; /* the driver has something to give again */
-    pool_serve(pool, now_ns);
+    core_serve_pool(pool, now_ns);
 }
 
 void core_look(struct core *core) {
@@ -626,7 +650,9 @@ uint64_t core_trim(struct pool *pool) {
 
 void core_tick(struct core *core, uint64_t now_ns) {
     for (unsigned i = 0; i < core->n_pools; i++)
-        pool_tick(core->pools[i], now_ns);
+        if (pool_next_tick_ns(core->pools[i]) <= now_ns)
+            pool_mark_ready(core->pools[i]);
+    core_serve(core, now_ns);
 }
 
 uint64_t core_next_tick_ns(const struct core *core) {

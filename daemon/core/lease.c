@@ -132,12 +132,14 @@ static void block_charge_tenant(struct session *session, struct block *block) {
                  block->held_bytes);
 }
 
-/* Gives a list of ranges back to their heap. */
+/* Gives a list of ranges back to their heap, for waiting requests. */
 static void ranges_give(struct list *ranges) {
     list_for_each_safe(position, ranges) {
         struct heap_range *range = container_of(position, struct heap_range, user_link);
+        const struct segment *segment = range->span->user;
         list_remove(&range->user_link);
         heap_give(range);
+        pool_mark_ready(segment->pool);
     }
 }
 
@@ -193,7 +195,7 @@ int lease_open(struct session *session, struct heap_range *range, uint64_t size_
     return 0;
 }
 
-struct pool *lease_close(struct lease *lease) {
+void lease_close(struct lease *lease) {
     struct session *session = lease->session;
     struct core *core = session->core;
     struct block *block = lease->block;
@@ -216,10 +218,8 @@ struct pool *lease_close(struct lease *lease) {
     pool->n_releases++;
     charge_free(&lease->charge);
     free(lease);
-    if (!list_is_empty(&block->leases))
-        return NULL;
-    block_free(core, block);
-    return pool;
+    if (list_is_empty(&block->leases))
+        block_free(core, block);
 }
 
 static uint64_t range_end(const struct heap_range *range) {

@@ -32,9 +32,9 @@ int lease_open(struct session *session, struct heap_range *range, uint64_t size_
 /* Opens a further lease on a block that another session holds. Returns 0 or -ENOMEM. */
 int lease_join(struct session *session, struct block *block, struct lease **ret_lease);
 
-/* Ends a lease; its block returns to the heap when it was the last. Returns the pool that got memory back, or
- * NULL. */
-struct pool *lease_close(struct lease *lease);
+/* Ends a lease. With the last lease of its block, the block's memory returns to the heap, and the pool is
+ * marked as ready. */
+void lease_close(struct lease *lease);
 
 /* Gives back the part [offset, offset + size) of the block, in bytes. The lease has to hold all of the part.
  * It may leave so many ranges beyond what is allowed (one for each part; see PROTO_ONE_WAY_MAX). Ends the

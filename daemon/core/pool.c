@@ -65,6 +65,15 @@ uint64_t pool_step_bytes(const struct pool *pool) {
     return bytes < POOL_STEP_MIN ? POOL_STEP_MIN : bytes > POOL_STEP_MAX ? POOL_STEP_MAX : bytes;
 }
 
+void pool_mark_ready(struct pool *pool) {
+    if (!pool_is_ready(pool))
+        list_append(&pool->core->ready, &pool->ready_link);
+}
+
+bool pool_is_ready(const struct pool *pool) {
+    return !list_is_empty(&pool->ready_link);
+}
+
 bool pool_waits_for_fences(const struct pool *pool) {
     return pool->fenced_bytes > 0 && pool->n_waiters > 0;
 }

@@ -57,6 +57,11 @@ uint64_t pool_segment_max(const struct pool *pool);
 /* Whether the pool lends nothing, and never will again. */
 bool pool_is_closed(const struct pool *pool);
 
+/* Something that requests wait for may have come back: memory, room to grow, quota, or their turn. The entry
+ * point of the core that is under way serves the pool at its end; if it has no time, core_tick() does. */
+void pool_mark_ready(struct pool *pool);
+bool pool_is_ready(const struct pool *pool);
+
 /* Whether waiting requests may find room behind fences soon. */
 bool pool_waits_for_fences(const struct pool *pool);
 

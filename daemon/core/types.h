@@ -179,6 +179,7 @@ struct pool {
     uint64_t step_bytes;                 /* the same, or POOL_STEP_BY_SIZE: pool_step_bytes() */
     uint64_t low_water_bytes;            /* 0: no growth ahead of demand */
 
+    struct list ready_link;  /* in core->ready: something that requests wait for may have come back */
     struct list segments;    /* all but RETIRING ones */
     struct list heaps;       /* tenant_heap.pool_link */
     struct list wait_queues; /* tenant_heap.waiting_link: whose requests wait for room */
@@ -205,7 +206,6 @@ struct pool {
     uint64_t short_until_ns;   /* sessions are told until then that the pool is short; 0: it is not */
     unsigned n_asks;           /* rounds of questions to the sessions since it became short */
     uint64_t fence_ns;         /* fences are looked at again, while somebody waits */
-    bool returned;             /* fenced memory came back, and those in the queue have not been asked yet */
     uint64_t refused_bytes;    /* …nor what it asked for; 0 when somebody has found room since */
     unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and have something of it */
     unsigned n_segments;
@@ -328,6 +328,7 @@ struct core {
     void *tokens;              /* tsearch tree of shared blocks by token */
     struct segment **segments; /* by slot; NULL: unused */
     size_t segment_slots;
+    struct list ready;      /* pool.ready_link: for core_serve() */
     struct list answered;   /* request.link: for core_next_answer */
     struct list retiring;   /* segment.link: for core_next_retirement */
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */

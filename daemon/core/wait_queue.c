@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
@@ -83,7 +84,7 @@ void wait_queue_leave(struct request *request) {
         return;
     list_remove(&request->link);
     if (!list_is_empty(&request->overdue_link))
-        request->pool->rounds++; /* whom it held up is looked at again */
+        pool_mark_ready(request->pool); /* it may have held other requests up */
     list_remove(&request->overdue_link);
     list_remove(&request->growth_link);
     request->pool->n_waiters--;

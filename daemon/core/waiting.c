@@ -156,13 +156,9 @@ static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
         bool is_hopeless = request->queue == WAIT_QUEUE_QUOTA || !may_grow;
         if (is_hopeless)
             (void)collect_heap(request->heap);
-        /* Memory that came back may serve the request: the tick sees to that, at once. A lease that ended may
-         * also have left its block to others. */
-        if (!is_hopeless || pool->returned)
-            continue;
-        /* An overdue request held memory up: the tick serves the requests behind it. */
-        pool->returned = !list_is_empty(&request->overdue_link);
-        request_give_up(request);
+        /* Memory that came back may serve the request, and the tick comes at once. */
+        if (is_hopeless && !pool_is_ready(pool))
+            request_give_up(request);
     }
 }
 
@@ -271,11 +267,12 @@ static void pool_serve_queues(struct pool *pool) {
 
 /* Serves the waiting requests for which there is free memory. */
 static void pool_serve_free(struct pool *pool) {
-    do { /* once more when the limit of a session's leases had fences polled */
-        pool->returned = false;
+    do { /* once more when fences were polled for the limit of a session's leases, or an overdue request left
+          */
+        list_remove(&pool->ready_link);
         pool_serve_held(pool);
         pool_serve_queues(pool);
-    } while (pool->returned);
+    } while (pool_is_ready(pool));
 }
 
 /* Plans for the requests that still wait. */
@@ -312,8 +309,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     if (pool->fence_ns <= now_ns)
         pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
-    bool returned = collect_heap(heap);
-    if (returned)
+    if (collect_heap(heap))
         pool_serve_waiting(pool, now_ns);
     else
         pool_plan(pool, now_ns);
@@ -336,12 +332,6 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     if (request->queue == WAIT_QUEUE_ROOM && pool->stuck && !request->no_reclaim)
         pool->refused_bytes = request->least_bytes;
     request_give_up(request);
-}
-
-void pool_serve(struct pool *pool, uint64_t now_ns) {
-    if (pool->fence_ns <= now_ns) /* not at each release, whose sender pays for it: the tick comes soon */
-        collect_pool(pool, now_ns);
-    pool_serve_waiting(pool, now_ns);
 }
 
 /* Refuses those of a queue whose deadline has passed; whether there were any. */
@@ -372,42 +362,33 @@ static bool pool_expire(struct pool *pool, uint64_t now_ns) {
     return any;
 }
 
-void pool_tick(struct pool *pool, uint64_t now_ns) {
-    bool served = false, plan = false;
+void pool_serve(struct pool *pool, uint64_t now_ns) {
+    bool is_expiring = pool->next_deadline_ns <= now_ns;
 
-    if (pool->fence_ns <= now_ns || pool->next_deadline_ns <= now_ns)
+    /* A release does not pay for polling other clients' fences: the tick comes soon. */
+    if (pool->fence_ns <= now_ns || is_expiring)
         collect_pool(pool, now_ns);
-    if (pool->returned) {
-        pool_serve_free(pool);
-        served = true;
-    }
-    if (pool->next_deadline_ns <= now_ns && pool_expire(pool, now_ns)) {
+    pool_serve_free(pool);
+    if (is_expiring && pool_expire(pool, now_ns))
         pool_serve_free(pool); /* the expired requests may have held others up */
-        served = true;
-    }
-    /* One plan for both: two could give a request up and then grow. */
-    if (served)
-        pool_plan_waiting(pool, now_ns);
-    if (pool->grow_retry_ns != 0 && pool->grow_retry_ns <= now_ns) {
+    if (pool->grow_retry_ns <= now_ns)
         pool->grow_retry_ns = 0;
-        plan = true;
-    }
-    if (plan || plan_next_reclaim_ns(pool) <= now_ns)
-        pool_plan(pool, now_ns);
+    pool_plan_waiting(pool, now_ns);
     if (pool->short_until_ns != 0 && pool->short_until_ns <= now_ns)
         plan_end_shortage(pool, now_ns);
 }
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {
-    uint64_t next = pool->n_waiters == 0 ? NS_FOREVER : pool->next_deadline_ns;
-    if (pool->returned)
+    uint64_t next = plan_next_reclaim_ns(pool);
+
+    if (pool->n_waiters > 0 && pool_is_ready(pool))
         return 0;
+    if (pool->n_waiters > 0 && pool->next_deadline_ns < next)
+        next = pool->next_deadline_ns;
     if (pool_waits_for_fences(pool) && pool->fence_ns < next)
         next = pool->fence_ns;
     if (pool->grow_retry_ns != 0 && pool->grow_retry_ns < next)
         next = pool->grow_retry_ns;
-    if (plan_next_reclaim_ns(pool) < next)
-        next = plan_next_reclaim_ns(pool);
     if (pool->short_until_ns != 0 && pool->short_until_ns < next)
         next = pool->short_until_ns;
     return next;

@@ -13,13 +13,12 @@
  * not wait. */
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns);
 
-/* Memory came back or was made: answers waiting requests in order, and decides on growth. */
+/* Does all that can be done now for waiting requests: grants in order what is free, refuses requests whose
+ * deadline has passed, and then plans: growth, retirement, questions to sessions. The core calls it for each
+ * pool that is marked as ready (pool_mark_ready). */
 void pool_serve(struct pool *pool, uint64_t now_ns);
 
-/* Refuses requests whose deadline has passed, retries a growth that was put off, asks sessions again. */
-void pool_tick(struct pool *pool, uint64_t now_ns);
-
-/* When pool_tick() is to be called next; NS_FOREVER: never. */
+/* When the pool is to be served although nothing marks it; NS_FOREVER: never. */
 uint64_t pool_next_tick_ns(const struct pool *pool);
 
 /* Refuses all waiting requests, because the driver gives nothing. */

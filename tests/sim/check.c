@@ -84,8 +84,8 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     uint64_t idle = 0, largest_unassigned = 0, largest[SIM_TENANTS] = {0};
     const struct model_request *first = NULL;
 
-    if (pool->returned) {
-        must(core_next_tick_ns(world->core) <= world->now_ns,
+    if (pool_is_ready(pool)) {
+        must(pool->n_waiters == 0 || core_next_tick_ns(world->core) <= world->now_ns,
              "memory came back, and nobody will look at those who wait");
         return;
     }
@@ -111,7 +111,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         if (!request->used || request->answered || request->pool != p)
             continue;
         must(!pool_is_closed(pool), "a request waits for a device that is lost");
-        must(!request->no_reclaim || pool->returned || pool->grow_retry_ns > world->now_ns ||
+        must(!request->no_reclaim || pool_is_ready(pool) || pool->grow_retry_ns > world->now_ns ||
                  pool->state == POOL_STARTING || pool->growing_bytes > 0 || pool->retiring_bytes > 0,
              "a request waits for growth, and none is under way");
         must(request->least <= pool->limit_bytes || model_is_over_quota(world, use, request),

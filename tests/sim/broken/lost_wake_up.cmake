@@ -1,9 +1,6 @@
 # After a release nobody looks at those who wait.
-set(SOURCE daemon/core/core.c)
-set(FIND [==[    if (pool != NULL)
-        pool_serve(pool, now_ns);
-    return 0;
+set(SOURCE daemon/core/lease.c)
+set(FIND [==[        pool_mark_ready(segment->pool);
 ]==])
-set(REPLACE [==[    return 0;
-]==])
+set(REPLACE [==[]==])
 set(EXPECTED "a request waits, and")

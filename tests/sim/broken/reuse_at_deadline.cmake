@@ -6,11 +6,8 @@ set(REPLACE [==[void core_tick(struct core *core, uint64_t now_ns) {
     list_for_each(position, &core->sessions) {
         struct session *session = container_of(position, struct session, link);
         while (session->state == SESSION_QUARANTINED && session->lost_ns + NS_PER_S <= now_ns &&
-               !list_is_empty(&session->leases)) {
-            struct pool *pool = lease_close(container_of(session->leases.next, struct lease, session_link));
-            if (pool != NULL)
-                pool->returned = true;
-        }
+               !list_is_empty(&session->leases))
+            lease_close(container_of(session->leases.next, struct lease, session_link));
     }
 ]==])
 set(EXPECTED "while the GPU work of its last owner's process goes on")
