@@ -109,19 +109,19 @@ static void put_quarantine_age(cJSON *object, const struct pool *pool, uint64_t 
 }
 
 static void put_counters(cJSON *object, const struct pool *pool) {
-    report_integer(object, "acquires", pool->n_acquires);
-    report_integer(object, "releases", pool->n_releases);
-    report_integer(object, "grows", pool->n_grows);
-    report_integer(object, "retires", pool->n_retires);
-    report_integer(object, "failures", pool->n_failures);
-    report_integer(object, "timeouts", pool->n_timeouts);
-    report_integer(object, "quota_refusals", pool->n_quota_refusals);
-    report_integer(object, "probes", pool->n_probes);
-    report_integer(object, "closes", pool->n_closes);
-    report_integer(object, "close_ns", pool->close_ns);
-    report_integer(object, "leased_peak_bytes", pool->leased_peak_bytes);
-    report_integer(object, "reserved_peak_bytes", pool->reserved_peak_bytes);
-    report_integer(object, "quarantined_peak_bytes", pool->quarantined_peak_bytes);
+    report_integer(object, "acquires", pool->stats.n_acquires);
+    report_integer(object, "releases", pool->stats.n_releases);
+    report_integer(object, "grows", pool->stats.n_grows);
+    report_integer(object, "retires", pool->stats.n_retires);
+    report_integer(object, "failures", pool->stats.n_failures);
+    report_integer(object, "timeouts", pool->stats.n_timeouts);
+    report_integer(object, "quota_refusals", pool->stats.n_quota_refusals);
+    report_integer(object, "probes", pool->stats.n_probes);
+    report_integer(object, "closes", pool->stats.n_closes);
+    report_integer(object, "close_ns", pool->stats.close_ns);
+    report_integer(object, "leased_peak_bytes", pool->stats.leased_peak_bytes);
+    report_integer(object, "reserved_peak_bytes", pool->stats.reserved_peak_bytes);
+    report_integer(object, "quarantined_peak_bytes", pool->stats.quarantined_peak_bytes);
 }
 
 static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
@@ -163,16 +163,16 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_integer(object, "fenced_bytes", pool->fenced_bytes);
     report_integer(object, "quarantined_bytes", pool->quarantined_bytes);
     report_integer(object, "largest_free_bytes", pool_largest_free_bytes(pool));
-    report_integer(object, "growing_bytes", pool->growing_bytes);
+    report_integer(object, "growing_bytes", pool->growth.bytes);
     report_integer(object, "segments", pool->n_segments);
     report_integer(object, "leases", pool->n_leases);
-    report_integer(object, "waiters", pool->n_waiters);
+    report_integer(object, "waiters", pool->waiters.count);
     put_counters(object, pool);
     put_quarantine_age(object, pool, clock_now_ns());
     cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");
-    put_histogram(histograms, "acquire_ns", &pool->serving);
-    put_histogram(histograms, "waiting_ns", &pool->waiting);
-    put_histogram(histograms, "growth_ns", &pool->growing);
+    put_histogram(histograms, "acquire_ns", &pool->stats.serving);
+    put_histogram(histograms, "waiting_ns", &pool->stats.waiting);
+    put_histogram(histograms, "growth_ns", &pool->stats.growing);
     report_string(object, "worker_call", call);
     if (call != NULL)
         report_integer(object, "worker_call_ns", clock_now_ns() - call_since_ns);

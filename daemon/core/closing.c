@@ -113,7 +113,7 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
     if (idle->size_bytes == 0)
         session_note_answer(session, pool);
     tell_of_others(session, pool, ret_segments);
-    bool is_last_resort = pool->n_asks >= 2 || others_have_answered(session, pool);
+    bool is_last_resort = pool->reclaim.n_asks >= 2 || others_have_answered(session, pool);
     const struct search search = {
         .session = session,
         .pool = pool,
@@ -130,7 +130,7 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
         missing_bytes -= segment->size_bytes < missing_bytes ? segment->size_bytes : missing_bytes;
     }
     /* All have answered, and it is not enough: those that were busy are asked once more, now. */
-    if (missing_bytes > 0 && pool->stuck && pool->n_asks == 1 && is_last_resort)
+    if (missing_bytes > 0 && pool->reclaim.is_stuck && pool->reclaim.n_asks == 1 && is_last_resort)
         plan_ask_sessions(pool, NULL, now_ns);
 }
 

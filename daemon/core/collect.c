@@ -53,7 +53,7 @@ static bool collect_session(struct session *session) {
 void collect_pool(struct pool *pool, uint64_t now_ns) {
     if (!pool_waits_for_fences(pool))
         return;
-    pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
+    pool->waiters.poll_fences_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     list_for_each(position, &pool->heaps) collect_heap(container_of(position, struct tenant_heap, pool_link));
 }
 

@@ -129,15 +129,15 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     for (char *c = pool->name; *c != '\0'; c++) /* it goes onto the wire, where text is printable */
         if (*c < ' ' || *c > '~')
             *c = '?';
-    pool->next_deadline_ns = NS_FOREVER;
+    pool->waiters.next_deadline_ns = NS_FOREVER;
     pool_set_sizes(pool, &config->sizes);
     list_init(&pool->ready_link);
     list_init(&pool->segments);
     list_init(&pool->heaps);
-    list_init(&pool->wait_queues);
-    list_init(&pool->overdue);
-    list_init(&pool->pressed);
-    list_init(&pool->for_growth);
+    list_init(&pool->waiters.queues);
+    list_init(&pool->waiters.overdue);
+    list_init(&pool->waiters.pressed);
+    list_init(&pool->waiters.for_growth);
     core->pools[core->n_pools++] = pool;
     *ret_pool = pool;
     return 0;
@@ -163,13 +163,13 @@ void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
 void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
     if (pool_is_closed(pool))
         return;
-    if (pool->grow_decided) { /* the shell has not taken it yet */
-        pool->grow_decided = pool->grow_ahead = false;
-        pool->growing_bytes = 0;
+    if (pool->growth.is_decided) { /* the shell has not taken it yet */
+        pool->growth.is_decided = pool->growth.is_ahead = false;
+        pool->growth.bytes = 0;
     }
     pool->state = POOL_LOST;
-    pool->stuck = pool->reclaim_owed = false;
-    pool->demand = NULL;
+    pool->reclaim.is_stuck = pool->reclaim.is_owed = false;
+    pool->growth.demand = NULL;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     pool_refuse_all(pool);
     core_serve_pool(pool, now_ns);
@@ -315,8 +315,8 @@ static void session_clear(struct session *session) {
         lease_close(container_of(session->leases.next, struct lease, session_link));
     fences_free(session);
     for (unsigned i = 0; i < core->n_pools; i++)
-        if (core->pools[i]->spared == session)
-            core->pools[i]->spared = NULL;
+        if (core->pools[i]->reclaim.spared == session)
+            core->pools[i]->reclaim.spared = NULL;
     for (size_t word = 0; word < session->seen_words; word++)
         while (session->seen[word] != 0) {
             unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
@@ -383,7 +383,7 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
     int r = request_new(session, pool, request_id, acquire, now_ns, &request);
     if (r < 0) {
         if (pool != NULL)
-            pool->n_failures++;
+            pool->stats.n_failures++;
         return r;
     }
     if (pool == NULL)
@@ -416,8 +416,8 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
 
     if (pool == NULL)
         return PROTO_E_INVALID;
-    pool->n_closes++;
-    pool->close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
+    pool->stats.n_closes++;
+    pool->stats.close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
     core_serve_pool(pool, now_ns);
     return 0;
 }
@@ -566,16 +566,16 @@ static int core_find_slot(struct core *core, size_t *ret_slot) {
 }
 
 static void pool_growth_over(struct pool *pool) {
-    assert(pool->growing_bytes > 0 && !pool->grow_decided);
-    pool->growing_bytes = 0;
-    pool->grow_ahead = false;
+    assert(pool->growth.bytes > 0 && !pool->growth.is_decided);
+    pool->growth.bytes = 0;
+    pool->growth.is_ahead = false;
 }
 
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns) {
     struct core *core = pool->core;
     size_t slot;
 
-    assert(size_bytes == pool->growing_bytes && size_bytes % SEGMENT_GRANULE == 0);
+    assert(size_bytes == pool->growth.bytes && size_bytes % SEGMENT_GRANULE == 0);
     struct segment *segment = calloc(1, sizeof *segment);
     if (segment == NULL || core_find_slot(core, &slot) < 0) {
         free(segment);
@@ -583,7 +583,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
         return -ENOMEM;
     }
     pool_growth_over(pool);
-    histogram_add(&pool->growing, pool->grow_decided_ns, now_ns);
+    histogram_add(&pool->stats.growing, pool->growth.decided_ns, now_ns);
     segment->pool = pool;
     segment->id = ++core->next_segment_id;
     segment->slot = (uint32_t)slot;
@@ -592,11 +592,11 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     core->segments[slot] = segment;
     list_append(&pool->segments, &segment->link);
     pool->n_segments++;
-    pool->n_grows++;
+    pool->stats.n_grows++;
     pool->reserved_bytes += size_bytes;
     pool_note_peaks(pool);
     pool->unassigned_bytes += size_bytes;
-    pool->grow_exact = false;
+    pool->growth.is_exact = false;
     if (!pool_is_closed(pool))
         pool->last_error[0] = '\0';
     core_serve_pool(pool, now_ns);
@@ -604,8 +604,8 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
 }
 
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
-    uint64_t tried = pool->growing_bytes;
-    bool ahead = pool->grow_ahead;
+    uint64_t tried = pool->growth.bytes;
+    bool ahead = pool->growth.is_ahead;
     const struct request *first = wait_queue_oldest(pool);
 
     pool_growth_over(pool);
@@ -615,13 +615,13 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     /* A whole step may be too much where what is needed is not; idle segments may be in the way; else the
      * driver is asked again after a while. What nobody waited for says nothing of those who came since. */
     if (ahead) {
-        pool->ahead_retry_ns = clock_deadline_ns(now_ns, AHEAD_RETRY_NS);
-    } else if (!pool->grow_exact && first != NULL && first->least_bytes + SEGMENT_GRANULE <= tried) {
-        pool->grow_exact = true;
+        pool->growth.ahead_retry_ns = clock_deadline_ns(now_ns, AHEAD_RETRY_NS);
+    } else if (!pool->growth.is_exact && first != NULL && first->least_bytes + SEGMENT_GRANULE <= tried) {
+        pool->growth.is_exact = true;
     } else {
-        pool->grow_exact = false;
+        pool->growth.is_exact = false;
         if (first == NULL || pool_retire_idle(pool, tried, 0) == 0)
-            pool->grow_retry_ns = clock_deadline_ns(now_ns, GROW_RETRY_NS);
+            pool->growth.retry_ns = clock_deadline_ns(now_ns, GROW_RETRY_NS);
     }
     core_serve_pool(pool, now_ns);
 }
@@ -631,7 +631,7 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
     assert(segment->state == SEGMENT_RETIRING);
     pool->retiring_bytes -= segment->size_bytes;
     segment_forget(segment);
-    pool->grow_retry_ns = 0; /* the driver has something to give again */
+    pool->growth.retry_ns = 0; /* the driver has something to give again */
     core_serve_pool(pool, now_ns);
 }
 
@@ -644,7 +644,7 @@ void core_look(struct core *core) {
 uint64_t core_trim(struct pool *pool) {
     if (pool_is_closed(pool)) /* its driver frees nothing */
         return 0;
-    pool->demand = NULL;
+    pool->growth.demand = NULL;
     return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes);
 }
 
@@ -684,17 +684,17 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
 
 void core_answer_sent(const struct answer *answer, uint64_t now_ns) {
     if (answer->pool != NULL && !answer->probe)
-        histogram_add(answer->waited ? &answer->pool->waiting : &answer->pool->serving, answer->asked_ns,
-                      now_ns);
+        histogram_add(answer->waited ? &answer->pool->stats.waiting : &answer->pool->stats.serving,
+                      answer->asked_ns, now_ns);
 }
 
 bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_size_bytes) {
     for (unsigned i = 0; i < core->n_pools; i++) {
         struct pool *pool = core->pools[i];
-        if (pool->grow_decided) {
-            pool->grow_decided = false;
+        if (pool->growth.is_decided) {
+            pool->growth.is_decided = false;
             *ret_pool = pool;
-            *ret_size_bytes = pool->growing_bytes;
+            *ret_size_bytes = pool->growth.bytes;
             return true;
         }
     }

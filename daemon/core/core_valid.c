@@ -71,7 +71,7 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
         const struct request *request = container_of(link, struct request, link);
         if (request->queue != kind || request->heap != heap || request->state != REQUEST_WAITING ||
             request->number <= number || request->least_bytes < queue->least_bytes ||
-            request->deadline_ns < pool->next_deadline_ns)
+            request->deadline_ns < pool->waiters.next_deadline_ns)
             return false;
         /* nobody is held up whose quota would do, as far as they are looked at */
         if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool_is_ready(pool) &&
@@ -95,14 +95,14 @@ static bool wait_queue_is_valid(const struct tenant_heap *heap, uint64_t *waiter
 static bool overdue_is_valid(const struct pool *pool) {
     uint64_t number = 0;
 
-    list_for_each(position, &pool->overdue) {
+    list_for_each(position, &pool->waiters.overdue) {
         const struct request *request = container_of(position, struct request, overdue_link);
         if (request->queue != WAIT_QUEUE_ROOM || request->pool != pool ||
             request->passes < pool->core->passes_limit || request->number <= number)
             return false;
         number = request->number;
     }
-    list_for_each(position, &pool->wait_queues) {
+    list_for_each(position, &pool->waiters.queues) {
         const struct request *first =
             wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
         if (first == NULL ||
@@ -116,7 +116,7 @@ static bool pool_is_valid(const struct pool *pool) {
     uint64_t reserved = pool->retiring_bytes, free_bytes = 0, held = 0, waiters = 0, leases = 0;
     uint64_t unassigned = 0, closing = 0;
     unsigned segments = 0;
-    bool demand_known = pool->demand == NULL;
+    bool demand_known = pool->growth.demand == NULL;
 
     list_for_each(position, &pool->segments) {
         const struct segment *segment = container_of(position, struct segment, link);
@@ -159,16 +159,17 @@ static bool pool_is_valid(const struct pool *pool) {
         if (!wait_queue_is_valid(heap, &waiters))
             return false;
         free_bytes += heap->heap.free_bytes;
-        demand_known = demand_known || heap == pool->demand;
+        demand_known = demand_known || heap == pool->growth.demand;
     }
     return reserved == pool->reserved_bytes && segments == pool->n_segments &&
            unassigned == pool->unassigned_bytes && closing == pool->closing_bytes &&
            free_bytes + unassigned == pool_free_bytes(pool) && demand_known &&
-           (!pool->grow_ahead || pool->growing_bytes > 0) && pool->leased_bytes <= pool->leased_peak_bytes &&
-           pool->reserved_bytes <= pool->reserved_peak_bytes &&
-           pool->quarantined_bytes <= pool->quarantined_peak_bytes &&
+           (!pool->growth.is_ahead || pool->growth.bytes > 0) &&
+           pool->leased_bytes <= pool->stats.leased_peak_bytes &&
+           pool->reserved_bytes <= pool->stats.reserved_peak_bytes &&
+           pool->quarantined_bytes <= pool->stats.quarantined_peak_bytes &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
-           waiters == pool->n_waiters && leases == pool->n_leases && overdue_is_valid(pool);
+           waiters == pool->waiters.count && leases == pool->n_leases && overdue_is_valid(pool);
 }
 
 static bool session_is_valid(const struct session *session) {
@@ -235,7 +236,7 @@ static bool reclaimers_are_valid(const struct core *core, const struct pool *poo
     list_for_each(position, &core->sessions) if (session_can_be_asked(
                                                      container_of(position, struct session, link), pool))
         reclaimers++;
-    return reclaimers == pool->n_reclaimers;
+    return reclaimers == pool->reclaim.n_sessions;
 }
 
 /* Whether as many sessions have seen each segment as it counts. */

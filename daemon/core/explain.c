@@ -92,8 +92,8 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
         add(&text, ", %s free in segments of other users", BYTES_TEXT(others));
     add(&text, ", %s reserved of at most %s", BYTES_TEXT(pool->reserved_bytes),
         BYTES_TEXT(pool->limit_bytes));
-    if (pool->growing_bytes > 0)
-        add(&text, ", %s being made", BYTES_TEXT(pool->growing_bytes));
+    if (pool->growth.bytes > 0)
+        add(&text, ", %s being made", BYTES_TEXT(pool->growth.bytes));
     if (pool->fenced_bytes > 0)
         add(&text, ", %s released and still in use by a GPU", BYTES_TEXT(pool->fenced_bytes));
     if (pool->quarantined_bytes > 0)

@@ -172,7 +172,7 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     session->n_ranges += block->n_ranges;
     session_hold(session, block, block->held_bytes);
     block->segment->pool->n_leases++;
-    block->segment->pool->n_acquires++; /* attached ones too, so that it goes with n_releases */
+    block->segment->pool->stats.n_acquires++; /* attached ones too, so that it goes with n_releases */
     *ret_lease = lease;
     return 0;
 }
@@ -215,7 +215,7 @@ void lease_close(struct lease *lease) {
         session_let_go(session, block, block->held_bytes);
     }
     pool->n_leases--;
-    pool->n_releases++;
+    pool->stats.n_releases++;
     charge_free(&lease->charge);
     free(lease);
     if (list_is_empty(&block->leases))

@@ -17,19 +17,20 @@ static uint64_t growth_bytes(const struct pool *pool, const struct request *requ
              wanted = segment_bytes_for(request->size_bytes);
     uint64_t step = pool_step_bytes(pool);
 
-    if (pool->grow_exact || wanted > pool_room_bytes(pool) / GROW_ROOM_SHARE || request->size_bytes > left)
+    if (pool->growth.is_exact || wanted > pool_room_bytes(pool) / GROW_ROOM_SHARE ||
+        request->size_bytes > left)
         wanted = needed;
-    return wanted > step || pool->grow_exact ? wanted : step;
+    return wanted > step || pool->growth.is_exact ? wanted : step;
 }
 
 static void decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_ns) {
     uint64_t room = pool_room_bytes(pool), max = pool_segment_max(pool);
-    assert(pool->growing_bytes == 0 && room > 0);
+    assert(pool->growth.bytes == 0 && room > 0);
     if (room > max)
         room = max;
-    pool->growing_bytes = size_bytes < room ? size_bytes : room;
-    pool->grow_decided = true;
-    pool->grow_decided_ns = now_ns;
+    pool->growth.bytes = size_bytes < room ? size_bytes : room;
+    pool->growth.is_decided = true;
+    pool->growth.decided_ns = now_ns;
 }
 
 /* Whether the first in the queue can be served by nothing but what sessions hold: the driver refused lately,
@@ -39,7 +40,7 @@ static bool is_stuck(const struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
     if (first == NULL || first->no_reclaim || pool->state != POOL_READY)
         return false;
-    if (now_ns < pool->grow_retry_ns)
+    if (now_ns < pool->growth.retry_ns)
         return true;
     uint64_t need = segment_bytes_for(first->least_bytes), room = pool_room_bytes(pool);
     return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
@@ -48,7 +49,7 @@ static bool is_stuck(const struct pool *pool, uint64_t now_ns) {
 uint64_t plan_missing_for(const struct pool *pool, uint64_t size_bytes) {
     uint64_t need = segment_bytes_for(size_bytes);
     uint64_t room =
-        pool->grow_retry_ns != 0 ? 0 : pool_room_bytes(pool); /* the driver refuses what it says */
+        pool->growth.retry_ns != 0 ? 0 : pool_room_bytes(pool); /* the driver refuses what it says */
     uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes + pool_idle_bytes(pool);
     return need > comes ? need - comes : 0;
 }
@@ -57,15 +58,15 @@ uint64_t plan_missing_bytes(const struct pool *pool) {
     const struct request *first = wait_queue_oldest(pool);
     return first != NULL && first->no_reclaim
                ? 0
-               : plan_missing_for(pool, first != NULL ? first->least_bytes : pool->refused_bytes);
+               : plan_missing_for(pool, first != NULL ? first->least_bytes : pool->reclaim.refused_bytes);
 }
 
 bool plan_is_settled(const struct pool *pool) {
-    return pool->growing_bytes == 0 && pool->retiring_bytes == 0;
+    return pool->growth.bytes == 0 && pool->retiring_bytes == 0;
 }
 
 void plan_begin_shortage(struct pool *pool, uint64_t now_ns) {
-    pool->short_until_ns = clock_deadline_ns(now_ns, SHORTAGE_NS);
+    pool->reclaim.short_until_ns = clock_deadline_ns(now_ns, SHORTAGE_NS);
 }
 
 /* The session whose requests are all that wait for room, if it looks for memory of its own itself and has no
@@ -73,7 +74,7 @@ void plan_begin_shortage(struct pool *pool, uint64_t now_ns) {
 static struct session *find_spared(const struct pool *pool) {
     struct session *session = NULL;
 
-    list_for_each(position, &pool->wait_queues) {
+    list_for_each(position, &pool->waiters.queues) {
         const struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
         list_for_each(link, &heap->waiting.requests) {
             const struct request *request = container_of(link, struct request, link);
@@ -94,12 +95,12 @@ static struct session *find_spared(const struct pool *pool) {
 }
 
 void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns) {
-    pool->spared = tenant == NULL && pool->n_asks == 0 ? find_spared(pool) : NULL;
+    pool->reclaim.spared = tenant == NULL && pool->reclaim.n_asks == 0 ? find_spared(pool) : NULL;
     plan_begin_shortage(pool, now_ns);
-    pool->n_asks += tenant == NULL;
+    pool->reclaim.n_asks += tenant == NULL;
     list_for_each(position, &pool->core->sessions) {
         struct session *session = container_of(position, struct session, link);
-        if (session == pool->spared)
+        if (session == pool->reclaim.spared)
             session_note_answer(session, pool);
         else if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool))
             session_ask(session, pool);
@@ -107,13 +108,14 @@ void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t 
 }
 
 void plan_end_shortage(struct pool *pool, uint64_t now_ns) {
-    if ((pool->stuck && !list_is_empty(&pool->wait_queues)) || !list_is_empty(&pool->pressed)) {
+    if ((pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues)) ||
+        !list_is_empty(&pool->waiters.pressed)) {
         plan_begin_shortage(pool, now_ns);
         return;
     }
-    pool->short_until_ns = 0;
-    pool->n_asks = 0;
-    pool->spared = NULL;
+    pool->reclaim.short_until_ns = 0;
+    pool->reclaim.n_asks = 0;
+    pool->reclaim.spared = NULL;
     list_for_each(position, &pool->core->sessions)
         session_end_shortage(container_of(position, struct session, link), pool);
 }
@@ -121,7 +123,7 @@ void plan_end_shortage(struct pool *pool, uint64_t now_ns) {
 /* Has the sessions of those tenants asked whose requests their quota holds up, each at most once in a while.
  */
 static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
-    list_for_each_safe(position, &pool->pressed) {
+    list_for_each_safe(position, &pool->waiters.pressed) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
         if (now_ns < heap->reclaim_ns)
             continue;
@@ -138,66 +140,67 @@ static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
 static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
 
-    if (!(pool->stuck || pool->reclaim_owed) || pool->n_reclaimers == 0 || now_ns < pool->reclaim_ns)
+    if (!(pool->reclaim.is_stuck || pool->reclaim.is_owed) || pool->reclaim.n_sessions == 0 ||
+        now_ns < pool->reclaim.next_ns)
         return;
     /* Caches are worth keeping when enough is on its way back: one who waits has that much patience. */
     if (first != NULL && first->deadline_ns > now_ns && pool->fenced_bytes >= first->least_bytes &&
         now_ns < clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS)) {
-        pool->reclaim_ns = clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS);
+        pool->reclaim.next_ns = clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS);
         return;
     }
-    pool->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
-    pool->reclaim_owed = false;
+    pool->reclaim.next_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
+    pool->reclaim.is_owed = false;
     plan_ask_sessions(pool, NULL, now_ns);
 }
 
 void plan_reclaim(struct pool *pool, uint64_t now_ns) {
-    pool->stuck = is_stuck(pool, now_ns);
-    if (!pool->stuck) /* the next time idle sessions come first again */
-        pool->n_asks = 0;
+    pool->reclaim.is_stuck = is_stuck(pool, now_ns);
+    if (!pool->reclaim.is_stuck) /* the next time idle sessions come first again */
+        pool->reclaim.n_asks = 0;
     reclaim_for_room(pool, now_ns);
     reclaim_pressed(pool, now_ns);
 }
 
 uint64_t plan_next_reclaim_ns(const struct pool *pool) {
-    bool wanted = pool->reclaim_owed || (pool->stuck && !list_is_empty(&pool->wait_queues));
-    uint64_t next_ns = wanted ? pool->reclaim_ns : NS_FOREVER;
-    list_for_each(position, &pool->pressed) {
+    bool wanted = pool->reclaim.is_owed || (pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues));
+    uint64_t next_ns = wanted ? pool->reclaim.next_ns : NS_FOREVER;
+    list_for_each(position, &pool->waiters.pressed) {
         const struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
         if (heap->reclaim_ns < next_ns)
             next_ns = heap->reclaim_ns;
     }
-    return pool->n_reclaimers > 0 ? next_ns : NS_FOREVER;
+    return pool->reclaim.n_sessions > 0 ? next_ns : NS_FOREVER;
 }
 
 /* Whether its tenant has less at hand than the low-water mark, or than its quota leaves, asks for. */
 static bool is_low(const struct pool *pool) {
     uint64_t low_water = pool->low_water_bytes;
-    uint64_t left = quota_left(&pool->demand->tenant->quota, quota_item_of_pool(pool->id));
+    uint64_t left = quota_left(&pool->growth.demand->tenant->quota, quota_item_of_pool(pool->id));
     uint64_t wanted = left < low_water ? left : low_water;
-    return pool->unassigned_bytes + pool->demand->heap.free_bytes < wanted;
+    return pool->unassigned_bytes + pool->growth.demand->heap.free_bytes < wanted;
 }
 
 void plan_growth_ahead(struct pool *pool, uint64_t now_ns) {
-    if (pool->demand == NULL || pool->leased_bytes == 0 || pool->state != POOL_READY ||
-        pool->growing_bytes > 0 || pool->retiring_bytes > 0 || now_ns < pool->grow_retry_ns ||
-        now_ns < pool->ahead_retry_ns || pool_room_bytes(pool) < SEGMENT_GRANULE)
+    if (pool->growth.demand == NULL || pool->leased_bytes == 0 || pool->state != POOL_READY ||
+        pool->growth.bytes > 0 || pool->retiring_bytes > 0 || now_ns < pool->growth.retry_ns ||
+        now_ns < pool->growth.ahead_retry_ns || pool_room_bytes(pool) < SEGMENT_GRANULE)
         return;
-    if (!is_low(pool) || (collect_heap(pool->demand) && !is_low(pool)))
+    if (!is_low(pool) || (collect_heap(pool->growth.demand) && !is_low(pool)))
         return;
     decide_growth(pool, pool_step_bytes(pool), now_ns);
-    pool->grow_ahead = true;
+    pool->growth.is_ahead = true;
 }
 
 /* Grows for the first of those who wait for whom there is room, in the order of wait_queue.h; else retires
  * idle segments for the first for whom that is enough; without waiters, grows towards the reserve and ahead
  * of demand. */
 void plan_growth(struct pool *pool, uint64_t now_ns) {
-    if (pool->state != POOL_READY || pool->growing_bytes > 0 || pool->retiring_bytes > 0 ||
-        now_ns < pool->grow_retry_ns)
+    if (pool->state != POOL_READY || pool->growth.bytes > 0 || pool->retiring_bytes > 0 ||
+        now_ns < pool->growth.retry_ns)
         return;
     uint64_t room = pool_room_bytes(pool);
-    if (!list_is_empty(&pool->wait_queues)) {
+    if (!list_is_empty(&pool->waiters.queues)) {
         const struct request *request = room >= SEGMENT_GRANULE ? wait_queue_find(pool, room) : NULL;
         if (request != NULL) {
             decide_growth(pool, growth_bytes(pool, request), now_ns);
@@ -215,7 +218,7 @@ void plan_growth(struct pool *pool, uint64_t now_ns) {
 /* Segments that became idle since the driver refused go back to it when the next growth fails too. */
 bool plan_is_hopeless(const struct pool *pool, uint64_t now_ns) {
     return pool_is_closed(pool) ||
-           (pool->grow_retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
+           (pool->growth.retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
             pool->quarantined_bytes == 0 && pool->closing_bytes == 0 && pool->retiring_bytes == 0 &&
-            pool->n_reclaimers == 0 && pool_idle_bytes(pool) == 0);
+            pool->reclaim.n_sessions == 0 && pool_idle_bytes(pool) == 0);
 }

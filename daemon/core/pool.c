@@ -20,9 +20,9 @@ static void note_peak(uint64_t *peak_bytes, uint64_t bytes) {
 }
 
 void pool_note_peaks(struct pool *pool) {
-    note_peak(&pool->leased_peak_bytes, pool->leased_bytes);
-    note_peak(&pool->reserved_peak_bytes, pool->reserved_bytes);
-    note_peak(&pool->quarantined_peak_bytes, pool->quarantined_bytes);
+    note_peak(&pool->stats.leased_peak_bytes, pool->leased_bytes);
+    note_peak(&pool->stats.reserved_peak_bytes, pool->reserved_bytes);
+    note_peak(&pool->stats.quarantined_peak_bytes, pool->quarantined_bytes);
 }
 
 uint64_t pool_free_bytes(const struct pool *pool) {
@@ -75,7 +75,7 @@ bool pool_is_ready(const struct pool *pool) {
 }
 
 bool pool_waits_for_fences(const struct pool *pool) {
-    return pool->fenced_bytes > 0 && pool->n_waiters > 0;
+    return pool->fenced_bytes > 0 && pool->waiters.count > 0;
 }
 
 /* The smallest segment without a tenant that may serve a request. */
@@ -152,7 +152,7 @@ void pool_retire(struct segment *segment) {
     list_remove(&segment->link);
     list_append(&pool->core->retiring, &segment->link);
     pool->n_segments--;
-    pool->n_retires++;
+    pool->stats.n_retires++;
     pool->retiring_bytes += segment->size_bytes;
 }
 

@@ -73,9 +73,9 @@ void request_refuse(struct request *request, enum proto_error error) {
     request->state = REQUEST_REFUSED;
     request->error = error;
     if (request->pool != NULL && request_is_probe(request))
-        request->pool->n_probes++;
+        request->pool->stats.n_probes++;
     else if (request->pool != NULL)
-        request->pool->n_failures++;
+        request->pool->stats.n_failures++;
     list_append(&request->session->core->answered, &request->link);
 }
 
@@ -84,7 +84,7 @@ void request_refuse_for_quota(struct request *request, enum proto_error error, u
     request_refuse(request, error);
     if (request_is_probe(request))
         return;
-    request->pool->n_quota_refusals++;
+    request->pool->stats.n_quota_refusals++;
     /* leases were counted when they were asked for */
     request->session->tenant->quota.n_refusals += item != QUOTA_LEASES;
 }
@@ -98,5 +98,5 @@ void request_give_up(struct request *request) {
 
 void request_time_out(struct request *request) {
     request_give_up(request);
-    request->pool->n_timeouts += !request_is_probe(request);
+    request->pool->stats.n_timeouts += !request_is_probe(request);
 }

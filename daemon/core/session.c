@@ -113,10 +113,10 @@ void session_end_shortage(struct session *session, const struct pool *pool) {
 /* A session that could be asked for memory of the pool cannot any more. After the last, no question is due
  * for requests that did not wait. */
 static void pool_lose_reclaimer(struct pool *pool) {
-    assert(pool->n_reclaimers > 0);
-    pool->n_reclaimers--;
-    if (pool->n_reclaimers == 0)
-        pool->reclaim_owed = false;
+    assert(pool->reclaim.n_sessions > 0);
+    pool->reclaim.n_sessions--;
+    if (pool->reclaim.n_sessions == 0)
+        pool->reclaim.is_owed = false;
 }
 
 void session_fall_silent(struct session *session) {
@@ -138,8 +138,9 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
 void session_count_askable(struct session *session, struct pool *pool, bool was_askable) {
     bool is_askable = session_can_be_asked(session, pool);
     if (is_askable && !was_askable) {
-        pool->n_reclaimers++;
-        if (pool->short_until_ns != 0 && session != pool->spared) /* what it gives back is waited for, too */
+        pool->reclaim.n_sessions++;
+        if (pool->reclaim.short_until_ns != 0 &&
+            session != pool->reclaim.spared) /* what it gives back is waited for, too */
             session_ask(session, pool);
     }
     if (was_askable && !is_askable)

@@ -45,8 +45,8 @@ void tenant_drop_if_unused(struct tenant *tenant) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
         list_remove(&heap->tenant_link);
         list_remove(&heap->pool_link);
-        if (heap->pool->demand == heap)
-            heap->pool->demand = NULL;
+        if (heap->pool->growth.demand == heap)
+            heap->pool->growth.demand = NULL;
         list_remove(&heap->pressed_link);
         heap_deinit(&heap->heap);
         free(heap);

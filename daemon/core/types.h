@@ -133,12 +133,12 @@ struct tenant_heap {
     struct list fenced;        /* fence_queue.heap_link: those that have something in them, in turns */
     struct wait_queue waiting; /* those that wait for room in the pool */
     struct wait_queue held;    /* those that wait for the tenant's quota */
-    uint64_t served;           /* the round (pool->rounds) in which nobody more of waiting could be served */
+    uint64_t served; /* the round (pool->waiters.rounds) in which nobody more of waiting could be served */
     uint64_t reclaim_ns;       /* the tenant's sessions are not asked for its quota's sake before */
     bool reclaim_owed;         /* …but then, for one who did not wait */
     struct list tenant_link, pool_link;
-    struct list waiting_link; /* in pool->wait_queues while anybody waits for room */
-    struct list pressed_link; /* in pool->pressed while something is held or owed */
+    struct list waiting_link; /* in pool->waiters.queues while anybody waits for room */
+    struct list pressed_link; /* in pool->waiters.pressed while something is held or owed */
 };
 
 /* See fence.h. */
@@ -166,6 +166,58 @@ enum pool_state {
     POOL_LOST,
 };
 
+/* The requests that wait in a pool. */
+struct pool_waiters {
+    struct list queues;        /* tenant_heap.waiting_link: heaps with requests that wait for room */
+    struct list pressed;       /* tenant_heap.pressed_link: heaps with requests that wait for quota */
+    struct list overdue;       /* request.overdue_link, in order of arrival: no later request may pass them */
+    struct list for_growth;    /* request.growth_link: requests that wait for growth only */
+    uint64_t count;            /* requests in all wait queues */
+    uint64_t rounds;           /* of serving through the queues, see waiting.c */
+    uint64_t next_deadline_ns; /* no deadline of a waiting request is before */
+    uint64_t poll_fences_ns;   /* when fences are polled again, while requests wait */
+};
+
+/* The growth of a pool, see plan.h. */
+struct pool_growth {
+    uint64_t bytes;             /* of the growth that is decided or under way; 0: none */
+    bool is_decided;            /* and the shell has not yet taken it */
+    bool is_ahead;              /* no request waits for it */
+    bool is_exact;              /* the last growth failed: the next is no larger than needed */
+    uint64_t decided_ns;        /* when it was decided */
+    uint64_t retry_ns;          /* no growth before, because the driver refused; 0: it did not */
+    uint64_t ahead_retry_ns;    /* no growth ahead of demand before */
+    struct tenant_heap *demand; /* of the last lease, for growth ahead; NULL: none since the last trim */
+};
+
+/* What a pool asks of sessions, see plan.h. */
+struct pool_reclaim {
+    bool is_stuck;           /* as of the last plan: only memory that sessions hold can serve */
+    bool is_owed;            /* sessions are still to be asked, for a request that did not wait */
+    unsigned n_sessions;     /* ACTIVE sessions that want to be asked and have something of the pool */
+    unsigned n_asks;         /* rounds of questions since the pool became short */
+    uint64_t next_ns;        /* sessions are not asked before */
+    uint64_t short_until_ns; /* sessions are told until then that the pool is short; 0: it is not */
+    uint64_t refused_bytes;  /* of the last request that was refused because the pool was stuck; 0: none
+                              * since a request was granted */
+    struct session *spared; /* the session that was not asked, because all waiting requests are its own; NULL:
+                             * none */
+};
+
+/* What happened in a pool since the daemon started. */
+struct pool_stats {
+    uint64_t n_acquires, n_releases, n_grows, n_retires;
+    uint64_t n_failures;         /* requests that ended in an error for the caller */
+    uint64_t n_timeouts;         /* failures of requests that waited until their deadline */
+    uint64_t n_quota_refusals;   /* failures because of a quota */
+    uint64_t n_probes;           /* refused requests that are no failures: request_is_probe() */
+    uint64_t n_closes, close_ns; /* mappings that clients closed because they were told to, and their time */
+    uint64_t leased_peak_bytes, reserved_peak_bytes, quarantined_peak_bytes;
+    struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
+    struct histogram waiting; /* the other answers */
+    struct histogram growing; /* segments: from the decision to grow until they could be lent */
+};
+
 /* See pool.h. */
 struct pool {
     struct core *core;
@@ -176,53 +228,26 @@ struct pool {
     char name[POOL_NAME_SIZE];
     enum pool_state state;
     uint64_t limit_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
-    uint64_t step_bytes;                 /* the same, or POOL_STEP_BY_SIZE: pool_step_bytes() */
+    uint64_t step_bytes;                 /* a multiple too, or POOL_STEP_BY_SIZE: pool_step_bytes() */
     uint64_t low_water_bytes;            /* 0: no growth ahead of demand */
 
-    struct list ready_link;  /* in core->ready: something that requests wait for may have come back */
-    struct list segments;    /* all but RETIRING ones */
-    struct list heaps;       /* tenant_heap.pool_link */
-    struct list wait_queues; /* tenant_heap.waiting_link: whose requests wait for room */
-    struct list overdue;     /* request.overdue_link: whom no later request may pass, in order of arrival */
-    struct list pressed;     /* tenant_heap.pressed_link: whose requests wait for their tenant's quota */
-    struct list for_growth;  /* request.growth_link: that wait for growth only */
-    uint64_t rounds;         /* through the queues, see waiting.c */
+    struct list segments; /* all but RETIRING ones */
+    struct list heaps;    /* tenant_heap.pool_link */
+    unsigned n_segments;
+    uint64_t n_leases;
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
-    uint64_t growing_bytes;    /* of the growth that is decided or under way; 0: none */
-    bool grow_decided;         /* …and not yet taken by the shell */
-    bool grow_exact;           /* the last growth failed: ask for no more than needed */
-    bool grow_ahead;           /* it is for nobody who waits, but for the low-water mark */
-    uint64_t grow_decided_ns;  /* when it was decided */
-    uint64_t grow_retry_ns;    /* no growth before */
-    uint64_t ahead_retry_ns;   /* no growth ahead of demand before */
-    /* Who leased last, and may find too little the next time. NULL: nobody, or not since the last trim. */
-    struct tenant_heap *demand;
-    uint64_t next_deadline_ns; /* no waiter's deadline is before */
-    bool stuck;                /* as of the last plan */
-    uint64_t reclaim_ns;       /* sessions are not asked before */
-    struct session *spared;    /* was not asked, because nobody else waits; NULL: no session */
-    bool reclaim_owed;         /* …but then, for one who did not wait */
-    uint64_t short_until_ns;   /* sessions are told until then that the pool is short; 0: it is not */
-    unsigned n_asks;           /* rounds of questions to the sessions since it became short */
-    uint64_t fence_ns;         /* fences are looked at again, while somebody waits */
-    uint64_t refused_bytes;    /* …nor what it asked for; 0 when somebody has found room since */
-    unsigned n_reclaimers;     /* ACTIVE sessions that want to be asked and have something of it */
-    unsigned n_segments;
-    uint64_t n_leases, n_waiters;                        /* the latter with those that are held */
-    uint64_t n_acquires, n_releases, n_grows, n_retires; /* since the start, as all below */
-    uint64_t n_failures;                                 /* requests that ended in an error for the caller */
-    uint64_t n_timeouts;                                 /* those of them that waited until their deadline */
-    uint64_t n_quota_refusals;                           /* those of them that a quota refused */
-    uint64_t n_probes; /* further requests that were refused: request_is_probe() */
-    uint64_t leased_peak_bytes, reserved_peak_bytes, quarantined_peak_bytes;
-    uint64_t n_closes, close_ns; /* mappings that clients closed because they were told to, and their time */
-    struct histogram serving; /* answers that were there at once: from the request to the answer's sending */
-    struct histogram waiting; /* the others */
-    struct histogram growing; /* segments: from the decision to grow until they could be lent */
+
+    struct pool_waiters waiters;
+    struct pool_growth growth;
+    struct pool_reclaim reclaim;
+    struct pool_stats stats;
+    struct list ready_link; /* in core->ready: something that requests wait for may have come back */
+
     char last_error[POOL_ERROR_SIZE];
-    const char *stalled_call; /* what its worker has been in for long, a constant string; NULL: nothing */
-    uint64_t stalled_for_ns;  /* …how long, as of the shell's last look */
+    const char
+        *stalled_call; /* the call that its worker has been in for long, a constant string; NULL: none */
+    uint64_t stalled_for_ns;  /* for how long, as of the shell's last look */
     void *owner;              /* the shell's */
 };
 
@@ -310,8 +335,8 @@ struct request {
     enum wait_queue_kind queue; /* WAITING: for what */
     struct tenant_heap *heap;   /* …and whose queue it stands in */
     unsigned passes;            /* later requests that were given what it could have used, see wait_queue.h */
-    struct list overdue_link;   /* in pool->overdue: those were too many */
-    struct list growth_link;    /* in pool->for_growth while it waits, if it waits for growth only */
+    struct list overdue_link;   /* in pool->waiters.overdue: those were too many */
+    struct list growth_link;    /* in pool->waiters.for_growth while it waits, if it waits for growth only */
     int quota_item;             /* REFUSED for the tenant's quota: which; -1: not for that */
     struct list link;           /* in its queue, then in core->answered */
     struct list session_link;

@@ -41,7 +41,7 @@ static void overdue_enter(struct request *request) {
     if (request->passes < request->session->core->passes_limit || request->queue != WAIT_QUEUE_ROOM ||
         !list_is_empty(&request->overdue_link))
         return;
-    insert_by_arrival(&request->pool->overdue, request, offsetof(struct request, overdue_link));
+    insert_by_arrival(&request->pool->waiters.overdue, request, offsetof(struct request, overdue_link));
 }
 
 static struct wait_queue *queue_of(struct tenant_heap *heap, enum wait_queue_kind kind) {
@@ -61,20 +61,20 @@ void wait_queue_enter(struct request *request, struct tenant_heap *heap, enum wa
     request->heap = heap;
     request->queue = kind;
     if (kind == WAIT_QUEUE_ROOM && list_is_empty(&heap->waiting_link))
-        list_append(&pool->wait_queues, &heap->waiting_link);
+        list_append(&pool->waiters.queues, &heap->waiting_link);
     if (kind == WAIT_QUEUE_QUOTA && list_is_empty(&heap->pressed_link))
-        list_append(&pool->pressed, &heap->pressed_link);
+        list_append(&pool->waiters.pressed, &heap->pressed_link);
     overdue_enter(request);
     if (request->no_reclaim)
-        list_append(&pool->for_growth, &request->growth_link);
-    pool->n_waiters++;
-    if (pool->spared != NULL && !request->no_reclaim &&
-        !(request->gave_back && request->session == pool->spared)) {
-        pool->spared = NULL; /* now its memory is wanted, and at once */
-        pool->reclaim_ns = 0;
+        list_append(&pool->waiters.for_growth, &request->growth_link);
+    pool->waiters.count++;
+    if (pool->reclaim.spared != NULL && !request->no_reclaim &&
+        !(request->gave_back && request->session == pool->reclaim.spared)) {
+        pool->reclaim.spared = NULL; /* now its memory is wanted, and at once */
+        pool->reclaim.next_ns = 0;
     }
-    if (request->deadline_ns < pool->next_deadline_ns)
-        pool->next_deadline_ns = request->deadline_ns;
+    if (request->deadline_ns < pool->waiters.next_deadline_ns)
+        pool->waiters.next_deadline_ns = request->deadline_ns;
 }
 
 void wait_queue_leave(struct request *request) {
@@ -87,7 +87,7 @@ void wait_queue_leave(struct request *request) {
         pool_mark_ready(request->pool); /* it may have held other requests up */
     list_remove(&request->overdue_link);
     list_remove(&request->growth_link);
-    request->pool->n_waiters--;
+    request->pool->waiters.count--;
     if (list_is_empty(&heap->waiting.requests))
         list_remove(&heap->waiting_link);
     if (list_is_empty(&heap->held.requests) && !heap->reclaim_owed)
@@ -98,7 +98,7 @@ void wait_queue_leave(struct request *request) {
 
 struct request *wait_queue_oldest(const struct pool *pool) {
     struct request *oldest = NULL;
-    list_for_each(position, &pool->wait_queues) {
+    list_for_each(position, &pool->waiters.queues) {
         struct request *first =
             wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
         assert(first != NULL); /* heaps whose queue is empty are not among those of the pool */
@@ -114,11 +114,11 @@ static bool fits(const struct request *request, uint64_t room_bytes) {
 }
 
 struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes) {
-    struct request *overdue = list_first(&pool->overdue, struct request, overdue_link), *best = NULL;
+    struct request *overdue = list_first(&pool->waiters.overdue, struct request, overdue_link), *best = NULL;
 
     if (overdue != NULL && fits(overdue, room_bytes))
         return overdue;
-    list_for_each(position, &pool->wait_queues) {
+    list_for_each(position, &pool->waiters.queues) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
         unsigned left = WAIT_QUEUE_WINDOW;
         if (best != NULL && !wait_queue_comes_before(heap, best->heap))
@@ -156,12 +156,12 @@ static bool could_use(const struct request *waiter, const struct session *sessio
 }
 
 bool wait_queue_is_behind(const struct request *request) {
-    const struct request *overdue = list_first(&request->pool->overdue, struct request, overdue_link);
+    const struct request *overdue = list_first(&request->pool->waiters.overdue, struct request, overdue_link);
     return overdue != NULL && overdue->number < request->number;
 }
 
 bool wait_queue_is_reserved(const struct request *request, const struct segment *segment) {
-    list_for_each(position, &request->pool->overdue) {
+    list_for_each(position, &request->pool->waiters.overdue) {
         const struct request *overdue = container_of(position, struct request, overdue_link);
         if (overdue->number >= request->number)
             break;
@@ -176,7 +176,7 @@ void wait_queue_count_passes(const struct request *request, const struct segment
 
     if (first != NULL && first->number < request->number)
         first->passes++;
-    list_for_each(position, &request->pool->wait_queues) {
+    list_for_each(position, &request->pool->waiters.queues) {
         first = wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
         assert(first != NULL); /* see above: wait_queue_oldest() */
         if (first->number > request->number || !could_use(first, request->session, segment))

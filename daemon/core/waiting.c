@@ -66,11 +66,11 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
         heap_give(range);
         return r;
     }
-    pool->refused_bytes = 0;
+    pool->reclaim.refused_bytes = 0;
     request_grant(request, lease);
     pool_note_peaks(pool);
     wait_queue_count_passes(request, lease->block->segment);
-    pool->demand = lease->block->segment->owner;
+    pool->growth.demand = lease->block->segment->owner;
     return 0;
 }
 
@@ -151,7 +151,7 @@ static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
     /* Where the driver refused and no session has memory, growth is tried again and nothing else can help. */
     bool may_grow = pool->state == POOL_STARTING || !plan_is_settled(pool) || plan_is_hopeless(pool, now_ns);
 
-    list_for_each_safe(position, &pool->for_growth) {
+    list_for_each_safe(position, &pool->waiters.for_growth) {
         struct request *request = container_of(position, struct request, growth_link);
         bool is_hopeless = request->queue == WAIT_QUEUE_QUOTA || !may_grow;
         if (is_hopeless)
@@ -225,7 +225,7 @@ static bool serve_queue(struct pool *pool, struct wait_queue *queue, bool one) {
 
 /* Answers those whom their tenant's quota does not hold up any more, or lets them wait for memory. */
 static void pool_serve_held(struct pool *pool) {
-    list_for_each_safe(position, &pool->pressed) {
+    list_for_each_safe(position, &pool->waiters.pressed) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
         if (wait_queue_first(&heap->held) != NULL &&
             tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
@@ -238,10 +238,10 @@ static void pool_serve_held(struct pool *pool) {
 static struct tenant_heap *next_queue(const struct pool *pool) {
     struct tenant_heap *best = NULL;
 
-    list_for_each(position, &pool->wait_queues) {
+    list_for_each(position, &pool->waiters.queues) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
         uint64_t least_bytes = heap->waiting.least_bytes;
-        if (heap->served != pool->rounds &&
+        if (heap->served != pool->waiters.rounds &&
             (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)) &&
             (best == NULL || wait_queue_comes_before(heap, best)))
             best = heap;
@@ -255,14 +255,14 @@ static struct tenant_heap *next_queue(const struct pool *pool) {
 static void pool_serve_queues(struct pool *pool) {
     struct tenant_heap *heap;
 
-    list_for_each_safe(position, &pool->overdue) {
+    list_for_each_safe(position, &pool->waiters.overdue) {
         struct request *request = container_of(position, struct request, overdue_link);
         pool_settle(pool, request, pool_grant(pool, request));
     }
-    pool->rounds++;
+    pool->waiters.rounds++;
     while ((heap = next_queue(pool)) != NULL)
         if (!serve_queue(pool, &heap->waiting, true))
-            heap->served = pool->rounds;
+            heap->served = pool->waiters.rounds;
 }
 
 /* Serves the waiting requests for which there is free memory. */
@@ -297,17 +297,17 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         return;
     }
     int r = pool_grant_new(pool, request);
-    if (r == 0 && list_is_empty(&pool->wait_queues))
+    if (r == 0 && list_is_empty(&pool->waiters.queues))
         plan_growth_ahead(pool, now_ns);
-    else if (r == 0 && !pool->stuck)
+    else if (r == 0 && !pool->reclaim.is_stuck)
         pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in the queue */
     pool_settle(pool, request, r);
     if (request->state != REQUEST_WAITING)
         return;
     struct tenant_heap *heap = request->heap;
-    uint64_t reclaim_ns = request->queue == WAIT_QUEUE_QUOTA ? heap->reclaim_ns : pool->reclaim_ns;
-    if (pool->fence_ns <= now_ns)
-        pool->fence_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
+    uint64_t reclaim_ns = request->queue == WAIT_QUEUE_QUOTA ? heap->reclaim_ns : pool->reclaim.next_ns;
+    if (pool->waiters.poll_fences_ns <= now_ns)
+        pool->waiters.poll_fences_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
     /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
     if (collect_heap(heap))
         pool_serve_waiting(pool, now_ns);
@@ -324,13 +324,13 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
             request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_WAITING);
         return;
     }
-    bool owed = now_ns < reclaim_ns && pool->n_reclaimers > 0 && !request->no_reclaim;
+    bool owed = now_ns < reclaim_ns && pool->reclaim.n_sessions > 0 && !request->no_reclaim;
     if (request->queue == WAIT_QUEUE_QUOTA)
         heap->reclaim_owed = heap->reclaim_owed || owed;
     else
-        pool->reclaim_owed = pool->reclaim_owed || (pool->stuck && owed);
-    if (request->queue == WAIT_QUEUE_ROOM && pool->stuck && !request->no_reclaim)
-        pool->refused_bytes = request->least_bytes;
+        pool->reclaim.is_owed = pool->reclaim.is_owed || (pool->reclaim.is_stuck && owed);
+    if (request->queue == WAIT_QUEUE_ROOM && pool->reclaim.is_stuck && !request->no_reclaim)
+        pool->reclaim.refused_bytes = request->least_bytes;
     request_give_up(request);
 }
 
@@ -343,8 +343,8 @@ static bool expire_queue(struct pool *pool, struct wait_queue *queue, uint64_t n
         if (request->deadline_ns <= now_ns) {
             request_time_out(request);
             any = true;
-        } else if (request->deadline_ns < pool->next_deadline_ns) {
-            pool->next_deadline_ns = request->deadline_ns;
+        } else if (request->deadline_ns < pool->waiters.next_deadline_ns) {
+            pool->waiters.next_deadline_ns = request->deadline_ns;
         }
     }
     return any;
@@ -353,7 +353,7 @@ static bool expire_queue(struct pool *pool, struct wait_queue *queue, uint64_t n
 static bool pool_expire(struct pool *pool, uint64_t now_ns) {
     bool any = false;
 
-    pool->next_deadline_ns = NS_FOREVER;
+    pool->waiters.next_deadline_ns = NS_FOREVER;
     list_for_each(position, &pool->heaps) {
         struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
         any |= expire_queue(pool, &heap->waiting, now_ns);
@@ -363,33 +363,33 @@ static bool pool_expire(struct pool *pool, uint64_t now_ns) {
 }
 
 void pool_serve(struct pool *pool, uint64_t now_ns) {
-    bool is_expiring = pool->next_deadline_ns <= now_ns;
+    bool is_expiring = pool->waiters.next_deadline_ns <= now_ns;
 
     /* A release does not pay for polling other clients' fences: the tick comes soon. */
-    if (pool->fence_ns <= now_ns || is_expiring)
+    if (pool->waiters.poll_fences_ns <= now_ns || is_expiring)
         collect_pool(pool, now_ns);
     pool_serve_free(pool);
     if (is_expiring && pool_expire(pool, now_ns))
         pool_serve_free(pool); /* the expired requests may have held others up */
-    if (pool->grow_retry_ns <= now_ns)
-        pool->grow_retry_ns = 0;
+    if (pool->growth.retry_ns <= now_ns)
+        pool->growth.retry_ns = 0;
     pool_plan_waiting(pool, now_ns);
-    if (pool->short_until_ns != 0 && pool->short_until_ns <= now_ns)
+    if (pool->reclaim.short_until_ns != 0 && pool->reclaim.short_until_ns <= now_ns)
         plan_end_shortage(pool, now_ns);
 }
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {
     uint64_t next = plan_next_reclaim_ns(pool);
 
-    if (pool->n_waiters > 0 && pool_is_ready(pool))
+    if (pool->waiters.count > 0 && pool_is_ready(pool))
         return 0;
-    if (pool->n_waiters > 0 && pool->next_deadline_ns < next)
-        next = pool->next_deadline_ns;
-    if (pool_waits_for_fences(pool) && pool->fence_ns < next)
-        next = pool->fence_ns;
-    if (pool->grow_retry_ns != 0 && pool->grow_retry_ns < next)
-        next = pool->grow_retry_ns;
-    if (pool->short_until_ns != 0 && pool->short_until_ns < next)
-        next = pool->short_until_ns;
+    if (pool->waiters.count > 0 && pool->waiters.next_deadline_ns < next)
+        next = pool->waiters.next_deadline_ns;
+    if (pool_waits_for_fences(pool) && pool->waiters.poll_fences_ns < next)
+        next = pool->waiters.poll_fences_ns;
+    if (pool->growth.retry_ns != 0 && pool->growth.retry_ns < next)
+        next = pool->growth.retry_ns;
+    if (pool->reclaim.short_until_ns != 0 && pool->reclaim.short_until_ns < next)
+        next = pool->reclaim.short_until_ns;
     return next;
 }

@@ -323,7 +323,7 @@ static void end_scene(void) {
     MUST(daemon->n_connections == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0);
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
         const struct pool *pool = daemon->core->pools[i];
-        MUST(pool->n_leases == 0 && pool->n_waiters == 0);
+        MUST(pool->n_leases == 0 && pool->waiters.count == 0);
         MUST(pool->leased_bytes == 0 && pool->fenced_bytes == 0 && pool->quarantined_bytes == 0);
     }
 }

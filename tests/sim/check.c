@@ -37,8 +37,8 @@ static void check_sums(struct world *world) {
         must(pool->quarantined_bytes == quarantined[p], "bytes in quarantine are counted wrong");
         must(pool->fenced_bytes == fenced[p], "bytes behind fences are counted wrong");
         must(pool->reserved_bytes == reserved[p], "reserved bytes are counted wrong");
-        must(pool->n_waiters == waiters[p], "those who wait are counted wrong");
-        must(pool->growing_bytes == world->pools[p].growing || pool->grow_decided, "a growth is lost");
+        must(pool->waiters.count == waiters[p], "those who wait are counted wrong");
+        must(pool->growth.bytes == world->pools[p].growing || pool->growth.is_decided, "a growth is lost");
         must(fenced[p] == 0 || waiters[p] == 0 ||
                  core_next_tick_ns(world->core) <= world->now_ns + FENCE_INTERVAL_NS,
              "somebody waits, and nobody will look at the fences");
@@ -85,7 +85,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     const struct model_request *first = NULL;
 
     if (pool_is_ready(pool)) {
-        must(pool->n_waiters == 0 || core_next_tick_ns(world->core) <= world->now_ns,
+        must(pool->waiters.count == 0 || core_next_tick_ns(world->core) <= world->now_ns,
              "memory came back, and nobody will look at those who wait");
         return;
     }
@@ -103,16 +103,16 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         if (gap > *known && (gap = largest_gap(world, segment)) > *known)
             *known = gap;
     }
-    bool may_grow = pool->state == POOL_READY && pool->growing_bytes == 0 && pool->retiring_bytes == 0 &&
-                    pool->grow_retry_ns <= world->now_ns;
+    bool may_grow = pool->state == POOL_READY && pool->growth.bytes == 0 && pool->retiring_bytes == 0 &&
+                    pool->growth.retry_ns <= world->now_ns;
     const struct request *head = wait_queue_oldest(pool);
     for (unsigned r = 0; r < SIM_REQUESTS; r++) {
         const struct model_request *request = &world->requests[r];
         if (!request->used || request->answered || request->pool != p)
             continue;
         must(!pool_is_closed(pool), "a request waits for a device that is lost");
-        must(!request->no_reclaim || pool_is_ready(pool) || pool->grow_retry_ns > world->now_ns ||
-                 pool->state == POOL_STARTING || pool->growing_bytes > 0 || pool->retiring_bytes > 0,
+        must(!request->no_reclaim || pool_is_ready(pool) || pool->growth.retry_ns > world->now_ns ||
+                 pool->state == POOL_STARTING || pool->growth.bytes > 0 || pool->retiring_bytes > 0,
              "a request waits for growth, and none is under way");
         must(request->least <= pool->limit_bytes || model_is_over_quota(world, use, request),
              "a request waits that can never be served");
@@ -121,8 +121,8 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         if (model_is_over_quota(world, use, request) || model_rank(world, request) >= WAIT_QUEUE_WINDOW ||
             model_is_behind(world, request))
             continue;
-        must(pool->spared == NULL || request->no_reclaim ||
-                 (request->gave_back && pool->spared == world->sessions[request->session].session),
+        must(pool->reclaim.spared == NULL || request->no_reclaim ||
+                 (request->gave_back && pool->reclaim.spared == world->sessions[request->session].session),
              "a session is spared that others wait for");
         must(request->least > largest_unassigned, "a request waits, and a segment without a tenant would do");
         must(!may_grow || round_up(request->least, SEGMENT_GRANULE) > room,
@@ -140,11 +140,11 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     must(!may_grow || need > room + idle,
          "the first in the queue waits, and idle segments could be retired for it");
     bool stuck = pool->state == POOL_READY && !first->no_reclaim &&
-                 (pool->grow_retry_ns > world->now_ns || need > room + idle + pool->retiring_bytes);
+                 (pool->growth.retry_ns > world->now_ns || need > room + idle + pool->retiring_bytes);
     must(!stuck || core_next_tick_ns(world->core) <= world->now_ns + RECLAIM_INTERVAL_NS ||
              !somebody_can_be_asked(world, p),
          "the first in the queue waits, and nobody will be asked for what it keeps idle");
-    must(pool->reclaim_ns <= world->now_ns + RECLAIM_INTERVAL_NS, "sessions are asked too late");
+    must(pool->reclaim.next_ns <= world->now_ns + RECLAIM_INTERVAL_NS, "sessions are asked too late");
 }
 
 /* A session is told of a shortage only while there is one, and then nothing is asked of a session for nobody.
@@ -152,7 +152,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
 static void check_shortages(const struct world *world) {
     for (unsigned p = 0; p < world->n_pools; p++)
         for (unsigned s = 0; s < SIM_SESSIONS; s++)
-            must(world->pools[p].pool->short_until_ns != 0 || world->sessions[s].page == NULL ||
+            must(world->pools[p].pool->reclaim.short_until_ns != 0 || world->sessions[s].page == NULL ||
                      (world->sessions[s].page->shortage.pools >> p & 1) == 0,
                  "a session is told of a shortage that is over");
 }
@@ -165,8 +165,8 @@ void check_all(struct world *world) {
     model_add_up(world, &use);
     check_quotas(world, &use);
     for (unsigned p = 0; p < world->n_pools; p++)
-        world->pools[p].somebody_overdue = !list_is_empty(&world->pools[p].pool->overdue);
+        world->pools[p].somebody_overdue = !list_is_empty(&world->pools[p].pool->waiters.overdue);
     for (unsigned p = 0; p < world->n_pools; p++)
-        if (world->pools[p].pool->n_waiters > 0 && list_is_empty(&world->core->retiring))
+        if (world->pools[p].pool->waiters.count > 0 && list_is_empty(&world->core->retiring))
             check_line(world, &use, p);
 }

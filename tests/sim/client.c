@@ -484,19 +484,20 @@ void step_idle(struct world *world) {
     const struct proto_idle idle = {.pool = p + 1,
                                     .flags = busy ? PROTO_IDLE_BUSY : 0,
                                     .size_bytes = for_others ? 0 : random_size(world)};
-    bool is_early = pool->n_asks < 2 && somebody_has_not_answered(world, s, p);
+    bool is_early = pool->reclaim.n_asks < 2 && somebody_has_not_answered(world, s, p);
     int r = core_idle(world->sessions[s].session, &idle, world->now_ns, &segments);
     must(r == (for_others || model_may_use(world, s, p) ? 0 : PROTO_E_NO_POOL),
          "a session asks about a pool that it may not use");
     model_see(world);
-    bool has_room = pool->grow_retry_ns == 0 && !for_others &&
+    bool has_room = pool->growth.retry_ns == 0 && !for_others &&
                     round_up(idle.size_bytes, SEGMENT_GRANULE) + pool->reserved_bytes <= pool->limit_bytes;
     for (unsigned i = 0; r == 0 && i < segments.count; i++) {
         unsigned g = find_segment(world, segments.ids[i]);
         begun += !world->segments[g].closing;
         model_tell(world, s, p, g, is_early, for_others);
     }
-    must(!for_others || begun == 0 || !list_is_empty(&pool->wait_queues) || pool->refused_bytes > 0,
+    must(!for_others || begun == 0 || !list_is_empty(&pool->waiters.queues) ||
+             pool->reclaim.refused_bytes > 0,
          "a session is to close what nobody waits for");
     must(!has_room || begun == 0, "a session is to close segments, and the pool could grow");
     must(!busy || !is_early || begun == 0, "a busy session is to close segments before idle ones are asked");

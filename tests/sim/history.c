@@ -176,8 +176,9 @@ static void world_end(struct world *world) {
          "everybody is gone, and leases are left");
     for (unsigned p = 0; p < world->n_pools; p++) {
         const struct pool *pool = world->pools[p].pool;
-        must(pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes == 0 && pool->n_waiters == 0 &&
-                 pool->n_leases == 0 && pool->n_acquires == pool->n_releases,
+        must(pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes == 0 &&
+                 pool->waiters.count == 0 && pool->n_leases == 0 &&
+                 pool->stats.n_acquires == pool->stats.n_releases,
              "everybody is gone, and a pool counts otherwise");
     }
     must(core_is_valid(world->core), "the core is not valid at the end");

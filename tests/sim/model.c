@@ -350,7 +350,7 @@ static bool is_to_be_closed(const struct world *world, unsigned p) {
 
 /* Whether a segment is under way to those who wait, or to the driver so that one can be. */
 static bool pool_is_growing(const struct pool *pool) {
-    return pool->state == POOL_STARTING || pool->growing_bytes > 0 || pool->retiring_bytes > 0;
+    return pool->state == POOL_STARTING || pool->growth.bytes > 0 || pool->retiring_bytes > 0;
 }
 
 /* Whether the refusal is true. */
@@ -428,13 +428,13 @@ void model_see_arrivals(struct world *world) {
 static void model_see_growths(struct world *world) {
     for (unsigned p = 0; p < world->n_pools; p++) {
         const struct pool *pool = world->pools[p].pool;
-        if (!pool->grow_decided || world->pools[p].decided)
+        if (!pool->growth.is_decided || world->pools[p].decided)
             continue;
         world->pools[p].decided = true;
-        must(pool->growing_bytes > 0 && pool->growing_bytes % SEGMENT_GRANULE == 0 &&
-                 pool->reserved_bytes + pool->growing_bytes <= pool->limit_bytes,
+        must(pool->growth.bytes > 0 && pool->growth.bytes % SEGMENT_GRANULE == 0 &&
+                 pool->reserved_bytes + pool->growth.bytes <= pool->limit_bytes,
              "a pool grows beyond its limit");
-        must(!pool->grow_ahead || (pool->leased_bytes > 0 && pool->low_water_bytes > 0),
+        must(!pool->growth.is_ahead || (pool->leased_bytes > 0 && pool->low_water_bytes > 0),
              "a pool grows ahead of demand that nobody uses");
     }
 }

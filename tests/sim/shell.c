@@ -89,11 +89,11 @@ void shell_drain(struct world *world) {
         unsigned p = pool->id - 1;
         must(world->pools[p].growing == 0 && pool->state == POOL_READY,
              "a pool grows twice at a time, or too early");
-        must(world->pools[p].decided && pool->growing_bytes == size,
+        must(world->pools[p].decided && pool->growth.bytes == size,
              "a growth comes out that was not decided");
         world->pools[p].decided = false;
         world->pools[p].growing = size;
-        world->tally->aheads += pool->grow_ahead;
+        world->tally->aheads += pool->growth.is_ahead;
     }
     drain_retirements(world);
     drain_reclaims(world);
@@ -201,7 +201,7 @@ void step_lose_device(struct world *world) {
     if (lost->pool->state == POOL_STARTING)
         return;
     core_pool_lost(lost->pool, "cudaErrorECCUncorrectable", world->now_ns);
-    lost->decided = lost->decided && lost->pool->grow_decided;
+    lost->decided = lost->decided && lost->pool->growth.is_decided;
     world->tally->devices_lost++;
 }
 

@@ -30,7 +30,7 @@ unsigned model_rank(const struct world *world, const struct model_request *reque
 
 bool model_is_behind(const struct world *world, const struct model_request *request) {
     struct pool *pool = world->pools[request->pool].pool;
-    const struct request *first = list_first(&pool->overdue, struct request, overdue_link);
+    const struct request *first = list_first(&pool->waiters.overdue, struct request, overdue_link);
     if (first != NULL && first->id < request->id)
         return true;
     const struct tenant_heap *heap =
@@ -51,7 +51,7 @@ void model_take_turn(struct world *world, const struct model_request *request, c
     unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
     bool somebody_overdue = answered->passes >= world->core->passes_limit ||
                             world->pools[request->pool].somebody_overdue ||
-                            !list_is_empty(&world->pools[request->pool].pool->overdue);
+                            !list_is_empty(&world->pools[request->pool].pool->waiters.overdue);
     struct model_use use;
 
     model_add_up(world, &use);

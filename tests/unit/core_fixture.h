@@ -288,7 +288,7 @@ static inline void core_destroy(struct core *core) {
         assert_int_equal(core->pools[i]->fenced_bytes, 0);
         assert_int_equal(core->pools[i]->quarantined_bytes, 0);
         assert_int_equal(core->pools[i]->n_leases, 0);
-        assert_int_equal(core->pools[i]->n_waiters, 0);
+        assert_int_equal(core->pools[i]->waiters.count, 0);
     }
     assert_true(core_is_valid(core));
     assert_null(core_free(core));

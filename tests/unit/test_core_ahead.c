@@ -33,7 +33,7 @@ static void what_sinks_below_the_mark_is_followed_by_a_step(void **state) {
     segment_made(pool, 8 * MIB, 0);
     expect_no_growth(core);
     take(session, pool, 8 * MIB, 0);
-    assert_int_equal(pool->n_failures, 0);
+    assert_int_equal(pool->stats.n_failures, 0);
     core_destroy(core);
 }
 

@@ -615,7 +615,7 @@ static void each_mapper_is_told_once_and_the_last_to_close_sends_the_segment_bac
     assert_int_equal(closed(common.two, common.segment), PROTO_E_INVALID);
     expect_no_retirement(common.core);
     assert_int_equal(closed(common.one, common.segment), 0);
-    assert_int_equal(common.pool->n_closes, 2);
+    assert_int_equal(common.pool->stats.n_closes, 2);
     assert_int_equal(retire_all(common.core, 0), 8 * MIB);
     grow(common.pool, 8 * MIB, 0);
     expect_granted(common.core, common.other, 1);
@@ -714,7 +714,7 @@ static void a_mapper_that_is_lost_before_it_was_told_keeps_the_segment_until_its
     lose_session(common.one, 0);
     expect_no_retirement(common.core);
     session_gone(common.one, 0);
-    assert_int_equal(common.pool->n_closes, 1);
+    assert_int_equal(common.pool->stats.n_closes, 1);
     assert_int_equal(retire_all(common.core, 0), 8 * MIB);
     grow(common.pool, 8 * MIB, 0);
     expect_granted(common.core, common.other, 1);
@@ -790,7 +790,7 @@ static void only_what_was_named_can_be_closed_and_only_once_and_by_its_session(v
     assert_int_equal(closed(full.one, full.segment_one), PROTO_E_INVALID);
     assert_int_equal(retire_all(full.core, 0), 8 * MIB);
     assert_int_equal(closed(full.one, full.segment_one), PROTO_E_INVALID);
-    assert_int_equal(full.pool->n_closes, 1);
+    assert_int_equal(full.pool->stats.n_closes, 1);
     core_destroy(full.core);
 }
 
@@ -812,8 +812,8 @@ static void closings_and_their_time_are_counted(void **state) {
         assert_int_equal(core_closed(holder, &message, 0), 0);
         assert_int_equal(core_closed(holder, &message, 0), PROTO_E_INVALID); /* which counts nothing */
     }
-    assert_int_equal(pool->n_closes, 4);
-    assert_int_equal(pool->close_ns, 1000 + 2 * CLOSE_NS_MAX);
+    assert_int_equal(pool->stats.n_closes, 4);
+    assert_int_equal(pool->stats.close_ns, 1000 + 2 * CLOSE_NS_MAX);
     core_destroy(core);
 }
 

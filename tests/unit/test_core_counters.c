@@ -33,9 +33,9 @@ static void a_probe_that_is_refused_is_no_failure(void **state) {
         describe(take_growing(session, pool, 8 * MIB, 0), NULL);
         ask_least(session, pool, 1, MIB, 0, cases[i].flags, 0, 0);
         expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
-        assert_int_equal(pool->n_probes, cases[i].is_probe);
-        assert_int_equal(pool->n_failures, !cases[i].is_probe);
-        assert_int_equal(pool->n_timeouts, 0); /* it did not wait */
+        assert_int_equal(pool->stats.n_probes, cases[i].is_probe);
+        assert_int_equal(pool->stats.n_failures, !cases[i].is_probe);
+        assert_int_equal(pool->stats.n_timeouts, 0); /* it did not wait */
         core_destroy(core);
     }
 }
@@ -48,15 +48,15 @@ static void a_probe_covers_the_refusals_that_it_names(void **state) {
 
     ask_least(session, pool, 1, 16 * MIB, 0, PROTO_ACQUIRE_PROBES, 0, 0);
     expect_refused(core, session, 1, PROTO_E_TOO_LARGE);
-    assert_int_equal(pool->n_failures, 1);
+    assert_int_equal(pool->stats.n_failures, 1);
     core->session_leases_limit = 0;
     ask_least(session, pool, 2, MIB, 0, PROTO_ACQUIRE_PROBE_ROOM, 0, 0);
     expect_refused(core, session, 2, PROTO_E_LIMIT);
-    assert_int_equal(pool->n_failures, 2);
+    assert_int_equal(pool->stats.n_failures, 2);
     ask_least(session, pool, 3, MIB, 0, PROTO_ACQUIRE_PROBE_LIMIT, 0, 0);
     expect_refused(core, session, 3, PROTO_E_LIMIT);
-    assert_int_equal(pool->n_failures, 2);
-    assert_int_equal(pool->n_probes, 1);
+    assert_int_equal(pool->stats.n_failures, 2);
+    assert_int_equal(pool->stats.n_probes, 1);
     core_destroy(core);
 }
 
@@ -71,12 +71,12 @@ static void timeouts_are_those_that_waited_until_their_deadline(void **state) {
     ask_least(session, pool, 2, MIB, 0, PROTO_ACQUIRE_PROBES, 60, 0);
     tick(core, 50);
     expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
-    assert_int_equal(pool->n_timeouts, 1);
-    assert_int_equal(pool->n_failures, 1);
+    assert_int_equal(pool->stats.n_timeouts, 1);
+    assert_int_equal(pool->stats.n_failures, 1);
     tick(core, 60);
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
-    assert_int_equal(pool->n_timeouts, 1);
-    assert_int_equal(pool->n_probes, 1);
+    assert_int_equal(pool->stats.n_timeouts, 1);
+    assert_int_equal(pool->stats.n_probes, 1);
     core_destroy(core);
 }
 
@@ -89,17 +89,17 @@ static void refusals_by_quota_are_told_apart(void **state) {
     struct session *session = open_session(core, 1, UID_A);
     ask(session, pool, 1, 9 * MIB, 0, 0);
     expect_refused(core, session, 1, PROTO_E_LIMIT);
-    assert_int_equal(pool->n_quota_refusals, 1);
+    assert_int_equal(pool->stats.n_quota_refusals, 1);
     take_growing(session, pool, 8 * MIB, 0);
     ask(session, pool, 2, MIB, 50, 0);
     tick(core, 50);
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
-    assert_int_equal(pool->n_quota_refusals, 2);
-    assert_int_equal(pool->n_timeouts, 1);
+    assert_int_equal(pool->stats.n_quota_refusals, 2);
+    assert_int_equal(pool->stats.n_timeouts, 1);
     ask_least(session, pool, 3, 9 * MIB, 0, PROTO_ACQUIRE_PROBES, 0, 50);
     expect_refused(core, session, 3, PROTO_E_LIMIT);
-    assert_int_equal(pool->n_quota_refusals, 2);
-    assert_int_equal(pool->n_failures, 2);
+    assert_int_equal(pool->stats.n_quota_refusals, 2);
+    assert_int_equal(pool->stats.n_failures, 2);
     core_destroy(core);
 }
 
@@ -133,19 +133,19 @@ static void peaks_stay_when_the_memory_has_gone(void **state) {
     describe(lease, NULL);
     describe(take_growing(two, pool, 2 * MIB, 0), NULL);
     assert_int_equal(split(one, name_of(lease), 0, 4 * MIB, &part), 0); /* counts once, on both sides of it */
-    assert_int_equal(pool->leased_peak_bytes, 8 * MIB);
-    assert_int_equal(pool->reserved_peak_bytes, 8 * MIB);
-    assert_int_equal(pool->quarantined_peak_bytes, 0);
+    assert_int_equal(pool->stats.leased_peak_bytes, 8 * MIB);
+    assert_int_equal(pool->stats.reserved_peak_bytes, 8 * MIB);
+    assert_int_equal(pool->stats.quarantined_peak_bytes, 0);
     lose_session(one, 0);
-    assert_int_equal(pool->quarantined_peak_bytes, 6 * MIB);
+    assert_int_equal(pool->stats.quarantined_peak_bytes, 6 * MIB);
     session_gone(one, 0);
     close_session(two, 0);
     core_trim(pool);
     retire_all(core, 0);
     assert_int_equal(pool->reserved_bytes + pool->leased_bytes + pool->quarantined_bytes, 0);
-    assert_int_equal(pool->leased_peak_bytes, 8 * MIB);
-    assert_int_equal(pool->reserved_peak_bytes, 8 * MIB);
-    assert_int_equal(pool->quarantined_peak_bytes, 6 * MIB);
+    assert_int_equal(pool->stats.leased_peak_bytes, 8 * MIB);
+    assert_int_equal(pool->stats.reserved_peak_bytes, 8 * MIB);
+    assert_int_equal(pool->stats.quarantined_peak_bytes, 6 * MIB);
     core_destroy(core);
 }
 

@@ -517,9 +517,9 @@ static void those_who_released_behind_a_fence_are_not_asked_for_it(void **state)
 
     core_session_want_reclaim(session);
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
-    assert_int_equal(pool->n_reclaimers, 1);
+    assert_int_equal(pool->reclaim.n_sessions, 1);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
-    assert_int_equal(pool->n_reclaimers, 0);
+    assert_int_equal(pool->reclaim.n_sessions, 0);
     ask(other, pool, 1, 4 * MIB, NS_FOREVER, 0);
     tick(core, RECLAIM_INTERVAL_NS);
     assert_false(core_next_reclaim(core, &asked));

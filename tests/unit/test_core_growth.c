@@ -27,7 +27,7 @@ static void growth_is_of_at_least_the_step(void **state) {
     ask(session, pool, 2, 11 * MIB, NS_FOREVER, 0); /* more than a step: what is needed, in whole segments */
     grow(pool, 12 * MIB, 0);
     expect_granted(core, session, 2);
-    assert_int_equal(pool->n_grows, 2);
+    assert_int_equal(pool->stats.n_grows, 2);
     core_destroy(core);
 }
 
@@ -181,11 +181,11 @@ static void those_who_wait_are_served_in_order_of_arrival(void **state) {
 
     for (uint64_t request = 1; request <= 4; request++)
         ask(request % 2 ? one : two, pool, request, 2 * MIB, NS_FOREVER, request);
-    assert_int_equal(pool->n_waiters, 4);
+    assert_int_equal(pool->waiters.count, 4);
     grow(pool, 8 * MIB, 9);
     for (uint64_t request = 1; request <= 4; request++)
         expect_granted(core, request % 2 ? one : two, request);
-    assert_int_equal(pool->n_waiters, 0);
+    assert_int_equal(pool->waiters.count, 0);
     core_destroy(core);
 }
 
@@ -217,7 +217,7 @@ static void more_than_the_limit_is_refused_as_too_large(void **state) {
     ask(session, pool, 2, 16 * MIB, NS_FOREVER, 0);
     grow(pool, 16 * MIB, 0);
     expect_granted(core, session, 2);
-    assert_int_equal(pool->n_failures, 1);
+    assert_int_equal(pool->stats.n_failures, 1);
     core_destroy(core);
 }
 
@@ -274,7 +274,7 @@ static void nobody_waits_beyond_the_deadline(void **state) {
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
     expect_no_answer(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    assert_int_equal(pool->n_waiters, 1); /* for ever is for ever */
+    assert_int_equal(pool->waiters.count, 1); /* for ever is for ever */
     core_destroy(core);
 }
 

@@ -28,7 +28,7 @@ static void a_lease_given_back_whole_is_free_again(void **state) {
     assert_int_equal(session->leased_bytes, 1024);
     assert_int_equal(release(session, name_of(lease), 0), 0);
     assert_int_equal(pool->leased_bytes, 0);
-    assert_int_equal(pool->n_releases, 1);
+    assert_int_equal(pool->stats.n_releases, 1);
     assert_int_equal(pool_largest_free_bytes(pool), 8 * MIB);
     core_destroy(core);
 }
@@ -368,7 +368,7 @@ static void a_sessions_waiting_requests_have_a_limit(void **state) {
     expect_refused(core, session, 9999, PROTO_E_LIMIT);
     ask(other, pool, 1, 512, NS_FOREVER, 0); /* and others are not kept out */
     expect_no_answer(core);
-    assert_int_equal(pool->n_waiters, SESSION_WAITING_MAX + 1);
+    assert_int_equal(pool->waiters.count, SESSION_WAITING_MAX + 1);
     core_destroy(core);
 }
 

@@ -262,8 +262,8 @@ static void without_growth_it_is_refused_at_once_and_nobody_is_asked(void **stat
         describe(take_growing(holder, pool, 8 * MIB, 0), NULL);
         ask_for_growth(other, pool, 1, 4 * MIB, timeouts[i]);
         expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
-        assert_int_equal(pool->n_waiters, 0);
-        assert_int_equal(pool->n_failures, 0); /* it is asked for again */
+        assert_int_equal(pool->waiters.count, 0);
+        assert_int_equal(pool->stats.n_failures, 0); /* it is asked for again */
         expect_no_reclaim(core);
         assert_int_equal(atomic_load(&page.shortage.pools), 0);
         assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
@@ -271,7 +271,7 @@ static void without_growth_it_is_refused_at_once_and_nobody_is_asked(void **stat
         expect_no_reclaim(core);
         ask(other, pool, 2, 4 * MIB, 0, RECLAIM_INTERVAL_NS);
         expect_refused(core, other, 2, PROTO_E_EXHAUSTED);
-        assert_int_equal(pool->n_failures, 1);
+        assert_int_equal(pool->stats.n_failures, 1);
         expect_reclaim(core, holder);
         core_destroy(core);
     }

@@ -96,7 +96,7 @@ static void grow_all(struct core *core) {
         if (r != 0) {
             assert_int_equal(r, -ENOMEM);
             assert_int_equal(faults, before + 1);
-            assert_int_equal(pool->growing_bytes == 0 || pool->grow_decided, true);
+            assert_int_equal(pool->growth.bytes == 0 || pool->growth.is_decided, true);
             now_ns += 2 * GROW_RETRY_NS;
             tick(core, now_ns);
         }

@@ -160,7 +160,7 @@ static void a_part_that_is_split_off_is_a_lease_of_its_own(void **state) {
     assert_int_equal(query(session, part).capacity_bytes, MIB);
     assert_int_equal(release(session, name_of(part), 0), 0);
     assert_int_equal(pool->leased_bytes, MIB);
-    assert_int_equal(pool->n_acquires, pool->n_releases + 1);
+    assert_int_equal(pool->stats.n_acquires, pool->stats.n_releases + 1);
     core_destroy(core);
 }
 

@@ -141,7 +141,7 @@ static void a_pool_that_one_may_not_use_is_none(void **state) {
     const struct proto_acquire acquire = {.pool = 60, .size_bytes = MIB};
     assert_int_equal(core_acquire(b, 2, &acquire, 0), 0);
     assert_string_equal(expect_refused(core, b, 2, PROTO_E_NO_POOL), none); /* no telling the two apart */
-    assert_int_equal(closed->n_failures, 0);
+    assert_int_equal(closed->stats.n_failures, 0);
     /* nor by way of a process of the same user that may */
     const struct proto_token fresh = token_of(5);
     const struct proto_lease_name name = name_of(lease);
@@ -303,7 +303,7 @@ static void quotas_hold_through_any_history(void **state) {
                     assert_int_equal(release(answer.session, name_of(answer.lease), now_ns), 0);
             }
             for (unsigned i = 0; i < 2; i++)
-                held += !list_is_empty(&pools[i]->pressed);
+                held += !list_is_empty(&pools[i]->waiters.pressed);
             assert_true(core_is_valid(core));
         }
         core_destroy(core);

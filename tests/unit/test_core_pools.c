@@ -94,7 +94,7 @@ static void a_growth_that_nobody_has_begun_ends_with_its_pool(void **state) {
     core_pool_lost(pool, "lost", 1);
     expect_refused(core, session, 1, PROTO_E_DRIVER);
     expect_no_growth(core);
-    assert_int_equal(pool->growing_bytes, 0);
+    assert_int_equal(pool->growth.bytes, 0);
     assert_true(core_is_valid(core));
     core_destroy(core);
 }

@@ -80,7 +80,7 @@ static void what_its_own_releases_can_bring_waits_for_them(void **state) {
     struct lease *small = take(one, pool, MIB, 0);
     ask(two, pool, 1, 4 * MIB, NS_FOREVER, 0); /* of another process of the same user */
     expect_no_answer(core);
-    assert_int_equal(pool->n_waiters, 1);
+    assert_int_equal(pool->waiters.count, 1);
     assert_int_equal(used(two, QUOTA_WAITING), 1);
     assert_int_equal(release(one, name_of(small), 0), 0);
     expect_no_answer(core);      /* not enough yet */
@@ -91,7 +91,7 @@ static void what_its_own_releases_can_bring_waits_for_them(void **state) {
     assert_int_equal(release(one, name_of(large), 0), 0);
     expect_granted(core, two, 1);
     assert_int_equal(used(two, QUOTA_WAITING), 0);
-    assert_int_equal(pool->n_waiters, 0);
+    assert_int_equal(pool->waiters.count, 0);
     core_destroy(core);
 }
 

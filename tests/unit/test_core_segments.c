@@ -50,7 +50,7 @@ static void at_the_limit_idle_segments_of_others_go_back_to_the_driver(void **st
     core_segment_retired(segment, 2);
     grow(pool, 8 * MIB, 3);
     assert_int_not_equal(expect_granted(core, two, 1)->block->segment->id, old);
-    assert_int_equal(pool->n_retires, 1);
+    assert_int_equal(pool->stats.n_retires, 1);
     core_destroy(core);
 }
 

@@ -290,7 +290,7 @@ static void who_dies_while_it_waits_gives_its_place_and_its_charge_back(void **s
     expect_text(expect_refused(core, next, 3, PROTO_E_LIMIT), "waiting requests");
     lose_session(dying, 1); /* although it stays in quarantine */
     assert_int_equal(used(next, QUOTA_WAITING), 0);
-    assert_int_equal(pool->n_waiters, 0);
+    assert_int_equal(pool->waiters.count, 0);
     ask(next, pool, 4, 8 * MIB, NS_FOREVER, 2);
     assert_int_equal(used(next, QUOTA_WAITING), 1);
     assert_int_equal(release(holder, name_of(lease), 3), 0);

@@ -391,10 +391,12 @@ static void stats_tell_what_is(void **state) {
     assert_true(reply->pools[1].hit_ratio == REPLY_NULL_RATIO);
     assert_int_equal(reply->pools[0].free_bytes, 6 * MIB);
     assert_int_equal(reply->pools[0].leases, 2);
-    assert_int_equal(reply->pools[0].acquires, core->pools[0]->n_acquires);
+    assert_int_equal(reply->pools[0].acquires, core->pools[0]->stats.n_acquires);
     assert_int_equal(reply->pools[0].waiting.count, 1);
-    assert_int_equal(reply->pools[0].waiting.p50_ns, histogram_quantile_ns(&core->pools[0]->waiting, 500));
-    assert_int_equal(reply->pools[0].waiting.p90_ns, histogram_quantile_ns(&core->pools[0]->waiting, 900));
+    assert_int_equal(reply->pools[0].waiting.p50_ns,
+                     histogram_quantile_ns(&core->pools[0]->stats.waiting, 500));
+    assert_int_equal(reply->pools[0].waiting.p90_ns,
+                     histogram_quantile_ns(&core->pools[0]->stats.waiting, 900));
     assert_int_equal(reply->pools[0].waiting.p99_ns, UINT64_C(1) << 38);
     assert_int_equal(reply->pools[0].acquire.count, 0);
     assert_true(reply->pools[0].acquire.p99_ns == REPLY_NULL);

@@ -95,28 +95,28 @@ static void who_waited_is_counted_apart_from_who_was_served_at_once(void **state
     assert_int_equal(expect_growth(core, pool), 8 * MIB);
     segment_made(pool, 8 * MIB, 5000);
     answered(core, 6000);
-    assert_int_equal(pool->waiting.count, 1);
-    assert_int_equal(pool->waiting.sum_ns, 5000);
-    assert_int_equal(pool->serving.count, 0);
-    assert_int_equal(pool->growing.count, 1);
-    assert_int_equal(pool->growing.sum_ns, 4000);
+    assert_int_equal(pool->stats.waiting.count, 1);
+    assert_int_equal(pool->stats.waiting.sum_ns, 5000);
+    assert_int_equal(pool->stats.serving.count, 0);
+    assert_int_equal(pool->stats.growing.count, 1);
+    assert_int_equal(pool->stats.growing.sum_ns, 4000);
 
     ask(session, pool, 2, MIB, NS_FOREVER, 7000); /* at once */
     answered(core, 7300);
-    assert_int_equal(pool->serving.count, 1);
-    assert_int_equal(pool->serving.sum_ns, 300);
+    assert_int_equal(pool->stats.serving.count, 1);
+    assert_int_equal(pool->stats.serving.sum_ns, 300);
     ask(session, pool, 3, 7 * MIB, 0, 8000); /* refused at once */
     answered(core, 8020);
-    assert_int_equal(pool->serving.count, 2);
-    assert_int_equal(pool->serving.sum_ns, 320);
+    assert_int_equal(pool->stats.serving.count, 2);
+    assert_int_equal(pool->stats.serving.sum_ns, 320);
     ask(session, pool, 4, 7 * MIB, 500, 9000); /* refused in the end */
     tick(core, 9500);
     answered(core, 9600);
-    assert_int_equal(pool->waiting.count, 2);
-    assert_int_equal(pool->waiting.sum_ns, 5600);
+    assert_int_equal(pool->stats.waiting.count, 2);
+    assert_int_equal(pool->stats.waiting.sum_ns, 5600);
     assert_int_equal(core_acquire(session, 5, &nowhere, 10000), 0); /* there is no such pool to count in */
     answered(core, 10001);
-    assert_int_equal(pool->serving.count + pool->waiting.count, 4);
+    assert_int_equal(pool->stats.serving.count + pool->stats.waiting.count, 4);
     core_destroy(core);
 }
 
@@ -127,14 +127,14 @@ static void a_growth_counts_from_its_decision_and_only_when_it_was_made(void **s
 
     expect_growth(core, pool);
     growth_failed(pool, "out of memory", 100);
-    assert_int_equal(pool->growing.count, 0);
+    assert_int_equal(pool->stats.growing.count, 0);
     tick(core, 100 + GROW_RETRY_NS);
     grow(pool, 8 * MIB, 100 + GROW_RETRY_NS + 70);
-    assert_int_equal(pool->growing.count, 1);
-    assert_int_equal(pool->growing.sum_ns, 70);
+    assert_int_equal(pool->stats.growing.count, 1);
+    assert_int_equal(pool->stats.growing.sum_ns, 70);
     grow(pool, 8 * MIB, 100 + GROW_RETRY_NS + 100);
-    assert_int_equal(pool->growing.count, 2);
-    assert_int_equal(pool->growing.sum_ns, 100);
+    assert_int_equal(pool->stats.growing.count, 2);
+    assert_int_equal(pool->stats.growing.sum_ns, 100);
     core_destroy(core);
 }
 
