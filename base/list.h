@@ -54,4 +54,17 @@ static inline void list_remove(struct list *member) {
     for (struct list *position = (head)->next, *next_##position = position->next; position != (head);        \
          position = next_##position, next_##position = position->next)
 
+/* Goes through the members as objects: list_for_each_entry(struct session, session, &core->sessions, link).
+ * The type may be const. */
+#define list_for_each_entry(type, entry, head, member)                                                       \
+    for (type *entry = container_of((head)->next, type, member); &entry->member != (head);                   \
+         entry = container_of(entry->member.next, type, member))
+
+/* As list_for_each_entry, and the entry at hand may be removed in the body. */
+#define list_for_each_entry_safe(type, entry, head, member)                                                  \
+    for (type *entry = container_of((head)->next, type, member),                                             \
+              *next_##entry = container_of(entry->member.next, type, member);                                \
+         &entry->member != (head);                                                                           \
+         entry = next_##entry, next_##entry = container_of(next_##entry->member.next, type, member))
+
 #endif

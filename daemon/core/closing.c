@@ -37,8 +37,7 @@ static bool is_better(const struct segment *segment, const struct segment *best,
 
 static struct segment *choose(const struct search *search, uint64_t wanted_bytes) {
     struct segment *best = NULL;
-    list_for_each(position, &search->pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(struct segment, segment, &search->pool->segments, link) {
         if (is_closable(search, segment) && is_better(segment, best, wanted_bytes))
             best = segment;
     }
@@ -69,8 +68,7 @@ static bool tell(struct session *session, struct segment *segment, struct proto_
 static void tell_of_others(struct session *session, struct pool *pool, struct proto_segments *segments) {
     if (pool->closing_bytes == 0)
         return;
-    list_for_each(position, &pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(struct segment, segment, &pool->segments, link) {
         if (segment->state == SEGMENT_CLOSING && session_has_mapped(session, segment) &&
             !session_was_told(session, segment) && !tell(session, segment, segments))
             return;
@@ -80,8 +78,7 @@ static void tell_of_others(struct session *session, struct pool *pool, struct pr
 /* Whether every session that can be asked for memory of the pool, but for one, has answered the last
  * question. */
 static bool others_have_answered(const struct session *session, const struct pool *pool) {
-    list_for_each(position, &pool->core->sessions) {
-        const struct session *other = container_of(position, struct session, link);
+    list_for_each_entry(const struct session, other, &pool->core->sessions, link) {
         if (other != session && session_can_be_asked(other, pool) && !session_has_answered(other, pool))
             return false;
     }
@@ -91,8 +88,7 @@ static bool others_have_answered(const struct session *session, const struct poo
 /* Has the other mappers of a segment asked, which will be told then. */
 static void ask_mappers(const struct session *session, const struct segment *segment, uint64_t now_ns) {
     plan_begin_shortage(segment->pool, now_ns);
-    list_for_each(position, &session->core->sessions) {
-        struct session *other = container_of(position, struct session, link);
+    list_for_each_entry(struct session, other, &session->core->sessions, link) {
         if (other != session && session_has_mapped(other, segment))
             session_ask(other, segment->pool);
     }

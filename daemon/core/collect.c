@@ -54,15 +54,18 @@ void collect_pool(struct pool *pool, uint64_t now_ns) {
     if (!pool_waits_for_fences(pool))
         return;
     pool->waiters.poll_fences_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
-    list_for_each(position, &pool->heaps) collect_heap(container_of(position, struct tenant_heap, pool_link));
+    list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
+        collect_heap(heap);
+    }
 }
 
 /* Whether the tenant may have one more lease. If need be, its fences are polled first. */
 static bool tenant_may_lease(struct tenant *tenant) {
     if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
         return true;
-    list_for_each(position, &tenant->heaps)
-        collect_heap(container_of(position, struct tenant_heap, tenant_link));
+    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        collect_heap(heap);
+    }
     if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
         return true;
     tenant->quota.n_refusals++;

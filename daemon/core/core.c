@@ -188,8 +188,7 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
 
 /* The tenant's quota may have changed: marks the pools in which its requests wait for that. */
 static void tenant_mark_ready(struct tenant *tenant) {
-    list_for_each(position, &tenant->heaps) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
+    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         if (wait_queue_first(&heap->held) != NULL)
             pool_mark_ready(heap->pool);
     }
@@ -198,13 +197,12 @@ static void tenant_mark_ready(struct tenant *tenant) {
 void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) {
     policy_free(core->policy);
     core->policy = policy;
-    list_for_each(position, &core->tenants)
-        tenant_apply_policy(container_of(position, struct tenant, link), NULL);
-    list_for_each(position, &core->sessions) {
-        struct session *session = container_of(position, struct session, link);
+    list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
+        tenant_apply_policy(tenant, NULL);
+    }
+    list_for_each_entry(struct session, session, &core->sessions, link) {
         session->pools_allowed = policy_pools(policy, &session->peer);
-        list_for_each_safe(link, &session->requests) {
-            struct request *request = container_of(link, struct request, session_link);
+        list_for_each_entry_safe(struct request, request, &session->requests, session_link) {
             if (request->state == REQUEST_WAITING && !session_may_use(session, request->pool))
                 request_refuse(request, PROTO_E_NO_POOL);
         }
@@ -356,8 +354,9 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     assert(session->state == SESSION_ACTIVE);
     while (!list_is_empty(&session->requests))
         request_free(container_of(session->requests.next, struct request, session_link));
-    list_for_each(position, &session->leases)
-        lease_quarantine(container_of(position, struct lease, session_link));
+    list_for_each_entry(struct lease, lease, &session->leases, session_link) {
+        lease_quarantine(lease);
+    }
     list_remove(&session->reclaim_link);
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
@@ -637,8 +636,9 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
 
 void core_look(struct core *core) {
     for (unsigned i = 0; i < core->n_pools; i++)
-        list_for_each(position, &core->pools[i]->heaps)
-            collect_heap(container_of(position, struct tenant_heap, pool_link));
+        list_for_each_entry(struct tenant_heap, heap, &core->pools[i]->heaps, pool_link) {
+            collect_heap(heap);
+        }
 }
 
 uint64_t core_trim(struct pool *pool) {

@@ -17,16 +17,14 @@ static bool block_is_valid(const struct block *block) {
 
     if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
         return false;
-    list_for_each(position, &block->ranges) {
-        const struct heap_range *range = container_of(position, struct heap_range, user_link);
+    list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
         if (range->free || range->user != block || range->span != block->segment->span || range->offset < end)
             return false;
         held += range->size;
         end = range->offset + range->size;
         ranges++;
     }
-    list_for_each(position, &block->leases) {
-        const struct lease *lease = container_of(position, struct lease, block_link);
+    list_for_each_entry(const struct lease, lease, &block->leases, block_link) {
         if (lease->block != block || lease->session->tenant != block->segment->owner->tenant)
             return false;
         if (lease->session->state == SESSION_QUARANTINED)
@@ -53,8 +51,7 @@ static bool fence_queue_is_valid(const struct fence_queue *queue) {
     for (const struct fence_queue *other = session->fence_queues[queue->word]; other != NULL;
          other = other->next)
         found = found || other == queue;
-    list_for_each(position, &queue->leases) {
-        const struct lease *lease = container_of(position, struct lease, fence_link);
+    list_for_each_entry(const struct lease, lease, &queue->leases, fence_link) {
         if (lease->fence != queue || lease->session != session ||
             lease->block->segment->owner != queue->heap || session->state != SESSION_ACTIVE)
             return false;
@@ -67,8 +64,7 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
     const struct pool *pool = heap->pool;
     uint64_t number = 0, position = 0;
 
-    list_for_each(link, &queue->requests) {
-        const struct request *request = container_of(link, struct request, link);
+    list_for_each_entry(const struct request, request, &queue->requests, link) {
         if (request->queue != kind || request->heap != heap || request->state != REQUEST_WAITING ||
             request->number <= number || request->least_bytes < queue->least_bytes ||
             request->deadline_ns < pool->waiters.next_deadline_ns)
@@ -95,16 +91,14 @@ static bool wait_queue_is_valid(const struct tenant_heap *heap, uint64_t *waiter
 static bool overdue_is_valid(const struct pool *pool) {
     uint64_t number = 0;
 
-    list_for_each(position, &pool->waiters.overdue) {
-        const struct request *request = container_of(position, struct request, overdue_link);
+    list_for_each_entry(const struct request, request, &pool->waiters.overdue, overdue_link) {
         if (request->queue != WAIT_QUEUE_ROOM || request->pool != pool ||
             request->passes < pool->core->passes_limit || request->number <= number)
             return false;
         number = request->number;
     }
-    list_for_each(position, &pool->waiters.queues) {
-        const struct request *first =
-            wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
+    list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
+        const struct request *first = wait_queue_first(&heap->waiting);
         if (first == NULL ||
             (first->passes >= pool->core->passes_limit) == list_is_empty(&first->overdue_link))
             return false;
@@ -118,8 +112,7 @@ static bool pool_is_valid(const struct pool *pool) {
     unsigned segments = 0;
     bool demand_known = pool->growth.demand == NULL;
 
-    list_for_each(position, &pool->segments) {
-        const struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
         if (segment->pool != pool || segment->state == SEGMENT_RETIRING ||
             (segment->state == SEGMENT_ASSIGNED) != (segment->owner != NULL) ||
             (segment->owner == NULL) != (segment->span == NULL))
@@ -147,12 +140,10 @@ static bool pool_is_valid(const struct pool *pool) {
                 leases += block->live + block->fenced + block->quarantined;
         }
     }
-    list_for_each(position, &pool->heaps) {
-        const struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+    list_for_each_entry(const struct tenant_heap, heap, &pool->heaps, pool_link) {
         if (!heap_is_valid(&heap->heap))
             return false;
-        list_for_each(link, &heap->fenced) {
-            const struct fence_queue *queue = container_of(link, struct fence_queue, heap_link);
+        list_for_each_entry(const struct fence_queue, queue, &heap->fenced, heap_link) {
             if (queue->heap != heap || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
                 return false;
         }
@@ -179,8 +170,7 @@ static bool session_is_valid(const struct session *session) {
     uint32_t mapped[PROTO_POOLS_MAX] = {0};
     unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
 
-    list_for_each(position, &session->leases) {
-        const struct lease *lease = container_of(position, struct lease, session_link);
+    list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
         if (lease->session != session || session->core->leases.slots[lease->id - 1] != lease)
             return false;
         leases++;
@@ -196,8 +186,7 @@ static bool session_is_valid(const struct session *session) {
         if (lease->block->shared)
             shared_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
     }
-    list_for_each(position, &session->fenced) {
-        const struct fence_queue *queue = container_of(position, struct fence_queue, session_link);
+    list_for_each_entry(const struct fence_queue, queue, &session->fenced, session_link) {
         if (queue->session != session || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
             return false;
         list_for_each(lease, &queue->leases) queued++;
@@ -233,9 +222,9 @@ static bool session_is_valid(const struct session *session) {
 /* Whether as many sessions can be asked for the pool's memory as it counts. */
 static bool reclaimers_are_valid(const struct core *core, const struct pool *pool) {
     unsigned reclaimers = 0;
-    list_for_each(position, &core->sessions) if (session_can_be_asked(
-                                                     container_of(position, struct session, link), pool))
-        reclaimers++;
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
+        reclaimers += session_can_be_asked(session, pool);
+    }
     return reclaimers == pool->reclaim.n_sessions;
 }
 
@@ -243,8 +232,7 @@ static bool reclaimers_are_valid(const struct core *core, const struct pool *poo
 static bool mappers_are_valid(const struct core *core) {
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
         unsigned mappers = 0, deaf_mappers = 0;
-        list_for_each(position, &core->sessions) {
-            const struct session *session = container_of(position, struct session, link);
+        list_for_each_entry(const struct session, session, &core->sessions, link) {
             if (slot / 64 < session->seen_words && (session->seen[slot / 64] >> slot % 64 & 1)) {
                 mappers++;
                 deaf_mappers += !session->wants_reclaim || session->state != SESSION_ACTIVE;
@@ -260,20 +248,17 @@ static bool mappers_are_valid(const struct core *core) {
 
 /* Whether each tenant's quota is the sum of the charges of what it has. */
 static bool quotas_are_valid(const struct core *core) {
-    list_for_each(position, &core->tenants) {
-        const struct tenant *tenant = container_of(position, struct tenant, link);
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
         uint64_t sums[QUOTA_ITEMS] = {0};
         bool valid = true;
 
-        list_for_each(link, &core->sessions) {
-            const struct session *session = container_of(link, struct session, link);
+        list_for_each_entry(const struct session, session, &core->sessions, link) {
             if (session->tenant != tenant)
                 continue;
             valid = valid && session->charge.amount == 1 && session->charge.item == QUOTA_SESSIONS &&
                     charge_add_up(&session->charge, &tenant->quota, sums) &&
                     charge_add_up(&session->replies, &tenant->quota, sums);
-            list_for_each(member, &session->leases) {
-                const struct lease *lease = container_of(member, struct lease, session_link);
+            list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
                 valid = valid && lease->charge.amount == 1 && lease->charge.item == QUOTA_LEASES &&
                         charge_add_up(&lease->charge, &tenant->quota, sums);
                 if (lease->block->leases.next == &lease->block_link) /* once a block */
@@ -282,15 +267,13 @@ static bool quotas_are_valid(const struct core *core) {
                         lease->block->charge.item == quota_item_of_pool(lease->block->segment->pool->id) &&
                         charge_add_up(&lease->block->charge, &tenant->quota, sums);
             }
-            list_for_each(member, &session->requests) {
-                const struct request *request = container_of(member, struct request, session_link);
+            list_for_each_entry(const struct request, request, &session->requests, session_link) {
                 valid = valid && request->charge.amount == (request->state == REQUEST_WAITING) &&
                         charge_add_up(&request->charge, &tenant->quota, sums);
             }
         }
         unsigned n_undelivered = 0;
-        list_for_each(link, &tenant->undelivered) {
-            const struct undelivered *undelivered = container_of(link, struct undelivered, link);
+        list_for_each_entry(const struct undelivered, undelivered, &tenant->undelivered, link) {
             valid = valid && undelivered->tenant == tenant && undelivered->charge.item == QUOTA_REPLIES &&
                     charge_add_up(&undelivered->charge, &tenant->quota, sums);
             n_undelivered++;
@@ -319,8 +302,7 @@ bool core_is_valid(const struct core *core) {
             return false;
         pool_leases += core->pools[i]->n_leases;
     }
-    list_for_each(position, &core->sessions) {
-        const struct session *session = container_of(position, struct session, link);
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
         if (!session_is_valid(session))
             return false;
         session_leases += session->n_leases;

@@ -47,8 +47,7 @@ static void explain_holders(const struct request *request, bool with_others, cha
     uint64_t others = 0;
 
     to[0] = '\0';
-    list_for_each(position, &core->sessions) {
-        const struct session *session = container_of(position, struct session, link);
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
         struct holder holder = {session, session->pool_bytes[p] + session->closing_bytes[p]};
         if (session->tenant != request->session->tenant) {
             others += holder.bytes;
@@ -242,8 +241,7 @@ static bool may_grow_by(const struct pool *pool, uint64_t bytes) {
 
 /* Whether another user's segments have a free range of the size. */
 static bool others_have(const struct pool *pool, const struct tenant *tenant, uint64_t bytes) {
-    list_for_each(position, &pool->heaps) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+    list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
         if (heap->tenant != tenant && heap_has(&heap->heap, bytes))
             return true;
     }

@@ -134,8 +134,7 @@ static void block_charge_tenant(struct session *session, struct block *block) {
 
 /* Gives a list of ranges back to their heap, for waiting requests. */
 static void ranges_give(struct list *ranges) {
-    list_for_each_safe(position, ranges) {
-        struct heap_range *range = container_of(position, struct heap_range, user_link);
+    list_for_each_entry_safe(struct heap_range, range, ranges, user_link) {
         const struct segment *segment = range->span->user;
         list_remove(&range->user_link);
         heap_give(range);
@@ -235,8 +234,7 @@ static struct heap_range *block_next(const struct block *block, const struct hea
 
 /* The range of the block that has the offset of the segment, or NULL. */
 static struct heap_range *block_find_range(const struct block *block, uint64_t offset) {
-    list_for_each(position, &block->ranges) {
-        struct heap_range *range = container_of(position, struct heap_range, user_link);
+    list_for_each_entry(struct heap_range, range, &block->ranges, user_link) {
         if (range_end(range) > offset)
             return range->offset <= offset ? range : NULL;
     }
@@ -381,8 +379,9 @@ int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
     block_charge_tenant(session, block);
     block->n_ranges = lease_cut_part(lease, &part, &block->ranges);
     session->n_ranges += block->n_ranges;
-    list_for_each(position, &block->ranges) container_of(position, struct heap_range, user_link)->user =
-        block;
+    list_for_each_entry(struct heap_range, range, &block->ranges, user_link) {
+        range->user = block;
+    }
     return 0;
 }
 
@@ -420,8 +419,7 @@ int lease_merge(struct lease *lease, struct lease *other, unsigned beyond) {
     charge_move(&from->charge, &block->charge, bytes);
     session_let_go(other->session, from, bytes);
     struct list *position = block->ranges.next;
-    list_for_each_safe(moved, &from->ranges) { /* both lists are in order */
-        struct heap_range *range = container_of(moved, struct heap_range, user_link);
+    list_for_each_entry_safe(struct heap_range, range, &from->ranges, user_link) { /* both are in order */
         while (position != &block->ranges &&
                container_of(position, struct heap_range, user_link)->offset < range->offset)
             position = position->next;
@@ -488,9 +486,10 @@ int block_share(struct core *core, struct block *block, const struct proto_token
         if (tsearch(block, &core->tokens, block_compare_tokens) == NULL)
             return -ENOMEM;
         block->shared = true;
-        list_for_each(position, &block->leases) /* one: others come by the token */
-            container_of(position, struct lease, block_link)
-                ->session->shared_bytes[block->segment->pool->id - 1] += block->held_bytes;
+        list_for_each_entry(struct lease, lease, &block->leases,
+                            block_link) { /* one: others need the token */
+            lease->session->shared_bytes[block->segment->pool->id - 1] += block->held_bytes;
+        }
     }
     *ret_token = block->token;
     return 0;

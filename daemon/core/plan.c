@@ -74,10 +74,8 @@ void plan_begin_shortage(struct pool *pool, uint64_t now_ns) {
 static struct session *find_spared(const struct pool *pool) {
     struct session *session = NULL;
 
-    list_for_each(position, &pool->waiters.queues) {
-        const struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
-        list_for_each(link, &heap->waiting.requests) {
-            const struct request *request = container_of(link, struct request, link);
+    list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
+        list_for_each_entry(const struct request, request, &heap->waiting.requests, link) {
             if (request->no_reclaim) /* nobody is asked for its sake anyway */
                 continue;
             if (!request->gave_back || (session != NULL && request->session != session))
@@ -85,8 +83,7 @@ static struct session *find_spared(const struct pool *pool) {
             session = request->session;
         }
     }
-    list_for_each(position, &pool->segments) {
-        const struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
         if (session != NULL && segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
             session_has_mapped(session, segment))
             return NULL;
@@ -98,8 +95,7 @@ void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t 
     pool->reclaim.spared = tenant == NULL && pool->reclaim.n_asks == 0 ? find_spared(pool) : NULL;
     plan_begin_shortage(pool, now_ns);
     pool->reclaim.n_asks += tenant == NULL;
-    list_for_each(position, &pool->core->sessions) {
-        struct session *session = container_of(position, struct session, link);
+    list_for_each_entry(struct session, session, &pool->core->sessions, link) {
         if (session == pool->reclaim.spared)
             session_note_answer(session, pool);
         else if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool))
@@ -116,15 +112,15 @@ void plan_end_shortage(struct pool *pool, uint64_t now_ns) {
     pool->reclaim.short_until_ns = 0;
     pool->reclaim.n_asks = 0;
     pool->reclaim.spared = NULL;
-    list_for_each(position, &pool->core->sessions)
-        session_end_shortage(container_of(position, struct session, link), pool);
+    list_for_each_entry(struct session, session, &pool->core->sessions, link) {
+        session_end_shortage(session, pool);
+    }
 }
 
 /* Has the sessions of those tenants asked whose requests their quota holds up, each at most once in a while.
  */
 static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
-    list_for_each_safe(position, &pool->waiters.pressed) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+    list_for_each_entry_safe(struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
         if (now_ns < heap->reclaim_ns)
             continue;
         heap->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
@@ -165,8 +161,7 @@ void plan_reclaim(struct pool *pool, uint64_t now_ns) {
 uint64_t plan_next_reclaim_ns(const struct pool *pool) {
     bool wanted = pool->reclaim.is_owed || (pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues));
     uint64_t next_ns = wanted ? pool->reclaim.next_ns : NS_FOREVER;
-    list_for_each(position, &pool->waiters.pressed) {
-        const struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+    list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
         if (heap->reclaim_ns < next_ns)
             next_ns = heap->reclaim_ns;
     }

@@ -32,8 +32,7 @@ uint64_t pool_free_bytes(const struct pool *pool) {
 
 uint64_t pool_largest_unassigned_bytes(const struct pool *pool) {
     uint64_t largest = 0;
-    list_for_each(position, &pool->segments) {
-        const struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
         if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes > largest)
             largest = segment->size_bytes;
     }
@@ -42,8 +41,8 @@ uint64_t pool_largest_unassigned_bytes(const struct pool *pool) {
 
 uint64_t pool_largest_free_bytes(const struct pool *pool) {
     uint64_t largest = pool_largest_unassigned_bytes(pool);
-    list_for_each(position, &pool->heaps) {
-        uint64_t bytes = heap_largest_free(&container_of(position, struct tenant_heap, pool_link)->heap);
+    list_for_each_entry(const struct tenant_heap, heap, &pool->heaps, pool_link) {
+        uint64_t bytes = heap_largest_free(&heap->heap);
         if (bytes > largest)
             largest = bytes;
     }
@@ -84,8 +83,7 @@ static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_byt
 
     if (pool->unassigned_bytes < size_bytes) /* as it mostly is: who waits must not pay for the segments */
         return NULL;
-    list_for_each(position, &pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(struct segment, segment, &pool->segments, link) {
         if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
             (best == NULL || segment->size_bytes < best->size_bytes))
             best = segment;
@@ -135,8 +133,7 @@ uint64_t pool_segment_max(const struct pool *pool) {
 
 uint64_t pool_idle_bytes(const struct pool *pool) {
     uint64_t bytes = 0;
-    list_for_each(position, &pool->segments) {
-        const struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
         if (segment_is_idle(segment))
             bytes += segment->size_bytes;
     }
@@ -158,8 +155,7 @@ void pool_retire(struct segment *segment) {
 
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
     uint64_t retired = 0;
-    list_for_each_safe(position, &pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry_safe(struct segment, segment, &pool->segments, link) {
         if (retired >= bytes)
             break;
         if (!segment_is_idle(segment) || pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <

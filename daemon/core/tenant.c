@@ -8,8 +8,7 @@
 #include "daemon/core/policy.h"
 
 struct tenant *tenant_find(struct core *core, uid_t uid) {
-    list_for_each(position, &core->tenants) {
-        struct tenant *tenant = container_of(position, struct tenant, link);
+    list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
         if (tenant->uid == uid)
             return tenant;
     }
@@ -38,11 +37,11 @@ int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
 void tenant_drop_if_unused(struct tenant *tenant) {
     if (tenant->sessions > 0 || tenant->n_undelivered > 0)
         return;
-    list_for_each(position,
-                  &tenant->heaps) if (container_of(position, struct tenant_heap, tenant_link)->segments >
-                                      0) return;
-    list_for_each_safe(position, &tenant->heaps) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
+    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        if (heap->segments > 0)
+            return;
+    }
+    list_for_each_entry_safe(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         list_remove(&heap->tenant_link);
         list_remove(&heap->pool_link);
         if (heap->pool->growth.demand == heap)
@@ -57,8 +56,7 @@ void tenant_drop_if_unused(struct tenant *tenant) {
 }
 
 struct tenant_heap *tenant_heap_find(struct tenant *tenant, struct pool *pool) {
-    list_for_each(position, &tenant->heaps) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, tenant_link);
+    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         if (heap->pool == pool)
             return heap;
     }
@@ -118,16 +116,16 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
 
     policy_limits_begin(limits);
     if (policy != NULL && policy->has_group_rules)
-        list_for_each(position, &tenant->core->sessions) {
-            const struct session *session = container_of(position, struct session, link);
+        list_for_each_entry(const struct session, session, &tenant->core->sessions, link) {
             if (session->tenant == tenant)
                 policy_limits_add_peer(policy, &session->peer, limits);
         }
     if (joining != NULL)
         policy_limits_add_peer(policy, joining, limits);
     policy_limits_end(policy, tenant->uid, limits);
-    list_for_each(position, &tenant->heaps) container_of(position, struct tenant_heap, tenant_link)
-        ->held.least_bytes = 0;
+    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        heap->held.least_bytes = 0;
+    }
 }
 
 bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {

@@ -80,8 +80,8 @@ void use_of_pools(const struct core *core, struct use *ret_uses) {
     struct use uses[PROTO_POOLS_MAX];
 
     memset(ret_uses, 0, core->n_pools * sizeof *ret_uses);
-    list_for_each(position, &core->sessions) {
-        use_of_session(container_of(position, struct session, link), uses);
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
+        use_of_session(session, uses);
         for (unsigned i = 0; i < core->n_pools; i++)
             use_add(&ret_uses[i], &uses[i]);
     }

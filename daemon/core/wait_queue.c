@@ -98,9 +98,8 @@ void wait_queue_leave(struct request *request) {
 
 struct request *wait_queue_oldest(const struct pool *pool) {
     struct request *oldest = NULL;
-    list_for_each(position, &pool->waiters.queues) {
-        struct request *first =
-            wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
+    list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
+        struct request *first = wait_queue_first(&heap->waiting);
         assert(first != NULL); /* heaps whose queue is empty are not among those of the pool */
         if (oldest == NULL || first->number < oldest->number)
             oldest = first;
@@ -118,13 +117,11 @@ struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes) {
 
     if (overdue != NULL && fits(overdue, room_bytes))
         return overdue;
-    list_for_each(position, &pool->waiters.queues) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
+    list_for_each_entry(struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
         unsigned left = WAIT_QUEUE_WINDOW;
         if (best != NULL && !wait_queue_comes_before(heap, best->heap))
             continue;
-        list_for_each(link, &heap->waiting.requests) {
-            struct request *request = container_of(link, struct request, link);
+        list_for_each_entry(struct request, request, &heap->waiting.requests, link) {
             if (left-- == 0 || (overdue != NULL && request->number > overdue->number))
                 break;
             if (fits(request, room_bytes)) {
@@ -161,8 +158,7 @@ bool wait_queue_is_behind(const struct request *request) {
 }
 
 bool wait_queue_is_reserved(const struct request *request, const struct segment *segment) {
-    list_for_each(position, &request->pool->waiters.overdue) {
-        const struct request *overdue = container_of(position, struct request, overdue_link);
+    list_for_each_entry(const struct request, overdue, &request->pool->waiters.overdue, overdue_link) {
         if (overdue->number >= request->number)
             break;
         if (could_use(overdue, request->session, segment))
@@ -176,8 +172,8 @@ void wait_queue_count_passes(const struct request *request, const struct segment
 
     if (first != NULL && first->number < request->number)
         first->passes++;
-    list_for_each(position, &request->pool->waiters.queues) {
-        first = wait_queue_first(&container_of(position, struct tenant_heap, waiting_link)->waiting);
+    list_for_each_entry(const struct tenant_heap, heap, &request->pool->waiters.queues, waiting_link) {
+        first = wait_queue_first(&heap->waiting);
         assert(first != NULL); /* see above: wait_queue_oldest() */
         if (first->number > request->number || !could_use(first, request->session, segment))
             continue;

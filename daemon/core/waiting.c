@@ -151,8 +151,7 @@ static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
     /* Where the driver refused and no session has memory, growth is tried again and nothing else can help. */
     bool may_grow = pool->state == POOL_STARTING || !plan_is_settled(pool) || plan_is_hopeless(pool, now_ns);
 
-    list_for_each_safe(position, &pool->waiters.for_growth) {
-        struct request *request = container_of(position, struct request, growth_link);
+    list_for_each_entry_safe(struct request, request, &pool->waiters.for_growth, growth_link) {
         bool is_hopeless = request->queue == WAIT_QUEUE_QUOTA || !may_grow;
         if (is_hopeless)
             (void)collect_heap(request->heap);
@@ -163,8 +162,7 @@ static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
 }
 
 static void refuse_queue(struct wait_queue *queue, uint64_t least_bytes, enum proto_error error) {
-    list_for_each_safe(position, &queue->requests) {
-        struct request *request = container_of(position, struct request, link);
+    list_for_each_entry_safe(struct request, request, &queue->requests, link) {
         if (request->least_bytes >= least_bytes)
             request_refuse(request, error);
     }
@@ -172,8 +170,7 @@ static void refuse_queue(struct wait_queue *queue, uint64_t least_bytes, enum pr
 
 /* Refuses those who wait, for whatever, for so much at least. */
 static void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error) {
-    list_for_each(position, &pool->heaps) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+    list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
         refuse_queue(&heap->waiting, least_bytes, error);
         refuse_queue(&heap->held, least_bytes, error);
     }
@@ -201,8 +198,7 @@ static bool serve_queue(struct pool *pool, struct wait_queue *queue, bool one) {
     unsigned left = WAIT_QUEUE_WINDOW;
     bool all = true, any = false;
 
-    list_for_each_safe(position, &queue->requests) {
-        struct request *request = container_of(position, struct request, link);
+    list_for_each_entry_safe(struct request, request, &queue->requests, link) {
         uint64_t needed_bytes = request->least_bytes;
         enum wait_queue_kind kind = request->queue;
         if (left == 0 || (any && one)) {
@@ -225,8 +221,7 @@ static bool serve_queue(struct pool *pool, struct wait_queue *queue, bool one) {
 
 /* Answers those whom their tenant's quota does not hold up any more, or lets them wait for memory. */
 static void pool_serve_held(struct pool *pool) {
-    list_for_each_safe(position, &pool->waiters.pressed) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, pressed_link);
+    list_for_each_entry_safe(struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
         if (wait_queue_first(&heap->held) != NULL &&
             tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
             serve_queue(pool, &heap->held, false);
@@ -238,8 +233,7 @@ static void pool_serve_held(struct pool *pool) {
 static struct tenant_heap *next_queue(const struct pool *pool) {
     struct tenant_heap *best = NULL;
 
-    list_for_each(position, &pool->waiters.queues) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, waiting_link);
+    list_for_each_entry(struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
         uint64_t least_bytes = heap->waiting.least_bytes;
         if (heap->served != pool->waiters.rounds &&
             (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)) &&
@@ -255,8 +249,7 @@ static struct tenant_heap *next_queue(const struct pool *pool) {
 static void pool_serve_queues(struct pool *pool) {
     struct tenant_heap *heap;
 
-    list_for_each_safe(position, &pool->waiters.overdue) {
-        struct request *request = container_of(position, struct request, overdue_link);
+    list_for_each_entry_safe(struct request, request, &pool->waiters.overdue, overdue_link) {
         pool_settle(pool, request, pool_grant(pool, request));
     }
     pool->waiters.rounds++;
@@ -338,8 +331,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
 static bool expire_queue(struct pool *pool, struct wait_queue *queue, uint64_t now_ns) {
     bool any = false;
 
-    list_for_each_safe(position, &queue->requests) {
-        struct request *request = container_of(position, struct request, link);
+    list_for_each_entry_safe(struct request, request, &queue->requests, link) {
         if (request->deadline_ns <= now_ns) {
             request_time_out(request);
             any = true;
@@ -354,8 +346,7 @@ static bool pool_expire(struct pool *pool, uint64_t now_ns) {
     bool any = false;
 
     pool->waiters.next_deadline_ns = NS_FOREVER;
-    list_for_each(position, &pool->heaps) {
-        struct tenant_heap *heap = container_of(position, struct tenant_heap, pool_link);
+    list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
         any |= expire_queue(pool, &heap->waiting, now_ns);
         any |= expire_queue(pool, &heap->held, now_ns);
     }
