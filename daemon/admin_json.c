@@ -256,7 +256,7 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
     bool quarantine = strcmp(keys->command, "quarantine") == 0;
     if (!stats && !ping && !pools && !sessions && !quota && !quarantine)
         return admin_json_error("unknown-command", "the commands are " COMMANDS);
-    core_look(daemon->core);
+    core_poll_fences(daemon->core);
     cJSON *reply = cJSON_CreateObject();
     if (stats || ping)
         report_daemon(reply, daemon, ping);

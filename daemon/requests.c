@@ -177,7 +177,7 @@ static int handle_list_pools(struct connection *connection, const struct proto_m
     struct core *core = connection->daemon->core;
     struct proto_message reply;
 
-    core_look(core);
+    core_poll_fences(core);
     reply_begin(&reply, PROTO_POOLS, message->header.request);
     reply.pools.count = 0;
     reply.pools.reserved = 0;

@@ -634,7 +634,7 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
     core_serve_pool(pool, now_ns);
 }
 
-void core_look(struct core *core) {
+void core_poll_fences(struct core *core) {
     for (unsigned i = 0; i < core->n_pools; i++)
         list_for_each_entry(struct tenant_heap, heap, &core->pools[i]->heaps, pool_link) {
             collect_heap(heap);

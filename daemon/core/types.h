@@ -70,32 +70,31 @@ struct session {
     bool wants_reclaim;     /* fixed before its first lease */
     uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
     uint64_t connected_ns, lost_ns;
-    const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
+    const char *quarantine_reason; /* what the shell waits for, a constant string; NULL while ACTIVE */
     struct list leases;            /* lease.session_link */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;
     uint64_t n_ranges;     /* of the blocks of its leases */
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
-    uint64_t fenced_bytes; /* the same of its fenced leases, which are not in leased_bytes */
-    /* The same by pool (id - 1), for refusals and reclaim, which ask who holds something: a client can have a
-     * refusal with each packet, so they must not walk all leases. A lease holds at least a granule: 0 means
-     * that there is none. */
-    uint64_t pool_bytes[PROTO_POOLS_MAX];
+    uint64_t fenced_bytes; /* what its fenced leases hold, which are not in leased_bytes */
+    /* By pool (id - 1), for refusals and reclaim: a client can cause a refusal with each packet, so these
+     * must not walk all leases. A lease holds at least a granule: 0 means that there is none. */
+    uint64_t pool_bytes[PROTO_POOLS_MAX];        /* leased_bytes, by pool */
     uint64_t pool_fenced_bytes[PROTO_POOLS_MAX]; /* fenced_bytes, by pool */
-    uint64_t shared_bytes[PROTO_POOLS_MAX];      /* those of them that are in shared blocks */
-    uint32_t mapped[PROTO_POOLS_MAX]; /* segments that it was given the handles of, and has not closed */
+    uint64_t shared_bytes[PROTO_POOLS_MAX];      /* the part of pool_bytes that is in shared blocks */
+    uint32_t mapped[PROTO_POOLS_MAX];            /* segments that it has mapped */
     uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */
     uint64_t answered;                       /* bit id - 1: it has answered the pool's last question */
-    uint64_t *seen; /* a bit for each segment slot whose handle this session was given, and has not closed */
-    uint64_t *told; /* …that it was told to close */
+    uint64_t *seen;                          /* a bit for each segment slot: it has the segment mapped */
+    uint64_t *told; /* a bit for each segment slot: it was told to close the segment */
     size_t seen_words;
     unsigned n_segments;               /* bits that are set */
-    struct proto_page *page;           /* what it shares with the daemon; NULL: nothing yet */
+    struct proto_page *page;           /* shared with its client; NULL: none yet */
     struct fence_queue **fence_queues; /* by word, each the first of a chain */
     uint32_t n_fence_words;
-    struct list fenced;       /* fence_queue.session_link: those that have something in them, in turns */
+    struct list fenced;       /* fence_queue.session_link: queues with leases, in turns */
     struct charge charge;     /* one session, to the tenant */
-    struct charge replies;    /* the bytes of those that the shell keeps for it */
+    struct charge replies;    /* bytes of replies that the shell keeps for it */
     void *owner;              /* the shell's */
     struct list reclaim_link; /* in core->reclaiming while it is to be asked */
     struct list link;         /* in core->sessions */
@@ -116,13 +115,13 @@ struct tenant {
 /* See wait_queue.h. */
 struct wait_queue {
     struct list requests; /* request.link, in order of arrival */
-    uint64_t least_bytes; /* none of them asked for less; 0: not known */
+    uint64_t least_bytes; /* no request in it needs less; 0: not known */
 };
 
 enum wait_queue_kind {
     WAIT_QUEUE_NONE,
-    WAIT_QUEUE_ROOM,  /* waits for memory of the pool */
-    WAIT_QUEUE_QUOTA, /* …for its tenant's quota */
+    WAIT_QUEUE_ROOM,  /* for memory of the pool */
+    WAIT_QUEUE_QUOTA, /* for the tenant's quota */
 };
 
 struct tenant_heap {
@@ -130,15 +129,15 @@ struct tenant_heap {
     struct pool *pool;
     unsigned segments;
     struct heap heap;
-    struct list fenced;        /* fence_queue.heap_link: those that have something in them, in turns */
-    struct wait_queue waiting; /* those that wait for room in the pool */
-    struct wait_queue held;    /* those that wait for the tenant's quota */
-    uint64_t served; /* the round (pool->waiters.rounds) in which nobody more of waiting could be served */
-    uint64_t reclaim_ns;       /* the tenant's sessions are not asked for its quota's sake before */
-    bool reclaim_owed;         /* …but then, for one who did not wait */
+    struct list fenced;        /* fence_queue.heap_link: queues with leases, in turns */
+    struct wait_queue waiting; /* for room in the pool */
+    struct wait_queue held;    /* for the tenant's quota */
+    uint64_t served;     /* the round (pool->waiters.rounds) in which no more of `waiting` could be served */
+    uint64_t reclaim_ns; /* the tenant's sessions are not asked because of its quota before */
+    bool reclaim_owed;   /* they are to be asked then, for a request that did not wait */
     struct list tenant_link, pool_link;
-    struct list waiting_link; /* in pool->waiters.queues while anybody waits for room */
-    struct list pressed_link; /* in pool->waiters.pressed while something is held or owed */
+    struct list waiting_link; /* in pool->waiters.queues while `waiting` is not empty */
+    struct list pressed_link; /* in pool->waiters.pressed while `held` is not empty, or reclaim_owed */
 };
 
 /* See fence.h. */
@@ -155,7 +154,7 @@ struct fence_queue {
 struct pool_sizes {
     uint64_t limit_bytes, reserve_bytes;
     uint64_t step_bytes;      /* POOL_STEP_BY_SIZE: see pool_step_bytes() */
-    uint64_t low_water_bytes; /* what is to be at hand; 0: nothing */
+    uint64_t low_water_bytes; /* growth ahead of demand keeps that much at hand; 0: nothing */
 };
 #define POOL_STEP_BY_SIZE UINT64_C(0)
 
@@ -262,13 +261,13 @@ enum segment_state {
 struct segment {
     struct pool *pool;
     uint64_t id;   /* unique in the daemon's life */
-    uint32_t slot; /* bit in the sessions' maps of what they have seen; reused after retirement */
+    uint32_t slot; /* its bit in session.seen and session.told; reused after retirement */
     enum segment_state state;
     uint64_t size_bytes;
     struct tenant_heap *owner; /* NULL unless ASSIGNED */
     struct heap_span *span;    /* in the owner's heap; NULL unless ASSIGNED */
-    unsigned mappers;          /* sessions that were given its handle and have not closed it */
-    unsigned deaf_mappers;     /* those of them that cannot be told to close it */
+    unsigned mappers;          /* sessions that have it mapped */
+    unsigned deaf_mappers;     /* mappers that cannot be told to close it */
     struct charge charge;      /* while CLOSING: its bytes, to the tenant of its mappers */
     void *backing;             /* the shell's: what it frees and exports. Borrowed */
     struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
@@ -295,8 +294,8 @@ struct lease {
     struct session *session;
     uint64_t id, generation;
     bool unanswered;           /* the request that it was granted to points here until its answer is taken */
-    struct fence_queue *fence; /* fenced: what it waits in, and for which value; else NULL */
-    uint64_t fence_value;
+    struct fence_queue *fence; /* fenced: the queue that it is in; else NULL */
+    uint64_t fence_value;      /* fenced: the value that the word has to reach */
     struct charge charge; /* one lease, to the tenant */
     struct list session_link, block_link, fence_link;
 };
@@ -320,24 +319,24 @@ struct request {
     struct session *session;
     struct pool *pool; /* NULL: the client named none that exists */
     uint64_t id;
-    uint64_t number;      /* in order of arrival, over all that the core ever had */
-    uint64_t size_bytes;  /* wanted; the pool grows by so much for it, where it has the room */
-    uint64_t least_bytes; /* that serves, too; at most size_bytes. Waiting is for so much */
+    uint64_t number;      /* in order of arrival, over all requests since the start */
+    uint64_t size_bytes;  /* wanted; the pool grows by that much for it, where it has the room */
+    uint64_t least_bytes; /* that would serve, at most size_bytes. It waits for that much */
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
-    bool no_reclaim;            /* waits for growth only: refused when sessions would have to be asked */
-    uint32_t probes;            /* PROTO_ACQUIRE_PROBES: of which refusals the client's user does not hear */
-    bool gave_back;             /* its session need not be asked for memory for its sake */
+    bool no_reclaim; /* it waits for growth only: refused when sessions would have to be asked */
+    uint32_t probes; /* PROTO_ACQUIRE_PROBES: the refusals that its client's user does not learn of */
+    bool gave_back;  /* its session has given back what it keeps idle, and need not be asked for that */
     bool waited;                /* it could not be answered at once */
     struct lease *lease;        /* GRANTED */
     enum proto_error error;     /* REFUSED */
-    struct charge charge;       /* one that waits, to the tenant; until it is answered */
-    enum wait_queue_kind queue; /* WAITING: for what */
-    struct tenant_heap *heap;   /* …and whose queue it stands in */
-    unsigned passes;            /* later requests that were given what it could have used, see wait_queue.h */
-    struct list overdue_link;   /* in pool->waiters.overdue: those were too many */
+    struct charge charge;       /* one waiting request, to the tenant; until it is answered */
+    enum wait_queue_kind queue; /* WAITING: the queue that it is in */
+    struct tenant_heap *heap;   /* WAITING: the heap that has the queue */
+    unsigned passes; /* later requests that were given memory that it could have used: wait_queue.h */
+    struct list overdue_link;   /* in pool->waiters.overdue when those are too many */
     struct list growth_link;    /* in pool->waiters.for_growth while it waits, if it waits for growth only */
-    int quota_item;             /* REFUSED for the tenant's quota: which; -1: not for that */
+    int quota_item;             /* REFUSED because of a quota: its item; else -1 */
     struct list link;           /* in its queue, then in core->answered */
     struct list session_link;
 };

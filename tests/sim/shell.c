@@ -186,7 +186,7 @@ void step_look(struct world *world) {
     struct pool *stalled = world->pools[random_below(world, world->n_pools)].pool;
     struct use uses[SIM_POOLS];
 
-    core_look(world->core);
+    core_poll_fences(world->core);
     core_pool_stalled(stalled, one_in(world, 2) ? "cudaMalloc" : NULL, world->now_ns);
     count_something(world);
     use_of_pools(world->core, uses);

@@ -459,8 +459,8 @@ static void parts_that_come_back_one_way_find_room_beyond_the_limit(void **state
     release.offset_bytes += HEAP_GRANULE;
     assert_int_equal(core_release_one_way(session, &release, 0), 0); /* all of the rest needs no lease more */
     arrive(0, 1);
-    core_look(core);
-    core_look(core); /* each closes a bounded number */
+    core_poll_fences(core);
+    core_poll_fences(core); /* each closes a bounded number */
     assert_int_equal(session->n_leases, 0);
     core_destroy(core);
 }
