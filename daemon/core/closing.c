@@ -10,7 +10,7 @@
 #include "daemon/core/tenant.h"
 #include "proto/proto.h"
 
-/* What a session is looking for. */
+/* A search for segments that a session can close. */
 struct search {
     const struct session *session;
     const struct pool *pool;
@@ -64,7 +64,7 @@ static bool tell(struct session *session, struct segment *segment, struct proto_
     return true;
 }
 
-/* Those that are CLOSING already, because another session was told to close them. */
+/* Names the segments that are CLOSING already, because another session was told to close them. */
 static void tell_of_others(struct session *session, struct pool *pool, struct proto_segments *segments) {
     if (pool->closing_bytes == 0)
         return;
@@ -85,7 +85,7 @@ static bool others_have_answered(const struct session *session, const struct poo
     return true;
 }
 
-/* Has the other mappers of a segment asked, which will be told then. */
+/* Asks the other mappers of a segment. They are told to close it when they answer. */
 static void ask_mappers(const struct session *session, const struct segment *segment, uint64_t now_ns) {
     plan_begin_shortage(segment->pool, now_ns);
     list_for_each_entry(struct session, other, &session->core->sessions, link) {
@@ -125,7 +125,7 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
             ask_mappers(session, segment, now_ns);
         missing_bytes -= segment->size_bytes < missing_bytes ? segment->size_bytes : missing_bytes;
     }
-    /* All have answered, and it is not enough: those that were busy are asked once more, now. */
+    /* All sessions have answered, and it is not enough: the busy ones are asked once more, at once. */
     if (missing_bytes > 0 && pool->reclaim.is_stuck && pool->reclaim.n_asks == 1 && is_last_resort)
         plan_ask_sessions(pool, NULL, now_ns);
 }

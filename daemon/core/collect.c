@@ -23,10 +23,10 @@ bool collect_queue(struct fence_queue *queue, unsigned most) {
     return close_ready(queue, most) > 0;
 }
 
-/* Goes through a list of queues once at most, and leaves it turned: who was looked at stands at its end. */
+/* Goes through a list of queues once at most. The queues that were polled move to its end. */
 static bool collect_in_turns(struct list *queues, size_t link_offset) {
     const struct list *last = queues->previous;
-    unsigned looks = FENCES_LOOKED_AT_MAX, closed = 0;
+    unsigned looks = FENCES_POLLED_MAX, closed = 0;
     bool round_over = false;
 
     while (!list_is_empty(queues) && !round_over && looks-- > 0 && closed < FENCES_COLLECTED_MAX) {

@@ -514,7 +514,7 @@ int core_attach(struct session *session, const struct proto_token *token, struct
     struct block *block = block_find(core, token);
 
     /* One answer for all three, so that another tenant learns nothing. A block that only dead processes hold
-     * is on its way back to the pool: nobody may join it. */
+     * is on its way back to the pool: no session may join it. */
     if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0 ||
         !session_may_use(session, block->segment->pool))
         return PROTO_E_NO_TOKEN;
@@ -612,7 +612,8 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
         return;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     /* A whole step may be too much where what is needed is not; idle segments may be in the way; else the
-     * driver is asked again after a while. What nobody waited for says nothing of those who came since. */
+     * driver is asked again after a while. A failed growth ahead of demand says nothing of requests that came
+     * since. */
     if (ahead) {
         pool->growth.ahead_retry_ns = clock_deadline_ns(now_ns, AHEAD_RETRY_NS);
     } else if (!pool->growth.is_exact && first != NULL && first->least_bytes + SEGMENT_GRANULE <= tried) {

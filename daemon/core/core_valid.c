@@ -69,7 +69,7 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
             request->number <= number || request->least_bytes < queue->least_bytes ||
             request->deadline_ns < pool->waiters.next_deadline_ns)
             return false;
-        /* nobody is held up whose quota would do, as far as they are looked at */
+        /* no request in the window waits although its quota would do */
         if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool_is_ready(pool) &&
             !wait_queue_awaits_quota(request, request->least_bytes))
             return false;

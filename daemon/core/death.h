@@ -20,9 +20,9 @@
  *   list that is asked in another PID namespace is empty and means nothing.
  *
  * - DEATH_BY_HOLDERS: everywhere else, and for clients of MPS, whose work another process does. Work goes on
- *   only while somebody holds descriptors of the driver that came from the process. So: end of file, the
- *   process's end, no process left that may hold such descriptors, and the list, where there is one, does not
- *   have the process either. Where nobody can tell who holds what, the memory stays until an operator
+ *   only while a process holds descriptors of the driver that came from the ended process. So: end of file,
+ * the process's end, no process left that may hold such descriptors, and the list, where there is one, does
+ * not have the process either. Where the holders cannot be found out, the memory stays until an operator
  * releases it.
  *
  * Never a timeout. Host memory follows the same rules: copies into it can be in flight.
@@ -37,17 +37,17 @@ enum death_rule {
     DEATH_BY_HOLDERS,
 };
 
-/* What the last question to the driver's list said. Only questions that began after the process had ended
+/* The answer to the last question to the driver's list. Only questions that began after the process had ended
  * count. */
 enum death_listing {
     LISTING_NOT_ASKED, /* or not answered yet */
     LISTING_PRESENT,
     LISTING_ABSENT,
-    LISTING_UNKNOWN, /* nobody can tell: no NVML, or a pid that has no meaning here */
+    LISTING_UNKNOWN, /* no answer is possible: no NVML, or a pid that has no meaning here */
 };
 
-/* What the last look for holders of the driver's descriptors said. Only looks that began after the process
- * had ended count. */
+/* The result of the last look for holders of the driver's descriptors. Only looks that began after the
+ * process had ended count. */
 enum death_holders {
     HOLDERS_NOT_LOOKED,
     HOLDERS_NONE,
@@ -62,7 +62,7 @@ struct death_facts {
     bool no_gpu_work;  /* see DEATH_BY_END */
     bool seen;         /* listed, by an answer that came while it lived and had memory mapped */
     bool under_mps;    /* listed as a client of MPS */
-    bool socket_over;  /* end of file: nobody holds its end of the socket any more */
+    bool socket_over;  /* end of file: no process holds its end of the socket any more */
     bool process_over; /* its pidfd is readable */
     enum death_listing listing;
     enum death_holders holders;
@@ -78,8 +78,8 @@ enum death_verdict {
     DEATH_LISTED,         /* the list still has it: to be asked again */
     DEATH_AWAITS_SOCKET,
     DEATH_AWAITS_HOLDERS, /* holders are to be looked for */
-    DEATH_HELD,           /* somebody holds descriptors: to be looked for again */
-    DEATH_HIDDEN,         /* somebody may: to be looked for again */
+    DEATH_HELD,           /* a process holds descriptors: to be looked for again */
+    DEATH_HIDDEN,         /* a process may hold descriptors: to be looked for again */
     DEATH_UNKNOWABLE,     /* no fact will come: until an operator releases it */
 };
 

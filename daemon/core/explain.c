@@ -15,7 +15,7 @@
 #include "daemon/core/undelivered.h"
 #include "base/units.h"
 
-/* A text that is written piece by piece. What does not fit is cut off. */
+/* A text that is written piece by piece. It is cut off at its buffer's end. */
 struct text {
     char *to;
     size_t size, used;
@@ -77,7 +77,8 @@ static uint64_t largest_free_for(const struct pool *pool, const struct tenant_he
     return own > unassigned ? own : unassigned;
 }
 
-/* Writes what the pool has. Free memory in segments of other tenants is told apart: it serves nobody else. */
+/* Writes what the pool has. Free memory in segments of other tenants is told apart: it does not serve this
+ * one. */
 static void pool_explain(const struct request *request, char *to, size_t size) {
     const struct pool *pool = request->pool;
     const struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
@@ -103,7 +104,7 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
         add(&text, ", %s has not come back for %s", pool->stalled_call, NS_TEXT(pool->stalled_for_ns));
 }
 
-/* What an item is called in a sentence, and in the configuration. */
+/* The names of an item in a sentence, and in the configuration. */
 static const struct {
     const char *what, *key;
 } quota_items[] = {
@@ -113,7 +114,7 @@ static const struct {
     [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
 };
 
-/* What the bytes in a pool are called in the configuration. */
+/* The name of a pool's bytes in the configuration. */
 static const char *pool_key(const struct pool *pool) {
     return pool->kind == PROTO_POOL_HOST ? "host" : "device";
 }
@@ -151,7 +152,8 @@ static void tenant_explain_beyond_quota(const struct tenant *tenant, unsigned it
              (unsigned)tenant->uid, BYTES_TEXT(tenant->quota.limits[item]), pool_key(pool));
 }
 
-/* Nothing of other users is told: their memory has nothing to do with the quota. */
+/* Writes the refusal because of a quota. It says nothing of other users: their memory has nothing to do with
+ * it. */
 static void request_explain_quota(const struct request *request, struct proto_failure *ret_failure) {
     char holders[PROTO_TEXT_MAX / 2] = "", quota[PROTO_TEXT_MAX / 2];
     const struct tenant *tenant = request->session->tenant;

@@ -21,7 +21,7 @@ struct histogram {
 /* Counts what began and ended; an end before the beginning counts as 0. */
 void histogram_add(struct histogram *histogram, uint64_t began_ns, uint64_t ended_ns);
 
-/* What is longer than all of a bucket's durations; UINT64_MAX for the last bucket. */
+/* The upper bound of a bucket, which its durations do not reach; UINT64_MAX for the last bucket. */
 uint64_t histogram_upper_ns(unsigned bucket);
 
 /* A duration that so many of a thousand do not exceed, as if those in a bucket were spread evenly over it:

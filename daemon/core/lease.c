@@ -64,7 +64,7 @@ static void lease_table_remove(struct lease_table *table, struct lease *lease) {
     table->free_slots[table->capacity - table->used - 1] = slot;
 }
 
-/* Adds to the sum of the pool that the block belongs to, if anybody is on it; bytes may be "negative". */
+/* Adds to the pool's sum for blocks in this state, if the block has leases. bytes may be "negative". */
 static void block_charge(struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
     if (block->live > 0)
@@ -75,7 +75,7 @@ static void block_charge(struct block *block, uint64_t bytes) {
         pool->fenced_bytes += bytes;
 }
 
-/* Changes who is on a block; the charge follows. */
+/* Changes the numbers of a block's leases by state; the pool's sums follow. */
 static void block_count(struct block *block, int live, int fenced, int quarantined) {
     block_charge(block, -block->held_bytes);
     block->live += (unsigned)live;
@@ -86,7 +86,7 @@ static void block_count(struct block *block, int live, int fenced, int quarantin
         pool_note_peaks(block->segment->pool);
 }
 
-/* The session holds more, or less, of the block; its pool counts those that it can ask for something. */
+/* The session holds more of the block. The pool counts the sessions that it can ask for memory. */
 static void session_hold(struct session *session, const struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
     bool was_askable = session_can_be_asked(session, pool);
@@ -96,6 +96,7 @@ static void session_hold(struct session *session, const struct block *block, uin
     session_count_askable(session, pool, was_askable);
 }
 
+/* The session holds less of the block. */
 static void session_let_go(struct session *session, const struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
     bool was_askable = session_can_be_asked(session, pool);
@@ -111,7 +112,7 @@ static void session_count_fenced(struct session *session, const struct block *bl
     session->pool_fenced_bytes[block->segment->pool->id - 1] += bytes;
 }
 
-/* Makes a block that nobody is on yet and that has no range. NULL: no memory. */
+/* Makes a block without leases and ranges. NULL: no memory. */
 static struct block *block_new(struct segment *segment, uint64_t offset_bytes, uint64_t size_bytes,
                                uint64_t capacity_bytes) {
     struct block *block = calloc(1, sizeof *block);
@@ -269,7 +270,7 @@ static int range_divide(struct session *session, struct heap_range *range, uint6
     return 0;
 }
 
-/* Whether somebody else is on the block, or may come to be. */
+/* Whether the block has other leases, or may get some. */
 static bool block_has_others(const struct block *block) {
     return block->shared || block->live + block->fenced + block->quarantined > 1;
 }
@@ -371,7 +372,7 @@ int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
     struct block *block = block_new(lease->block->segment, part.start, size_bytes, size_bytes);
     if (block == NULL)
         return -ENOMEM;
-    r = lease_join(session, block, ret_lease); /* charged twice for a moment, in which nobody looks */
+    r = lease_join(session, block, ret_lease); /* charged twice until the part is cut off */
     if (r < 0) {
         free(block);
         return r;

@@ -9,8 +9,9 @@
 #include "daemon/core/session.h"
 #include "daemon/core/wait_queue.h"
 
-/* What the pool grows by for a request: what it wants, or a step, or, after the driver refused that, what it
- * needs. Near its limit it wants less: what is left beside a request there is missing for others. */
+/* The size of the growth for a request: what the request wants, or a step if that is more. After the driver
+ * refused that, and near the pool's limit, only what the request needs counts: the rest would be missing for
+ * others. */
 static uint64_t growth_bytes(const struct pool *pool, const struct request *request) {
     uint64_t left = quota_left(&request->session->tenant->quota, quota_item_of_pool(pool->id));
     uint64_t needed = segment_bytes_for(request->least_bytes),
@@ -33,9 +34,8 @@ static void decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_n
     pool->growth.decided_ns = now_ns;
 }
 
-/* Whether the first in the queue can be served by nothing but what sessions hold: the driver refused lately,
- * or neither the limit nor idle segments (those on their way back to the driver included) leave enough room.
- */
+/* Whether only memory that sessions hold can serve the oldest request: the driver refused lately, or limit,
+ * idle segments and retiring segments do not leave enough room. */
 static bool is_stuck(const struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
     if (first == NULL || first->no_reclaim || pool->state != POOL_READY)
@@ -48,8 +48,7 @@ static bool is_stuck(const struct pool *pool, uint64_t now_ns) {
 
 uint64_t plan_missing_for(const struct pool *pool, uint64_t size_bytes) {
     uint64_t need = segment_bytes_for(size_bytes);
-    uint64_t room =
-        pool->growth.retry_ns != 0 ? 0 : pool_room_bytes(pool); /* the driver refuses what it says */
+    uint64_t room = pool->growth.retry_ns != 0 ? 0 : pool_room_bytes(pool); /* the driver refuses that room */
     uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes + pool_idle_bytes(pool);
     return need > comes ? need - comes : 0;
 }
@@ -69,14 +68,14 @@ void plan_begin_shortage(struct pool *pool, uint64_t now_ns) {
     pool->reclaim.short_until_ns = clock_deadline_ns(now_ns, SHORTAGE_NS);
 }
 
-/* The session whose requests are all that wait for room, if it looks for memory of its own itself and has no
- * segment that it could close. NULL: none. */
+/* The session that need not be asked: all requests that wait for room are its own, it has given back what it
+ * keeps idle, and it has no segment that it could close. NULL: none. */
 static struct session *find_spared(const struct pool *pool) {
     struct session *session = NULL;
 
     list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
         list_for_each_entry(const struct request, request, &heap->waiting.requests, link) {
-            if (request->no_reclaim) /* nobody is asked for its sake anyway */
+            if (request->no_reclaim) /* no session is asked because of it */
                 continue;
             if (!request->gave_back || (session != NULL && request->session != session))
                 return NULL;
@@ -117,8 +116,8 @@ void plan_end_shortage(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-/* Has the sessions of those tenants asked whose requests their quota holds up, each at most once in a while.
- */
+/* Asks the sessions of the tenants whose requests wait for quota, each tenant's at most once in
+ * RECLAIM_INTERVAL_NS. */
 static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
     list_for_each_entry_safe(struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
         if (now_ns < heap->reclaim_ns)
@@ -131,18 +130,18 @@ static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-/* Has every session asked that wants to be and holds something of the pool, at most once in a while. The
- * first in the queue's own session too: what one of its threads waits for may lie in the cache of another. */
+/* Asks every session that can be asked, at most once in RECLAIM_INTERVAL_NS. The session of the oldest
+ * request is asked too: one of its threads may wait for memory in the cache of another. */
 static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
 
     if (!(pool->reclaim.is_stuck || pool->reclaim.is_owed) || pool->reclaim.n_sessions == 0 ||
         now_ns < pool->reclaim.next_ns)
         return;
-    /* Caches are worth keeping when enough is on its way back: one who waits has that much patience. */
+    /* Caches are worth keeping when enough memory is on its way back. */
     if (first != NULL && first->deadline_ns > now_ns && pool->fenced_bytes >= first->least_bytes &&
-        now_ns < clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS)) {
-        pool->reclaim.next_ns = clock_deadline_ns(first->asked_ns, FENCE_PATIENCE_NS);
+        now_ns < clock_deadline_ns(first->asked_ns, FENCE_GRACE_NS)) {
+        pool->reclaim.next_ns = clock_deadline_ns(first->asked_ns, FENCE_GRACE_NS);
         return;
     }
     pool->reclaim.next_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
@@ -152,7 +151,7 @@ static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
 
 void plan_reclaim(struct pool *pool, uint64_t now_ns) {
     pool->reclaim.is_stuck = is_stuck(pool, now_ns);
-    if (!pool->reclaim.is_stuck) /* the next time idle sessions come first again */
+    if (!pool->reclaim.is_stuck) /* the next time, idle sessions close segments first again */
         pool->reclaim.n_asks = 0;
     reclaim_for_room(pool, now_ns);
     reclaim_pressed(pool, now_ns);
@@ -168,7 +167,7 @@ uint64_t plan_next_reclaim_ns(const struct pool *pool) {
     return pool->reclaim.n_sessions > 0 ? next_ns : NS_FOREVER;
 }
 
-/* Whether its tenant has less at hand than the low-water mark, or than its quota leaves, asks for. */
+/* Whether the tenant of the last lease has less at hand than the low-water mark, or than its quota leaves. */
 static bool is_low(const struct pool *pool) {
     uint64_t low_water = pool->low_water_bytes;
     uint64_t left = quota_left(&pool->growth.demand->tenant->quota, quota_item_of_pool(pool->id));
@@ -187,9 +186,6 @@ void plan_growth_ahead(struct pool *pool, uint64_t now_ns) {
     pool->growth.is_ahead = true;
 }
 
-/* Grows for the first of those who wait for whom there is room, in the order of wait_queue.h; else retires
- * idle segments for the first for whom that is enough; without waiters, grows towards the reserve and ahead
- * of demand. */
 void plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->state != POOL_READY || pool->growth.bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->growth.retry_ns)
@@ -210,7 +206,7 @@ void plan_growth(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-/* Segments that became idle since the driver refused go back to it when the next growth fails too. */
+/* Idle segments are memory that can come back: they are retired when the next growth fails too. */
 bool plan_is_hopeless(const struct pool *pool, uint64_t now_ns) {
     return pool_is_closed(pool) ||
            (pool->growth.retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&

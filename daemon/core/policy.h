@@ -2,13 +2,13 @@
 #ifndef DAEMON_CORE_POLICY_H
 #define DAEMON_CORE_POLICY_H
 /*
- * The policy: who may use which pool, and how much of what. It is what the operator wrote, with names
- * resolved to numbers by the shell; the core asks it who somebody is to it and keeps the answers where they
- * are needed (a tenant's limits, a session's pools) until the policy is replaced.
+ * The policy: which users may use which pool, and how much of each thing. It is what the operator wrote, with
+ * names resolved to numbers by the shell. The core applies it to a tenant (its limits) and to a session (its
+ * pools), and keeps the results until the policy is replaced.
  *
  * A rule is for one user or for one group. For each item counts the user's rule; where that says nothing, the
  * largest value of the groups that the tenant's sessions are in; where those say nothing, what holds for
- * everybody. The groups are those that the kernel attests for the process that connected, not those that the
+ * all users. The groups are those that the kernel attests for the process that connected, not those that the
  * user database knows: asking that may take seconds, and a process that gave a group up has given it up.
  *
  * Made by the shell, owned by the core from core_set_policy() on, and not changed any more then.
@@ -34,9 +34,9 @@ struct policy_rule {
     uint64_t limits[QUOTA_ITEMS];
 };
 
-/* Who may use a pool. */
+/* Which users may use a pool. */
 struct policy_access {
-    bool restricted; /* else: everybody, and there are no subjects */
+    bool restricted; /* false: every user may, and there are no subjects */
     struct policy_subject *subjects;
     unsigned n_subjects;
 };

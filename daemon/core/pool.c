@@ -81,7 +81,8 @@ bool pool_waits_for_fences(const struct pool *pool) {
 static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes) {
     struct segment *best = NULL;
 
-    if (pool->unassigned_bytes < size_bytes) /* as it mostly is: who waits must not pay for the segments */
+    if (pool->unassigned_bytes <
+        size_bytes) /* mostly so: waiting requests must not pay for walking the segments */
         return NULL;
     list_for_each_entry(struct segment, segment, &pool->segments, link) {
         if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&

@@ -2,7 +2,7 @@
 #ifndef DAEMON_CORE_QUOTA_H
 #define DAEMON_CORE_QUOTA_H
 /*
- * A quota: what a tenant uses of each thing that is counted, and how much of it it may have. What is used is
+ * A quota: how much a tenant uses of each thing that is counted, and how much of it it may have. The use is
  * the sum of charges: whatever is made for a tenant (a session, a lease, a block, a request that waits,
  * replies that are kept) has a charge inside, made with it and given back by charge_free() when it goes.
  * Nothing else changes the sums, so that core_is_valid() can add up the charges and compare.
@@ -34,10 +34,10 @@ enum quota_item {
 
 struct quota {
     uint64_t used[QUOTA_ITEMS], limits[QUOTA_ITEMS];
-    uint64_t n_refusals; /* what was refused for it since the tenant came */
+    uint64_t n_refusals; /* requests that it refused since the tenant came */
 };
 
-/* What is charged for one thing. All zero: nothing. */
+/* The charge for one object. All zero: nothing is charged. */
 struct charge {
     struct quota *quota; /* borrowed; NULL: empty */
     unsigned item;       /* enum quota_item, or QUOTA_POOLS and more */
@@ -60,7 +60,7 @@ uint64_t quota_left(const struct quota *quota, unsigned item);
  * PROTO_E_LIMIT, and nothing has changed. */
 int charge_make(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount);
 
-/* The same for what cannot be refused, or has been checked. */
+/* As charge_make(), for an amount that cannot be refused any more, or that has been checked. */
 void charge_force(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount);
 
 /* Gives a part back. */

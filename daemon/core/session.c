@@ -29,7 +29,7 @@ static uint64_t bit_of(const struct segment *segment) {
     return UINT64_C(1) << segment->slot % 64;
 }
 
-/* Whether nobody can tell the session to close something. */
+/* Whether the session cannot be told to close something. */
 static bool is_deaf(const struct session *session) {
     return !session->wants_reclaim || session->state != SESSION_ACTIVE;
 }
@@ -140,7 +140,7 @@ void session_count_askable(struct session *session, struct pool *pool, bool was_
     if (is_askable && !was_askable) {
         pool->reclaim.n_sessions++;
         if (pool->reclaim.short_until_ns != 0 &&
-            session != pool->reclaim.spared) /* what it gives back is waited for, too */
+            session != pool->reclaim.spared) /* requests wait for its memory, too */
             session_ask(session, pool);
     }
     if (was_askable && !is_askable)

@@ -7,7 +7,7 @@
 #include "daemon/core/types.h"
 #include "proto/page.h"
 
-/* What a page says of a pool. */
+/* A page's counters of a pool, added up. */
 struct counted {
     bool any; /* whether it says anything */
     uint64_t taken_bytes, given_bytes, hits, misses;
@@ -35,8 +35,8 @@ static void page_count(const struct proto_page *page, unsigned n_pools, struct c
     }
 }
 
-/* What of the memory that a session holds alone lies in its cache. Counters that were read while others went
- * on, or that lie, can say more than there is, or less than nothing. */
+/* The bytes in a session's cache, of the memory that it holds alone. Counters that were read while the client
+ * went on, or that lie, can say more than there is, or less than nothing. */
 static uint64_t cached_bytes(const struct counted *counted, uint64_t held_bytes) {
     uint64_t in_use = counted->taken_bytes - counted->given_bytes;
     if (!counted->any)
@@ -55,7 +55,7 @@ void use_of_session(const struct session *session, struct use *ret_uses) {
         page_count(session->page, n_pools, counted);
     for (unsigned i = 0; i < n_pools; i++) {
         uint64_t cached = 0;
-        /* Nobody will use what a lost session kept. */
+        /* The cache of a lost session will not be used any more. */
         if (session->state == SESSION_ACTIVE)
             cached = cached_bytes(&counted[i], session->pool_bytes[i] - session->shared_bytes[i]);
         ret_uses[i] = (struct use){.in_use_bytes = session->pool_bytes[i] - cached,

@@ -24,7 +24,7 @@ struct use {
  * for a client that uses all of them, less than one for a client with 16 threads. */
 void use_of_session(const struct session *session, struct use *ret_uses);
 
-/* The same for the pools, over all sessions. cached_bytes are those of ACTIVE sessions, and so is
+/* As use_of_session(), for the pools, over all sessions. cached_bytes are those of ACTIVE sessions, and so is
  * in_use_bytes what is leased without what is in quarantine; a block that several share is in it once. Hits
  * and misses are those of the sessions that are there now. */
 void use_of_pools(const struct core *core, struct use *ret_uses);

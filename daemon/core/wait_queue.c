@@ -21,8 +21,8 @@ bool wait_queue_comes_before(const struct tenant_heap *heap, const struct tenant
     return wait_queue_first(&heap->waiting)->number < wait_queue_first(&other->waiting)->number;
 }
 
-/* Puts a request into a list of requests by arrival; link_offset: where the list's link is in them. Mostly it
- * is the last; one that comes from another queue may have been overtaken by some. */
+/* Puts a request into a list of requests by arrival. link_offset: of the list's link in a request. Mostly the
+ * request goes to the end; one that comes from another queue may be older than some. */
 static void insert_by_arrival(struct list *requests, struct request *request, size_t link_offset) {
     struct list *position = requests;
 
@@ -35,8 +35,8 @@ static void insert_by_arrival(struct list *requests, struct request *request, si
     list_insert_before(position, (void *)((char *)request + link_offset));
 }
 
-/* Puts a request that waits for room, and was passed too often, among its like. They are few: the first of a
- * queue becomes one, or was when it waited for its quota. */
+/* Puts a request that waits for room, and was passed too often, into the list of overdue ones. The list is
+ * short: only the first of a queue becomes overdue, or was when it waited for quota. */
 static void overdue_enter(struct request *request) {
     if (request->passes < request->session->core->passes_limit || request->queue != WAIT_QUEUE_ROOM ||
         !list_is_empty(&request->overdue_link))
@@ -70,7 +70,7 @@ void wait_queue_enter(struct request *request, struct tenant_heap *heap, enum wa
     pool->waiters.count++;
     if (pool->reclaim.spared != NULL && !request->no_reclaim &&
         !(request->gave_back && request->session == pool->reclaim.spared)) {
-        pool->reclaim.spared = NULL; /* now its memory is wanted, and at once */
+        pool->reclaim.spared = NULL; /* now its memory is wanted at once */
         pool->reclaim.next_ns = 0;
     }
     if (request->deadline_ns < pool->waiters.next_deadline_ns)
@@ -143,9 +143,9 @@ bool wait_queue_awaits_quota(const struct request *request, uint64_t size_bytes)
            first->number < request->number;
 }
 
-/* Whether a waiter could use memory of a segment that a session is given instead. The session may have the
- * segment mapped already, which then goes back to the driver for nobody before the session lets it go: in
- * that case only the waiter's own tenant could, if it is large enough. */
+/* Whether a waiting request could use memory of a segment that a session is given instead. If the session has
+ * the segment mapped already, the segment cannot go back to the driver before the session closes it: then
+ * only a request of the segment's own tenant could use it, if the segment is large enough. */
 static bool could_use(const struct request *waiter, const struct session *session,
                       const struct segment *segment) {
     return !session_has_mapped(session, segment) ||

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 
 #include "daemon/core/collect.h"
 #include "daemon/core/lease.h"
@@ -13,7 +14,7 @@
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 
-/* Takes a range for a request that came after one that is overdue: of what that one could use, nothing. */
+/* Takes a range for a request that is behind an overdue one, from memory that the overdue one cannot use. */
 static int take_beside(const struct request *request, uint64_t size_bytes, struct heap_range **ret_range) {
     struct heap_range *range;
 
@@ -28,8 +29,8 @@ static int take_beside(const struct request *request, uint64_t size_bytes, struc
     return 0;
 }
 
-/* Takes what is free above a range as well, where the request wants so much, so that no rest stays behind.
- * Returns how much the range is of then. */
+/* Takes the free range above a taken range too, if the request wants that much, so that no small rest stays
+ * free. Returns the size of what is taken. */
 static uint64_t take_rest(const struct request *request, struct heap_range *range, uint64_t size_bytes) {
     struct heap_range *rest = range->upper;
 
@@ -42,14 +43,14 @@ static uint64_t take_rest(const struct request *request, struct heap_range *rang
     return range->size;
 }
 
-/* Grants the request so many bytes of what is free. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its
- * tenant's quota), -ENOSPC (or for room) or -ENOMEM. */
+/* Grants the request that many free bytes. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its tenant's
+ * quota), -ENOSPC (it has to wait for room) or -ENOMEM. */
 static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t size_bytes) {
     struct session *session = request->session;
     struct heap_range *range;
     struct lease *lease;
 
-    /* Also those who waited: the session may have reached its limit meanwhile. */
+    /* For waiting requests too: the session may have reached its limit meanwhile. */
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
     if (wait_queue_awaits_quota(request, size_bytes))
@@ -74,9 +75,9 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
     return 0;
 }
 
-/* Grants the request the largest that is free of what it wants, a quarter of that, and so on down to what it
- * needs; but only what it needs of a pool of which little is available. Returns as pool_grant_bytes() does
- * for the last that was tried. */
+/* Grants the request the first of these sizes that is free: what it wants, a quarter of that, and so on down
+ * to what it needs. Of a pool of which little is available it is granted only what it needs. Returns as
+ * pool_grant_bytes() does for the last size that was tried. */
 static int pool_grant(struct pool *pool, struct request *request) {
     uint64_t size_bytes = request->size_bytes, most_bytes = pool_available_bytes(pool) / GRANT_SHARE;
 
@@ -91,8 +92,8 @@ static int pool_grant(struct pool *pool, struct request *request) {
     }
 }
 
-/* Grants a request that has just arrived. Where not all that it wants is free, what came back behind fences
- * is collected before a smaller size serves it, unless a request of its tenant waits for that. */
+/* Grants a request that has just arrived. If less is free than it wants, the tenant's fences are polled
+ * before a smaller size serves it, unless another request of its tenant waits for that memory. */
 static int pool_grant_new(struct pool *pool, struct request *request) {
     struct tenant_heap *heap = tenant_heap_find(request->session->tenant, pool);
 
@@ -114,8 +115,8 @@ static void pool_wait(struct pool *pool, struct request *request) {
         wait_queue_enter(request, heap, WAIT_QUEUE_ROOM);
 }
 
-/* Has a request wait for its tenant's quota, if that can ever be of use. The tenant has something in the pool
- * then, or somebody who waits for its quota. */
+/* Has a request wait for its tenant's quota, or refuses it if the quota can never allow it. The tenant has a
+ * heap in the pool: it has memory there, or another request that waits for quota. */
 static void pool_hold(struct pool *pool, struct request *request) {
     struct tenant *tenant = request->session->tenant;
 
@@ -125,7 +126,7 @@ static void pool_hold(struct pool *pool, struct request *request) {
         wait_queue_enter(request, tenant_heap_find(tenant, pool), WAIT_QUEUE_QUOTA);
 }
 
-/* What follows from a request that pool_grant did not grant: the answer, or the queue that it waits in. */
+/* Refuses or queues a request by what pool_grant() returned for it. */
 static void pool_settle(struct pool *pool, struct request *request, int r) {
     const struct session *session = request->session;
 
@@ -139,16 +140,18 @@ static void pool_settle(struct pool *pool, struct request *request, int r) {
         pool_wait(pool, request);
 }
 
-/* Whoever is first in the queue must not be one whom no memory can serve: others would be asked for theirs in
- * vain. */
+/* Moves requests that wait for room, and that only quota could help, to the queue for quota. Otherwise
+ * sessions would be asked for memory in vain. */
 static void pool_hold_first(struct pool *pool) {
     struct request *oldest;
     while ((oldest = wait_queue_oldest(pool)) != NULL && wait_queue_awaits_quota(oldest, oldest->least_bytes))
         pool_hold(pool, oldest);
 }
 
+/* Refuses the requests that wait for growth only, and for which none is under way: the pool makes none, or
+ * they wait for their tenant's quota. */
 static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
-    /* Where the driver refused and no session has memory, growth is tried again and nothing else can help. */
+    /* Where the driver refused and no session has memory, only another growth can help. */
     bool may_grow = pool->state == POOL_STARTING || !plan_is_settled(pool) || plan_is_hopeless(pool, now_ns);
 
     list_for_each_entry_safe(struct request, request, &pool->waiters.for_growth, growth_link) {
@@ -168,7 +171,7 @@ static void refuse_queue(struct wait_queue *queue, uint64_t least_bytes, enum pr
     }
 }
 
-/* Refuses those who wait, for whatever, for so much at least. */
+/* Refuses the requests that wait, for room or quota, and need at least that many bytes. */
 static void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error) {
     list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
         refuse_queue(&heap->waiting, least_bytes, error);
@@ -191,23 +194,24 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
     plan_reclaim(pool, now_ns);
 }
 
-/* Tries to answer the first of a queue, until one is granted what it asked for, or all the same: goes on then
- * too. Returns whether one was. */
-static bool serve_queue(struct pool *pool, struct wait_queue *queue, bool one) {
+/* Grants the first requests of a queue what is free: at most that many requests, of those in its window.
+ * Returns whether one was granted. */
+static bool serve_queue(struct pool *pool, struct wait_queue *queue, unsigned most) {
     uint64_t least_bytes = UINT64_MAX;
     unsigned left = WAIT_QUEUE_WINDOW;
-    bool all = true, any = false;
+    unsigned granted = 0;
+    bool all = true;
 
     list_for_each_entry_safe(struct request, request, &queue->requests, link) {
         uint64_t needed_bytes = request->least_bytes;
         enum wait_queue_kind kind = request->queue;
-        if (left == 0 || (any && one)) {
+        if (left == 0 || granted == most) {
             all = false;
             break;
         }
         int r = pool_grant(pool, request);
         pool_settle(pool, request, r);
-        any = any || r == 0;
+        granted += r == 0;
         if (request->queue != kind)
             continue;
         left--;
@@ -216,20 +220,21 @@ static bool serve_queue(struct pool *pool, struct wait_queue *queue, bool one) {
     }
     if (all)
         queue->least_bytes = least_bytes;
-    return any;
+    return granted > 0;
 }
 
-/* Answers those whom their tenant's quota does not hold up any more, or lets them wait for memory. */
+/* Grants requests that their tenant's quota allows now, or has them wait for room. */
 static void pool_serve_held(struct pool *pool) {
     list_for_each_entry_safe(struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
         if (wait_queue_first(&heap->held) != NULL &&
             tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
-            serve_queue(pool, &heap->held, false);
+            serve_queue(pool, &heap->held, UINT_MAX);
     }
 }
 
-/* Of those queues in which this round has not found everybody unserved, and which what is free may be enough
- * for, the one that comes first. Each release comes here, and many can wait in a pool that is at its end. */
+/* The next queue to serve in this round: the first, in serving order, for which free memory may be enough and
+ * in which a request may still be granted. Fast, because each release calls it, and very many requests can
+ * wait. */
 static struct tenant_heap *next_queue(const struct pool *pool) {
     struct tenant_heap *best = NULL;
 
@@ -243,9 +248,10 @@ static struct tenant_heap *next_queue(const struct pool *pool) {
     return best;
 }
 
-/* Answers those who wait for room: who is overdue, then one of the tenant that has the fewest bytes, and so
- * on. A tenant for whom nothing was free has nothing in this round: others only take. When one leaves who was
- * overdue, wait_queue_leave() begins another. */
+/* Grants requests that wait for room: the overdue ones, then one request of the tenant with the fewest bytes,
+ * and so on. A queue of which no request could be granted is done for this round, because the others only
+ * take memory. When an overdue request leaves, wait_queue_leave() marks the pool as ready, which makes
+ * another round. */
 static void pool_serve_queues(struct pool *pool) {
     struct tenant_heap *heap;
 
@@ -254,13 +260,13 @@ static void pool_serve_queues(struct pool *pool) {
     }
     pool->waiters.rounds++;
     while ((heap = next_queue(pool)) != NULL)
-        if (!serve_queue(pool, &heap->waiting, true))
+        if (!serve_queue(pool, &heap->waiting, 1))
             heap->served = pool->waiters.rounds;
 }
 
 /* Serves the waiting requests for which there is free memory. */
 static void pool_serve_free(struct pool *pool) {
-    do { /* once more when fences were polled for the limit of a session's leases, or an overdue request left
+    do { /* again if an overdue request left, or fences were polled because of the limit of a session's leases
           */
         list_remove(&pool->ready_link);
         pool_serve_held(pool);
@@ -293,7 +299,9 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     if (r == 0 && list_is_empty(&pool->waiters.queues))
         plan_growth_ahead(pool, now_ns);
     else if (r == 0 && !pool->reclaim.is_stuck)
-        pool_plan(pool, now_ns); /* it may have taken what was to be retired for the first in the queue */
+        pool_plan(
+            pool,
+            now_ns); /* the lease may be in a segment that was to be retired for the first in the queue */
     pool_settle(pool, request, r);
     if (request->state != REQUEST_WAITING)
         return;
@@ -301,16 +309,16 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     uint64_t reclaim_ns = request->queue == WAIT_QUEUE_QUOTA ? heap->reclaim_ns : pool->reclaim.next_ns;
     if (pool->waiters.poll_fences_ns <= now_ns)
         pool->waiters.poll_fences_ns = clock_deadline_ns(now_ns, FENCE_INTERVAL_NS);
-    /* Only what its own tenant gave back can help it; those who came before it come first there, too. */
+    /* Only memory of its own tenant can help it. Requests that came before it come first there, too. */
     if (collect_heap(heap))
         pool_serve_waiting(pool, now_ns);
     else
         pool_plan(pool, now_ns);
     if (request->state != REQUEST_WAITING)
         return;
-    /* Whoever does not wait has still set growth going, or had sessions asked for what they keep idle (if
-     * that was done a moment ago for another: as soon as it may be done again), and finds room when it asks
-     * again. */
+    /* A request that must not wait has still begun a growth, or had sessions asked for memory, and its client
+     * finds room when it asks again. If sessions were asked a moment ago, they are asked again as soon as
+     * they may be. */
     if (request->deadline_ns > now_ns) {
         request->waited = true;
         if (charge_make(&request->charge, &request->session->tenant->quota, QUOTA_WAITING, 1) != 0)
@@ -327,7 +335,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     request_give_up(request);
 }
 
-/* Refuses those of a queue whose deadline has passed; whether there were any. */
+/* Refuses the requests of a queue whose deadline has passed. Returns whether there were any. */
 static bool expire_queue(struct pool *pool, struct wait_queue *queue, uint64_t now_ns) {
     bool any = false;
 

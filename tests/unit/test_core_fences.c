@@ -538,11 +538,11 @@ static void sessions_are_not_asked_at_once_when_enough_is_behind_fences(void **s
     assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
     ask(other, pool, 1, 2 * MIB, NS_FOREVER, 0);
     assert_false(core_next_reclaim(core, &asked));
-    for (uint64_t now_ns = FENCE_INTERVAL_NS; now_ns < FENCE_PATIENCE_NS; now_ns = core_next_tick_ns(core)) {
+    for (uint64_t now_ns = FENCE_INTERVAL_NS; now_ns < FENCE_GRACE_NS; now_ns = core_next_tick_ns(core)) {
         tick(core, now_ns);
         assert_false(core_next_reclaim(core, &asked));
     }
-    tick(core, FENCE_PATIENCE_NS); /* the word may never arrive */
+    tick(core, FENCE_GRACE_NS); /* the word may never arrive */
     assert_true(core_next_reclaim(core, &asked));
     assert_ptr_equal(asked, session);
     core_destroy(core);
