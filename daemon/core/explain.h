@@ -22,7 +22,7 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
 /* Writes why undelivered replies keep the tenant from opening a session (undelivered_is_too_much). */
 void undelivered_explain(const struct tenant *tenant, char *text, size_t size);
 
-/* What a waiting request waits for: exactly one of these. */
+/* A waiting request waits for exactly one of these. */
 enum waiter_reason {
     WAITER_QUOTA,       /* memory of its own user that comes back, or a larger quota */
     WAITER_GROWTH,      /* a segment that is being made, or that the pool may still grow by */
@@ -31,7 +31,7 @@ enum waiter_reason {
     WAITER_ROOM,        /* memory that sessions hold */
 };
 
-/* What a WAITING request waits for, as of now. Linear in the heaps of the pool. */
+/* Tells for which of these a WAITING request waits now. Linear in the heaps of the pool. */
 enum waiter_reason waiter_reason(const struct request *request);
 
 /* "quota", "growth", "other-users", "room". */

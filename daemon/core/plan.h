@@ -47,7 +47,7 @@ void plan_begin_shortage(struct pool *pool, uint64_t now_ns);
 /* Ends the shortage, unless requests still wait for memory of sessions. */
 void plan_end_shortage(struct pool *pool, uint64_t now_ns);
 
-/* What clients have to close so that the pool can grow for a request of that size: memory that is idle, or on
+/* The bytes that clients have to close so that the pool can grow for a request of that size: memory that is idle, or on
  * its way back to the driver, is subtracted. */
 uint64_t plan_missing_for(const struct pool *pool, uint64_t size_bytes);
 

@@ -9,8 +9,7 @@
  *   READY --every call on the device fails--> LOST
  *
  * A FAILED pool never lent anything. A LOST pool lends nothing any more: waiting requests and attaching are
- * refused. What is leased stays leased until it is given back, but its contents may be gone. The memory is
- * never lent again. It is not freed either, for its driver does not answer, and the pool does not grow.
+ * refused. Its leases stay until they are given back, but their contents may be gone. The memory is never lent again. It is not freed either, for its driver does not answer, and the pool does not grow.
  *
  * Memory that sessions released behind fences comes back without a message. The pool polls fences before it
  * has a request wait, grows or refuses, and every FENCE_INTERVAL_NS while requests wait.
@@ -33,13 +32,13 @@ void pool_note_peaks(struct pool *pool);
 
 uint64_t pool_free_bytes(const struct pool *pool);
 
-/* What the pool may still grow by. */
+/* The bytes that the pool may still grow by. */
 uint64_t pool_room_bytes(const struct pool *pool);
 
-/* What is free, and what the pool may still grow by. */
+/* The sum of pool_free_bytes() and pool_room_bytes(). */
 uint64_t pool_available_bytes(const struct pool *pool);
 
-/* What is in idle segments. Linear in the segments. */
+/* The bytes in idle segments. Linear in the segments. */
 uint64_t pool_idle_bytes(const struct pool *pool);
 
 /* The largest segment without a tenant; 0: there is none. Linear in the segments. */

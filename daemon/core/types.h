@@ -189,7 +189,7 @@ struct pool_growth {
     struct tenant_heap *demand; /* of the last lease, for growth ahead; NULL: none since the last trim */
 };
 
-/* What a pool asks of sessions, see plan.h. */
+/* The questions of a pool to sessions, see plan.h. */
 struct pool_reclaim {
     bool is_stuck;           /* as of the last plan: only memory that sessions hold can serve */
     bool is_owed;            /* sessions are still to be asked, for a request that did not wait */
@@ -203,7 +203,7 @@ struct pool_reclaim {
                              * none */
 };
 
-/* What happened in a pool since the daemon started. */
+/* Counts of what happened in a pool since the daemon started. */
 struct pool_stats {
     uint64_t n_acquires, n_releases, n_grows, n_retires;
     uint64_t n_failures;         /* requests that ended in an error for the caller */

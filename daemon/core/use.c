@@ -85,7 +85,7 @@ void use_of_pools(const struct core *core, struct use *ret_uses) {
         for (unsigned i = 0; i < core->n_pools; i++)
             use_add(&ret_uses[i], &uses[i]);
     }
-    /* Sessions that share a block hold it each; what they cache is of blocks that they hold alone. */
+    /* Sessions that share a block hold it each; their caches have only blocks that they hold alone. */
     for (unsigned i = 0; i < core->n_pools; i++)
         ret_uses[i].in_use_bytes = core->pools[i]->leased_bytes - ret_uses[i].cached_bytes;
 }
