@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The core's entry points for pools, segments and time, and the decisions that the shell fetches. */
 #include "daemon/core/core.h"
 
 #include <assert.h>
@@ -7,15 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/closing.h"
 #include "daemon/core/collect.h"
 #include "daemon/core/explain.h"
-#include "daemon/core/fence.h"
 #include "daemon/core/lease.h"
-#include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
-#include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 #include "daemon/core/waiting.h"
@@ -36,31 +33,6 @@ int core_new(struct core **ret_core) {
     core->passes_limit = PASSES_MAX;
     *ret_core = core;
     return 0;
-}
-
-/* Serves the pools that are ready. Each entry point that knows the time ends with it. A pool that its own
- * plan marks again is left to the tick, which comes at once: a plan must not give a request up and another
- * one, in the same call, grow. */
-static void core_serve(struct core *core, uint64_t now_ns) {
-    struct list *last = core->ready.previous;
-
-    for (bool is_last = list_is_empty(&core->ready); !is_last;) {
-        struct pool *pool = list_first(&core->ready, struct pool, ready_link);
-        is_last = &pool->ready_link == last;
-        list_remove(&pool->ready_link);
-        pool_serve(pool, now_ns);
-    }
-}
-
-/* Marks a pool whose state or limits changed, and serves it. */
-static void core_serve_pool(struct pool *pool, uint64_t now_ns) {
-    pool_mark_ready(pool);
-    core_serve(pool->core, now_ns);
-}
-
-static void core_mark_all_ready(struct core *core) {
-    for (unsigned i = 0; i < core->n_pools; i++)
-        pool_mark_ready(core->pools[i]);
 }
 
 static void segment_forget(struct segment *segment) {
@@ -150,14 +122,16 @@ struct pool *core_find_pool(const struct core *core, uint32_t id) {
 void core_pool_ready(struct pool *pool, uint64_t now_ns) {
     assert(pool->state == POOL_STARTING);
     pool->state = POOL_READY;
-    core_serve_pool(pool, now_ns);
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
 }
 
 void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     assert(pool->state == POOL_STARTING);
     pool->state = POOL_FAILED;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
-    core_serve_pool(pool, now_ns);
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
 }
 
 void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
@@ -172,7 +146,8 @@ void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
     pool->growth.demand = NULL;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     pool_refuse_all(pool);
-    core_serve_pool(pool, now_ns);
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
 }
 
 void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {
@@ -183,366 +158,8 @@ void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns) {
     pool_set_sizes(pool, sizes);
     pool_refuse_too_large(pool); /* the limit may have been lowered */
-    core_serve_pool(pool, now_ns);
-}
-
-/* The tenant's quota may have changed: marks the pools in which its requests wait for that. */
-static void tenant_mark_ready(struct tenant *tenant) {
-    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
-        if (wait_queue_first(&heap->held) != NULL)
-            pool_mark_ready(heap->pool);
-    }
-}
-
-void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) {
-    policy_free(core->policy);
-    core->policy = policy;
-    list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
-        tenant_apply_policy(tenant, NULL);
-    }
-    list_for_each_entry(struct session, session, &core->sessions, link) {
-        session->pools_allowed = policy_pools(policy, &session->peer);
-        list_for_each_entry_safe(struct request, request, &session->requests, session_link) {
-            if (request->state == REQUEST_WAITING && !session_may_use(session, request->pool))
-                request_refuse(request, PROTO_E_NO_POOL);
-        }
-    }
-    core_mark_all_ready(core);
-    core_serve(core, now_ns);
-}
-
-static int session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
-                        struct session **ret_session) {
-    struct tenant *tenant;
-
-    if (core->n_sessions >= core->sessions_limit)
-        return PROTO_E_LIMIT;
-    struct session *session = calloc(1, sizeof *session);
-    if (session == NULL)
-        return -ENOMEM;
-    int r = tenant_get(core, peer->uid, &tenant);
-    if (r < 0) {
-        free(session);
-        return r;
-    }
-    tenant_apply_policy(tenant, peer);
-    r = undelivered_is_too_much(tenant) ? PROTO_E_LIMIT
-                                        : charge_make(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
-    if (r != 0) {
-        tenant->quota.n_refusals++;
-        tenant_apply_policy(tenant, NULL);
-        tenant_drop_if_unused(tenant);
-        free(session);
-        return r;
-    }
-    tenant->sessions++;
-    session->core = core;
-    session->pools_allowed = policy_pools(core->policy, peer);
-    session->tenant = tenant;
-    session->id = ++core->next_session_id;
-    session->peer = *peer;
-    session->connected_ns = now_ns;
-    list_init(&session->leases);
-    list_init(&session->requests);
-    list_init(&session->fenced);
-    list_init(&session->reclaim_link);
-    list_append(&core->sessions, &session->link);
-    core->n_sessions++;
-    tenant_mark_ready(tenant); /* its groups may have raised the quota */
-    *ret_session = session;
-    return 0;
-}
-
-int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
-                      struct session **ret_session) {
-    int r = session_open(core, peer, now_ns, ret_session);
-    core->n_sessions_refused += r != 0;
-    core_serve(core, now_ns);
-    return r;
-}
-
-void core_explain_sessions(struct core *core, const struct peer *peer, struct proto_failure *ret_failure) {
-    char text[PROTO_TEXT_MAX / 2];
-    struct tenant *tenant;
-
-    if (core->n_sessions >= core->sessions_limit) {
-        proto_failure_set(ret_failure, PROTO_E_LIMIT,
-                          "the daemon has as many sessions as it may: raise sessions_limit in its "
-                          "configuration, or end some");
-        return;
-    }
-    if (tenant_get(core, peer->uid, &tenant) < 0) {
-        proto_failure_set(ret_failure, PROTO_E_LIMIT, "the user has as many sessions as it may");
-        return;
-    }
-    tenant_apply_policy(tenant, peer);
-    if (undelivered_is_too_much(tenant))
-        undelivered_explain(tenant, text, sizeof text);
-    else
-        tenant_explain_quota(tenant, QUOTA_SESSIONS, text, sizeof text);
-    tenant_apply_policy(tenant, NULL);
-    tenant_drop_if_unused(tenant);
-    proto_failure_set(ret_failure, PROTO_E_LIMIT, "%s", text);
-}
-
-int core_session_keep_reply(struct session *session, uint64_t bytes) {
-    int r = charge_make(&session->replies, &session->tenant->quota, QUOTA_REPLIES, bytes);
-    session->tenant->quota.n_refusals += r != 0;
-    return r;
-}
-
-void core_session_drop_reply(struct session *session, uint64_t bytes) {
-    charge_reduce(&session->replies, bytes);
-}
-
-void core_session_want_reclaim(struct session *session) {
-    assert(session->n_leases == 0);
-    session->wants_reclaim = true;
-}
-
-void core_session_set_page(struct session *session, struct proto_page *page) {
-    session->page = page;
-}
-
-static void session_clear(struct session *session) {
-    struct core *core = session->core;
-
-    while (!list_is_empty(&session->requests))
-        request_free(container_of(session->requests.next, struct request, session_link));
-    while (!list_is_empty(&session->leases))
-        lease_close(container_of(session->leases.next, struct lease, session_link));
-    fences_free(session);
-    for (unsigned i = 0; i < core->n_pools; i++)
-        if (core->pools[i]->reclaim.spared == session)
-            core->pools[i]->reclaim.spared = NULL;
-    for (size_t word = 0; word < session->seen_words; word++)
-        while (session->seen[word] != 0) {
-            unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
-            closing_unmap(session, core->segments[word * 64 + bit]);
-        }
-}
-
-static void session_free(struct session *session, uint64_t now_ns) {
-    struct core *core = session->core;
-    struct tenant *tenant = session->tenant;
-
-    session_clear(session);
-    assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
-           session->fenced_bytes == 0 && session->n_segments == 0);
-    list_remove(&session->reclaim_link);
-    list_remove(&session->link);
-    core->n_sessions--;
-    charge_free(&session->replies);
-    charge_free(&session->charge);
-    free(session->seen);
-    free(session->told);
-    free(session);
-    if (core->policy != NULL && core->policy->has_group_rules)
-        tenant_apply_policy(tenant, NULL); /* a limit goes with the last of its group */
-    tenant->sessions--; /* only now: until here it keeps the tenant */
-    tenant_drop_if_unused(tenant);
-    core_mark_all_ready(core);
-    core_serve(core, now_ns);
-}
-
-void core_session_close(struct session *session, uint64_t now_ns) {
-    assert(session->state == SESSION_ACTIVE);
-    session_free(session, now_ns);
-}
-
-void core_session_lose(struct session *session, uint64_t now_ns, const char *reason) {
-    assert(session->state == SESSION_ACTIVE);
-    while (!list_is_empty(&session->requests))
-        request_free(container_of(session->requests.next, struct request, session_link));
-    list_for_each_entry(struct lease, lease, &session->leases, session_link) {
-        lease_quarantine(lease);
-    }
-    list_remove(&session->reclaim_link);
-    session_fall_silent(session);
-    session->state = SESSION_QUARANTINED;
-    session->lost_ns = now_ns;
-    session->quarantine_reason = reason;
-    core_mark_all_ready(session->core); /* its requests may have held others up */
-    core_serve(session->core, now_ns);
-}
-
-void core_session_gone(struct session *session, uint64_t now_ns) {
-    assert(session->state == SESSION_QUARANTINED);
-    session_free(session, now_ns);
-}
-
-int core_acquire(struct session *session, uint64_t request_id, const struct proto_acquire *acquire,
-                 uint64_t now_ns) {
-    struct pool *pool = core_find_pool(session->core, acquire->pool);
-    struct request *request;
-
-    assert(session->state == SESSION_ACTIVE);
-    if (pool != NULL && !session_may_use(session, pool))
-        pool = NULL; /* as if there were none */
-    int r = request_new(session, pool, request_id, acquire, now_ns, &request);
-    if (r < 0) {
-        if (pool != NULL)
-            pool->stats.n_failures++;
-        return r;
-    }
-    if (pool == NULL)
-        request_refuse(request, PROTO_E_NO_POOL);
-    else if (session->n_requests > SESSION_WAITING_MAX)
-        request_refuse(request, PROTO_E_LIMIT);
-    else
-        pool_ask(pool, request, now_ns);
-    core_serve(session->core, now_ns);
-    return 0;
-}
-
-int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
-              struct proto_segments *ret_segments) {
-    struct pool *pool = core_find_pool(session->core, idle->pool);
-
-    *ret_segments = (struct proto_segments){0};
-    if (pool == NULL || (idle->size_bytes != 0 && !session_may_use(session, pool)))
-        return PROTO_E_NO_POOL;
-    struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
-    if (heap != NULL)
-        (void)collect_heap(heap);
-    core_serve(session->core, now_ns); /* memory that came back serves as it is, before segments are closed */
-    closing_choose(session, pool, idle, now_ns, ret_segments);
-    return 0;
-}
-
-int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns) {
-    struct pool *pool = closing_finish(session, closed->segment);
-
-    if (pool == NULL)
-        return PROTO_E_INVALID;
-    pool->stats.n_closes++;
-    pool->stats.close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
-    core_serve_pool(pool, now_ns);
-    return 0;
-}
-
-/* The fence is not ready: what is released leaves the session, and waits. */
-static int core_release_later(struct lease *lease, const struct proto_release *release, unsigned beyond) {
-    struct session *session = lease->session;
-    struct pool *pool = lease->block->segment->pool;
-    struct fence_queue *queue;
-
-    int r = fence_queue_get(session, pool, release->fence - 1, &queue);
-    if (r < 0)
-        return r;
-    if (release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes)) {
-        if (!session_may_lease(session, beyond))
-            return PROTO_E_LIMIT;
-        r = lease_split(lease, release->offset_bytes, release->size_bytes, beyond, &lease);
-        if (r != 0)
-            return r;
-    }
-    lease_fence(lease, queue, release->fence_value);
-    (void)collect_queue(queue, FENCES_PER_RELEASE);
-    return 0;
-}
-
-static int release_within(struct session *session, const struct proto_release *release, unsigned beyond) {
-    struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
-
-    if (lease == NULL)
-        return PROTO_E_STALE;
-    if (release->fence != 0) {
-        if (session->page == NULL)
-            return PROTO_E_INVALID;
-        if (!fence_is_ready(session, release->fence - 1, release->fence_value))
-            return core_release_later(lease, release, beyond);
-    }
-    if (release->size_bytes != 0)
-        return lease_release_part(lease, release->offset_bytes, release->size_bytes, beyond);
-    lease_close(lease);
-    return 0;
-}
-
-int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
-    int r = release_within(session, release, 0);
-    core_serve(session->core, now_ns);
-    return r;
-}
-
-int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns) {
-    int r = release_within(session, release, PROTO_ONE_WAY_MAX);
-    core_serve(session->core, now_ns);
-    return r;
-}
-
-int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
-    struct core *core = session->core;
-    struct lease *lease = lease_find(core, session, split->lease, split->generation);
-    if (lease == NULL)
-        return PROTO_E_STALE;
-    if (!session_may_lease(session, 0))
-        return PROTO_E_LIMIT;
-    return lease_split(lease, split->offset_bytes, split->size_bytes, 0, ret_lease);
-}
-
-static int merge_within(struct session *session, const struct proto_merge *merge, unsigned beyond) {
-    struct lease *lease = lease_find(session->core, session, merge->lease, merge->generation);
-    struct lease *other = lease_find(session->core, session, merge->other_lease, merge->other_generation);
-    return lease == NULL || other == NULL ? PROTO_E_STALE : lease_merge(lease, other, beyond);
-}
-
-int core_merge(struct session *session, const struct proto_merge *merge) {
-    return merge_within(session, merge, 0);
-}
-
-int core_merge_one_way(struct session *session, const struct proto_merge *merge) {
-    return merge_within(session, merge, PROTO_ONE_WAY_MAX);
-}
-
-int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
-               const struct proto_token *fresh, struct proto_token *ret_token) {
-    struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
-    if (lease == NULL)
-        return PROTO_E_STALE;
-    /* A session that attaches is told one range: what came back of the block may be another session's. */
-    if (size_bytes > lease->block->capacity_bytes || lease->block->held_bytes != lease->block->capacity_bytes)
-        return PROTO_E_INVALID;
-    int r = block_share(session->core, lease->block, fresh, ret_token);
-    if (r == 0 && size_bytes > 0)
-        lease->block->size_bytes = size_bytes;
-    return r;
-}
-
-int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease) {
-    struct core *core = session->core;
-    struct block *block = block_find(core, token);
-
-    /* One answer for all three, so that another tenant learns nothing. A block that only dead processes hold
-     * is on its way back to the pool: no session may join it. */
-    if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0 ||
-        !session_may_use(session, block->segment->pool))
-        return PROTO_E_NO_TOKEN;
-    if (pool_is_closed(block->segment->pool))
-        return PROTO_E_DRIVER;
-    if (!session_may_lease(session, 0))
-        return PROTO_E_LIMIT;
-    int r = session_reserve_segment(session, block->segment);
-    if (r < 0)
-        return r;
-    return lease_join(session, block, ret_lease);
-}
-
-int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info) {
-    const struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
-    if (lease == NULL)
-        return PROTO_E_STALE;
-    const struct block *block = lease->block;
-    *ret_info = (struct proto_info){
-        .segment = block->segment->id,
-        .offset_bytes = block->offset_bytes,
-        .size_bytes = block->size_bytes,
-        .capacity_bytes = block->capacity_bytes,
-        .pool = block->segment->pool->id,
-        .holders = block->live + block->quarantined,
-        .shared = block->shared,
-    };
-    return 0;
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
 }
 
 /* Finds a slot that no segment has, or makes more of them. Returns 0 or -ENOMEM. */
@@ -598,7 +215,8 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool->growth.is_exact = false;
     if (!pool_is_closed(pool))
         pool->last_error[0] = '\0';
-    core_serve_pool(pool, now_ns);
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
     return 0;
 }
 
@@ -623,7 +241,8 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
         if (first == NULL || pool_retire_idle(pool, tried, 0) == 0)
             pool->growth.retry_ns = clock_deadline_ns(now_ns, GROW_RETRY_NS);
     }
-    core_serve_pool(pool, now_ns);
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
 }
 
 void core_segment_retired(struct segment *segment, uint64_t now_ns) {
@@ -632,7 +251,8 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
     pool->retiring_bytes -= segment->size_bytes;
     segment_forget(segment);
     pool->growth.retry_ns = 0; /* the driver has something to give again */
-    core_serve_pool(pool, now_ns);
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
 }
 
 void core_poll_fences(struct core *core) {
@@ -718,25 +338,4 @@ bool core_next_reclaim(struct core *core, struct session **ret_session) {
     list_remove(&session->reclaim_link);
     *ret_session = session;
     return true;
-}
-
-void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe) {
-    const struct block *block = lease->block;
-    struct segment *segment = block->segment;
-
-    *ret_lease = (struct proto_lease){
-        .lease = lease->id,
-        .generation = lease->generation,
-        .segment = segment->id,
-        .offset_bytes = block->offset_bytes,
-        .size_bytes = block->size_bytes,
-        .capacity_bytes = block->capacity_bytes,
-        .pool = segment->pool->id,
-    };
-    *ret_describe = session_map_segment(lease->session, segment);
-    if (*ret_describe) {
-        ret_lease->description.id = segment->id;
-        ret_lease->description.size_bytes = segment->size_bytes;
-        ret_lease->description.pool = segment->pool->id;
-    }
 }

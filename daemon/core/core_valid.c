@@ -4,10 +4,8 @@
 
 #include <string.h>
 
-#include "daemon/core/fence.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/session.h"
-#include "daemon/core/tenant.h"
 #include "daemon/core/undelivered.h"
 #include "daemon/core/wait_queue.h"
 

@@ -8,9 +8,7 @@
 #include <stdio.h>
 
 #include "daemon/core/pool.h"
-#include "daemon/core/request.h"
 #include "daemon/core/segment.h"
-#include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/undelivered.h"
 #include "base/units.h"

@@ -361,7 +361,7 @@ static bool pool_expire(struct pool *pool, uint64_t now_ns) {
     return any;
 }
 
-void pool_serve(struct pool *pool, uint64_t now_ns) {
+static void pool_serve(struct pool *pool, uint64_t now_ns) {
     bool is_expiring = pool->waiters.next_deadline_ns <= now_ns;
 
     /* A release does not pay for polling other clients' fences: the tick comes soon. */
@@ -391,4 +391,17 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
     if (pool->reclaim.short_until_ns != 0 && pool->reclaim.short_until_ns < next)
         next = pool->reclaim.short_until_ns;
     return next;
+}
+
+/* A pool that its own plan marks again is left to the tick, which comes at once: a plan must not give a
+ * request up and another one, in the same call, grow. */
+void core_serve(struct core *core, uint64_t now_ns) {
+    struct list *last = core->ready.previous;
+
+    for (bool is_last = list_is_empty(&core->ready); !is_last;) {
+        struct pool *pool = list_first(&core->ready, struct pool, ready_link);
+        is_last = &pool->ready_link == last;
+        list_remove(&pool->ready_link);
+        pool_serve(pool, now_ns);
+    }
 }

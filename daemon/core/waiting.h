@@ -13,10 +13,10 @@
  * not wait. */
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns);
 
-/* Does all that can be done now for waiting requests: grants in order what is free, refuses requests whose
- * deadline has passed, and then plans: growth, retirement, questions to sessions. The core calls it for each
- * pool that is marked as ready (pool_mark_ready). */
-void pool_serve(struct pool *pool, uint64_t now_ns);
+/* Serves the pools that are ready (pool_mark_ready): grants in order what is free, refuses requests whose
+ * deadline has passed, and then plans: growth, retirement, questions to sessions. Each entry point of the
+ * core that takes the time ends with it. */
+void core_serve(struct core *core, uint64_t now_ns);
 
 /* When the pool is to be served although nothing marks it; NS_FOREVER: never. */
 uint64_t pool_next_tick_ns(const struct pool *pool);

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The core's entry points for requests and leases: what a client asks for in messages. */
+#include "daemon/core/core.h"
+
+#include <assert.h>
+
+#include "daemon/core/closing.h"
+#include "daemon/core/collect.h"
+#include "daemon/core/fence.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/request.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
+#include "daemon/core/waiting.h"
+
+int core_acquire(struct session *session, uint64_t request_id, const struct proto_acquire *acquire,
+                 uint64_t now_ns) {
+    struct pool *pool = core_find_pool(session->core, acquire->pool);
+    struct request *request;
+
+    assert(session->state == SESSION_ACTIVE);
+    if (pool != NULL && !session_may_use(session, pool))
+        pool = NULL; /* as if there were none */
+    int r = request_new(session, pool, request_id, acquire, now_ns, &request);
+    if (r < 0) {
+        if (pool != NULL)
+            pool->stats.n_failures++;
+        return r;
+    }
+    if (pool == NULL)
+        request_refuse(request, PROTO_E_NO_POOL);
+    else if (session->n_requests > SESSION_WAITING_MAX)
+        request_refuse(request, PROTO_E_LIMIT);
+    else
+        pool_ask(pool, request, now_ns);
+    core_serve(session->core, now_ns);
+    return 0;
+}
+
+int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
+              struct proto_segments *ret_segments) {
+    struct pool *pool = core_find_pool(session->core, idle->pool);
+
+    *ret_segments = (struct proto_segments){0};
+    if (pool == NULL || (idle->size_bytes != 0 && !session_may_use(session, pool)))
+        return PROTO_E_NO_POOL;
+    struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
+    if (heap != NULL)
+        (void)collect_heap(heap);
+    core_serve(session->core, now_ns); /* memory that came back serves as it is, before segments are closed */
+    closing_choose(session, pool, idle, now_ns, ret_segments);
+    return 0;
+}
+
+int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns) {
+    struct pool *pool = closing_finish(session, closed->segment);
+
+    if (pool == NULL)
+        return PROTO_E_INVALID;
+    pool->stats.n_closes++;
+    pool->stats.close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
+    return 0;
+}
+
+/* The fence is not ready: what is released leaves the session, and waits. */
+static int release_later(struct lease *lease, const struct proto_release *release, unsigned beyond) {
+    struct session *session = lease->session;
+    struct pool *pool = lease->block->segment->pool;
+    struct fence_queue *queue;
+
+    int r = fence_queue_get(session, pool, release->fence - 1, &queue);
+    if (r < 0)
+        return r;
+    if (release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes)) {
+        if (!session_may_lease(session, beyond))
+            return PROTO_E_LIMIT;
+        r = lease_split(lease, release->offset_bytes, release->size_bytes, beyond, &lease);
+        if (r != 0)
+            return r;
+    }
+    lease_fence(lease, queue, release->fence_value);
+    (void)collect_queue(queue, FENCES_PER_RELEASE);
+    return 0;
+}
+
+static int release_within(struct session *session, const struct proto_release *release, unsigned beyond) {
+    struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
+
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    if (release->fence != 0) {
+        if (session->page == NULL)
+            return PROTO_E_INVALID;
+        if (!fence_is_ready(session, release->fence - 1, release->fence_value))
+            return release_later(lease, release, beyond);
+    }
+    if (release->size_bytes != 0)
+        return lease_release_part(lease, release->offset_bytes, release->size_bytes, beyond);
+    lease_close(lease);
+    return 0;
+}
+
+int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
+    int r = release_within(session, release, 0);
+    core_serve(session->core, now_ns);
+    return r;
+}
+
+int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns) {
+    int r = release_within(session, release, PROTO_ONE_WAY_MAX);
+    core_serve(session->core, now_ns);
+    return r;
+}
+
+int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
+    struct core *core = session->core;
+    struct lease *lease = lease_find(core, session, split->lease, split->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    if (!session_may_lease(session, 0))
+        return PROTO_E_LIMIT;
+    return lease_split(lease, split->offset_bytes, split->size_bytes, 0, ret_lease);
+}
+
+static int merge_within(struct session *session, const struct proto_merge *merge, unsigned beyond) {
+    struct lease *lease = lease_find(session->core, session, merge->lease, merge->generation);
+    struct lease *other = lease_find(session->core, session, merge->other_lease, merge->other_generation);
+    return lease == NULL || other == NULL ? PROTO_E_STALE : lease_merge(lease, other, beyond);
+}
+
+int core_merge(struct session *session, const struct proto_merge *merge) {
+    return merge_within(session, merge, 0);
+}
+
+int core_merge_one_way(struct session *session, const struct proto_merge *merge) {
+    return merge_within(session, merge, PROTO_ONE_WAY_MAX);
+}
+
+int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
+               const struct proto_token *fresh, struct proto_token *ret_token) {
+    struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    /* A session that attaches is told one range: what came back of the block may be another session's. */
+    if (size_bytes > lease->block->capacity_bytes || lease->block->held_bytes != lease->block->capacity_bytes)
+        return PROTO_E_INVALID;
+    int r = block_share(session->core, lease->block, fresh, ret_token);
+    if (r == 0 && size_bytes > 0)
+        lease->block->size_bytes = size_bytes;
+    return r;
+}
+
+int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease) {
+    struct core *core = session->core;
+    struct block *block = block_find(core, token);
+
+    /* One answer for all three, so that another tenant learns nothing. A block that only dead processes hold
+     * is on its way back to the pool: no session may join it. */
+    if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0 ||
+        !session_may_use(session, block->segment->pool))
+        return PROTO_E_NO_TOKEN;
+    if (pool_is_closed(block->segment->pool))
+        return PROTO_E_DRIVER;
+    if (!session_may_lease(session, 0))
+        return PROTO_E_LIMIT;
+    int r = session_reserve_segment(session, block->segment);
+    if (r < 0)
+        return r;
+    return lease_join(session, block, ret_lease);
+}
+
+int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info) {
+    const struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    const struct block *block = lease->block;
+    *ret_info = (struct proto_info){
+        .segment = block->segment->id,
+        .offset_bytes = block->offset_bytes,
+        .size_bytes = block->size_bytes,
+        .capacity_bytes = block->capacity_bytes,
+        .pool = block->segment->pool->id,
+        .holders = block->live + block->quarantined,
+        .shared = block->shared,
+    };
+    return 0;
+}
+
+void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe) {
+    const struct block *block = lease->block;
+    struct segment *segment = block->segment;
+
+    *ret_lease = (struct proto_lease){
+        .lease = lease->id,
+        .generation = lease->generation,
+        .segment = segment->id,
+        .offset_bytes = block->offset_bytes,
+        .size_bytes = block->size_bytes,
+        .capacity_bytes = block->capacity_bytes,
+        .pool = segment->pool->id,
+    };
+    *ret_describe = session_map_segment(lease->session, segment);
+    if (*ret_describe) {
+        ret_lease->description.id = segment->id;
+        ret_lease->description.size_bytes = segment->size_bytes;
+        ret_lease->description.pool = segment->pool->id;
+    }
+}

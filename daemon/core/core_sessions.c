@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The core's entry points for sessions and for the policy. */
+#include "daemon/core/core.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/core/closing.h"
+#include "daemon/core/explain.h"
+#include "daemon/core/fence.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/request.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
+#include "daemon/core/waiting.h"
+#include "daemon/core/wait_queue.h"
+
+static void mark_all_ready(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_mark_ready(core->pools[i]);
+}
+
+/* The tenant's quota may have changed: marks the pools in which its requests wait for that. */
+static void tenant_mark_ready(struct tenant *tenant) {
+    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        if (wait_queue_first(&heap->held) != NULL)
+            pool_mark_ready(heap->pool);
+    }
+}
+
+void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) {
+    policy_free(core->policy);
+    core->policy = policy;
+    list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
+        tenant_apply_policy(tenant, NULL);
+    }
+    list_for_each_entry(struct session, session, &core->sessions, link) {
+        session->pools_allowed = policy_pools(policy, &session->peer);
+        list_for_each_entry_safe(struct request, request, &session->requests, session_link) {
+            if (request->state == REQUEST_WAITING && !session_may_use(session, request->pool))
+                request_refuse(request, PROTO_E_NO_POOL);
+        }
+    }
+    mark_all_ready(core);
+    core_serve(core, now_ns);
+}
+
+static int session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
+                        struct session **ret_session) {
+    struct tenant *tenant;
+
+    if (core->n_sessions >= core->sessions_limit)
+        return PROTO_E_LIMIT;
+    struct session *session = calloc(1, sizeof *session);
+    if (session == NULL)
+        return -ENOMEM;
+    int r = tenant_get(core, peer->uid, &tenant);
+    if (r < 0) {
+        free(session);
+        return r;
+    }
+    tenant_apply_policy(tenant, peer);
+    r = undelivered_is_too_much(tenant) ? PROTO_E_LIMIT
+                                        : charge_make(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
+    if (r != 0) {
+        tenant->quota.n_refusals++;
+        tenant_apply_policy(tenant, NULL);
+        tenant_drop_if_unused(tenant);
+        free(session);
+        return r;
+    }
+    tenant->sessions++;
+    session->core = core;
+    session->pools_allowed = policy_pools(core->policy, peer);
+    session->tenant = tenant;
+    session->id = ++core->next_session_id;
+    session->peer = *peer;
+    session->connected_ns = now_ns;
+    list_init(&session->leases);
+    list_init(&session->requests);
+    list_init(&session->fenced);
+    list_init(&session->reclaim_link);
+    list_append(&core->sessions, &session->link);
+    core->n_sessions++;
+    tenant_mark_ready(tenant); /* its groups may have raised the quota */
+    *ret_session = session;
+    return 0;
+}
+
+int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
+                      struct session **ret_session) {
+    int r = session_open(core, peer, now_ns, ret_session);
+    core->n_sessions_refused += r != 0;
+    core_serve(core, now_ns);
+    return r;
+}
+
+void core_explain_sessions(struct core *core, const struct peer *peer, struct proto_failure *ret_failure) {
+    char text[PROTO_TEXT_MAX / 2];
+    struct tenant *tenant;
+
+    if (core->n_sessions >= core->sessions_limit) {
+        proto_failure_set(ret_failure, PROTO_E_LIMIT,
+                          "the daemon has as many sessions as it may: raise sessions_limit in its "
+                          "configuration, or end some");
+        return;
+    }
+    if (tenant_get(core, peer->uid, &tenant) < 0) {
+        proto_failure_set(ret_failure, PROTO_E_LIMIT, "the user has as many sessions as it may");
+        return;
+    }
+    tenant_apply_policy(tenant, peer);
+    if (undelivered_is_too_much(tenant))
+        undelivered_explain(tenant, text, sizeof text);
+    else
+        tenant_explain_quota(tenant, QUOTA_SESSIONS, text, sizeof text);
+    tenant_apply_policy(tenant, NULL);
+    tenant_drop_if_unused(tenant);
+    proto_failure_set(ret_failure, PROTO_E_LIMIT, "%s", text);
+}
+
+int core_session_keep_reply(struct session *session, uint64_t bytes) {
+    int r = charge_make(&session->replies, &session->tenant->quota, QUOTA_REPLIES, bytes);
+    session->tenant->quota.n_refusals += r != 0;
+    return r;
+}
+
+void core_session_drop_reply(struct session *session, uint64_t bytes) {
+    charge_reduce(&session->replies, bytes);
+}
+
+void core_session_want_reclaim(struct session *session) {
+    assert(session->n_leases == 0);
+    session->wants_reclaim = true;
+}
+
+void core_session_set_page(struct session *session, struct proto_page *page) {
+    session->page = page;
+}
+
+static void session_clear(struct session *session) {
+    struct core *core = session->core;
+
+    while (!list_is_empty(&session->requests))
+        request_free(container_of(session->requests.next, struct request, session_link));
+    while (!list_is_empty(&session->leases))
+        lease_close(container_of(session->leases.next, struct lease, session_link));
+    fences_free(session);
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (core->pools[i]->reclaim.spared == session)
+            core->pools[i]->reclaim.spared = NULL;
+    for (size_t word = 0; word < session->seen_words; word++)
+        while (session->seen[word] != 0) {
+            unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
+            closing_unmap(session, core->segments[word * 64 + bit]);
+        }
+}
+
+static void session_free(struct session *session, uint64_t now_ns) {
+    struct core *core = session->core;
+    struct tenant *tenant = session->tenant;
+
+    session_clear(session);
+    assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
+           session->fenced_bytes == 0 && session->n_segments == 0);
+    list_remove(&session->reclaim_link);
+    list_remove(&session->link);
+    core->n_sessions--;
+    charge_free(&session->replies);
+    charge_free(&session->charge);
+    free(session->seen);
+    free(session->told);
+    free(session);
+    if (core->policy != NULL && core->policy->has_group_rules)
+        tenant_apply_policy(tenant, NULL); /* a limit goes with the last of its group */
+    tenant->sessions--;                    /* only now: until here it keeps the tenant */
+    tenant_drop_if_unused(tenant);
+    mark_all_ready(core);
+    core_serve(core, now_ns);
+}
+
+void core_session_close(struct session *session, uint64_t now_ns) {
+    assert(session->state == SESSION_ACTIVE);
+    session_free(session, now_ns);
+}
+
+void core_session_lose(struct session *session, uint64_t now_ns, const char *reason) {
+    assert(session->state == SESSION_ACTIVE);
+    while (!list_is_empty(&session->requests))
+        request_free(container_of(session->requests.next, struct request, session_link));
+    list_for_each_entry(struct lease, lease, &session->leases, session_link) {
+        lease_quarantine(lease);
+    }
+    list_remove(&session->reclaim_link);
+    session_fall_silent(session);
+    session->state = SESSION_QUARANTINED;
+    session->lost_ns = now_ns;
+    session->quarantine_reason = reason;
+    mark_all_ready(session->core); /* its requests may have held others up */
+    core_serve(session->core, now_ns);
+}
+
+void core_session_gone(struct session *session, uint64_t now_ns) {
+    assert(session->state == SESSION_QUARANTINED);
+    session_free(session, now_ns);
+}
