@@ -6,7 +6,8 @@
  * and what can be done with it. The files of the core stand on floors, and a file includes nothing of a floor
  * above its own:
  *
- *   core, core_valid                    entry points; validators of all objects
+ *   core, core_sessions, core_leases, core_valid
+ *                                       entry points; validators of all objects
  *   explain                             texts for people: they read all objects
  *   waiting, closing                    which request is served when; which segments processes close
  *   plan                                growth, retirement, and the questions to sessions
@@ -18,7 +19,7 @@
  *   types
  *   quota, histogram, limits
  *
- * The core owns everything here. See core.h.
+ * tests/gates/floors checks that. The core owns everything here: see core.h.
  */
 #include <stdbool.h>
 #include <stddef.h>
