@@ -98,7 +98,7 @@ static void put_quarantine_age(cJSON *object, const struct pool *pool, uint64_t 
 
     list_for_each(position, &pool->core->sessions) {
         const struct session *session = container_of(position, struct session, link);
-        if (session->state == SESSION_QUARANTINED && session->pool_bytes[pool->id - 1] > 0 &&
+        if (session->state == SESSION_QUARANTINED && session->pools[pool->id - 1].leased_bytes > 0 &&
             (oldest == NULL || session->lost_ns < oldest->lost_ns))
             oldest = session;
     }
@@ -195,12 +195,12 @@ static cJSON *describe_holding(const struct session *session, const struct pool 
     unsigned p = pool->id - 1;
 
     report_integer(object, "id", pool->id);
-    report_integer(object, "leased_bytes", session->pool_bytes[p]);
+    report_integer(object, "leased_bytes", session->pools[p].leased_bytes);
     report_integer(object, "in_use_bytes", use->in_use_bytes);
     report_integer(object, "cached_bytes", use->cached_bytes);
-    report_integer(object, "fenced_bytes", session->pool_fenced_bytes[p]);
-    report_integer(object, "closing_bytes", session->closing_bytes[p]);
-    report_integer(object, "segments", session->mapped[p]);
+    report_integer(object, "fenced_bytes", session->pools[p].fenced_bytes);
+    report_integer(object, "closing_bytes", session->pools[p].closing_bytes);
+    report_integer(object, "segments", session->pools[p].n_mapped);
     return object;
 }
 
@@ -232,7 +232,8 @@ static void put_details(cJSON *object, const struct session *session, const stru
     }
     cJSON *pools = cJSON_AddArrayToObject(object, "pools");
     for (unsigned i = 0; i < core->n_pools; i++)
-        if (session->pool_bytes[i] > 0 || session->pool_fenced_bytes[i] > 0 || session->mapped[i] > 0)
+        if (session->pools[i].leased_bytes > 0 || session->pools[i].fenced_bytes > 0 ||
+            session->pools[i].n_mapped > 0)
             cJSON_AddItemToArray(pools, describe_holding(session, core->pools[i], &uses[i]));
     cJSON *requests = cJSON_AddArrayToObject(object, "requests");
     list_for_each(position, &session->requests) {

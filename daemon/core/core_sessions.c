@@ -151,9 +151,9 @@ static void session_clear(struct session *session) {
     for (unsigned i = 0; i < core->n_pools; i++)
         if (core->pools[i]->reclaim.spared == session)
             core->pools[i]->reclaim.spared = NULL;
-    for (size_t word = 0; word < session->seen_words; word++)
-        while (session->seen[word] != 0) {
-            unsigned bit = (unsigned)__builtin_ctzll(session->seen[word]);
+    for (size_t word = 0; word < session->n_segment_words; word++)
+        while (session->segments[word].mapped != 0) {
+            unsigned bit = (unsigned)__builtin_ctzll(session->segments[word].mapped);
             closing_unmap(session, core->segments[word * 64 + bit]);
         }
 }
@@ -170,8 +170,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
     core->n_sessions--;
     charge_free(&session->replies);
     charge_free(&session->charge);
-    free(session->seen);
-    free(session->told);
+    free(session->segments);
     free(session);
     if (core->policy != NULL && core->policy->has_group_rules)
         tenant_apply_policy(tenant, NULL); /* a limit goes with the last of its group */

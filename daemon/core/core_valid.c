@@ -162,10 +162,8 @@ static bool pool_is_valid(const struct pool *pool) {
 }
 
 static bool session_is_valid(const struct session *session) {
-    uint64_t ranges = 0, leased = 0, fenced = 0, pool_bytes[PROTO_POOLS_MAX] = {0},
-             shared_bytes[PROTO_POOLS_MAX] = {0}, fenced_bytes[PROTO_POOLS_MAX] = {0};
-    uint64_t closing_bytes[PROTO_POOLS_MAX] = {0};
-    uint32_t mapped[PROTO_POOLS_MAX] = {0};
+    struct session_pool pools[PROTO_POOLS_MAX] = {0};
+    uint64_t ranges = 0, leased = 0, fenced = 0;
     unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
 
     list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
@@ -175,14 +173,14 @@ static bool session_is_valid(const struct session *session) {
         ranges += lease->block->n_ranges;
         if (lease->fence != NULL) {
             fenced += lease->block->held_bytes;
-            fenced_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
+            pools[lease->block->segment->pool->id - 1].fenced_bytes += lease->block->held_bytes;
             behind_fences++;
             continue;
         }
         leased += lease->block->held_bytes;
-        pool_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
+        pools[lease->block->segment->pool->id - 1].leased_bytes += lease->block->held_bytes;
         if (lease->block->shared)
-            shared_bytes[lease->block->segment->pool->id - 1] += lease->block->held_bytes;
+            pools[lease->block->segment->pool->id - 1].shared_bytes += lease->block->held_bytes;
     }
     list_for_each_entry(const struct fence_queue, queue, &session->fenced, session_link) {
         if (queue->session != session || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
@@ -190,30 +188,26 @@ static bool session_is_valid(const struct session *session) {
         list_for_each(lease, &queue->leases) queued++;
     }
     list_for_each(position, &session->requests) requests++;
-    for (size_t word = 0; word < session->seen_words; word++)
-        for (uint64_t seen = session->seen[word]; seen != 0; seen &= seen - 1) {
+    for (size_t word = 0; word < session->n_segment_words; word++)
+        for (uint64_t bits = session->segments[word].mapped; bits != 0; bits &= bits - 1) {
             const struct segment *segment =
-                session->core->segments[word * 64 + (unsigned)__builtin_ctzll(seen)];
+                session->core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)];
             if (segment == NULL)
                 return false;
-            mapped[segment->pool->id - 1]++;
+            pools[segment->pool->id - 1].n_mapped++;
             segments++;
             if (!session_was_told(session, segment))
                 continue;
-            closing_bytes[segment->pool->id - 1] += segment->size_bytes;
+            pools[segment->pool->id - 1].closing_bytes += segment->size_bytes;
             if (segment->state != SEGMENT_CLOSING)
                 return false;
         }
-    for (size_t word = 0; word < session->seen_words; word++)
-        if ((session->told[word] & ~session->seen[word]) != 0)
+    for (size_t word = 0; word < session->n_segment_words; word++)
+        if ((session->segments[word].told & ~session->segments[word].mapped) != 0)
             return false;
     return leased == session->leased_bytes && fenced == session->fenced_bytes && behind_fences == queued &&
-           memcmp(pool_bytes, session->pool_bytes, sizeof pool_bytes) == 0 &&
-           memcmp(fenced_bytes, session->pool_fenced_bytes, sizeof fenced_bytes) == 0 &&
-           memcmp(shared_bytes, session->shared_bytes, sizeof shared_bytes) == 0 &&
-           memcmp(mapped, session->mapped, sizeof mapped) == 0 &&
-           memcmp(closing_bytes, session->closing_bytes, sizeof closing_bytes) == 0 &&
-           leases == session->n_leases && ranges == session->n_ranges && requests == session->n_requests &&
+           memcmp(pools, session->pools, sizeof pools) == 0 && leases == session->n_leases &&
+           ranges == session->n_ranges && requests == session->n_requests &&
            segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
 }
 
@@ -226,12 +220,13 @@ static bool reclaimers_are_valid(const struct core *core, const struct pool *poo
     return reclaimers == pool->reclaim.n_sessions;
 }
 
-/* Whether as many sessions have seen each segment as it counts. */
+/* Whether as many sessions have each segment mapped as it counts. */
 static bool mappers_are_valid(const struct core *core) {
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
         unsigned mappers = 0, deaf_mappers = 0;
         list_for_each_entry(const struct session, session, &core->sessions, link) {
-            if (slot / 64 < session->seen_words && (session->seen[slot / 64] >> slot % 64 & 1)) {
+            if (slot / 64 < session->n_segment_words &&
+                (session->segments[slot / 64].mapped >> slot % 64 & 1)) {
                 mappers++;
                 deaf_mappers += !session->wants_reclaim || session->state != SESSION_ACTIVE;
             }

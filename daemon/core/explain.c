@@ -46,7 +46,7 @@ static void explain_holders(const struct request *request, bool with_others, cha
 
     to[0] = '\0';
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        struct holder holder = {session, session->pool_bytes[p] + session->closing_bytes[p]};
+        struct holder holder = {session, session->pools[p].leased_bytes + session->pools[p].closing_bytes};
         if (session->tenant != request->session->tenant) {
             others += holder.bytes;
             continue;
@@ -61,8 +61,9 @@ static void explain_holders(const struct request *request, bool with_others, cha
     for (unsigned i = 0; i < HOLDERS_NAMED && largest[i].bytes > 0; i++)
         add(&text, "%s pid %d (%s) %s%s%s", i == 0 ? "; held by" : ",", (int)largest[i].session->peer.pid,
             largest[i].session->peer.command, BYTES_TEXT(largest[i].bytes),
-            largest[i].session->closing_bytes[p] > 0 ? ", some of which it was told to close and has not"
-                                                     : "",
+            largest[i].session->pools[p].closing_bytes > 0
+                ? ", some of which it was told to close and has not"
+                : "",
             largest[i].session->state == SESSION_QUARANTINED ? " in quarantine" : "");
     if (with_others && others > 0)
         add(&text, "%s other users %s", text.used == 0 ? "; held by" : ",", BYTES_TEXT(others));

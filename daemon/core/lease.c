@@ -86,30 +86,21 @@ static void block_count(struct block *block, int live, int fenced, int quarantin
         pool_note_peaks(block->segment->pool);
 }
 
-/* The session holds more of the block. The pool counts the sessions that it can ask for memory. */
+/* The session holds more of the block; bytes may be "negative". The pool counts the sessions that it can ask
+ * for memory. */
 static void session_hold(struct session *session, const struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
     bool was_askable = session_can_be_asked(session, pool);
     session->leased_bytes += bytes;
-    session->shared_bytes[pool->id - 1] += block->shared ? bytes : 0;
-    session->pool_bytes[pool->id - 1] += bytes;
-    session_count_askable(session, pool, was_askable);
-}
-
-/* The session holds less of the block. */
-static void session_let_go(struct session *session, const struct block *block, uint64_t bytes) {
-    struct pool *pool = block->segment->pool;
-    bool was_askable = session_can_be_asked(session, pool);
-    session->leased_bytes -= bytes;
-    session->shared_bytes[pool->id - 1] -= block->shared ? bytes : 0;
-    session->pool_bytes[pool->id - 1] -= bytes;
+    session->pools[pool->id - 1].shared_bytes += block->shared ? bytes : 0;
+    session->pools[pool->id - 1].leased_bytes += bytes;
     session_count_askable(session, pool, was_askable);
 }
 
 /* The session has more behind fences; bytes may be "negative". */
 static void session_count_fenced(struct session *session, const struct block *block, uint64_t bytes) {
     session->fenced_bytes += bytes;
-    session->pool_fenced_bytes[block->segment->pool->id - 1] += bytes;
+    session->pools[block->segment->pool->id - 1].fenced_bytes += bytes;
 }
 
 /* Makes a block without leases and ranges. NULL: no memory. */
@@ -212,7 +203,7 @@ void lease_close(struct lease *lease) {
         fence_queue_remove(lease);
         session_count_fenced(session, block, -block->held_bytes);
     } else {
-        session_let_go(session, block, block->held_bytes);
+        session_hold(session, block, -block->held_bytes);
     }
     pool->n_leases--;
     pool->stats.n_releases++;
@@ -327,7 +318,7 @@ static unsigned lease_cut_part(struct lease *lease, const struct part *part, str
     block_charge(block, -size_bytes);
     block->held_bytes -= size_bytes;
     charge_reduce(&block->charge, size_bytes);
-    session_let_go(lease->session, block, size_bytes);
+    session_hold(lease->session, block, -size_bytes);
     for (struct heap_range *range = part->first, *next; range != NULL && range->offset < part->end;
          range = next) {
         next = block_next(block, range);
@@ -418,7 +409,7 @@ int lease_merge(struct lease *lease, struct lease *other, unsigned beyond) {
     block_charge(from, -bytes);
     from->held_bytes = 0;
     charge_move(&from->charge, &block->charge, bytes);
-    session_let_go(other->session, from, bytes);
+    session_hold(other->session, from, -bytes);
     struct list *position = block->ranges.next;
     list_for_each_entry_safe(struct heap_range, range, &from->ranges, user_link) { /* both are in order */
         while (position != &block->ranges &&
@@ -452,7 +443,7 @@ bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t siz
 void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value) {
     struct block *block = lease->block;
     block_count(block, -1, +1, 0);
-    session_let_go(lease->session, block, block->held_bytes);
+    session_hold(lease->session, block, -block->held_bytes);
     session_count_fenced(lease->session, block, block->held_bytes);
     fence_queue_add(queue, lease, value);
 }
@@ -489,7 +480,7 @@ int block_share(struct core *core, struct block *block, const struct proto_token
         block->shared = true;
         list_for_each_entry(struct lease, lease, &block->leases,
                             block_link) { /* one: others need the token */
-            lease->session->shared_bytes[block->segment->pool->id - 1] += block->held_bytes;
+            lease->session->pools[block->segment->pool->id - 1].shared_bytes += block->held_bytes;
         }
     }
     *ret_token = block->token;

@@ -9,19 +9,14 @@
 
 int session_reserve_segment(struct session *session, const struct segment *segment) {
     size_t words = (size_t)segment->slot / 64 + 1;
-    if (words <= session->seen_words)
+    if (words <= session->n_segment_words)
         return 0;
-    uint64_t *seen = realloc(session->seen, words * sizeof *seen);
-    if (seen == NULL)
+    struct segment_bits *segments = realloc(session->segments, words * sizeof *segments);
+    if (segments == NULL)
         return -ENOMEM;
-    session->seen = seen;
-    uint64_t *told = realloc(session->told, words * sizeof *told);
-    if (told == NULL)
-        return -ENOMEM;
-    session->told = told;
-    memset(seen + session->seen_words, 0, (words - session->seen_words) * sizeof *seen);
-    memset(told + session->seen_words, 0, (words - session->seen_words) * sizeof *told);
-    session->seen_words = words;
+    memset(segments + session->n_segment_words, 0, (words - session->n_segment_words) * sizeof *segments);
+    session->segments = segments;
+    session->n_segment_words = words;
     return 0;
 }
 
@@ -36,13 +31,13 @@ static bool is_deaf(const struct session *session) {
 
 bool session_map_segment(struct session *session, struct segment *segment) {
     uint64_t bit = bit_of(segment);
-    assert(segment->slot / 64 < session->seen_words);
-    if (session->seen[segment->slot / 64] & bit)
+    assert(segment->slot / 64 < session->n_segment_words);
+    if (session->segments[segment->slot / 64].mapped & bit)
         return false;
     bool was_askable = session_can_be_asked(session, segment->pool);
-    session->seen[segment->slot / 64] |= bit;
+    session->segments[segment->slot / 64].mapped |= bit;
     session->n_segments++;
-    session->mapped[segment->pool->id - 1]++;
+    session->pools[segment->pool->id - 1].n_mapped++;
     segment->mappers++;
     segment->deaf_mappers += is_deaf(session);
     session_count_askable(session, segment->pool, was_askable);
@@ -54,32 +49,32 @@ bool session_may_use(const struct session *session, const struct pool *pool) {
 }
 
 bool session_has_mapped(const struct session *session, const struct segment *segment) {
-    return segment->slot / 64 < session->seen_words &&
-           (session->seen[segment->slot / 64] >> segment->slot % 64 & 1) != 0;
+    return segment->slot / 64 < session->n_segment_words &&
+           (session->segments[segment->slot / 64].mapped >> segment->slot % 64 & 1) != 0;
 }
 
 void session_unmap_segment(struct session *session, struct segment *segment) {
     assert(session_has_mapped(session, segment) && segment->mappers > 0);
     bool was_askable = session_can_be_asked(session, segment->pool);
     if (session_was_told(session, segment))
-        session->closing_bytes[segment->pool->id - 1] -= segment->size_bytes;
-    session->seen[segment->slot / 64] &= ~bit_of(segment);
-    session->told[segment->slot / 64] &= ~bit_of(segment);
+        session->pools[segment->pool->id - 1].closing_bytes -= segment->size_bytes;
+    session->segments[segment->slot / 64].mapped &= ~bit_of(segment);
+    session->segments[segment->slot / 64].told &= ~bit_of(segment);
     session->n_segments--;
-    session->mapped[segment->pool->id - 1]--;
+    session->pools[segment->pool->id - 1].n_mapped--;
     segment->mappers--;
     segment->deaf_mappers -= is_deaf(session);
     session_count_askable(session, segment->pool, was_askable);
 }
 
 bool session_was_told(const struct session *session, const struct segment *segment) {
-    return (session->told[segment->slot / 64] & bit_of(segment)) != 0;
+    return (session->segments[segment->slot / 64].told & bit_of(segment)) != 0;
 }
 
 void session_note_told(struct session *session, struct segment *segment) {
     assert(session_has_mapped(session, segment) && !session_was_told(session, segment));
-    session->told[segment->slot / 64] |= bit_of(segment);
-    session->closing_bytes[segment->pool->id - 1] += segment->size_bytes;
+    session->segments[segment->slot / 64].told |= bit_of(segment);
+    session->pools[segment->pool->id - 1].closing_bytes += segment->size_bytes;
 }
 
 static uint64_t pool_bit(const struct pool *pool) {
@@ -125,14 +120,15 @@ void session_fall_silent(struct session *session) {
     for (unsigned i = 0; i < core->n_pools; i++)
         if (session_can_be_asked(session, core->pools[i]))
             pool_lose_reclaimer(core->pools[i]);
-    for (size_t word = 0; word < session->seen_words; word++)
-        for (uint64_t bits = session->seen[word]; bits != 0 && session->wants_reclaim; bits &= bits - 1)
+    for (size_t word = 0; word < session->n_segment_words; word++)
+        for (uint64_t bits = session->segments[word].mapped; bits != 0 && session->wants_reclaim;
+             bits &= bits - 1)
             core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)]->deaf_mappers++;
 }
 
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {
     return session->wants_reclaim && session->state == SESSION_ACTIVE &&
-           (session->pool_bytes[pool->id - 1] > 0 || session->mapped[pool->id - 1] > 0);
+           (session->pools[pool->id - 1].leased_bytes > 0 || session->pools[pool->id - 1].n_mapped > 0);
 }
 
 void session_count_askable(struct session *session, struct pool *pool, bool was_askable) {

@@ -61,6 +61,21 @@ struct peer {
     unsigned n_groups;
 };
 
+/* What a session has of a pool, for refusals and reclaim: a client can cause a refusal with each packet, so
+ * these must not walk all leases. A lease holds at least a granule: 0 bytes mean that there is none. */
+struct session_pool {
+    uint64_t leased_bytes, fenced_bytes; /* see session.leased_bytes and session.fenced_bytes */
+    uint64_t shared_bytes;               /* the part of leased_bytes that is in shared blocks */
+    uint64_t closing_bytes;              /* of segments that it was told to close, and has not */
+    uint64_t n_mapped;                   /* segments that it has mapped */
+};
+
+/* A bit for each of 64 segment slots. */
+struct segment_bits {
+    uint64_t mapped; /* the session has the segment mapped */
+    uint64_t told;   /* the session was told to close it */
+};
+
 /* See session.h. */
 struct session {
     struct core *core;
@@ -78,18 +93,11 @@ struct session {
     uint64_t n_ranges;     /* of the blocks of its leases */
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
     uint64_t fenced_bytes; /* what its fenced leases hold, which are not in leased_bytes */
-    /* By pool (id - 1), for refusals and reclaim: a client can cause a refusal with each packet, so these
-     * must not walk all leases. A lease holds at least a granule: 0 means that there is none. */
-    uint64_t pool_bytes[PROTO_POOLS_MAX];        /* leased_bytes, by pool */
-    uint64_t pool_fenced_bytes[PROTO_POOLS_MAX]; /* fenced_bytes, by pool */
-    uint64_t shared_bytes[PROTO_POOLS_MAX];      /* the part of pool_bytes that is in shared blocks */
-    uint32_t mapped[PROTO_POOLS_MAX];            /* segments that it has mapped */
-    uint64_t closing_bytes[PROTO_POOLS_MAX]; /* of segments that it was told to close, and has not */
-    uint64_t answered;                       /* bit id - 1: it has answered the pool's last question */
-    uint64_t *seen;                          /* a bit for each segment slot: it has the segment mapped */
-    uint64_t *told; /* a bit for each segment slot: it was told to close the segment */
-    size_t seen_words;
-    unsigned n_segments;               /* bits that are set */
+    struct session_pool pools[PROTO_POOLS_MAX]; /* by id - 1 */
+    uint64_t answered;                          /* bit id - 1: it has answered the pool's last question */
+    struct segment_bits *segments;              /* by slot / 64 */
+    size_t n_segment_words;
+    unsigned n_segments;               /* that it has mapped */
     struct proto_page *page;           /* shared with its client; NULL: none yet */
     struct fence_queue **fence_queues; /* by word, each the first of a chain */
     uint32_t n_fence_words;
@@ -262,7 +270,7 @@ enum segment_state {
 struct segment {
     struct pool *pool;
     uint64_t id;   /* unique in the daemon's life */
-    uint32_t slot; /* its bit in session.seen and session.told; reused after retirement */
+    uint32_t slot; /* its bit in session.segments; reused after retirement */
     enum segment_state state;
     uint64_t size_bytes;
     struct tenant_heap *owner; /* NULL unless ASSIGNED */

@@ -57,8 +57,9 @@ void use_of_session(const struct session *session, struct use *ret_uses) {
         uint64_t cached = 0;
         /* The cache of a lost session will not be used any more. */
         if (session->state == SESSION_ACTIVE)
-            cached = cached_bytes(&counted[i], session->pool_bytes[i] - session->shared_bytes[i]);
-        ret_uses[i] = (struct use){.in_use_bytes = session->pool_bytes[i] - cached,
+            cached =
+                cached_bytes(&counted[i], session->pools[i].leased_bytes - session->pools[i].shared_bytes);
+        ret_uses[i] = (struct use){.in_use_bytes = session->pools[i].leased_bytes - cached,
                                    .cached_bytes = cached,
                                    .hits = counted[i].hits,
                                    .misses = counted[i].misses};

@@ -205,11 +205,11 @@ static void what_is_behind_fences_is_counted_by_pool(void **state) {
     const struct proto_release later = {
         .lease = lease->id, .generation = lease->generation, .fence = 1, .fence_value = 1};
     assert_int_equal(core_release(session, &later, 0), 0);
-    assert_int_equal(session->pool_fenced_bytes[0], 0);
-    assert_int_equal(session->pool_fenced_bytes[1], MIB);
+    assert_int_equal(session->pools[0].fenced_bytes, 0);
+    assert_int_equal(session->pools[1].fenced_bytes, MIB);
     assert_true(core_is_valid(core));
     lose_session(session, 0);
-    assert_int_equal(session->pool_fenced_bytes[1], 0);
+    assert_int_equal(session->pools[1].fenced_bytes, 0);
     core_destroy(core);
 }
 

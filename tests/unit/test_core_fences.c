@@ -70,7 +70,7 @@ static void memory_behind_a_fence_is_nobodys_until_the_word_arrives(void **state
     assert_int_equal(pool_free_bytes(pool), 0);
     assert_int_equal(session->fenced_bytes, 4 * MIB);
     assert_int_equal(session->leased_bytes, 0);
-    assert_int_equal(session->pool_bytes[0], 0);
+    assert_int_equal(session->pools[0].leased_bytes, 0);
 
     /* its name means nothing any more */
     assert_int_equal(release(session, name, 0), PROTO_E_STALE);
