@@ -7,10 +7,9 @@
  * core_next_answer(), core_next_growth(), core_next_retirement() and core_next_reclaim(), which the shell
  * drains after every event. So tests can play any history through it at the speed of memory.
  *
- * Waiting requests are served in one place. Whatever may help them marks its pool as ready (pool_mark_ready):
- * memory that is released, a segment that is made or freed, a quota or a limit that changes, an overdue
- * request that leaves. Each entry point that takes the time serves the pools that are ready before it
- * returns.
+ * Waiting requests are served in one place. Each event that may help them marks its pool as ready
+ * (pool_mark_ready): memory is released, a segment is made or freed, a quota or a limit changes, an overdue
+ * request leaves. Each entry point that takes the time serves the pools that are ready before it returns.
  *
  * The core owns everything in daemon/core/. Not thread-safe: the loop's thread alone uses it.
  *
@@ -108,8 +107,8 @@ void core_session_set_page(struct session *session, struct proto_page *page);
  * freed. */
 void core_session_close(struct session *session, uint64_t now_ns);
 
-/* The connection ended without a farewell: leases go into quarantine, nothing returns. reason is a constant
- * string. */
+/* The connection ended without a farewell: leases go into quarantine, nothing returns. reason: a text in the
+ * shell's memory, borrowed until the session is gone; the shell may rewrite it. */
 void core_session_lose(struct session *session, uint64_t now_ns, const char *reason);
 
 /* The lost session's process and its GPU work are over: everything returns; the session is freed. */

@@ -61,8 +61,8 @@ struct peer {
     unsigned n_groups;
 };
 
-/* What a session has of a pool, for refusals and reclaim: a client can cause a refusal with each packet, so
- * these must not walk all leases. A lease holds at least a granule: 0 bytes mean that there is none. */
+/* The part of a session in one pool, for refusals and reclaim: a client can cause a refusal with each packet,
+ * so these must not walk all leases. A lease holds at least a granule: 0 bytes mean that there is none. */
 struct session_pool {
     uint64_t leased_bytes, fenced_bytes; /* see session.leased_bytes and session.fenced_bytes */
     uint64_t shared_bytes;               /* the part of leased_bytes that is in shared blocks */
@@ -86,7 +86,7 @@ struct session {
     bool wants_reclaim;     /* fixed before its first lease */
     uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
     uint64_t connected_ns, lost_ns;
-    const char *quarantine_reason; /* what the shell waits for, a constant string; NULL while ACTIVE */
+    const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
     struct list leases;            /* lease.session_link */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;
