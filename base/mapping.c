@@ -8,7 +8,7 @@
 int mapping_make(int fd, uint64_t size_bytes, uint64_t align_bytes, void **ret_memory) {
     if (size_bytes > UINT64_MAX - align_bytes)
         return -ENOMEM;
-    /* Address space that nobody else can be given meanwhile; what is too much of it goes back. */
+    /* Reserved address space, which no other thread gets meanwhile. The surplus is unmapped below. */
     uint64_t reserved_bytes = size_bytes + align_bytes;
     char *reserved =
         mmap(NULL, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tables share: the UUID as text. Pure.
+ * The UUID as text, which both tables share. Pure.
  */
 #include "gpu/gpu.h"
 

@@ -9,8 +9,8 @@
  * (cudaError_t) in both tables; error_name() gives the name. Outputs are untouched on failure. No call leaves
  * a driver error pending on the thread or changes the thread's current device or context.
  *
- * Devices are ordinals 0…device_count-1 as this process sees them (CUDA_VISIBLE_DEVICES applies); what is the
- * same device in every process is the UUID. Streams are cudaStream_t as void *: NULL is the default stream,
+ * Devices are ordinals 0…device_count-1 as this process sees them (CUDA_VISIBLE_DEVICES applies); the UUID
+ * names the same device in every process. Streams are cudaStream_t as void *: NULL is the default stream,
  * and the runtime's special values 0x1 (legacy) and 0x2 (per thread) are accepted.
  *
  * All calls are thread-safe. Those that may take long (milliseconds and more) are marked [slow] and never run
@@ -109,14 +109,14 @@ struct gpu {
     /* Between any two of: device memory, registered host memory, pageable host memory. */
     int (*memory_copy)(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream);
 
-    /* The processes that the driver holds resources for on this device (NVML's compute processes), as pids of the
-     * caller's PID namespace. Writes at most capacity of them, *ret_count gets how many there are. NOT_SUPPORTED
-     * where nobody can tell (no NVML). Tens to hundreds of µs. */
+    /* The processes that the driver holds resources for on this device (NVML's compute processes), as pids of
+     * the caller's PID namespace. Writes at most capacity of them, *ret_count gets how many there are.
+     * NOT_SUPPORTED without NVML. Tens to hundreds of µs. */
     int (*processes)(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count);
 
-    /* The same of all GPUs of the machine, whether this process uses them or not, clients of MPS among them; each may
-     * be there several times. NOT_SUPPORTED where nobody can tell of all GPUs; a GPU that is lost counts as one without
-     * processes, for it does no work any more. */
+    /* The processes that the driver holds resources for on any GPU of the machine, whether this process uses
+     * it or not. They include clients of MPS. A process may be listed several times. NOT_SUPPORTED unless all
+     * GPUs can be asked; a lost GPU counts as one without processes, for it does no work any more. */
     int (*all_processes)(struct gpu_process *processes, size_t capacity, size_t *ret_count);
 
     /* How the names of the files begin through which a process has its GPU work done, as links in /proc/PID/fd show

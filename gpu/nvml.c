@@ -189,8 +189,8 @@ int nvml_all_processes(struct gpu_process *processes, size_t capacity, size_t *r
         r = list_add(nvml.compute_processes, false, device, processes, capacity, &count);
         if (r != 0)
             return r;
-        /* Not all GPUs have a list of MPS's clients; who is on none was never seen, and the stricter rule
-         * holds. */
+        /* Not all GPUs have a list of MPS's clients. A process that is on no list was never seen, and the
+         * stricter rule holds for it. */
         if (nvml.mps_processes != NULL && list_add(nvml.mps_processes, true, device, processes, capacity,
                                                    &count) == GPU_ERROR_MEMORY_ALLOCATION)
             return GPU_ERROR_MEMORY_ALLOCATION;

@@ -15,7 +15,7 @@
  * does not know the device (a MIG slice) or fails. */
 int nvml_compute_processes(const struct gpu_uuid *uuid, pid_t *pids, size_t capacity, size_t *ret_count);
 
-/* The same of all GPUs that NVML knows, with the clients of MPS. A process may be there several times.
+/* The compute processes and MPS clients of all GPUs that NVML knows. A process may be listed several times.
  * Returns 0, or NOT_SUPPORTED where NVML is absent or does not answer for one of the GPUs. */
 int nvml_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count);
 

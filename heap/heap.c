@@ -174,7 +174,7 @@ static bool range_fits(const struct heap_range *range, uint64_t size, uint64_t a
     return skipped <= range->size && size <= range->size - skipped;
 }
 
-/* What is looked for. */
+/* The range that is looked for. */
 struct wanted {
     uint64_t size, alignment;
 };
@@ -224,7 +224,7 @@ static struct heap_range *range_find(struct heap *heap, const struct wanted *wan
             return range;
     }
 
-    /* What is left may fit. The largest first: of those the fewest fail the alignment. */
+    /* The other free ranges may fit. The largest first: of those the fewest fail the alignment. */
     looks = HEAP_SCAN_MAX;
     for (unsigned class = class_down(heap, class_of(sure_size));
          class != NO_CLASS && class >= own && range == NULL; class = class_down(heap, class - 1))

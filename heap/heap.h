@@ -41,7 +41,7 @@
 /* Largest span: 2^56 bytes leaves room for sums of many spans in 64 bits. */
 #define HEAP_SPAN_MAX (UINT64_C(1) << 56)
 
-/* What a request of so many bytes takes. */
+/* The bytes that a request of so many takes. */
 static inline uint64_t heap_round_up(uint64_t size) {
     return (size + HEAP_GRANULE - 1) / HEAP_GRANULE * HEAP_GRANULE;
 }

@@ -5,7 +5,7 @@
 
 #include "proto/text.h"
 
-/* What blocks and segments are multiples of. The allocators know these numbers by names of their own; the
+/* Blocks and segments are multiples of these. The allocators know these numbers by names of their own; the
  * wire fixes them for both sides. */
 #define BLOCK_GRANULE   UINT64_C(512)
 #define SEGMENT_GRANULE (UINT64_C(2) << 20)
@@ -187,7 +187,7 @@ static const char *check_segments(const struct proto_message *message) {
     return NULL;
 }
 
-/* What LEASE and INFO say of a block. */
+/* The fields of LEASE and INFO that describe a block. */
 #define BLOCK_FLAW(message, block)                                                                           \
     ((block)->size_bytes == 0 || (block)->size_bytes > (block)->capacity_bytes ? message                     \
          ".size_bytes: 0, or above capacity_bytes"                                                           \

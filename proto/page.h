@@ -3,9 +3,9 @@
 #define PROTO_PAGE_H
 /*
  * The page: memory that a session shares with the daemon. The daemon makes it (a memfd, zero, sealed against
- * a change of size), both map it; the client writes, the daemon reads, but for the last line. What the daemon
- * reads there is the client's word and no more: it decides when the client's own memory comes back, and what
- * the stats say of this session.
+ * a change of size), both map it; the client writes, the daemon reads, but for the last line. The daemon
+ * takes its contents for the client's word and no more: they decide when the client's own memory comes back,
+ * and they are shown in the stats of this session.
  *
  * Fences: 64-bit words that the client's streams write, each by one stream, in ascending order. A fence is
  * ready when the word has reached its value: proto_fence_is_ready().
@@ -16,10 +16,10 @@
  * line, which another may go on with, for the same pool. Lines are taken into use from the lowest up and stay
  * in use: the daemon looks no further than the first whose pool is 0.
  *
- * What is counted is memory of leases that only this session holds, from which its buffers are cut (extents).
- * Buffers that are shared blocks, here or attached, are not: the daemon knows who holds these, and counts
- * them as in use. So the client counts a buffer as given when it splits it off to share it, and does not
- * count its release.
+ * The counters count memory of leases that only this session holds, from which its buffers are cut (extents).
+ * Buffers that are shared blocks, here or attached, are not counted: the daemon knows their holders, and
+ * counts them as in use. So the client counts a buffer as given when it splits it off to share it, and does
+ * not count its release.
  *
  * Short pools: the daemon's line. It marks the pools in which requests wait for memory that sessions hold.
  * The daemon never reads it; a client that writes there deceives itself.

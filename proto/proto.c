@@ -160,7 +160,7 @@ enum request_rule {
                     MERGE: one-way */
 };
 
-/* A body's fixed part. What may follow it (text, pools) is for variable_size(). */
+/* A body's fixed part. variable_size() is for the text or the pools that may follow it. */
 struct operation {
     const char *name;
     enum proto_sender sender;

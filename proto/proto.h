@@ -8,17 +8,17 @@
  *
  * A decoded message is safe to use: its length is right for its operation, its operation is one that the
  * named sender may send, every enum is in range, every count fits the packet, sizes and ends of ranges do not
- * overflow, reserved fields are zero. What ids mean is for the receiver to check.
+ * overflow, reserved fields are zero. The receiver checks the meaning of ids.
  *
  * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests
- * under way, and replies come in any order. One-way messages have id 0. A RELEASE may be one: then nobody
- * hears whether it was done, and what was refused stays the session's until its end. So that nothing is
- * refused for a limit, a part that is released one-way has PROTO_ONE_WAY_MAX more room than one whose release
- * is answered: a client loses nothing that has at least every PROTO_ONE_WAY_MAX-th release of a part
- * answered, and after a LIMIT sends no more of them one-way until one is answered with OK. (Behind fences,
- * that is one behind a fence; for a lease's ranges, one of that lease.) A MERGE may be one-way too, with the
- * same room: for leases that the client knows to be as they have to be, since what cannot be merged ends the
- * session then.
+ * under way, and replies come in any order. One-way messages have id 0. A RELEASE may be one: then the
+ * client does not hear whether it was done, and memory whose release was refused stays the session's until
+ * its end. So that nothing is refused for a limit, a part that is released one-way has PROTO_ONE_WAY_MAX more
+ * room than one whose release is answered: a client loses nothing that has at least every
+ * PROTO_ONE_WAY_MAX-th release of a part answered, and after a LIMIT sends no more of them one-way until one
+ * is answered with OK. (Behind fences, that is one behind a fence; for a lease's ranges, one of that lease.)
+ * A MERGE may be one-way too, with the same room: for leases that the client knows to be as they have to be,
+ * since what cannot be merged ends the session then.
  *
  * Broken packets: a packet that does not decode, and a message that may not come when it comes, end the
  * session. Before the daemon closes the socket it sends an ERROR with the packet's request id (0 where there
@@ -33,10 +33,10 @@
  *
  * Reclaim: a client that keeps idle memory asks in HELLO to be told when others need it. The descriptor it
  * gets is read like an eventfd, 8 bytes without blocking. It becomes readable when a request of some session
- * finds no room that growth could make, again and again while one waits, and the client then releases what it
- * has no use for. What it releases, and whether, is its own decision. In the session's page the daemon marks
- * the pools that are short, until they are short no more: meanwhile a client that keeps nothing serves those
- * that wait without being asked again.
+ * finds no room that growth could make, again and again while one waits, and the client then releases the
+ * memory that it has no use for. The client decides alone which memory, and whether. In the session's page
+ * the daemon marks the pools that are short, until they are short no more: meanwhile a client that keeps
+ * nothing serves those that wait without being asked again.
  *
  * Growth: an ACQUIRE may name a smaller size that serves, too (least_bytes). It is granted the largest that
  * is free of size_bytes, a quarter of that, and so on down to least_bytes; of a pool of which little is
@@ -44,7 +44,7 @@
  * grows, and the request keeps its place in the wait queue until the new segment serves it. An ACQUIRE
  * with the flag NO_RECLAIM waits for growth and for nothing else (also until growth is tried again, where the
  * driver refused and no session has memory): it is refused (EXHAUSTED) as soon as only memory that sessions
- * hold could serve it, and nobody is asked for memory on its behalf. A client asks so
+ * hold could serve it, and no session is asked for memory on its behalf. A client asks so
  * before it has looked through its own caches. The flags PROBE_… change no answer. They say which refusals
  * the client's user does not hear of, and the daemon counts those apart from failures.
  *
@@ -57,22 +57,22 @@
  * nothing of which is taken; those that other sessions have mapped as well only where all of these can be
  * told, too. Where it is full, the client asks again when it has closed those.
  * From then on nothing is lent in them. The client closes each and says CLOSED, with the time that the driver
- * took; what it does not close stays reserved until its session ends.
+ * took. A segment that it does not close stays reserved until its session ends.
  *
  * Page: a session may ask, once, for a page of memory that it shares with the daemon (proto/page.h). In it
  * lie the words that the client's streams write as fences, and counters that the daemon displays.
  *
- * Fences: a RELEASE may name a word of the page and a value. What it gives back is not used by anybody before
- * the word has reached the value, in cyclic order; nor is it the session's any more. How a stream comes to
+ * Fences: a RELEASE may name a word of the page and a value. The memory is not used by any session before
+ * the word has reached the value, in cyclic order; nor is it this session's any more. How a stream comes to
  * write the word is the client's business. A word that never gets there keeps the memory until the session
- * has ended. What waits behind a fence counts as a lease of the session's until then, so a part needs room
- * for one more below the session's limit: LIMIT, when a look at the words finds none. The daemon looks when
- * it needs memory, and for each word at the oldest release only: values have to ascend in the order of
- * releases; a lower one comes back with the higher one before it.
+ * has ended. A release that waits behind a fence counts as a lease of the session's until then, so a part
+ * needs room for one more below the session's limit: LIMIT, when a look at the words finds none. The daemon
+ * looks when it needs memory, and for each word at the oldest release only: values have to ascend in the
+ * order of releases; a lower one comes back with the higher one before it.
  *
  * Parts: RELEASE of a part and SPLIT leave the rest of a lease in ranges, with gaps between them. A lease can
- * be in some thousand ranges (the daemon searches them); who would make more is told LIMIT, and has first to
- * give back what lies at a gap.
+ * be in some thousand ranges (the daemon searches them). A client that would make more is told LIMIT, and has
+ * first to give back a range at a gap.
  *
  * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
  */
@@ -137,7 +137,7 @@ enum proto_pool_kind {
     PROTO_POOL_HOST = 2,
 };
 
-/* What the handle of a segment is. The receiver never infers it. */
+/* The kind of a segment's handle. The receiver never infers it. */
 enum proto_segment_kind {
     PROTO_SEGMENT_LEGACY_IPC = 1, /* handle[] is a cudaIpcMemHandle_t */
     PROTO_SEGMENT_MEMFD = 2,      /* the message carries a sealed memfd; handle[] is zero */
@@ -178,8 +178,8 @@ struct proto_hello_reply {
     uint16_t gpu;        /* enum proto_gpu_kind */
     uint64_t session;    /* id in the daemon's stats */
     uint32_t daemon_pid; /* in the daemon's PID namespace */
-    uint32_t flags;      /* PROTO_HELLO_REPLY_…; what was asked for may be missing where the daemon has no
-                            descriptor left */
+    uint32_t flags;      /* PROTO_HELLO_REPLY_…; a flag that was asked for may be missing where the daemon
+                            has no descriptor left */
 };
 
 struct proto_pool {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The exporter's side of IPC. With its first export a process starts one thread, which serves an abstract
- * Unix socket for the rest of the process's life: whoever presents a valid handle gets the allocation's
- * memfd, under any uid. A connection (a peer) stays open while its process has the memory mapped, which is
- * how processes() knows who has.
+ * Unix socket for the rest of the process's life: a process that presents a valid handle gets the
+ * allocation's memfd, under any uid. A connection (a peer) stays open while its process has the memory
+ * mapped, which is how processes() knows who has.
  *
  * A peer is fresh until it presented a valid handle; fresh peers are few and have little time. Every packet
  * is one handle, every answer one sim_answer; anything else ends the connection. Nothing here blocks on a
@@ -449,7 +449,7 @@ void sim_device_files(char prefix[GPU_DEVICE_FILES_SIZE]) {
     char name[SIM_DEVICE_FILE_SIZE];
 
     pthread_mutex_lock(&exporter.lock);
-    /* Before the first export nobody can have a link; the name that nothing has. */
+    /* Before the first export no process has a link, and no file has this name. */
     sim_device_file_name(exporter.nonce, name);
     pthread_mutex_unlock(&exporter.lock);
     snprintf(prefix, GPU_DEVICE_FILES_SIZE, "/memfd:%s", name);

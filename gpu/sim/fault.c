@@ -55,7 +55,7 @@ struct plan {
     uint64_t nth;  /* 0: empty */
     uint64_t seen; /* calls so far */
     bool and_later;
-    bool loses;      /* …and everything that is asked of its device afterwards */
+    bool loses;      /* all later calls on its device fail, too */
     bool at_random;  /* one call in nth, instead of the nth */
     unsigned device; /* physical; NO_DEVICE: any */
     bool hit;

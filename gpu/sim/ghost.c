@@ -26,7 +26,7 @@
 #include "base/clock.h"
 #include "gpu/sim/internal.h"
 
-/* What one ghost keeps; beyond that links and mappings end with their process. */
+/* A ghost keeps so many; further links and mappings end with their process. */
 #define GHOST_LINKS_MAX    256
 #define GHOST_MAPPINGS_MAX 1024
 #define GHOST_WRITE_NS     (100 * NS_PER_US) /* between writes: often enough to be seen at once */

@@ -171,8 +171,8 @@ static int link_ask(struct sim_link *link, const struct sim_handle *handle, int 
         return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     if (answer.error != 0)
         return answer.error <= GPU_ERROR_UNKNOWN ? (int)answer.error : GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
-    /* Who answers holds the nonce, but is it the exporter? At least the memory cannot shrink under the
-     * mapping. */
+    /* The process that answers holds the nonce, but may not be the exporter. The seal ensures that the memory
+     * cannot shrink under the mapping. */
     seals = fcntl(memfd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(memfd, &status) < 0 || answer.size_bytes == 0 ||
         (uint64_t)status.st_size != answer.size_bytes)

@@ -2,7 +2,7 @@
 #ifndef GPU_SIM_INTERNAL_H
 #define GPU_SIM_INTERNAL_H
 /*
- * What the simulated GPU's objects know of each other. One simulated driver in a process, as with CUDA:
+ * The interfaces between the simulated GPU's objects. One simulated driver in a process, as with CUDA:
  *   sim.c        the table, options, devices and contexts, latencies
  *   fault.c      planned failures and hangs
  *   memory.c     ranges: allocations, imports, registered host memory
@@ -61,8 +61,8 @@ int sim_fault_init(void);
 /* Every call of the table begins here: counts it, hangs it, and returns the error that is planned for it,
  * else 0; in a forked child, which CUDA does not support either, always cudaErrorInitializationError. */
 int sim_enter(enum sim_call call);
-/* The same for a call that names a device, by its ordinal: faults may be planned for one device, or lose it.
- */
+/* sim_enter() for a call that names a device, by its ordinal: faults may be planned for one device, or lose
+ * it. */
 int sim_enter_on(enum sim_call call, unsigned device);
 
 /* Whether a plan has made this device lost. */
@@ -119,7 +119,7 @@ struct sim_range {
 
 /* Finds the registered range that holds an address; the caller gets a reference. NULL: none. */
 struct sim_range *sim_range_find(const void *address);
-/* The same by an allocation's id. */
+/* Finds the registered range of an allocation; the caller gets a reference. NULL: none. */
 struct sim_range *sim_range_find_allocation(uint64_t id);
 /* Whether any registered range has a byte in [start, start + size). */
 bool sim_range_touches(const void *start, uint64_t size_bytes);
@@ -148,7 +148,7 @@ int sim_host_unregister(void *memory);
 #define SIM_FROM_MPS    UINT64_C(1)
 #define SIM_MAGIC       UINT64_C(0x3149504d49535047) /* "GPSIMPI1" in memory */
 
-/* What the 64 bytes of a handle are. */
+/* The 64 bytes of a handle. */
 struct sim_handle {
     uint64_t magic;
     uint32_t pid; /* of the exporter, in its PID namespace: part of the socket's name */
@@ -172,14 +172,14 @@ struct sockaddr_un;
 GPU_SIM_API unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address);
 /* Whether this process made the handle. */
 bool sim_handle_is_own(const struct sim_handle *handle);
-/* Random bytes that nobody guesses. Returns 0 or UNKNOWN. */
+/* Random bytes that cannot be guessed. Returns 0 or UNKNOWN. */
 int sim_random(void *bytes, size_t size);
 
 int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle);
 int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count);
 /* Counts as one call of processes() for each device, so that what is planned for those happens here. */
 int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count);
-/* What stands in for /dev/nvidia*: a memfd that each importer keeps open while it has a link to this
+/* The stand-in for /dev/nvidia*: a memfd that each importer keeps open while it has a link to this
  * exporter. Its name is the exporter's, so that several simulations on one machine do not see each other's.
  */
 #define SIM_DEVICE_FILE_SIZE 64u

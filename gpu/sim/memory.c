@@ -17,13 +17,13 @@
 #include "base/units.h"
 #include "gpu/sim/internal.h"
 
-/* Fresh memory holds this, so that nobody comes to rely on zeros. Of large allocations only both ends do:
+/* Fresh memory holds this, so that no program comes to rely on zeros. Of large allocations only both ends do:
  * touching every page would cost more than the rest of a test. */
 #define FRESH_BYTE      0xa5
 #define FRESH_FULL_MAX  (64 * MIB)
 #define FRESH_END_BYTES (4 * MIB)
 
-/* Measured on H200, driver 580, CUDA 13.0; what grows with the size is given for a GiB. */
+/* Measured on H200, driver 580, CUDA 13.0. Times that grow with the size are those of a GiB. */
 #define ALLOCATE_NS            (25 * NS_PER_US)
 #define ALLOCATE_GIB_NS        (44 * NS_PER_US)
 #define FREE_NS                (22 * NS_PER_US)
@@ -151,7 +151,7 @@ int sim_range_register(struct sim_range *range) {
     int r;
 
     pthread_mutex_lock(&memory.lock);
-    /* The kernel has just given us these addresses: whoever registered host memory there has unmapped it
+    /* The kernel has just given us these addresses: host memory that was registered there has been unmapped
      * since. */
     for (;;) {
         ssize_t stale = first_touching(range->start, range->size_bytes);

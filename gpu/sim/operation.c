@@ -39,7 +39,7 @@ static void wait_for_word(const uint64_t *word, uint64_t value) {
 }
 
 /* Zeroes without making the pages real: the daemon zeroes each new segment, and a simulated GPU may have more
- * memory than this machine. What cannot be punched out (host memory that is locked) is written. */
+ * memory than this machine. Memory that cannot be punched out (locked host memory) is written. */
 static void zero(char *start, uint64_t size_bytes) {
     char *first = (char *)(((uintptr_t)start + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1));
     char *last = (char *)((uintptr_t)(start + size_bytes) & ~(PAGE_BYTES - 1));

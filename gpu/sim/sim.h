@@ -6,9 +6,9 @@
  * demonstrations.
  *
  * Device memory is a sealed memfd mapped in the process; streams are threads; an IPC handle is a bearer token
- * that the exporting process exchanges for the memfd over an abstract Unix socket, whoever asks: as a legacy
- * CUDA IPC handle does, under any uid. What a process may see of other processes is what its own exports
- * tell: processes() lists this process and those that hold mappings of its memory, until they closed the last
+ * that the exporting process exchanges for the memfd over an abstract Unix socket, with a process of any
+ * uid, as a legacy CUDA IPC handle can be opened by any. A process sees others by its own exports only:
+ * processes() lists this process and those that hold mappings of its memory, until they closed the last
  * one or are dead.
  *
  * Environment, read by the first gpu_sim() of a process (text that cannot be parsed makes it fail with
@@ -58,7 +58,7 @@
 
 #define GPU_SIM_API __attribute__((visibility("default")))
 
-/* What gpu_sim() calls once it has loaded this library. */
+/* gpu_sim() calls this once it has loaded the library. */
 GPU_SIM_API int gpu_sim_open(const struct gpu_sim_options *options, const struct gpu **ret_gpu);
 
 /* Plans one failure in this process, in place of the one planned before: from now on the nth call (from 1) of

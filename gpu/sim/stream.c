@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams of the simulated GPU. Each is a queue of operations and a thread that does them in order; whoever
- * enqueues goes on at once. A stream is created (open), takes operations, and is destroyed: it leaves the
- * registry, its thread does what is queued and ends. The default streams, one a device (NULL and 0x1) and one
- * a device and thread (0x2), are made when first used; those of a thread end with it.
+ * Streams of the simulated GPU. Each is a queue of operations and a thread that does them in order; the
+ * caller that enqueues goes on at once. A stream is created (open), takes operations, and is destroyed: it
+ * leaves the registry, its thread does what is queued and ends. The default streams, one a device (NULL and
+ * 0x1) and one a device and thread (0x2), are made when first used; those of a thread end with it.
  *
  * The legacy default stream (NULL and 0x1) and the blocking streams of its device come behind each other, as
  * CUDA has it: an operation of the one comes behind what the others were given before. Blocking are the
@@ -293,8 +293,8 @@ static int order_add(struct sim_stream *other, struct sim_order **orders) {
     return 0;
 }
 
-/* What work of a stream comes behind, besides the stream's own: on the legacy default stream all blocking
- * streams of the device, and on a blocking stream the legacy one. Locked. */
+/* The streams whose work a stream's work comes behind, besides its own: on the legacy default stream all
+ * blocking streams of the device, and on a blocking stream the legacy one. Locked. */
 static int orders_of(const struct sim_stream *stream, struct sim_order **ret_orders) {
     struct sim_stream *legacy = streams.defaults[stream->physical];
     int r = 0;
@@ -480,8 +480,8 @@ int sim_stream_destroy(unsigned device, void *handle) {
     return r;
 }
 
-/* What a call has to look at that waits for a stream, or asks whether it is busy: the legacy default stream
- * encompasses the blocking ones. The caller has a reference to the stream. */
+/* The streams that a call looks at which waits for a stream, or asks whether it is busy: the legacy default
+ * stream encompasses the blocking ones. The caller has a reference to the stream. */
 static int stream_begin_wait(struct sim_stream *stream, struct sim_order **ret_orders) {
     int r = 0;
 
