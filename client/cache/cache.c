@@ -12,9 +12,9 @@
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/grow.h"
-#include "client/client.h"
-#include "client/error.h"
-#include "client/lease.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
 
 /* Small pieces that a miss brings along for the next ones. */
 #define BATCH       8u

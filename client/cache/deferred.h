@@ -11,7 +11,7 @@
  * be a client whose page the fences are in.
  */
 #include "client/cache/lane.h"
-#include "client/fence.h"
+#include "client/session/fence.h"
 
 struct deferred_queue {
     struct list link; /* in lane->deferred, or in lane->deferred_spare while it is empty */

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 #include "client/cache/deferred.h"
-#include "client/client.h"
-#include "client/error.h"
-#include "client/lease.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
 
 /* Parts of extents that go back while the rest is in use: smaller ones would cost the daemon more than they
  * bring. */

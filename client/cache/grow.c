@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
-#include "client/client.h"
-#include "client/error.h"
-#include "client/lease.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
 
 /* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
  * an answer from the daemon: so long is looked at it first. */

@@ -14,9 +14,9 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "client/cache/give_back.h"
-#include "client/client.h"
-#include "client/error.h"
-#include "client/lease.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
 
 void keeper_init(struct keeper *keeper) {
     keeper->reclaim_fd = keeper->stop_fd = keeper->loop_fd = keeper->decay_fd = -1;

@@ -14,7 +14,7 @@
 #include "client/cache/pointer_map.h"
 #include "client/cache/size_class.h"
 #include "client/include/gpupool/gpupool.h"
-#include "client/lease.h"
+#include "client/session/lease.h"
 
 #define PIECES_IN_CHUNK 128u
 

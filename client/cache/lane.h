@@ -29,7 +29,7 @@
 #include "base/list.h"
 #include "base/units.h"
 #include "client/cache/transfer.h"
-#include "client/fence.h"
+#include "client/session/fence.h"
 #include "heap/heap.h"
 
 struct counters;
@@ -49,7 +49,7 @@ struct piece {
     uint32_t size_class;
     bool split_off;              /* shared: it has a lease of its own, and ends with its buffer */
     bool mapped;                 /* it is in the pointer map, under its memory */
-    bool recorded;               /* further streams use it: client/recorded.h */
+    bool recorded;               /* further streams use it: client/api/recorded.h */
     uint64_t pointer_generation; /* under which it was handed out as a pointer */
     /* the lane's: another line */
     _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;

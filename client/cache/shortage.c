@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "client/cache/cache.h"
 #include "client/cache/give_back.h"
-#include "client/client.h"
+#include "client/api/client.h"
 
 /* An answer of the daemon takes less than that (100 us on a busy machine). */
 #define OFFER_NS (2 * NS_PER_MS)

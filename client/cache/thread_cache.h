@@ -26,7 +26,7 @@
 #include "client/cache/counters.h"
 #include "client/cache/lane.h"
 #include "client/cache/size_class.h"
-#include "client/thread.h"
+#include "client/session/thread.h"
 
 struct gpupool_client;
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "client/socket.h"
+#include "client/session/socket.h"
 
 static int read_reply(int fd, uint64_t deadline_ns, char *packet, struct proto_message *ret_reply) {
     int fds[SOCKET_FDS_MAX];

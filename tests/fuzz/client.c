@@ -14,7 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
-#include "client/segment.h"
+#include "client/session/segment.h"
 #include "tests/fuzz/liar.h"
 #include "tests/unit/false_daemon.h"
 

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/client.h"
+#include "client/api/client.h"
 #include "tests/integration/puppet.h"
 
 #define POOL_MIB 64u

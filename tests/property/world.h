@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/client.h"
+#include "client/api/client.h"
 #include "client/include/gpupool/gpupool.h"
 #include "gpu/gpu.h"
 #include "tests/property/spy.h"

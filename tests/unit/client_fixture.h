@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "client/client.h"
+#include "client/api/client.h"
 #include "tests/unit/false_daemon.h"
 
 #define assert_text_has(word)                                                                                \

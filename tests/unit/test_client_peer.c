@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "client/lease.h"
+#include "client/session/lease.h"
 
 /* --- a daemon that is not there, late or gone --- */
 

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "client/cache/deferred.h"
-#include "client/client.h"
+#include "client/api/client.h"
 #include "heap_fixture.h"
 
 #define EXTENT_BYTES (2 * MIB)

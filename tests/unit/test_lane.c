@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "client/include/gpupool/gpupool.h"
-#include "client/lease.h"
+#include "client/session/lease.h"
 #include "lane_fixture.h"
 
 /* The n-th allocation from now fails, once; 0: none. */

@@ -17,8 +17,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "client/synced_state.h"
-#include "client/synced_usage.h"
+#include "client/objects/synced_state.h"
+#include "client/objects/synced_usage.h"
 
 static unsigned fail_at; /* the n-th allocation from now fails, once; 0: none */
 
@@ -173,7 +173,7 @@ static void learn(struct clock *known, const struct clock *more) {
             known->of[i] = more->of[i];
 }
 
-/* As client/synced_order.c does it. */
+/* As client/objects/synced_order.c does it. */
 static void order(struct model *model, struct synced_usage *usage, unsigned by, bool writes) {
     struct synced_point *point;
     unsigned position = 0;

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/api/alloc.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/cache/pointer_map.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+
+/* --- the default client --- */
+
+static _Atomic(struct gpupool_client *) default_client;
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+/* The parent's client is of no use here, and another thread of it may have been opening one at that moment.
+ */
+static void after_fork_in_child(void) {
+    pthread_mutex_init(&opening, NULL);
+    atomic_store_explicit(&default_client, NULL, memory_order_relaxed);
+}
+
+static void prepare(void) {
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+int gpupool_default(struct gpupool_client **ret_client) {
+    if (ret_client == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_default: ret_client is NULL");
+    struct gpupool_client *client = atomic_load_explicit(&default_client, memory_order_acquire);
+    if (client == NULL) {
+        int r = 0;
+
+        pthread_once(&prepared, prepare);
+        pthread_mutex_lock(&opening);
+        client = atomic_load_explicit(&default_client, memory_order_acquire);
+        if (client == NULL) {
+            r = gpupool_open(NULL, &client);
+            if (r == 0)
+                atomic_store_explicit(&default_client, client, memory_order_release);
+        }
+        pthread_mutex_unlock(&opening);
+        if (r < 0)
+            return error_prefix(r, "opening the process's default client");
+    }
+    *ret_client = client;
+    return error_end(0);
+}
+
+void alloc_forget_client(struct gpupool_client *client) {
+    atomic_compare_exchange_strong(&default_client, &client, NULL);
+}
+
+int alloc_read_timeout(uint64_t *ret_timeout_ns) {
+    const char *text = getenv("GPUPOOL_ALLOC_TIMEOUT");
+
+    if (text == NULL || *text == '\0')
+        *ret_timeout_ns = ALLOC_TIMEOUT_DEFAULT_NS;
+    else if (strcmp(text, "forever") == 0)
+        *ret_timeout_ns = GPUPOOL_FOREVER;
+    else if (units_parse_ns(text, ret_timeout_ns) < 0)
+        return error_set(GPUPOOL_E_INVALID,
+                         "GPUPOOL_ALLOC_TIMEOUT is '%s': not a time such as 500ms, 10s or forever", text);
+    return 0;
+}
+
+/* --- memory by pointers --- */
+
+/* Notes that a piece is known by its pointer, once for as long as it keeps its memory. */
+static int note_pointer(struct piece *piece) {
+    if (__builtin_expect(!piece->mapped, 0)) {
+        int r = pointer_map_set(piece->memory, piece);
+        if (r < 0)
+            return r;
+        piece->mapped = true;
+    }
+    piece->pointer_generation = piece->generation;
+    return 0;
+}
+
+/* A piece that was taken for a pointer, with no buffer of it. NULL without memory. */
+static __attribute__((noinline)) void *alloc_noted(struct gpupool_client *client, struct piece *piece,
+                                                   void *stream) {
+    struct gpupool_buffer buffer;
+
+    if (note_pointer(piece) == 0)
+        return piece->memory;
+    void *memory = piece->memory;
+    cache_describe(piece, piece->capacity_bytes, &buffer);
+    (void)gpupool_release(client, &buffer, stream);
+    error_set(GPUPOOL_E_NO_MEMORY, "gpupool_alloc: no memory to note the address %p", memory);
+    return NULL;
+}
+
+/* What is not done by a hit. */
+static __attribute__((noinline)) void *alloc_slowly(struct gpupool_client *client, uint32_t pool,
+                                                    uint64_t size_bytes, void *stream) {
+    struct gpupool_buffer buffer;
+
+    if (client == NULL && gpupool_default(&client) < 0)
+        return NULL;
+    if (!client->cache.enabled && client_enter(client) == 0) {
+        error_set(GPUPOOL_E_INVALID,
+                  "gpupool_alloc: the client was opened without a cache (GPUPOOL_OPEN_NO_CACHE)");
+        return NULL;
+    }
+    if (gpupool_acquire(client, pool, size_bytes, stream, client->alloc_timeout_ns, 0, &buffer) < 0)
+        return NULL;
+    return alloc_noted(client, cache_piece(&buffer), stream);
+}
+
+void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
+    if (client == NULL)
+        client = atomic_load_explicit(&default_client, memory_order_acquire);
+    if (!client_may_hit(client))
+        return alloc_slowly(client, pool, size_bytes, stream);
+    struct piece *piece = cache_hit(client, pool, size_bytes, stream);
+    if (__builtin_expect(piece == NULL, 0))
+        return alloc_slowly(client, pool, size_bytes, stream);
+    if (__builtin_expect(!piece->mapped, 0))
+        return alloc_noted(client, piece, stream);
+    piece->pointer_generation = piece->generation;
+    return piece->memory;
+}
+
+/* The piece that was handed out under the pointer. The generations tell what became of it: even, it was freed
+ * and lies in the cache; another one, it went out as a buffer. */
+static int find_pointer(const void *memory, struct piece **ret_piece) {
+    struct piece *piece = pointer_map_find(memory);
+
+    if (__builtin_expect(piece == NULL, 0))
+        return error_set(GPUPOOL_E_INVALID, "%p is not from gpupool_alloc(), or was freed before", memory);
+    if (__builtin_expect(piece->generation != piece->pointer_generation, 0))
+        return error_set(GPUPOOL_E_STALE, "%p was freed before", memory);
+    *ret_piece = piece;
+    return 0;
+}
+
+/* What is not done by going back into the thread's cache. */
+static __attribute__((noinline)) int free_slowly(const void *memory, void *stream) {
+    struct gpupool_buffer buffer;
+    struct piece *piece = NULL;
+
+    int r = find_pointer(memory, &piece);
+    if (r < 0)
+        return error_prefix(r, "gpupool_free");
+    assert(piece != NULL);
+    cache_describe(piece, piece->capacity_bytes, &buffer);
+    return gpupool_release(piece->lane->owner, &buffer, stream);
+}
+
+int gpupool_free(void *memory, void *stream) {
+    if (memory == NULL)
+        return error_end(0);
+    struct piece *piece = pointer_map_find(memory);
+    if (__builtin_expect(piece != NULL && cache_may_put(piece, piece->pointer_generation, stream) &&
+                             client_may_hit(piece->lane->owner) && cache_put_fast(piece->lane->owner, piece),
+                         1))
+        return 0;
+    return free_slowly(memory, stream);
+}
+
+int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
+                   struct gpupool_buffer *ret_buffer) {
+    struct piece *piece = NULL;
+
+    if (ret_buffer == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_lookup: ret_buffer is NULL");
+    int r = find_pointer(memory, &piece);
+    if (r < 0)
+        return error_prefix(r, "gpupool_lookup");
+    assert(piece != NULL);
+    r = client_enter(piece->lane->owner);
+    if (r < 0)
+        return error_prefix(r, "gpupool_lookup");
+    cache_describe(piece, piece->capacity_bytes, ret_buffer);
+    if (ret_client != NULL)
+        *ret_client = piece->lane->owner;
+    return error_end(0);
+}

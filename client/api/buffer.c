@@ -1,0 +1,587 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Buffers: what the client's user holds. A buffer is a lease of its own, and then every acquire and release
+ * is a round trip; or, in a client with a cache, a piece of an extent (client/cache/). Memory that leaves the
+ * stream that used it does so behind a fence: nothing here waits for the GPU.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/api/buffer.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
+#include "client/api/recorded.h"
+
+static struct gpupool_buffer buffer_make(const struct proto_lease *lease, const struct pool *pool,
+                                         const struct segment *segment) {
+    return (struct gpupool_buffer){
+        .data = (char *)segment->memory + lease->offset_bytes,
+        .size_bytes = lease->size_bytes,
+        .capacity_bytes = lease->capacity_bytes,
+        .pool = pool->id,
+        .kind = pool->kind,
+        .device = segment->device,
+        .lease = lease->lease,
+        .generation = lease->generation,
+    };
+}
+
+/* Checks what a caller hands in as a buffer: a released one is zeroed, anything else may be garbage. */
+static int buffer_check(const struct gpupool_buffer *buffer) {
+    if (buffer == NULL)
+        return error_set(GPUPOOL_E_INVALID, "no buffer");
+    if (buffer->lease == 0 && buffer->data == NULL)
+        return error_set(GPUPOOL_E_STALE, "the buffer was released before, or never acquired");
+    if (buffer->kind != GPUPOOL_POOL_DEVICE && buffer->kind != GPUPOOL_POOL_HOST)
+        return error_set(GPUPOOL_E_INVALID, "not a buffer: kind %u", buffer->kind);
+    return 0;
+}
+
+/* Where a stream is that goes with a buffer: of a device buffer, the buffer's device. Host memory belongs to
+ * none: there ordinal is what the caller knows, or -1, and then it is found out. *ret_gpu is NULL when no GPU
+ * work can touch the buffer. Refuses a stream that is being captured. */
+static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal, void *stream,
+                       const struct gpu **ret_gpu, unsigned *ret_device) {
+    const struct gpu *gpu;
+
+    if (kind == GPUPOOL_POOL_DEVICE || ordinal >= 0) {
+        int r = devices_need_device(&client->devices, ordinal, &gpu);
+        if (r < 0)
+            return r;
+        *ret_gpu = gpu;
+        *ret_device = (unsigned)ordinal;
+        return devices_check_stream(gpu, (unsigned)ordinal, stream);
+    }
+    int r = devices_gpu(&client->devices, &gpu);
+    if (r < 0)
+        return r;
+    *ret_gpu = gpu;
+    return gpu == NULL ? 0 : devices_find_stream(&client->devices, gpu, stream, ret_device);
+}
+
+/* Leaves a fence behind the work on a buffer. For host memory whose stream's device is not known (-1) and
+ * stream NULL that is the default stream of the thread's current device, and by the default stream's nature
+ * all streams of it that are not non-blocking. */
+static int fence_buffer(struct gpupool_client *client, uint32_t kind, int ordinal, void *stream,
+                        struct fence *ret_fence) {
+    const struct gpu *gpu;
+    unsigned device;
+
+    *ret_fence = FENCE_NONE;
+    if (stream == GPUPOOL_NO_STREAM)
+        return 0;
+    int r = find_stream(client, kind, ordinal, stream, &gpu, &device);
+    return r < 0 || gpu == NULL ? r : fences_enqueue(client, device, stream, ret_fence);
+}
+
+static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+    bool at_once = stream == GPUPOOL_NO_STREAM; /* nothing orders what follows: it is zero on return */
+    const struct gpu *gpu = NULL;
+    unsigned device;
+
+    if (at_once)
+        stream = NULL;
+    if (buffer->kind == GPUPOOL_POOL_DEVICE || stream != NULL) {
+        int r = find_stream(client, buffer->kind, buffer->device, stream, &gpu, &device);
+        if (r < 0)
+            return r;
+    }
+    if (gpu == NULL) {
+        memset(buffer->data, 0, buffer->size_bytes);
+        return 0;
+    }
+    int error = gpu->memory_set(device, buffer->data, 0, buffer->size_bytes, stream);
+    if (error == 0 && at_once)
+        error = gpu->stream_synchronize(device, stream);
+    if (error == 0)
+        return 0;
+    devices_fail(gpu, error, "zeroing it");
+    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+}
+
+int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags) {
+    const struct gpu *gpu;
+    struct pool pool;
+    char text[GPU_UUID_TEXT_SIZE];
+
+    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), id, &pool);
+    if (r < 0)
+        return r;
+    if (pool.kind == PROTO_POOL_HOST) {
+        unsigned device;
+        return (flags & GPUPOOL_ZERO) == 0 || stream == NULL || stream == GPUPOOL_NO_STREAM
+                   ? 0
+                   : find_stream(client, GPUPOOL_POOL_HOST, -1, stream, &gpu, &device);
+    }
+    r = devices_need_gpu(&client->devices, &gpu);
+    if (r < 0)
+        return r;
+    int ordinal = devices_find(&client->devices, pool.uuid);
+    if (ordinal < 0) {
+        struct gpu_uuid uuid;
+        memcpy(uuid.bytes, pool.uuid, sizeof uuid.bytes);
+        gpu_uuid_format(&uuid, text);
+        return error_set(GPUPOOL_E_NO_POOL,
+                         "device %s is not visible in this process (CUDA_VISIBLE_DEVICES?)", text);
+    }
+    /* Zeroing would become a part of the graph instead of happening. */
+    return (flags & GPUPOOL_ZERO) == 0 || stream == GPUPOOL_NO_STREAM
+               ? 0
+               : devices_check_stream(gpu, (unsigned)ordinal, stream);
+}
+
+/* A client without a cache is never asked to close a segment. What it has mapped and does not use may be just
+ * what its own request lacks, so it asks by itself when the pool has no room, and then waits. */
+static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
+                         uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
+    const uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ns);
+    struct proto_acquire acquire = {.pool = pool_id,
+                                    .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBE_ROOM | probe,
+                                    .size_bytes = size_bytes,
+                                    .timeout_ns = timeout_ns};
+    struct proto_lease lease;
+    struct pool pool;
+    struct segment *segment;
+    bool any_closed;
+
+    int r = lease_acquire_as(client, &acquire, &lease, &pool, &segment);
+    if (r == GPUPOOL_E_EXHAUSTED) {
+        r = lease_close_idle(client, pool_id, size_bytes, false, &any_closed);
+        acquire.flags = probe;
+        acquire.timeout_ns = clock_left_ns(deadline_ns);
+        r = r < 0 ? r : lease_acquire_as(client, &acquire, &lease, &pool, &segment);
+    }
+    if (r < 0)
+        return r;
+    *ret_buffer = buffer_make(&lease, &pool, segment);
+    return 0;
+}
+
+void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
+    if (cache_piece(buffer) != NULL)
+        cache_put(client, cache_piece(buffer));
+    else
+        lease_give_back(client,
+                        &(struct proto_lease){.lease = buffer->lease, .generation = buffer->generation});
+}
+
+static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
+                   uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct gpupool_buffer *ret_buffer) {
+    struct gpupool_buffer buffer;
+
+    int r = buffer_check_pool(client, pool_id, stream, flags);
+    if (r < 0)
+        return r;
+    r = client->cache.enabled ? cache_acquire(client, pool_id, size_bytes, stream, timeout_ns, probe, &buffer)
+                              : acquire_lease(client, pool_id, size_bytes, timeout_ns, probe, &buffer);
+    if (r < 0)
+        return r;
+    if ((flags & GPUPOOL_ZERO) != 0) {
+        r = buffer_zero(client, &buffer, stream);
+        if (r < 0) {
+            buffer_give_back(client, &buffer);
+            return r;
+        }
+    }
+    *ret_buffer = buffer;
+    return 0;
+}
+
+/* What is not done by a hit. */
+static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *client, uint32_t pool,
+                                                    uint64_t size_bytes, void *stream, uint64_t timeout_ns,
+                                                    uint32_t flags, uint32_t probe,
+                                                    struct gpupool_buffer *ret_buffer) {
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    if (ret_buffer == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: ret_buffer is NULL");
+    if (size_bytes == 0)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: 0 bytes");
+    if ((flags & ~GPUPOOL_ZERO) != 0)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: unknown flags 0x%x", flags);
+    if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
+        cache_take(client, pool, size_bytes, stream, ret_buffer))
+        return error_end(0);
+    r = size_bytes > PROTO_SIZE_MAX
+            ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
+            : acquire(client, pool, size_bytes, stream, timeout_ns, flags, probe, ret_buffer);
+    return error_end(r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0);
+}
+
+int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                   uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
+    if (client_may_hit(client) && cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
+        return 0;
+    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, 0, probe, ret_buffer);
+}
+
+int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                    uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
+    /* What most calls of a client with a cache come down to. */
+    if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
+        cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
+        return 0;
+    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, 0, ret_buffer);
+}
+
+/* The buffer's piece, if it has one: of this client, and in use under the buffer's generation. */
+static int find_piece(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                      struct piece **ret_piece) {
+    struct piece *piece = cache_piece(buffer);
+
+    *ret_piece = piece;
+    if (piece == NULL)
+        return 0;
+    /* First this: a piece that is not the buffer's any more may be of a lane that is gone. */
+    if (piece->generation != buffer->generation || piece->generation % 2 == 0)
+        return error_set(GPUPOOL_E_STALE, "the buffer was released before, or its client has closed");
+    if (piece->lane->owner != client)
+        return error_set(GPUPOOL_E_INVALID, "the buffer is another client's");
+    return 0;
+}
+
+static int check_and_find(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                          struct piece **ret_piece) {
+    int r = buffer_check(buffer);
+    return r == 0 ? find_piece(client, buffer, ret_piece) : r;
+}
+
+/* Where the daemon knows the buffer's memory. */
+static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, const struct piece *piece) {
+    return piece == NULL
+               ? (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation}
+               : (struct proto_lease_name){.lease = piece->lease, .generation = piece->lease_generation};
+}
+
+/* Gives a buffer back: its piece into the cache, or to the daemon what is a lease of its own, as it is
+ * without a cache or once it was shared. */
+static int release_behind(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                          struct piece *piece, struct fence fence) {
+    if (piece != NULL && !piece->split_off)
+        return cache_put_behind(client, piece, fence);
+    struct proto_lease_name lease = lease_of(buffer, piece);
+    int r = lease_release_patiently(client, lease.lease, lease.generation, 0, 0, fence);
+    if (r < 0 || piece == NULL)
+        return r;
+    pthread_mutex_lock(&piece->lane->lock);
+    piece->generation++;
+    lane_forget_piece_locked(piece->lane, piece);
+    pthread_mutex_unlock(&piece->lane->lock);
+    return 0;
+}
+
+/* The device of a stream that goes with a buffer, where the caller knows named of it; -1: to be found out. */
+static int device_of(const struct gpupool_buffer *buffer, int named) {
+    return buffer->kind == GPUPOOL_POOL_DEVICE ? buffer->device : named;
+}
+
+/* Finds the buffer's piece, and leaves a fence where nothing else orders what comes after the work on it.
+ * named: as for device_of(). *ret_others: the streams recorded for it, which the caller puts back or frees.
+ */
+static int settle(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named, void *stream,
+                  struct piece **ret_piece, struct fence *ret_fence, struct recorded_stream **ret_others) {
+    int r = find_piece(client, buffer, ret_piece);
+    if (r < 0)
+        return r;
+    struct piece *piece = *ret_piece;
+    struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
+    *ret_fence = FENCE_NONE;
+    *ret_others = others;
+    if (others == NULL && piece != NULL && !piece->split_off && cache_orders(piece->lane, stream))
+        return 0;
+    r = fence_buffer(client, buffer->kind, device_of(buffer, named), stream, ret_fence);
+    if (r == 0 && others != NULL)
+        r = recorded_fence(client, others, ret_fence);
+    if (r < 0)
+        recorded_put_back(&client->recorded, others);
+    return r;
+}
+
+/* The memory is given back, or the buffer stays the caller's, with what is recorded for it. */
+static int end_release(struct gpupool_client *client, int result, struct recorded_stream *others) {
+    if (result < 0)
+        recorded_put_back(&client->recorded, others);
+    else
+        recorded_free(others);
+    return result;
+}
+
+static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
+                   void *stream) {
+    struct recorded_stream *others;
+    struct piece *piece = NULL;
+    struct fence fence;
+    int r = settle(client, buffer, named, stream, &piece, &fence, &others);
+
+    return r < 0 ? r : end_release(client, release_behind(client, buffer, piece, fence), others);
+}
+
+/* Gives the part of a buffer from kept_bytes on back. */
+static int release_tail(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                        uint64_t kept_bytes) {
+    struct recorded_stream *others;
+    struct piece *piece = NULL;
+    struct fence fence;
+    int r = settle(client, buffer, -1, stream, &piece, &fence, &others);
+
+    if (r < 0)
+        return r;
+    recorded_put_back(&client->recorded, others); /* they use what is left, too */
+    if (piece == NULL || piece->split_off) {
+        struct proto_lease_name lease = lease_of(buffer, piece);
+        return lease_release_patiently(client, lease.lease, lease.generation, kept_bytes,
+                                       buffer->capacity_bytes - kept_bytes, fence);
+    }
+    if (kept_bytes >= piece->capacity_bytes)
+        return error_set(GPUPOOL_E_INVALID, "a copy of the buffer was shrunk before");
+    return cache_shrink_behind(client, piece, kept_bytes, fence);
+}
+
+static int fail_buffer(int error, const char *doing, const struct gpupool_buffer *buffer) {
+    return error_prefix(error, "%s a buffer of %s from pool %u (lease %" PRIu64 ")", doing,
+                        BYTES_TEXT(buffer->size_bytes), buffer->pool, buffer->lease);
+}
+
+/* Releases into the thread's cache when nothing else is to be done. */
+static inline bool release_fast(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                                const void *stream) {
+    struct piece *piece = cache_piece(buffer);
+    return piece != NULL && cache_may_put(piece, buffer->generation, stream) && cache_put_fast(client, piece);
+}
+
+/* What is not done with that. named: as for device_of(). */
+static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
+                                                    struct gpupool_buffer *buffer, int named, void *stream) {
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    r = buffer_check(buffer);
+    if (r < 0)
+        return error_prefix(r, "gpupool_release");
+    r = release(client, buffer, named, stream);
+    if (r < 0)
+        return fail_buffer(r, "releasing", buffer);
+    *buffer = (struct gpupool_buffer){0};
+    return error_end(0);
+}
+
+int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
+    if (client_may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
+        *buffer = (struct gpupool_buffer){0};
+        return 0;
+    }
+    return release_slowly(client, buffer, -1, stream);
+}
+
+int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buffer, unsigned device,
+                      void *stream) {
+    return release_slowly(client, buffer, (int)device, stream);
+}
+
+int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence) {
+    struct piece *piece = NULL;
+    int r = check_and_find(client, buffer, &piece);
+    if (r == 0) {
+        struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
+        r = recorded_fence(client, others, &fence);
+        r = end_release(client, r < 0 ? r : release_behind(client, buffer, piece, fence), others);
+    }
+    if (r < 0)
+        return error_prefix(r, "gpupool_release");
+    *buffer = (struct gpupool_buffer){0};
+    return 0;
+}
+
+/* A stream of a device buffer is first looked for on the buffer's device, then on others: a peer may use the
+ * memory. */
+static int find_further_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                               void *stream, const struct gpu **ret_gpu, unsigned *ret_device) {
+    int r = find_stream(client, buffer->kind, device_of(buffer, -1), stream, ret_gpu, ret_device);
+    bool is_default = (uintptr_t)stream <= (uintptr_t)FENCE_STREAM_PER_THREAD;
+    return r == GPUPOOL_E_DRIVER && buffer->kind == GPUPOOL_POOL_DEVICE && !is_default
+               ? find_stream(client, GPUPOOL_POOL_HOST, -1, stream, ret_gpu, ret_device)
+               : r;
+}
+
+int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+    const struct gpu *gpu;
+    struct piece *piece = NULL;
+    unsigned device;
+    int r = client_enter(client);
+    if (r == 0)
+        r = check_and_find(client, buffer, &piece);
+    if (r < 0)
+        return error_prefix(r, "gpupool_record_stream");
+    if (stream == GPUPOOL_NO_STREAM)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_record_stream: GPUPOOL_NO_STREAM is no stream");
+    r = find_further_stream(client, buffer, stream, &gpu, &device);
+    if (r == 0 && gpu != NULL)
+        r = recorded_add(&client->recorded, recorded_key_of(buffer, piece), device, stream);
+    return error_end(r < 0 ? fail_buffer(r, "recording a stream of", buffer) : 0);
+}
+
+int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
+                   void *stream) {
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    r = buffer_check(buffer);
+    if (r < 0)
+        return error_prefix(r, "gpupool_shrink");
+    if (buffer->capacity_bytes > PROTO_SIZE_MAX || buffer->capacity_bytes % HEAP_GRANULE != 0)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_shrink: not a buffer: capacity %" PRIu64,
+                         buffer->capacity_bytes);
+    if (new_size_bytes == 0 || new_size_bytes > buffer->capacity_bytes)
+        return error_set(GPUPOOL_E_INVALID,
+                         "gpupool_shrink: to %" PRIu64 " bytes a buffer that may use %" PRIu64,
+                         new_size_bytes, buffer->capacity_bytes);
+    uint64_t kept_bytes = heap_round_up(new_size_bytes);
+    if (kept_bytes < buffer->capacity_bytes) {
+        r = release_tail(client, buffer, stream, kept_bytes);
+        if (r < 0)
+            return fail_buffer(r, "shrinking", buffer);
+    }
+    buffer->size_bytes = new_size_bytes;
+    buffer->capacity_bytes = kept_bytes;
+    return error_end(0);
+}
+
+/* Makes a buffer's part of its extent a lease of its own, which other processes can be given a share of. */
+static int split_off(struct gpupool_client *client, struct piece *piece) {
+    struct proto_lease lease;
+
+    pthread_mutex_lock(&piece->lane->lock);
+    lane_begin_split_locked(piece);
+    pthread_mutex_unlock(&piece->lane->lock);
+    int r = lease_split(client, piece->lease, piece->lease_generation,
+                        (uint64_t)(piece->memory - piece->extent->memory), piece->capacity_bytes, &lease);
+    pthread_mutex_lock(&piece->lane->lock);
+    if (r == 0)
+        lane_split_off_locked(piece, lease.lease, lease.generation);
+    else if (r != GPUPOOL_E_TIMED_OUT)
+        lane_cancel_split_locked(piece);
+    pthread_mutex_unlock(&piece->lane->lock);
+    if (r < 0)
+        return r;
+    cache_count_given(client, piece->lane, piece->capacity_bytes);
+    return 0;
+}
+
+int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                  struct gpupool_token *ret_token) {
+    struct piece *piece = NULL;
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    r = check_and_find(client, buffer, &piece);
+    if (r < 0)
+        return error_prefix(r, "gpupool_share");
+    if (ret_token == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
+    if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
+    if (piece != NULL && !piece->split_off) {
+        r = split_off(client, piece);
+        if (r < 0)
+            return fail_buffer(r, "sharing", buffer);
+    }
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->connection, PROTO_SHARE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    struct proto_lease_name name = lease_of(buffer, piece);
+    request->message.share = (struct proto_share){
+        .lease = name.lease, .generation = name.generation, .size_bytes = buffer->size_bytes};
+    r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    if (r < 0)
+        return fail_buffer(r, "sharing", buffer);
+    _Static_assert(sizeof ret_token->bytes == sizeof request->message.token.bytes,
+                   "one token on wire and in API");
+    memcpy(ret_token->bytes, request->message.token.bytes, sizeof ret_token->bytes);
+    return error_end(0);
+}
+
+int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
+                   struct gpupool_buffer *ret_buffer) {
+    struct proto_lease lease;
+    struct pool pool;
+    struct segment *segment;
+
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    if (token == NULL || ret_buffer == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
+    struct request *request = connection_request(&client->connection, PROTO_ATTACH);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    memcpy(request->message.attach.bytes, token->bytes, sizeof token->bytes);
+    r = lease_take(client, request, client_deadline_ns(client, 0), &lease, &pool, &segment);
+    if (r < 0)
+        return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
+    *ret_buffer = buffer_make(&lease, &pool, segment);
+    return error_end(0);
+}
+
+int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                  struct gpupool_buffer_info *ret_info) {
+    struct piece *piece = NULL;
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    r = check_and_find(client, buffer, &piece);
+    if (r < 0)
+        return error_prefix(r, "gpupool_query");
+    if (ret_info == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_query: ret_info is NULL");
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->connection, PROTO_QUERY);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.query = lease_of(buffer, piece);
+    r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    if (r < 0)
+        return fail_buffer(r, "querying", buffer);
+
+    const struct proto_info *info = &request->message.info;
+    void *data = segments_locate(&client->segments, info->segment, info->pool, info->offset_bytes,
+                                 info->capacity_bytes);
+    if (data == NULL)
+        return connection_refuse(&client->connection, "INFO of a block that this client has not mapped");
+    struct gpupool_buffer known = *buffer;
+    uint64_t offset_bytes = info->offset_bytes;
+    known.pool = info->pool;
+    if (piece != NULL) { /* the lease is the extent's: the buffer is where it is in that */
+        offset_bytes += (uint64_t)((char *)buffer->data - (char *)data);
+    } else {
+        known.data = data;
+        known.size_bytes = info->size_bytes;
+        known.capacity_bytes = info->capacity_bytes;
+    }
+    *ret_info = (struct gpupool_buffer_info){
+        .buffer = known,
+        .segment = info->segment,
+        .offset_bytes = offset_bytes,
+        .holders = info->holders,
+        .shared = info->shared,
+    };
+    return error_end(0);
+}
+
+int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes) {
+    uint64_t bytes = 0;
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    if (client->cache.enabled)
+        r = cache_give_back(client, false, &bytes);
+    if (ret_bytes != NULL)
+        *ret_bytes = bytes;
+    return error_end(r < 0 ? error_prefix(r, "gpupool_trim") : 0);
+}

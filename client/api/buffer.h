@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_API_BUFFER_H
+#define CLIENT_API_BUFFER_H
+/*
+ * What the library's own objects need of buffers beyond the public calls.
+ */
+#include "client/session/fence.h"
+
+struct gpupool_buffer;
+struct gpupool_client;
+
+/* Checks what can be checked before the daemon is asked for memory: the pool is known, its device is visible
+ * in this process, and a stream that is to zero the memory (flag GPUPOOL_ZERO) is not being captured. 0, NO_POOL,
+ * NO_GPU, CAPTURING, or what the connection says. */
+int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags);
+
+/* gpupool_acquire() without flags, for an object of the library. probe: PROTO_ACQUIRE_PROBE_…, the refusals
+ * after which the object asks again or does without. The daemon does not count these as failures. */
+int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                   uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer);
+
+/* gpupool_release(), behind a stream of the device that is named. By the public call, host memory belongs to
+ * no device, and a default stream is taken for the current device's: wrong for an object that knows its
+ * device. The device has to be one of this process (devices_need_device()). */
+int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buffer, unsigned device,
+                      void *stream);
+
+/* Gives back a buffer that could not be used, and that no GPU work uses but what its stream had before. Does not fail: where
+ * the daemon is gone there is nothing to give back to. */
+void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer);
+
+/* gpupool_release(), behind a fence that was left already: by a stream of another device than the buffer's,
+ * or by one that all who used it were brought behind. */
+int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence);
+
+#endif

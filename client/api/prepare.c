@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Preparing. A call leases what is missing, which maps the segments of the leases, and holds the leases
+ * until all of it is there. Then host memory of a client with a cache goes into the process's heap, where it
+ * is idle. All other leases go back to the daemon, and so do all leases of a call that fails. Their segments
+ * stay mapped.
+ *
+ * Device memory goes back because a lane has one stream: memory in the lane of one stream would serve no
+ * other stream without a fence, but any lane can lease it from the daemon.
+ */
+#include "client/api/prepare.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/api/buffer.h"
+#include "client/cache/deferred.h"
+#include "client/cache/grow.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
+
+struct prepared {
+    struct proto_lease lease;
+    const struct segment *segment;
+};
+
+struct preparation {
+    struct gpupool_client *client;
+    uint32_t pool;
+    struct lane *lane; /* that the memory is for; NULL: it goes back */
+    struct prepared *leases;
+    size_t count, capacity;
+    uint64_t bytes; /* of all leases */
+};
+
+/* Gives all leases back. */
+static void preparation_deinit(struct preparation *preparation) {
+    for (size_t i = 0; i < preparation->count; i++)
+        lease_give_back(preparation->client, &preparation->leases[i].lease);
+    free(preparation->leases);
+}
+
+static int reserve(struct preparation *preparation) {
+    if (preparation->count < preparation->capacity)
+        return 0;
+    size_t capacity = preparation->capacity == 0 ? 16 : preparation->capacity * 2;
+    struct prepared *leases = realloc(preparation->leases, capacity * sizeof *leases);
+    if (leases == NULL)
+        return error_set(GPUPOOL_E_NO_MEMORY, "no memory for a list of leases");
+    preparation->leases = leases;
+    preparation->capacity = capacity;
+    return 0;
+}
+
+/* Leases one range, and maps its segment. Waits for growth of the pool only: memory that other processes keep
+ * idle is not worth taking from them before this process needs it. */
+static int lease_range(struct preparation *preparation, uint64_t size_bytes, uint64_t deadline_ns,
+                       uint32_t probe) {
+    struct pool pool;
+
+    int r = reserve(preparation);
+    if (r < 0)
+        return r;
+    const struct proto_acquire acquire = {
+        .pool = preparation->pool,
+        .flags = PROTO_ACQUIRE_NO_RECLAIM | probe,
+        .size_bytes = size_bytes,
+        .timeout_ns = clock_left_ns(deadline_ns),
+    };
+    struct prepared *prepared = &preparation->leases[preparation->count];
+    struct segment *segment;
+    r = lease_acquire_as(preparation->client, &acquire, &prepared->lease, &pool, &segment);
+    if (r < 0)
+        return r;
+    prepared->segment = segment;
+    preparation->count++;
+    preparation->bytes += prepared->lease.capacity_bytes;
+    return 0;
+}
+
+/* What is idle in the lane. Gathers first what lies in the caches of threads. It counts as used now. */
+static uint64_t idle_bytes(struct gpupool_client *client, struct lane *lane) {
+    cache_collect(&client->cache, NULL, lane, false);
+    pthread_mutex_lock(&lane->lock);
+    lane_flush_transfer_locked(lane, false);
+    deferred_settle_locked(lane, UINT_MAX);
+    lane->touched = true;
+    uint64_t bytes = lane_free_bytes_locked(lane);
+    pthread_mutex_unlock(&lane->lock);
+    return bytes;
+}
+
+/* Leases what is missing: as one range, which serves any buffer of up to its size. Where the pool has no such
+ * range and cannot grow by one, as several, the largest first. After the deadline only the smallest is asked
+ * for.
+ */
+static int lease_missing(struct preparation *preparation, uint64_t missing_bytes, uint64_t deadline_ns) {
+    uint64_t range_bytes = missing_bytes;
+    int r = 0;
+
+    while (r == 0 && preparation->bytes < missing_bytes) {
+        uint64_t rest_bytes = missing_bytes - preparation->bytes;
+        range_bytes = range_bytes < rest_bytes ? range_bytes : rest_bytes;
+        bool may_halve = range_bytes > EXTENT_BYTES_MIN;
+        r = lease_range(preparation, range_bytes, deadline_ns, may_halve ? PROTO_ACQUIRE_PROBE_ROOM : 0);
+        if (r == GPUPOOL_E_EXHAUSTED && may_halve) {
+            uint64_t half_bytes = clock_now_ns() < deadline_ns ? heap_round_up(range_bytes / 2) : 0;
+            range_bytes = half_bytes > EXTENT_BYTES_MIN ? half_bytes : EXTENT_BYTES_MIN;
+            r = 0;
+        }
+    }
+    return r;
+}
+
+/* A lane keeps nothing in a shortage. */
+static int check_shortage(struct gpupool_client *client, uint32_t pool) {
+    if (shortage_is_on(&client->cache.shortage, pool))
+        shortage_end_if_over(client, pool);
+    return shortage_is_on(&client->cache.shortage, pool)
+               ? error_set(GPUPOOL_E_EXHAUSTED,
+                           "requests wait for memory of the pool: meanwhile clients keep none of it idle")
+               : 0;
+}
+
+/* Adds the leases to the lane. What does not get there was given back. */
+static int keep(struct preparation *preparation) {
+    int r = check_shortage(preparation->client, preparation->pool);
+
+    while (r == 0 && preparation->count > 0) {
+        const struct prepared *prepared = &preparation->leases[--preparation->count];
+        r = lane_add_lease(preparation->client, preparation->lane, prepared->segment, &prepared->lease);
+    }
+    return r;
+}
+
+static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t bytes) {
+    _cleanup_(preparation_deinit) struct preparation preparation = {.client = client, .pool = pool_id};
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns), idle = 0;
+    struct pool pool;
+
+    int r = buffer_check_pool(client, pool_id, GPUPOOL_NO_STREAM, 0);
+    if (r == 0)
+        r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+    if (r == 0 && client->cache.enabled && pool.kind == PROTO_POOL_HOST) {
+        r = check_shortage(client, pool_id);
+        if (r == 0)
+            r = cache_lane(client, pool_id, GPUPOOL_NO_STREAM, &preparation.lane);
+        if (r == 0)
+            idle = idle_bytes(client, preparation.lane);
+    }
+    if (r == 0 && bytes > idle)
+        r = lease_missing(&preparation, heap_round_up(bytes - idle), deadline_ns);
+    return r == 0 && preparation.lane != NULL ? keep(&preparation) : r;
+}
+
+int gpupool_prepare(struct gpupool_client *client, uint32_t pool, uint64_t bytes) {
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    if (bytes == 0)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_prepare: 0 bytes");
+    r = bytes > PROTO_SIZE_MAX ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
+                               : prepare(client, pool, bytes);
+    return error_end(r < 0 ? error_prefix(r, "preparing %s of pool %u", BYTES_TEXT(bytes), pool) : 0);
+}
+
+/* The host pool that memory for the current device comes from best. */
+static int find_host_pool(struct gpupool_client *client, uint32_t *ret_pool) {
+    const struct gpu *gpu;
+    unsigned device;
+
+    int r = devices_gpu(&client->devices, &gpu);
+    if (r < 0)
+        return r;
+    if (gpu == NULL)
+        return gpupool_host_pool(client, -1, ret_pool);
+    r = devices_current(&client->devices, &device);
+    return r < 0 ? r : client_host_pool_near(client, device, ret_pool);
+}
+
+int prepare_host(struct gpupool_client *client, uint64_t bytes) {
+    uint32_t pool;
+
+    int r = find_host_pool(client, &pool);
+    return r < 0 ? error_prefix(r, "looking for host memory to prepare")
+                 : gpupool_prepare(client, pool, bytes);
+}

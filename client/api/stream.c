@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams and copies over the driver table: for programs that also run on a simulated GPU, or that do not
+ * link CUDA themselves. The daemon is asked whether it serves the device, once; a client whose daemon is gone
+ * can still copy its buffers away.
+ */
+#include "client/cache/give_back.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+
+/* What a call begins with that makes something, or moves bytes. */
+static int enter(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
+    int r = client_enter(client);
+    return r < 0 ? r : client_need_device(client, device, ret_gpu);
+}
+
+/* What a call begins with that takes a stream as it is. A program may have made one on any device, for host
+ * memory. */
+static int enter_any(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
+    int r = client_enter(client);
+    return r < 0 ? r : devices_need_device(&client->devices, device, ret_gpu);
+}
+
+static int finish(const struct gpu *gpu, int error, int device, const char *what) {
+    if (error == 0)
+        return 0;
+    devices_fail(gpu, error, what);
+    return error_prefix(GPUPOOL_E_DRIVER, "device %d", device);
+}
+
+int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    if (ret_stream == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_stream_create: ret_stream is NULL");
+    return error_end(
+        finish(gpu, gpu->stream_create((unsigned)device, ret_stream), device, "creating a stream"));
+}
+
+int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream) {
+    const struct gpu *gpu;
+    int r = enter_any(client, device, &gpu);
+    if (r < 0)
+        return r;
+    /* The driver may give the handle to another stream, which would not order what lies here for this one.
+     * What fails here says so by itself, when the memory is given back the next time. */
+    if (client->cache.enabled)
+        give_back_stream(client, device, stream);
+    fences_leave_stream(&client->fences, (unsigned)device, stream);
+    return error_end(
+        finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream"));
+}
+
+int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream) {
+    const struct gpu *gpu;
+    int r = enter_any(client, device, &gpu);
+    if (r < 0)
+        return r;
+    return error_end(
+        finish(gpu, gpu->stream_synchronize((unsigned)device, stream), device, "waiting for a stream"));
+}
+
+int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from, uint64_t size_bytes,
+                 void *stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    if (size_bytes == 0)
+        return error_end(0);
+    if (to == NULL || from == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_copy: from or to NULL");
+    return error_end(
+        finish(gpu, gpu->memory_copy((unsigned)device, to, from, size_bytes, stream), device, "copying"));
+}
+
+int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte, uint64_t size_bytes,
+                void *stream) {
+    const struct gpu *gpu;
+    int r = enter(client, device, &gpu);
+    if (r < 0)
+        return r;
+    if (size_bytes == 0)
+        return error_end(0);
+    if (memory == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_set: memory is NULL");
+    return error_end(finish(gpu, gpu->memory_set((unsigned)device, memory, (uint8_t)byte, size_bytes, stream),
+                            device, "setting memory"));
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_OBJECTS_STAGING_CREW_H
+#define CLIENT_OBJECTS_STAGING_CREW_H
+/*
+ * The crew of a client: threads that copy chunks for whoever has a job for them. They are started by the
+ * first job that wants them, sleep while there is nothing to be done, and end with the client. They make no
+ * call of the driver and send no message: they touch memory, read files, and look at fences.
+ *
+ * A chunk can be done when a fence has arrived, of which nobody is told. So while there are jobs one of the
+ * threads that have nothing to do looks again after a while, and wakes the next when it has found something.
+ *
+ * Jobs of several callers take turns, chunk by chunk. Where no thread can be started a job's caller does all
+ * of it.
+ *
+ * One lock guards the crew and what its jobs share with it; it is a leaf, and never held while a chunk is
+ * copied.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "base/list.h"
+
+#define CREW_THREADS_MAX 31u /* beside the calling thread */
+
+struct job;
+
+struct crew {
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct list jobs;
+    bool stopping;
+    bool watched;     /* one of the idle threads looks at the jobs' fences at intervals */
+    unsigned idle;    /* threads that wait for work */
+    unsigned started; /* threads */
+    pthread_t threads[CREW_THREADS_MAX];
+};
+
+void crew_init(struct crew *crew);
+/* Ends the threads. There are no jobs, and will be none. */
+void crew_stop(struct crew *crew);
+void crew_deinit(struct crew *crew);
+
+/* Lets the crew share in a job, until it is taken back: starts threads, up to so many in all. That there are
+ * fewer is no error. */
+void crew_give(struct crew *crew, struct job *job, unsigned threads);
+/* Takes a job back, and waits until no thread is at it. */
+void crew_take_back(struct crew *crew, struct job *job);
+
+/* Wakes a thread that sleeps, if there is one, for what a job has to be done, or to watch. Who is woken does
+ * the same. */
+void crew_wake_locked(struct crew *crew, const struct job *job);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_CONNECTION_H
+#define CLIENT_SESSION_CONNECTION_H
+/*
+ * The connection to the daemon: one SOCK_SEQPACKET socket over which any number of threads have requests
+ * under way. A client owns one connection; the connection owns the socket and the request objects.
+ *
+ * There is no thread that reads. Of the threads that wait for a reply, one at a time is the reader: it takes
+ * packets from the socket, hands replies to the requests that they belong to, whoever waits for them, and
+ * when it has its own it passes the role on. What the reader does for others is short: it enters segment
+ * descriptions in order of arrival and confirms descriptors; it never maps anything.
+ *
+ *     request:  fresh ──exchange──▶ WAITING ──reply──▶ its caller's, until request_recycle ──▶ spare
+ *                                      └──timeout──▶ ABANDONED ──late reply──▶ spare
+ *
+ * A request whose caller gave up stays known until its reply comes. When that reply is a lease, the request
+ * turns into the RELEASE that gives the lease back.
+ *
+ * The connection is alive until it breaks, once and for good: end of file, or something that does not check
+ * out. Then it is shut down (the daemon sees that at once) and every call, those under way and those to come,
+ * returns the error it broke with. The descriptor is closed with the object, so that no thread can meet a
+ * stranger under its number.
+ *
+ * Lock order: connection, then segments.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "client/session/error.h"
+#include "client/session/segment.h"
+#include "proto/proto.h"
+
+struct connection;
+
+struct request {
+    struct connection *connection;
+    struct list link; /* in waiting, abandoned or spare */
+    uint64_t id;
+    enum proto_operation operation;
+    bool done;   /* the reply is in message */
+    bool asleep; /* its thread waits on wake */
+    pthread_cond_t wake;
+    struct segment *segment; /* of a LEASE that has come */
+    int fd;                  /* of a HELLO_REPLY or PAGE that has come, for the caller to take; -1: none */
+    struct segment
+        *spare; /* memory for the segment that a LEASE may describe: the reader need not allocate */
+    struct proto_message message; /* what to send, then the reply */
+    uint8_t packet[PROTO_PACKET_MAX];
+};
+
+struct connection {
+    int fd;
+    struct segments *segments; /* borrowed */
+    uint64_t answer_timeout_ns;
+    pthread_mutex_t lock;
+    struct list waiting, abandoned, spare;
+    uint64_t last_id;
+    bool reading; /* some thread is the reader */
+    int broken;   /* 0 or the GPUPOOL_E_… that it broke with */
+    char broken_text[ERROR_TEXT_SIZE];
+    /* the reader's */
+    uint8_t packet[PROTO_PACKET_MAX];
+    struct proto_message message, notice;
+};
+
+/* Makes a connection without a socket: every call on it says DISCONNECTED until connection_open. */
+void connection_init(struct connection *connection, struct segments *segments, uint64_t answer_timeout_ns);
+
+/* Closes the socket and frees the requests. No call may be under way. */
+void connection_deinit(struct connection *connection);
+
+/* As connection_deinit in a forked child: frees memory, and leaves the descriptor (which may be somebody
+ * else's by now) and the locks (which a thread of the parent may have held) alone. */
+void connection_forget(struct connection *connection);
+
+/* Connects to the daemon's socket. 0, CONNECT, TIMED_OUT, INVALID (path). */
+int connection_open(struct connection *connection, const char *path, uint64_t deadline_ns);
+
+/* A request object for an operation, to be filled in (message's body). NULL, with the error text set, where
+ * there is no memory. */
+struct request *connection_request(struct connection *connection, enum proto_operation operation);
+
+/* Sends a request and waits for its reply. On success (*request)->message is the reply, and the caller
+ * recycles the request; on failure the request is gone and *request NULL. An ERROR reply is a failure.
+ * Returns 0, the daemon's error, DISCONNECTED, PROTOCOL, TIMED_OUT. */
+int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns);
+
+/* Sends a one-way message. Returns 0, which does not mean that the daemon did what it says; DISCONNECTED,
+ * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. Where the daemon has ended
+ * the session, that is the error that it gave as the reason. */
+int connection_tell(struct connection *connection, const struct proto_message *message, uint64_t deadline_ns);
+
+/* Gives a request object back. Accepts NULL. */
+void request_recycle(struct request *request);
+
+static inline void request_recyclep(struct request **request) {
+    request_recycle(*request);
+}
+
+/* Breaks the connection: what the daemon sent does not check out. Returns PROTOCOL (or what it broke with
+ * before). */
+int connection_refuse(struct connection *connection, const char *reason);
+
+/* Whether the connection still lives: 0, or the error it broke with and its text. */
+int connection_check(struct connection *connection);
+
+#endif

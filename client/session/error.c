@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/include/gpupool/gpupool.h"
+#include "proto/proto.h"
+
+/* The library hands the wire's numbers on unchanged. */
+_Static_assert(GPUPOOL_E_INVALID == -PROTO_E_INVALID && GPUPOOL_E_STALE == -PROTO_E_STALE &&
+                   GPUPOOL_E_NO_MEMORY == -PROTO_E_MAX,
+               "GPUPOOL_E_… are the wire's errors, negated");
+_Static_assert(ERROR_TEXT_SIZE > PROTO_TEXT_MAX, "the daemon's text fits");
+
+_Thread_local struct client_thread client_thread;
+static _Thread_local char error_text[ERROR_TEXT_SIZE];
+
+/* A text is cut on a character boundary: a reader of UTF-8 must not choke on half a character. */
+static void cut_at_character(char *text, size_t length, size_t size) {
+    if (length < size)
+        return;
+    size_t end = size - 1;
+    while (end > 0 && ((unsigned char)text[end - 1] & 0xc0) == 0x80)
+        end--;
+    if (end > 0 && (unsigned char)text[end - 1] >= 0xc0)
+        end--;
+    /* text[end] starts the last character: it may be whole after all. */
+    unsigned char lead = (unsigned char)text[end];
+    size_t whole = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+    if (end + whole > size - 1)
+        text[end] = '\0';
+}
+
+int error_set(int error, const char *format, ...) {
+    va_list arguments;
+
+    va_start(arguments, format);
+    int length = vsnprintf(error_text, sizeof error_text, format, arguments);
+    va_end(arguments);
+    cut_at_character(error_text, length > 0 ? (size_t)length : 0, sizeof error_text);
+    return error_end(error);
+}
+
+int error_prefix(int error, const char *format, ...) {
+    char words[ERROR_TEXT_SIZE];
+    va_list arguments;
+
+    va_start(arguments, format);
+    int length = vsnprintf(words, sizeof words, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        return error_end(error);
+    size_t used = (size_t)length < sizeof words ? (size_t)length : sizeof words - 1;
+    snprintf(words + used, sizeof words - used, ": ");
+    used = strlen(words);
+    size_t rest = strlen(error_text);
+    size_t room = sizeof words - 1 - used;
+    memcpy(words + used, error_text, rest < room ? rest : room);
+    words[used + (rest < room ? rest : room)] = '\0';
+    cut_at_character(words, used + rest, sizeof words);
+    memcpy(error_text, words, sizeof error_text);
+    return error_end(error);
+}
+
+void error_save(char text[static ERROR_TEXT_SIZE]) {
+    memcpy(text, error_text, ERROR_TEXT_SIZE);
+}
+
+void error_restore(const char text[static ERROR_TEXT_SIZE]) {
+    memcpy(error_text, text, ERROR_TEXT_SIZE);
+}
+
+int gpupool_error_number(void) {
+    return client_thread.error;
+}
+
+const char *gpupool_error_text(void) {
+    return client_thread.error != 0 ? error_text : "";
+}
+
+const char *gpupool_error_name(int error) {
+    switch (error) {
+    case GPUPOOL_OK:
+        return "GPUPOOL_OK";
+#define NAME(name)                                                                                           \
+    case name:                                                                                               \
+        return #name
+        NAME(GPUPOOL_E_INVALID);
+        NAME(GPUPOOL_E_VERSION);
+        NAME(GPUPOOL_E_NO_POOL);
+        NAME(GPUPOOL_E_TOO_LARGE);
+        NAME(GPUPOOL_E_EXHAUSTED);
+        NAME(GPUPOOL_E_STALE);
+        NAME(GPUPOOL_E_NO_TOKEN);
+        NAME(GPUPOOL_E_SHARED);
+        NAME(GPUPOOL_E_LIMIT);
+        NAME(GPUPOOL_E_DRIVER);
+        NAME(GPUPOOL_E_SHUTDOWN);
+        NAME(GPUPOOL_E_NO_MEMORY);
+        NAME(GPUPOOL_E_CONNECT);
+        NAME(GPUPOOL_E_DISCONNECTED);
+        NAME(GPUPOOL_E_TIMED_OUT);
+        NAME(GPUPOOL_E_PROTOCOL);
+        NAME(GPUPOOL_E_FORKED);
+        NAME(GPUPOOL_E_CAPTURING);
+        NAME(GPUPOOL_E_NO_GPU);
+#undef NAME
+    default:
+        return "GPUPOOL_E_unknown";
+    }
+}

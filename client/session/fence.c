@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/fence.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+
+/* A word is in the page's first part, which is registered as a whole: a page of the kernel's. */
+#define WORDS_BYTES (PROTO_PAGE_FENCES * sizeof(uint64_t))
+
+/* The CPU sees a word about 4 us after it was enqueued on an idle stream (H200); a kernel may take seconds.
+ */
+#define WAIT_NS_MIN (4 * NS_PER_US)
+#define WAIT_NS_MAX (1 * NS_PER_MS)
+
+static _Atomic uint64_t last_thread;
+static _Thread_local uint64_t own_thread;
+
+uint64_t fence_thread_number(void) {
+    if (own_thread == 0)
+        own_thread = atomic_fetch_add(&last_thread, 1) + 1;
+    return own_thread;
+}
+
+/* Differs from the names of this process's other clients, and of other processes' clients. Where the kernel
+ * has no random bytes yet (early at boot), the clock and the address have to do. */
+static uint64_t draw_name(const struct fences *fences) {
+    uint64_t name = 0;
+    if (getrandom(&name, sizeof name, GRND_NONBLOCK) != sizeof name || name == 0)
+        name = (clock_now_ns() ^ (uint64_t)(uintptr_t)fences) | 1;
+    return name;
+}
+
+void fences_init(struct fences *fences) {
+    fences->name = draw_name(fences);
+    pthread_mutex_init(&fences->lock, NULL);
+    for (unsigned i = 0; i < FENCE_BUCKETS; i++)
+        list_init(&fences->buckets[i]);
+}
+
+void fences_close(struct fences *fences) {
+    if (fences->gpu != NULL)
+        (void)fences->gpu->host_unregister(fences->page);
+    fences->gpu = NULL;
+}
+
+void fences_deinit(struct fences *fences) {
+    for (unsigned i = 0; fences->words != NULL && i < PROTO_PAGE_FENCES; i++)
+        pthread_mutex_destroy(&fences->words[i].lock);
+    fences_forget(fences);
+    pthread_mutex_destroy(&fences->lock);
+}
+
+void fences_forget(struct fences *fences) {
+    free(fences->words);
+    fences->words = NULL;
+    fences->gpu = NULL;
+}
+
+/* Makes the words usable, once in the client's life. Where it cannot be, every fence is a wait. */
+static void prepare_locked(struct gpupool_client *client, const struct gpu *gpu) {
+    struct fences *fences = &client->fences;
+    char text[ERROR_TEXT_SIZE];
+
+    if (fences->tried)
+        return;
+    fences->tried = true;
+    error_save(text); /* that there are no words fails nobody */
+    int r = page_need(client, client_deadline_ns(client, 0));
+    error_restore(text);
+    if (r < 0)
+        return;
+    fences->words = calloc(PROTO_PAGE_FENCES, sizeof *fences->words);
+    if (fences->words == NULL)
+        return;
+    for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++)
+        pthread_mutex_init(&fences->words[i].lock, NULL);
+    struct proto_page *page = client->page.memory;
+    if (gpu->host_register(page->fences, WORDS_BYTES) != 0)
+        return;
+    fences->page = page;
+    fences->gpu = gpu;
+}
+
+static struct list *bucket_of(struct fences *fences, unsigned device, const void *stream, uint64_t thread) {
+    uint64_t hash = ((uint64_t)(uintptr_t)stream ^ (thread << 32) ^ device) * UINT64_C(0x9e3779b97f4a7c15);
+    return &fences->buckets[hash >> 32 & (FENCE_BUCKETS - 1)];
+}
+
+static uint64_t word_now(const struct fences *fences, uint32_t number) {
+    return atomic_load_explicit(&fences->page->fences[number], memory_order_acquire);
+}
+
+/* A word that no stream has, or that one has which has written its last value. NULL: all are busy. */
+static struct fence_word *word_spare_locked(struct fences *fences) {
+    if (fences->count < PROTO_PAGE_FENCES)
+        return &fences->words[fences->count++];
+    for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++) {
+        unsigned number = (fences->next + i) % PROTO_PAGE_FENCES;
+        struct fence_word *word = &fences->words[number];
+        if (word->users == 0 && proto_fence_is_ready(word_now(fences, number), word->value)) {
+            fences->next = number + 1;
+            list_remove(&word->link);
+            return word;
+        }
+    }
+    return NULL;
+}
+
+void fences_leave_stream(struct fences *fences, unsigned device, const void *stream) {
+    struct list *bucket = bucket_of(fences, device, stream, 0);
+
+    pthread_mutex_lock(&fences->lock);
+    list_for_each_safe(position, bucket) {
+        const struct fence_word *word = container_of(position, struct fence_word, link);
+        if (word->stream == stream && word->device == device && word->thread == 0)
+            list_remove(position);
+    }
+    pthread_mutex_unlock(&fences->lock);
+}
+
+/* The word of a stream, for word_put(). NULL: this client has none for it. */
+static struct fence_word *word_get(struct gpupool_client *client, const struct gpu *gpu, unsigned device,
+                                   void *stream) {
+    struct fences *fences = &client->fences;
+    uint64_t thread = stream == FENCE_STREAM_PER_THREAD ? fence_thread_number() : 0;
+    struct list *bucket = bucket_of(fences, device, stream, thread);
+    struct fence_word *found = NULL;
+
+    pthread_mutex_lock(&fences->lock);
+    prepare_locked(client, gpu);
+    if (fences->gpu != NULL) {
+        list_for_each(position, bucket) {
+            struct fence_word *word = container_of(position, struct fence_word, link);
+            if (word->stream == stream && word->device == device && word->thread == thread)
+                found = word;
+        }
+        if (found == NULL) {
+            found = word_spare_locked(fences);
+            if (found != NULL) {
+                found->device = device;
+                found->stream = stream;
+                found->thread = thread;
+                list_append(bucket, &found->link);
+            }
+        }
+    }
+    if (found != NULL)
+        found->users++;
+    pthread_mutex_unlock(&fences->lock);
+    return found;
+}
+
+static void word_put(struct fences *fences, struct fence_word *word) {
+    pthread_mutex_lock(&fences->lock);
+    word->users--;
+    pthread_mutex_unlock(&fences->lock);
+}
+
+static int driver_failed(const struct gpu *gpu, int error, unsigned device, const char *what) {
+    devices_fail(gpu, error, what);
+    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+}
+
+/* What a fence is where there is none. */
+static int wait_for_stream(const struct gpu *gpu, unsigned device, void *stream, struct fence *ret_fence) {
+    int error = gpu->stream_synchronize(device, stream);
+    if (error != 0)
+        return driver_failed(gpu, error, device, "waiting for the stream");
+    *ret_fence = FENCE_NONE;
+    return 0;
+}
+
+int fences_enqueue(struct gpupool_client *client, unsigned device, void *stream, struct fence *ret_fence) {
+    const struct gpu *gpu;
+    int r = devices_need_gpu(&client->devices, &gpu);
+    if (r == 0)
+        r = devices_check_stream(gpu, device, stream);
+    if (r < 0)
+        return r;
+#ifdef GPUPOOL_PLANT_NO_FENCE
+    /* A fault on purpose, for the test that has to find it: memory is handed on while the GPU uses it. */
+    *ret_fence = FENCE_NONE;
+    return 0;
+#endif
+    struct fence_word *word = word_get(client, gpu, device, stream);
+    if (word == NULL)
+        return wait_for_stream(gpu, device, stream, ret_fence);
+
+    uint32_t number = (uint32_t)(word - client->fences.words);
+    pthread_mutex_lock(&word->lock);
+    struct fence fence = {.word = number + 1, .value = word->value + 1};
+    /* The driver wants an address; that the word is atomic concerns those who read it. */
+    int error =
+        gpu->stream_write64(device, stream, (uint64_t *)&client->fences.page->fences[number], fence.value);
+    if (error == 0)
+        word->value = fence.value;
+    pthread_mutex_unlock(&word->lock);
+    word_put(&client->fences, word);
+    if (error == GPU_ERROR_NOT_SUPPORTED)
+        return wait_for_stream(gpu, device, stream, ret_fence);
+    if (error != 0)
+        return driver_failed(gpu, error, device, "leaving a fence on the stream");
+    *ret_fence = fence;
+    return 0;
+}
+
+void fences_show(struct fences *fences) {
+#if defined(__SANITIZE_THREAD__)
+    pthread_mutex_lock(&fences->lock);
+    for (unsigned number = 0; number < fences->count; number++)
+        (void)word_now(fences, number);
+    pthread_mutex_unlock(&fences->lock);
+#else
+    (void)fences;
+#endif
+}
+
+bool fence_is_ready(const struct gpupool_client *client, struct fence fence) {
+    return fence.word == 0 || proto_fence_is_ready(word_now(&client->fences, fence.word - 1), fence.value);
+}
+
+int fence_wait(const struct gpupool_client *client, struct fence fence, uint64_t deadline_ns) {
+    uint64_t pause_ns = WAIT_NS_MIN;
+
+    while (!fence_is_ready(client, fence)) {
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            return error_set(GPUPOOL_E_TIMED_OUT, "the GPU work before the fence is not done yet");
+        if (pause_ns > deadline_ns - now_ns)
+            pause_ns = deadline_ns - now_ns;
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        pause_ns = 2 * pause_ns < WAIT_NS_MAX ? 2 * pause_ns : WAIT_NS_MAX;
+    }
+    return 0;
+}
+
+int fence_order(struct gpupool_client *client, struct fence fence, unsigned device, void *stream) {
+    const struct gpu *gpu;
+
+    if (fence_is_ready(client, fence))
+        return 0;
+    int r = devices_need_gpu(&client->devices, &gpu);
+    if (r == 0)
+        r = devices_check_stream(gpu, device, stream);
+    if (r < 0)
+        return r;
+    int error = gpu->stream_wait64(device, stream, (uint64_t *)&client->fences.page->fences[fence.word - 1],
+                                   fence.value);
+    return error == 0 ? 0 : driver_failed(gpu, error, device, "making a stream wait for a fence");
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_FENCE_H
+#define CLIENT_SESSION_FENCE_H
+/*
+ * The fences of a client. A fence is a promise that a stream makes: "when this word of the page has reached
+ * this value, all that was enqueued on me before is done". So memory can leave its stream, for another
+ * stream, thread or process, without anybody waiting for the stream: who gets it looks at the word.
+ *
+ * A client owns one set. Each stream that leaves a fence has a word of the page (proto/page.h): each (device,
+ * stream), and for the per-thread default stream 0x2, which is another one in each thread under one name,
+ * each (device, thread). Its values ascend by one with each fence, and are written in that order: value and
+ * write are made under the word's lock. A word whose last value has arrived has no write under way, and is
+ * given to another stream when all are taken; its values go on ascending, so what waits for an older one is
+ * not misled.
+ *
+ * The page is asked for, and its words registered with the driver, by the first fence. Where that fails,
+ * where the device cannot write words, or where PROTO_PAGE_FENCES streams are busy all at once,
+ * fences_enqueue() waits for the stream instead: slower, and as safe.
+ *
+ * Locks: the set's, which is held over the first fence's exchange with the daemon; then a word's, which is
+ * held over the driver's enqueueing. Neither is held when another object's lock is taken.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "proto/page.h"
+
+struct gpu;
+struct gpupool_client;
+
+struct fence {
+    uint32_t word;  /* its number in the page, plus 1; 0: none, what it would stand for is done */
+    uint64_t value; /* that the word has to reach */
+};
+#define FENCE_NONE ((struct fence){0, 0})
+
+/* The per-thread default stream, cudaStreamPerThread. */
+#define FENCE_STREAM_PER_THREAD ((void *)2)
+
+#define FENCE_BUCKETS 128u /* a few of the PROTO_PAGE_FENCES words in each */
+
+struct fence_word {
+    struct list link; /* in its bucket; in none: its stream has ended */
+    unsigned device;
+    void *stream;
+    uint64_t thread; /* 0 but for the per-thread default stream */
+    unsigned users;  /* calls that are about to enqueue; under the set's lock */
+    pthread_mutex_t lock;
+    uint64_t value; /* of the last fence */
+};
+
+struct fences {
+    uint64_t name; /* of the client, in the fences of the program: random, not 0 */
+    pthread_mutex_t lock;
+    bool tried;            /* the page was asked for */
+    const struct gpu *gpu; /* that the words are registered with; NULL: not, and every fence is a wait */
+    struct proto_page *page;
+    struct fence_word *words; /* PROTO_PAGE_FENCES */
+    unsigned count;           /* of them in use */
+    unsigned next;            /* where to look for one to give to another stream */
+    struct list buckets[FENCE_BUCKETS];
+};
+
+/* Which thread this is; numbers are not used again, so that a new thread's stream is nobody's old one. Never
+ * 0. */
+uint64_t fence_thread_number(void);
+
+void fences_init(struct fences *fences);
+
+/* Takes the words away from the driver. The devices are idle, or this process will never say that they are.
+ */
+void fences_close(struct fences *fences);
+
+/* Frees bookkeeping. fences_forget: in a forked child, where locks and the driver's part are the parent's. */
+void fences_deinit(struct fences *fences);
+void fences_forget(struct fences *fences);
+
+/* Enqueues a fence on a stream: it is ready when all work that was enqueued before is done. *ret_fence may be
+ * FENCE_NONE: then that work is done already. Never waits for the GPU but as said above. Thread-safe. 0;
+ * CAPTURING (the stream is being captured into a graph: nothing was enqueued), DRIVER. */
+int fences_enqueue(struct gpupool_client *client, unsigned device, void *stream, struct fence *ret_fence);
+
+/* The stream ends. What it has still to write comes to a word that is nobody's until then: the next stream
+ * under this handle gets another one. Thread-safe. */
+void fences_leave_stream(struct fences *fences, unsigned device, const void *stream);
+
+/* The daemon hands on what lies behind fences once it has seen them arrive, and says so in a message.
+ * ThreadSanitizer knows nothing of what another process sees, and would call the next use a race: it is shown
+ * the words that have arrived. Does nothing without it. */
+void fences_show(struct fences *fences);
+
+/* Whether the work before a fence is done. A load. */
+bool fence_is_ready(const struct gpupool_client *client, struct fence fence);
+
+/* Waits for a fence on the CPU, looking at it ever more rarely. 0, or TIMED_OUT with the text set. */
+int fence_wait(const struct gpupool_client *client, struct fence fence, uint64_t deadline_ns);
+
+/* Makes another stream of this process wait for a fence, on the GPU. 0, CAPTURING, DRIVER. */
+int fence_order(struct gpupool_client *client, struct fence fence, unsigned device, void *stream);
+
+#endif

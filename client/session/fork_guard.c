@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/fork_guard.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* The kernel wipes whole pages; any multiple of the page size will do, and mmap rounds up to one. */
+#define GUARD_BYTES 1u
+
+void fork_guard_init(struct fork_guard *guard) {
+    guard->owner = getpid();
+    guard->page = NULL;
+    void *page = mmap(NULL, GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return;
+    if (madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) < 0) {
+        munmap(page, GUARD_BYTES);
+        return;
+    }
+    guard->page = page;
+    guard->page[0] = 1;
+}
+
+void fork_guard_deinit(struct fork_guard *guard) {
+    if (guard->page != NULL)
+        munmap((void *)guard->page, GUARD_BYTES);
+    guard->page = NULL;
+}
+
+bool fork_guard_is_another_process(const struct fork_guard *guard) {
+    return getpid() != guard->owner;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/page.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/cleanup.h"
+#include "client/api/client.h"
+#include "client/session/error.h"
+#include "client/session/memfd.h"
+
+void page_init(struct page *page) {
+    pthread_mutex_init(&page->lock, NULL);
+}
+
+static int page_open(struct gpupool_client *client, uint64_t deadline_ns) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->connection, PROTO_ASK_PAGE);
+
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    int r = connection_exchange(&client->connection, &request, deadline_ns);
+    if (r < 0)
+        return error_prefix(r, "asking for the page that fences and counters lie in");
+    if (memfd_flaw(request->fd, PROTO_PAGE_BYTES) != NULL)
+        return connection_refuse(&client->connection, "a page that is no sealed memfd of its size");
+    void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, request->fd, 0);
+    if (memory == MAP_FAILED)
+        return error_set(GPUPOOL_E_DRIVER, "mapping the page that fences and counters lie in: %s (%s)",
+                         strerrorname_np(errno), strerrordesc_np(errno));
+    if (madvise(memory, PROTO_PAGE_BYTES, MADV_DONTFORK) < 0) {
+        munmap(memory, PROTO_PAGE_BYTES);
+        return error_set(GPUPOOL_E_DRIVER, "keeping the page of fences out of forked children: %s (%s)",
+                         strerrorname_np(errno), strerrordesc_np(errno));
+    }
+    client->page.memory = memory;
+    return 0;
+}
+
+int page_need(struct gpupool_client *client, uint64_t deadline_ns) {
+    struct page *page = &client->page;
+
+    pthread_mutex_lock(&page->lock);
+    bool before = page->asked;
+    if (!before) {
+        page->error = page_open(client, deadline_ns);
+        page->asked = true;
+    }
+    int r = page->error;
+    pthread_mutex_unlock(&page->lock);
+    return r < 0 && before ? error_set(r, "there is no page for fences and counters: asking for it failed")
+                           : r;
+}
+
+void page_close(struct page *page) {
+    if (page->memory != NULL)
+        munmap(page->memory, PROTO_PAGE_BYTES);
+    page->memory = NULL;
+    pthread_mutex_destroy(&page->lock);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_PAGE_H
+#define CLIENT_SESSION_PAGE_H
+/*
+ * The page that this client shares with the daemon (proto/page.h), mapped. A client owns one, from its first
+ * need on: its cache counts in it, its streams write their fences there. Not inherited by forked children.
+ *
+ * Invariant: memory != NULL exactly when open; it does not move until the client closes. Without a page (an
+ * exchange that failed: the daemon answers one request for it in a session) there is none until then either.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "proto/page.h"
+
+struct gpupool_client;
+
+struct page {
+    pthread_mutex_t lock; /* over the exchange: who comes second waits for its end */
+    bool asked;
+    int error;                 /* why there is none, once it was asked for */
+    struct proto_page *memory; /* read after page_need */
+};
+
+void page_init(struct page *page);
+
+/* Asks the daemon for the page and maps it, unless that was done before. One exchange in a client's life;
+ * what failed once fails again, with the same error. Thread-safe. 0; DRIVER (the kernel maps nothing),
+ * PROTOCOL (what came is no such page) and what connection_exchange says. */
+int page_need(struct gpupool_client *client, uint64_t deadline_ns);
+
+/* Unmaps it. Nobody may use it any more, the GPU included. */
+void page_close(struct page *page);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_POOL_H
+#define CLIENT_SESSION_POOL_H
+/*
+ * What the client remembers of the daemon's pools: the part that does not change (id, kind, UUID, NUMA node; the
+ * limit, only where the operator changes it), so that an acquire knows its device without asking. A client owns one table. It is filled by the first
+ * list, and asked for again when an id is not in it.
+ *
+ * The lock is a leaf: nothing else is locked while it is held.
+ */
+#include <pthread.h>
+#include <stdint.h>
+
+#include "client/session/connection.h"
+#include "proto/proto.h"
+
+struct pool {
+    uint32_t id;
+    enum proto_pool_kind kind;
+    int numa_node;
+    uint8_t uuid[PROTO_UUID_BYTES];
+    uint64_t limit_bytes; /* as it was when the pools were listed last */
+};
+
+struct pools {
+    pthread_mutex_t lock;
+    unsigned count;
+    struct pool list[PROTO_POOLS_MAX];
+};
+
+void pools_init(struct pools *pools);
+void pools_deinit(struct pools *pools);
+
+/* Asks the daemon, and remembers. On success the reply, a POOLS message, is the caller's to recycle. */
+int pools_fetch(struct pools *pools, struct connection *connection, uint64_t deadline_ns,
+                struct request **ret_reply);
+
+/* Looks a pool up, and asks the daemon where it is not known yet. Returns 0 and a copy, NO_POOL, or what the
+ * connection says. */
+int pools_find(struct pools *pools, struct connection *connection, uint64_t deadline_ns, uint32_t id,
+               struct pool *ret_pool);
+
+/* Looks up the first remembered pool that the function accepts. False, and *ret_pool untouched, where none
+ * is. */
+bool pools_look_up(struct pools *pools, bool (*accept)(const struct pool *pool, const void *wanted),
+                   const void *wanted, struct pool *ret_pool);
+
+/* As pools_look_up, asking the daemon where there is none. 0, NO_POOL (with a text
+ * that says too little: the caller knows what was sought), or what the connection says. */
+int pools_select(struct pools *pools, struct connection *connection, uint64_t deadline_ns,
+                 bool (*accept)(const struct pool *pool, const void *wanted), const void *wanted,
+                 struct pool *ret_pool);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_SEGMENT_H
+#define CLIENT_SESSION_SEGMENT_H
+/*
+ * The segments that this client has been told of. A client owns one table; a segment stays in it, at the same
+ * place, until the client closes, or until the daemon has it closed because nobody has a lease in it.
+ *
+ * The daemon describes a segment once in a session, with the first lease in it. Whoever reads that lease from
+ * the socket enters the description (segments_enter), in order of arrival, so that a later lease without a
+ * description finds it. Opening is left to the thread that got the lease, because it may take long: a host
+ * segment is mapped and registered with the driver, a device segment's handle is opened.
+ *
+ *     DESCRIBED ──segments_open──▶ OPENING ──▶ OPEN
+ *         ▲                           │
+ *         └────────── failed ─────────┘   the description is kept: the daemon will not repeat it
+ *
+ * Invariants: fd ≥ 0 only for a MEMFD segment that is not OPEN; memory != NULL exactly when OPEN.
+ *
+ * Lock order: the connection's lock may be held when the table's is taken, never the other way round.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "client/session/device.h"
+#include "proto/proto.h"
+
+/* Host memory is mapped at multiples of a huge page, whatever its pages are. The driver pins what it
+ * registers page by page: 4 GiB took 60 ms in huge pages and 244 ms in small ones (H200, driver 580). */
+#define SEGMENT_MAP_ALIGN_BYTES (UINT64_C(2) << 20)
+
+/* A client deals with tens of segments, rarely with thousands: a bucket holds a few even then. */
+#define SEGMENT_BUCKETS 256u
+
+enum segment_state {
+    SEGMENT_DESCRIBED,
+    SEGMENT_OPENING,
+    SEGMENT_OPEN,
+};
+
+struct segment {
+    struct list link; /* in its bucket */
+    uint64_t id;
+    uint64_t size_bytes;
+    uint32_t pool;
+    enum proto_segment_kind kind;
+    enum segment_state state;
+    int fd;
+    struct gpu_ipc_handle handle;
+    void *memory;
+    int device;            /* ordinal in this process; -1 for host memory */
+    const struct gpu *gpu; /* the table it was opened or registered with; NULL: plain host memory */
+    bool is_registered;
+};
+
+struct segments {
+    pthread_mutex_t lock;
+    pthread_cond_t opened; /* a segment has left OPENING */
+    struct list buckets[SEGMENT_BUCKETS];
+    bool unclean; /* the driver would not close one that was removed */
+};
+
+void segments_init(struct segments *segments);
+
+/* Closes what is open: unregisters and unmaps, closes handles. Nobody may use the memory any more. Returns
+ * true when the driver did all of it, so that the daemon may be told that this process maps nothing. */
+bool segments_close(struct segments *segments);
+
+/* Closes one segment and forgets it: the daemon said that nothing in it is leased. 0; -EBADMSG: there is no
+ * such segment of the pool, or it is being opened; -EIO: the driver would not close it. */
+int segments_remove(struct segments *segments, uint64_t id, uint32_t pool);
+
+/* Which pools there are segments of: bit id - 1. */
+uint64_t segments_pools(struct segments *segments);
+
+/* Closes what is still open and frees the bookkeeping. */
+void segments_deinit(struct segments *segments);
+
+/* Only frees the bookkeeping: in a forked child the mappings are not there. */
+void segments_forget(struct segments *segments);
+
+/* Checks a lease against the table and enters the description that it brings, if it brings one. *fd is the
+ * message's descriptor or -1, and is taken when the description is entered; so is *spare, the memory for the
+ * new segment. Returns 0 and the lease's segment, or -EBADMSG with *ret_reason naming what is wrong. */
+int segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
+                   struct segment **spare, struct segment **ret_segment, const char **ret_reason);
+
+/* Where a block lies in this process; NULL when there is no such block of this pool, or its segment is not
+ * open. */
+void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uint64_t offset_bytes,
+                      uint64_t capacity_bytes);
+
+/* Opens a segment, unless it is open: afterwards its memory can be used. uuid names the device of a device
+ * pool. Returns 0, DRIVER, NO_POOL (device not visible in this process), NO_GPU. */
+int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
+                  const uint8_t uuid[PROTO_UUID_BYTES]);
+
+#endif

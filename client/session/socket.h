@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_SOCKET_H
+#define CLIENT_SESSION_SOCKET_H
+/*
+ * System calls on the SOCK_SEQPACKET socket: connecting, sending a packet and receiving one, each until a
+ * deadline, none of them ever raising SIGPIPE. Knows nothing of what the packets mean. Functions return 0 or
+ * a negative errno; the descriptor is the caller's.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+/* Descriptors that one packet can bring before the kernel cuts the rest (MSG_CTRUNC). One is what the
+ * protocol allows; the room for more lets the library see a daemon that sends too many, and close every one.
+ */
+#define SOCKET_FDS_MAX 16u
+
+/* Returns 0 and a connected socket, -ETIMEDOUT, -ENAMETOOLONG, or what socket() or connect() said. */
+int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd);
+
+/* Sends one packet whole. Returns 0, -ETIMEDOUT, -EPIPE (the other end is gone) or another negative errno. */
+int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns);
+
+/* Receives one packet. *ret_size is 0 at the end of file. *ret_fds gets its descriptors, close-on-exec,
+ * *ret_count how many: the caller's. A packet or a control message that did not fit is -EMSGSIZE (its
+ * descriptors are closed, its rest is lost). Returns 0, -ETIMEDOUT, or another negative errno. */
+int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, size_t *ret_size,
+                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count);
+
+/* Waits for poll events on any descriptor. Returns 0, -ETIMEDOUT or a negative errno. */
+int socket_wait(int fd, short events, uint64_t deadline_ns);
+
+#endif
