@@ -1,76 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/api/alloc.h"
-
-#include <assert.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/clock.h"
-#include "base/units.h"
-#include "client/cache/pointer_map.h"
-#include "client/api/client.h"
-#include "client/session/error.h"
-
-/* --- the default client --- */
-
-static _Atomic(struct gpupool_client *) default_client;
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t prepared = PTHREAD_ONCE_INIT;
-
-/* The parent's client is of no use here, and another thread of it may have been opening one at that moment.
+/*
+ * Memory by plain pointers, for allocator plug-ins, over a client's cache. Where the caller names no client,
+ * it is the default one (open.h).
  */
-static void after_fork_in_child(void) {
-    pthread_mutex_init(&opening, NULL);
-    atomic_store_explicit(&default_client, NULL, memory_order_relaxed);
-}
+#include <assert.h>
+#include <stdatomic.h>
 
-static void prepare(void) {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
-
-int gpupool_default(struct gpupool_client **ret_client) {
-    if (ret_client == NULL)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_default: ret_client is NULL");
-    struct gpupool_client *client = atomic_load_explicit(&default_client, memory_order_acquire);
-    if (client == NULL) {
-        int r = 0;
-
-        pthread_once(&prepared, prepare);
-        pthread_mutex_lock(&opening);
-        client = atomic_load_explicit(&default_client, memory_order_acquire);
-        if (client == NULL) {
-            r = gpupool_open(NULL, &client);
-            if (r == 0)
-                atomic_store_explicit(&default_client, client, memory_order_release);
-        }
-        pthread_mutex_unlock(&opening);
-        if (r < 0)
-            return error_prefix(r, "opening the process's default client");
-    }
-    *ret_client = client;
-    return error_end(0);
-}
-
-void alloc_forget_client(struct gpupool_client *client) {
-    atomic_compare_exchange_strong(&default_client, &client, NULL);
-}
-
-int alloc_read_timeout(uint64_t *ret_timeout_ns) {
-    const char *text = getenv("GPUPOOL_ALLOC_TIMEOUT");
-
-    if (text == NULL || *text == '\0')
-        *ret_timeout_ns = ALLOC_TIMEOUT_DEFAULT_NS;
-    else if (strcmp(text, "forever") == 0)
-        *ret_timeout_ns = GPUPOOL_FOREVER;
-    else if (units_parse_ns(text, ret_timeout_ns) < 0)
-        return error_set(GPUPOOL_E_INVALID,
-                         "GPUPOOL_ALLOC_TIMEOUT is '%s': not a time such as 500ms, 10s or forever", text);
-    return 0;
-}
-
-/* --- memory by pointers --- */
+#include "client/api/client.h"
+#include "client/api/open.h"
+#include "client/cache/pointer_map.h"
+#include "client/session/error.h"
 
 /* Notes that a piece is known by its pointer, once for as long as it keeps its memory. */
 static int note_pointer(struct piece *piece) {
@@ -117,10 +56,10 @@ static __attribute__((noinline)) void *alloc_slowly(struct gpupool_client *clien
 
 void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
     if (client == NULL)
-        client = atomic_load_explicit(&default_client, memory_order_acquire);
+        client = atomic_load_explicit(&open_default, memory_order_acquire);
     if (!client_may_hit(client))
         return alloc_slowly(client, pool, size_bytes, stream);
-    struct piece *piece = cache_hit(client, pool, size_bytes, stream);
+    struct piece *piece = cache_hit(&client->cache, pool, size_bytes, stream);
     if (__builtin_expect(piece == NULL, 0))
         return alloc_slowly(client, pool, size_bytes, stream);
     if (__builtin_expect(!piece->mapped, 0))
@@ -152,7 +91,7 @@ static __attribute__((noinline)) int free_slowly(const void *memory, void *strea
         return error_prefix(r, "gpupool_free");
     assert(piece != NULL);
     cache_describe(piece, piece->capacity_bytes, &buffer);
-    return gpupool_release(piece->lane->owner, &buffer, stream);
+    return gpupool_release(client_of(piece->lane), &buffer, stream);
 }
 
 int gpupool_free(void *memory, void *stream) {
@@ -160,7 +99,8 @@ int gpupool_free(void *memory, void *stream) {
         return error_end(0);
     struct piece *piece = pointer_map_find(memory);
     if (__builtin_expect(piece != NULL && cache_may_put(piece, piece->pointer_generation, stream) &&
-                             client_may_hit(piece->lane->owner) && cache_put_fast(piece->lane->owner, piece),
+                             client_may_hit(client_of(piece->lane)) &&
+                             cache_put_fast(piece->lane->owner, piece),
                          1))
         return 0;
     return free_slowly(memory, stream);
@@ -176,11 +116,11 @@ int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
     if (r < 0)
         return error_prefix(r, "gpupool_lookup");
     assert(piece != NULL);
-    r = client_enter(piece->lane->owner);
+    r = client_enter(client_of(piece->lane));
     if (r < 0)
         return error_prefix(r, "gpupool_lookup");
     cache_describe(piece, piece->capacity_bytes, ret_buffer);
     if (ret_client != NULL)
-        *ret_client = piece->lane->owner;
+        *ret_client = client_of(piece->lane);
     return error_end(0);
 }

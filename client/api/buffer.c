@@ -12,9 +12,9 @@
 #include "base/units.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
+#include "client/api/recorded.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
-#include "client/api/recorded.h"
 
 static struct gpupool_buffer buffer_make(const struct proto_lease *lease, const struct pool *pool,
                                          const struct segment *segment) {
@@ -49,18 +49,18 @@ static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal
     const struct gpu *gpu;
 
     if (kind == GPUPOOL_POOL_DEVICE || ordinal >= 0) {
-        int r = devices_need_device(&client->devices, ordinal, &gpu);
+        int r = devices_need_device(&client->session.devices, ordinal, &gpu);
         if (r < 0)
             return r;
         *ret_gpu = gpu;
         *ret_device = (unsigned)ordinal;
         return devices_check_stream(gpu, (unsigned)ordinal, stream);
     }
-    int r = devices_gpu(&client->devices, &gpu);
+    int r = devices_gpu(&client->session.devices, &gpu);
     if (r < 0)
         return r;
     *ret_gpu = gpu;
-    return gpu == NULL ? 0 : devices_find_stream(&client->devices, gpu, stream, ret_device);
+    return gpu == NULL ? 0 : devices_find_stream(&client->session.devices, gpu, stream, ret_device);
 }
 
 /* Leaves a fence behind the work on a buffer. For host memory whose stream's device is not known (-1) and
@@ -75,7 +75,7 @@ static int fence_buffer(struct gpupool_client *client, uint32_t kind, int ordina
     if (stream == GPUPOOL_NO_STREAM)
         return 0;
     int r = find_stream(client, kind, ordinal, stream, &gpu, &device);
-    return r < 0 || gpu == NULL ? r : fences_enqueue(client, device, stream, ret_fence);
+    return r < 0 || gpu == NULL ? r : fences_enqueue(&client->session, device, stream, ret_fence);
 }
 
 static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
@@ -108,7 +108,7 @@ int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
     struct pool pool;
     char text[GPU_UUID_TEXT_SIZE];
 
-    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), id, &pool);
+    int r = pools_find(&client->session, id, &pool);
     if (r < 0)
         return r;
     if (pool.kind == PROTO_POOL_HOST) {
@@ -117,10 +117,10 @@ int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
                    ? 0
                    : find_stream(client, GPUPOOL_POOL_HOST, -1, stream, &gpu, &device);
     }
-    r = devices_need_gpu(&client->devices, &gpu);
+    r = devices_need_gpu(&client->session.devices, &gpu);
     if (r < 0)
         return r;
-    int ordinal = devices_find(&client->devices, pool.uuid);
+    int ordinal = devices_find(&client->session.devices, pool.uuid);
     if (ordinal < 0) {
         struct gpu_uuid uuid;
         memcpy(uuid.bytes, pool.uuid, sizeof uuid.bytes);
@@ -148,12 +148,12 @@ static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64
     struct segment *segment;
     bool any_closed;
 
-    int r = lease_acquire_as(client, &acquire, &lease, &pool, &segment);
+    int r = lease_acquire_as(&client->session, &acquire, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED) {
-        r = lease_close_idle(client, pool_id, size_bytes, false, &any_closed);
+        r = lease_close_idle(&client->session, pool_id, size_bytes, false, &any_closed);
         acquire.flags = probe;
         acquire.timeout_ns = clock_left_ns(deadline_ns);
-        r = r < 0 ? r : lease_acquire_as(client, &acquire, &lease, &pool, &segment);
+        r = r < 0 ? r : lease_acquire_as(&client->session, &acquire, &lease, &pool, &segment);
     }
     if (r < 0)
         return r;
@@ -163,9 +163,9 @@ static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64
 
 void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
     if (cache_piece(buffer) != NULL)
-        cache_put(client, cache_piece(buffer));
+        cache_put(&client->cache, cache_piece(buffer));
     else
-        lease_give_back(client,
+        lease_give_back(&client->session,
                         &(struct proto_lease){.lease = buffer->lease, .generation = buffer->generation});
 }
 
@@ -176,8 +176,9 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
     int r = buffer_check_pool(client, pool_id, stream, flags);
     if (r < 0)
         return r;
-    r = client->cache.enabled ? cache_acquire(client, pool_id, size_bytes, stream, timeout_ns, probe, &buffer)
-                              : acquire_lease(client, pool_id, size_bytes, timeout_ns, probe, &buffer);
+    r = client->cache.enabled
+            ? cache_acquire(&client->cache, pool_id, size_bytes, stream, timeout_ns, probe, &buffer)
+            : acquire_lease(client, pool_id, size_bytes, timeout_ns, probe, &buffer);
     if (r < 0)
         return r;
     if ((flags & GPUPOOL_ZERO) != 0) {
@@ -206,7 +207,7 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
     if ((flags & ~GPUPOOL_ZERO) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: unknown flags 0x%x", flags);
     if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
-        cache_take(client, pool, size_bytes, stream, ret_buffer))
+        cache_take(&client->cache, pool, size_bytes, stream, ret_buffer))
         return error_end(0);
     r = size_bytes > PROTO_SIZE_MAX
             ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
@@ -216,7 +217,7 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
 
 int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
-    if (client_may_hit(client) && cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
+    if (client_may_hit(client) && cache_take_fast(&client->cache, pool, size_bytes, stream, ret_buffer))
         return 0;
     return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, 0, probe, ret_buffer);
 }
@@ -225,7 +226,7 @@ int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_
                     uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
     /* What most calls of a client with a cache come down to. */
     if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
-        cache_take_fast(client, pool, size_bytes, stream, ret_buffer))
+        cache_take_fast(&client->cache, pool, size_bytes, stream, ret_buffer))
         return 0;
     return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, 0, ret_buffer);
 }
@@ -241,7 +242,7 @@ static int find_piece(const struct gpupool_client *client, const struct gpupool_
     /* First this: a piece that is not the buffer's any more may be of a lane that is gone. */
     if (piece->generation != buffer->generation || piece->generation % 2 == 0)
         return error_set(GPUPOOL_E_STALE, "the buffer was released before, or its client has closed");
-    if (piece->lane->owner != client)
+    if (client_of(piece->lane) != client)
         return error_set(GPUPOOL_E_INVALID, "the buffer is another client's");
     return 0;
 }
@@ -264,9 +265,9 @@ static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, con
 static int release_behind(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                           struct piece *piece, struct fence fence) {
     if (piece != NULL && !piece->split_off)
-        return cache_put_behind(client, piece, fence);
+        return cache_put_behind(&client->cache, piece, fence);
     struct proto_lease_name lease = lease_of(buffer, piece);
-    int r = lease_release_patiently(client, lease.lease, lease.generation, 0, 0, fence);
+    int r = lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
     if (r < 0 || piece == NULL)
         return r;
     pthread_mutex_lock(&piece->lane->lock);
@@ -335,12 +336,12 @@ static int release_tail(struct gpupool_client *client, const struct gpupool_buff
     recorded_put_back(&client->recorded, others); /* they use what is left, too */
     if (piece == NULL || piece->split_off) {
         struct proto_lease_name lease = lease_of(buffer, piece);
-        return lease_release_patiently(client, lease.lease, lease.generation, kept_bytes,
+        return lease_release_patiently(&client->session, lease.lease, lease.generation, kept_bytes,
                                        buffer->capacity_bytes - kept_bytes, fence);
     }
     if (kept_bytes >= piece->capacity_bytes)
         return error_set(GPUPOOL_E_INVALID, "a copy of the buffer was shrunk before");
-    return cache_shrink_behind(client, piece, kept_bytes, fence);
+    return cache_shrink_behind(&client->cache, piece, kept_bytes, fence);
 }
 
 static int fail_buffer(int error, const char *doing, const struct gpupool_buffer *buffer) {
@@ -352,7 +353,8 @@ static int fail_buffer(int error, const char *doing, const struct gpupool_buffer
 static inline bool release_fast(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
                                 const void *stream) {
     struct piece *piece = cache_piece(buffer);
-    return piece != NULL && cache_may_put(piece, buffer->generation, stream) && cache_put_fast(client, piece);
+    return piece != NULL && cache_may_put(piece, buffer->generation, stream) &&
+           cache_put_fast(&client->cache, piece);
 }
 
 /* What is not done with that. named: as for device_of(). */
@@ -459,7 +461,7 @@ static int split_off(struct gpupool_client *client, struct piece *piece) {
     pthread_mutex_lock(&piece->lane->lock);
     lane_begin_split_locked(piece);
     pthread_mutex_unlock(&piece->lane->lock);
-    int r = lease_split(client, piece->lease, piece->lease_generation,
+    int r = lease_split(&client->session, piece->lease, piece->lease_generation,
                         (uint64_t)(piece->memory - piece->extent->memory), piece->capacity_bytes, &lease);
     pthread_mutex_lock(&piece->lane->lock);
     if (r == 0)
@@ -469,7 +471,7 @@ static int split_off(struct gpupool_client *client, struct piece *piece) {
     pthread_mutex_unlock(&piece->lane->lock);
     if (r < 0)
         return r;
-    cache_count_given(client, piece->lane, piece->capacity_bytes);
+    cache_count_given(&client->cache, piece->lane, piece->capacity_bytes);
     return 0;
 }
 
@@ -492,13 +494,14 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
             return fail_buffer(r, "sharing", buffer);
     }
     _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_SHARE);
+        connection_request(&client->session.connection, PROTO_SHARE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     struct proto_lease_name name = lease_of(buffer, piece);
     request->message.share = (struct proto_share){
         .lease = name.lease, .generation = name.generation, .size_bytes = buffer->size_bytes};
-    r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    r = connection_exchange(&client->session.connection, &request,
+                            connection_deadline_ns(&client->session.connection, 0));
     if (r < 0)
         return fail_buffer(r, "sharing", buffer);
     _Static_assert(sizeof ret_token->bytes == sizeof request->message.token.bytes,
@@ -518,11 +521,12 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
         return r;
     if (token == NULL || ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
-    struct request *request = connection_request(&client->connection, PROTO_ATTACH);
+    struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     memcpy(request->message.attach.bytes, token->bytes, sizeof token->bytes);
-    r = lease_take(client, request, client_deadline_ns(client, 0), &lease, &pool, &segment);
+    r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0), &lease,
+                   &pool, &segment);
     if (r < 0)
         return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
     *ret_buffer = buffer_make(&lease, &pool, segment);
@@ -541,19 +545,21 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
     if (ret_info == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_query: ret_info is NULL");
     _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_QUERY);
+        connection_request(&client->session.connection, PROTO_QUERY);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.query = lease_of(buffer, piece);
-    r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    r = connection_exchange(&client->session.connection, &request,
+                            connection_deadline_ns(&client->session.connection, 0));
     if (r < 0)
         return fail_buffer(r, "querying", buffer);
 
     const struct proto_info *info = &request->message.info;
-    void *data = segments_locate(&client->segments, info->segment, info->pool, info->offset_bytes,
+    void *data = segments_locate(&client->session.segments, info->segment, info->pool, info->offset_bytes,
                                  info->capacity_bytes);
     if (data == NULL)
-        return connection_refuse(&client->connection, "INFO of a block that this client has not mapped");
+        return connection_refuse(&client->session.connection,
+                                 "INFO of a block that this client has not mapped");
     struct gpupool_buffer known = *buffer;
     uint64_t offset_bytes = info->offset_bytes;
     known.pool = info->pool;
@@ -580,7 +586,7 @@ int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes) {
     if (r < 0)
         return r;
     if (client->cache.enabled)
-        r = cache_give_back(client, false, &bytes);
+        r = cache_give_back(&client->cache, false, &bytes);
     if (ret_bytes != NULL)
         *ret_bytes = bytes;
     return error_end(r < 0 ? error_prefix(r, "gpupool_trim") : 0);

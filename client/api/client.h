@@ -2,43 +2,39 @@
 #ifndef CLIENT_API_CLIENT_H
 #define CLIENT_API_CLIENT_H
 /*
- * A client: what gpupool_open() makes. It owns one of each: the connection, the table of segments, the list
- * of devices, the remembered pools, the fork guard. All of it is there from open to close and none is shared
- * with other clients of the process.
+ * A client: what gpupool_open() makes. It owns a session, a cache, and what the public calls add to them. All
+ * of it is there from open to close and none is shared with other clients of the process.
  *
- * Locks: the joins', the fences', the page's, the connection's, then the segments'. Those of devices, pools,
- * recorded streams and staging are leaves. The caller's threads may be in any call at once; close is alone.
+ * Locks: the joins', then the session's (session.h). That of the recorded streams is a leaf. The caller's
+ * threads may be in any call at once; close is alone.
  */
+#include <stdatomic.h>
 #include <stdint.h>
 
-#include "client/cache/cache.h"
-#include "client/session/connection.h"
-#include "client/session/device.h"
-#include "client/session/fence.h"
-#include "client/session/fork_guard.h"
-#include "client/include/gpupool/gpupool.h"
 #include "client/api/join.h"
-#include "client/session/page.h"
-#include "client/session/pool.h"
+#include "client/api/options.h"
 #include "client/api/recorded.h"
-#include "client/session/segment.h"
-#include "client/objects/staging/staging.h"
+#include "client/cache/cache.h"
+#include "client/include/gpupool/gpupool.h"
+#include "client/session/session.h"
+
+/* What an object of the library keeps with a client, from its first use until the client closes. The object
+ * makes it, so that a program which does not use the object links nothing of it. */
+struct client_attachment {
+    /* Ends and frees it. No call is under way. is_child: in a forked child, which has none of the threads,
+     * and whose locks are the parent's. */
+    void (*end)(struct client_attachment *attachment, bool is_child);
+};
 
 struct gpupool_client {
-    struct fork_guard guard;
-    struct connection connection;
-    struct segments segments;
-    struct devices devices;
-    struct pools pools;
+    struct session session;
     struct cache cache;
-    struct page page; /* the cache's and the fences' */
-    struct fences fences;
     struct joins joins;
     struct recorded recorded;
-    struct staging staging;
-    uint64_t answer_timeout_ns;
     uint64_t alloc_timeout_ns;
     char *socket_path;
+    struct copy_options copying;
+    _Atomic(struct client_attachment *) staging; /* NULL: nothing was copied yet */
 };
 
 /* What every call begins with: INVALID for no client, FORKED in a child. */
@@ -46,7 +42,12 @@ int client_enter(const struct gpupool_client *client);
 
 /* Whether client_enter would surely return 0: for fast paths, which leave what is rare to it. */
 static inline bool client_may_hit(const struct gpupool_client *client) {
-    return __builtin_expect(client != NULL, 1) && fork_guard_is_at_home(&client->guard);
+    return __builtin_expect(client != NULL, 1) && fork_guard_is_at_home(&client->session.guard);
+}
+
+/* The client that a lane's memory is of. */
+static inline struct gpupool_client *client_of(const struct lane *lane) {
+    return container_of(lane->owner, struct gpupool_client, cache);
 }
 
 /* As devices_need_device(), for calls that make something on a device or move bytes: also refuses one that
@@ -55,13 +56,9 @@ static inline bool client_may_hit(const struct gpupool_client *client) {
  * INVALID, NO_GPU, DRIVER. */
 int client_need_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu);
 
-/* The deadline of a request that the daemon may take timeout_ns over. */
-uint64_t client_deadline_ns(const struct gpupool_client *client, uint64_t timeout_ns);
-
 /* The host pool for memory that is copied to and from a device of this process: that of its NUMA node, where
- * the system says it and the daemon has one, else of the node where the calling thread runs, else the first. A device that
- * there is not has no node.
- * 0, NO_POOL, or what the connection says. */
+ * the system says it and the daemon has one, else of the node where the calling thread runs, else the first.
+ * An ordinal that is no device has no node. 0, NO_POOL, or what the connection says. */
 int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool);
 
 #endif

@@ -18,7 +18,7 @@ static int enter_on(struct gpupool_client *client, int device, const void *strea
                     const struct gpu **ret_gpu) {
     int r = client_enter(client);
     if (r == 0)
-        r = devices_need_device(&client->devices, device, ret_gpu);
+        r = devices_need_device(&client->session.devices, device, ret_gpu);
     if (r < 0)
         return r;
     if (stream == GPUPOOL_NO_STREAM)
@@ -35,7 +35,7 @@ static int find_fence(const struct gpupool_client *client, const struct gpupool_
         *ret_fence = FENCE_NONE;
         return 0;
     }
-    if (fence->client != client->fences.name || fence->word > PROTO_PAGE_FENCES)
+    if (fence->client != client->session.fences.name || fence->word > PROTO_PAGE_FENCES)
         return error_set(
             GPUPOOL_E_INVALID,
             "%s: the fence is another client's, another process's, or of a client that has closed", call);
@@ -52,11 +52,11 @@ int gpupool_fence_record(struct gpupool_client *client, int device, struct gpupo
         return r;
     if (ret_fence == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_fence_record: ret_fence is NULL");
-    r = fences_enqueue(client, (unsigned)device, stream, &fence);
+    r = fences_enqueue(&client->session, (unsigned)device, stream, &fence);
     if (r < 0)
         return error_prefix(r, "gpupool_fence_record");
     *ret_fence = (struct gpupool_fence){
-        .client = client->fences.name, .value = fence.value, .word = fence.word, .device = device};
+        .client = client->session.fences.name, .value = fence.value, .word = fence.word, .device = device};
     return error_end(0);
 }
 
@@ -73,7 +73,7 @@ int gpupool_fence_wait(struct gpupool_client *client, int device, const struct g
      */
     r = devices_check_stream(gpu, (unsigned)device, stream);
     if (r == 0)
-        r = fence_order(client, found, (unsigned)device, stream);
+        r = fence_order(&client->session, found, (unsigned)device, stream);
     return error_end(r < 0 ? error_prefix(r, "gpupool_fence_wait") : 0);
 }
 
@@ -86,7 +86,7 @@ int gpupool_fence_query(struct gpupool_client *client, const struct gpupool_fenc
         return r;
     if (ret_ready == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_fence_query: ret_ready is NULL");
-    *ret_ready = fence_is_ready(client, found);
+    *ret_ready = fence_is_ready(&client->session, found);
     return error_end(0);
 }
 
@@ -95,10 +95,10 @@ static int wait_patiently(struct gpupool_client *client, struct fence fence, uns
                           uint64_t deadline_ns) {
     for (;;) {
         uint64_t ask_ns = clock_now_ns() + ASK_NS;
-        int r = fence_wait(client, fence, ask_ns < deadline_ns ? ask_ns : deadline_ns);
+        int r = fence_wait(&client->session, fence, ask_ns < deadline_ns ? ask_ns : deadline_ns);
         if (r == 0 || ask_ns >= deadline_ns)
             return r;
-        r = devices_check_device(client->devices.gpu, device);
+        r = devices_check_device(client->session.devices.gpu, device);
         if (r < 0)
             return r;
     }
@@ -112,7 +112,7 @@ int gpupool_fence_wait_host(struct gpupool_client *client, const struct gpupool_
         r = find_fence(client, fence, "gpupool_fence_wait_host", &found);
     if (r < 0)
         return r;
-    if (!fence_is_ready(client, found))
+    if (!fence_is_ready(&client->session, found))
         r = wait_patiently(client, found, (unsigned)fence->device,
                            clock_deadline_ns(clock_now_ns(), timeout_ns));
     return error_end(r < 0 ? error_prefix(r, "gpupool_fence_wait_host") : 0);

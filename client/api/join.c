@@ -27,10 +27,11 @@ static struct join_stream *choose_locked(struct gpupool_client *client, unsigned
     struct join_stream *streams = joins->streams[device];
 
     for (unsigned i = 0; i < JOIN_STREAMS; i++) {
-        if (streams[i].handle != NULL && fence_is_ready(client, streams[i].last))
+        if (streams[i].handle != NULL && fence_is_ready(&client->session, streams[i].last))
             return &streams[i];
         if (streams[i].handle == NULL)
-            return client->devices.gpu->stream_create(device, &streams[i].handle) == 0 ? &streams[i] : NULL;
+            return client->session.devices.gpu->stream_create(device, &streams[i].handle) == 0 ? &streams[i]
+                                                                                               : NULL;
     }
     return &streams[joins->next[device]++ % JOIN_STREAMS];
 }
@@ -46,9 +47,9 @@ static int join_on_device(struct gpupool_client *client, unsigned device, const 
     if (stream != NULL) {
         r = 0;
         for (unsigned i = 0; r == 0 && i < count; i++)
-            r = fence_order(client, fences[i], device, stream->handle);
+            r = fence_order(&client->session, fences[i], device, stream->handle);
         if (r == 0)
-            r = fences_enqueue(client, device, stream->handle, &stream->last);
+            r = fences_enqueue(&client->session, device, stream->handle, &stream->last);
         if (r == 0)
             *ret_fence = stream->last;
     }
@@ -57,11 +58,11 @@ static int join_on_device(struct gpupool_client *client, unsigned device, const 
 }
 
 static int join_on_cpu(struct gpupool_client *client, const struct fence *fences, unsigned count) {
-    uint64_t deadline_ns = client_deadline_ns(client, 0);
+    uint64_t deadline_ns = connection_deadline_ns(&client->session.connection, 0);
     int r = 0;
 
     for (unsigned i = 0; r == 0 && i < count; i++)
-        r = fence_wait(client, fences[i], deadline_ns);
+        r = fence_wait(&client->session, fences[i], deadline_ns);
     return r;
 }
 
@@ -84,7 +85,7 @@ int fences_join(struct gpupool_client *client, unsigned device, const struct fen
     int r = 0;
 
     for (unsigned i = 0; i < count; i++)
-        if (!fence_is_ready(client, fences[i]) && adds_word(&joined, fences[i]))
+        if (!fence_is_ready(&client->session, fences[i]) && adds_word(&joined, fences[i]))
             waiting++;
     if (waiting > 1) {
         r = join_on_device(client, device, fences, count, &joined);

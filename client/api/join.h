@@ -26,6 +26,8 @@
  * device. */
 #define JOIN_STREAMS 4u
 
+struct gpupool_client;
+
 struct join_stream {
     void *handle; /* NULL: not made yet */
     struct fence last;

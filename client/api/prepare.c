@@ -17,9 +17,10 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "client/api/buffer.h"
+#include "client/api/client.h"
+#include "client/cache/collect.h"
 #include "client/cache/deferred.h"
 #include "client/cache/grow.h"
-#include "client/api/client.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
@@ -40,7 +41,7 @@ struct preparation {
 /* Gives all leases back. */
 static void preparation_deinit(struct preparation *preparation) {
     for (size_t i = 0; i < preparation->count; i++)
-        lease_give_back(preparation->client, &preparation->leases[i].lease);
+        lease_give_back(&preparation->client->session, &preparation->leases[i].lease);
     free(preparation->leases);
 }
 
@@ -73,7 +74,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
     };
     struct prepared *prepared = &preparation->leases[preparation->count];
     struct segment *segment;
-    r = lease_acquire_as(preparation->client, &acquire, &prepared->lease, &pool, &segment);
+    r = lease_acquire_as(&preparation->client->session, &acquire, &prepared->lease, &pool, &segment);
     if (r < 0)
         return r;
     prepared->segment = segment;
@@ -119,7 +120,7 @@ static int lease_missing(struct preparation *preparation, uint64_t missing_bytes
 /* A lane keeps nothing in a shortage. */
 static int check_shortage(struct gpupool_client *client, uint32_t pool) {
     if (shortage_is_on(&client->cache.shortage, pool))
-        shortage_end_if_over(client, pool);
+        shortage_end_if_over(&client->cache, pool);
     return shortage_is_on(&client->cache.shortage, pool)
                ? error_set(GPUPOOL_E_EXHAUSTED,
                            "requests wait for memory of the pool: meanwhile clients keep none of it idle")
@@ -132,7 +133,8 @@ static int keep(struct preparation *preparation) {
 
     while (r == 0 && preparation->count > 0) {
         const struct prepared *prepared = &preparation->leases[--preparation->count];
-        r = lane_add_lease(preparation->client, preparation->lane, prepared->segment, &prepared->lease);
+        r = lane_add_lease(&preparation->client->cache, preparation->lane, prepared->segment,
+                           &prepared->lease);
     }
     return r;
 }
@@ -144,11 +146,11 @@ static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t byt
 
     int r = buffer_check_pool(client, pool_id, GPUPOOL_NO_STREAM, 0);
     if (r == 0)
-        r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+        r = pools_find(&client->session, pool_id, &pool);
     if (r == 0 && client->cache.enabled && pool.kind == PROTO_POOL_HOST) {
         r = check_shortage(client, pool_id);
         if (r == 0)
-            r = cache_lane(client, pool_id, GPUPOOL_NO_STREAM, &preparation.lane);
+            r = cache_lane(&client->cache, pool_id, GPUPOOL_NO_STREAM, &preparation.lane);
         if (r == 0)
             idle = idle_bytes(client, preparation.lane);
     }
@@ -173,12 +175,12 @@ static int find_host_pool(struct gpupool_client *client, uint32_t *ret_pool) {
     const struct gpu *gpu;
     unsigned device;
 
-    int r = devices_gpu(&client->devices, &gpu);
+    int r = devices_gpu(&client->session.devices, &gpu);
     if (r < 0)
         return r;
     if (gpu == NULL)
         return gpupool_host_pool(client, -1, ret_pool);
-    r = devices_current(&client->devices, &device);
+    r = devices_current(&client->session.devices, &device);
     return r < 0 ? r : client_host_pool_near(client, device, ret_pool);
 }
 

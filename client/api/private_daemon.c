@@ -17,8 +17,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "client/session/error.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
 #include "client/session/socket.h"
 
 /* Where the daemon finds the pipe that it reports on: the first number after standard error. */

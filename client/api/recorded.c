@@ -125,9 +125,9 @@ void recorded_put_back(struct recorded *recorded, struct recorded_stream *list) 
 static int fence_stream(struct gpupool_client *client, const struct recorded_stream *stream,
                         struct fence *ret_fence) {
     if (stream->thread == 0 || stream->thread == fence_thread_number())
-        return fences_enqueue(client, stream->device, stream->handle, ret_fence);
+        return fences_enqueue(&client->session, stream->device, stream->handle, ret_fence);
     *ret_fence = FENCE_NONE;
-    return devices_wait(client->devices.gpu, stream->device);
+    return devices_wait(client->session.devices.gpu, stream->device);
 }
 
 int recorded_fence(struct gpupool_client *client, const struct recorded_stream *list, struct fence *fence) {

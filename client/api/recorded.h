@@ -21,6 +21,7 @@
 #include "client/session/fence.h"
 
 struct gpupool_buffer;
+struct gpupool_client;
 struct piece;
 
 #define RECORDED_BUCKETS 256u

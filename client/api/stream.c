@@ -4,8 +4,8 @@
  * link CUDA themselves. The daemon is asked whether it serves the device, once; a client whose daemon is gone
  * can still copy its buffers away.
  */
-#include "client/cache/give_back.h"
 #include "client/api/client.h"
+#include "client/cache/give_back.h"
 #include "client/session/error.h"
 
 /* What a call begins with that makes something, or moves bytes. */
@@ -18,7 +18,7 @@ static int enter(struct gpupool_client *client, int device, const struct gpu **r
  * memory. */
 static int enter_any(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
     int r = client_enter(client);
-    return r < 0 ? r : devices_need_device(&client->devices, device, ret_gpu);
+    return r < 0 ? r : devices_need_device(&client->session.devices, device, ret_gpu);
 }
 
 static int finish(const struct gpu *gpu, int error, int device, const char *what) {
@@ -47,8 +47,8 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
     /* The driver may give the handle to another stream, which would not order what lies here for this one.
      * What fails here says so by itself, when the memory is given back the next time. */
     if (client->cache.enabled)
-        give_back_stream(client, device, stream);
-    fences_leave_stream(&client->fences, (unsigned)device, stream);
+        give_back_stream(&client->cache, device, stream);
+    fences_leave_stream(&client->session.fences, (unsigned)device, stream);
     return error_end(
         finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream"));
 }

@@ -9,12 +9,13 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "client/cache/collect.h"
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/grow.h"
-#include "client/api/client.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/session.h"
 
 /* Small pieces that a miss brings along for the next ones. */
 #define BATCH       8u
@@ -29,7 +30,8 @@
 /* Of what a lane has: with so much of it free its pool is not tight any more. */
 #define ROOMY_SHARE 4u
 
-void cache_init(struct cache *cache) {
+void cache_init(struct cache *cache, struct session *session) {
+    cache->session = session;
     pthread_mutex_init(&cache->lanes_lock, NULL);
     pthread_mutex_init(&cache->give_lock, NULL);
     list_init(&cache->lanes);
@@ -43,7 +45,7 @@ void cache_forget(struct cache *cache) {
     list_for_each_safe(position, &cache->threads) {
         struct thread_cache *thread = container_of(position, struct thread_cache, link);
         list_remove(position);
-        thread->client = NULL; /* of this thread, or a copy of one that is not here */
+        thread->owner = NULL; /* of this thread, or a copy of one that is not here */
         thread->lanes = thread->last = NULL;
     }
     keeper_forget(&cache->keeper);
@@ -63,10 +65,6 @@ void cache_deinit(struct cache *cache) {
     pthread_mutex_destroy(&cache->lanes_lock);
 }
 
-int cache_no_memory(void) {
-    return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
-}
-
 /* --- lanes --- */
 
 static struct lane *find_lane(struct cache *cache, uint32_t pool, const void *stream) {
@@ -78,22 +76,21 @@ static struct lane *find_lane(struct cache *cache, uint32_t pool, const void *st
     return NULL;
 }
 
-int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, struct lane **ret_lane) {
-    struct cache *cache = &client->cache;
+int cache_lane(struct cache *cache, uint32_t pool_id, void *stream, struct lane **ret_lane) {
     struct pool pool;
     int device = -1;
 
-    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+    int r = pools_find(cache->session, pool_id, &pool);
     if (r < 0)
         return r;
     if (pool.kind == PROTO_POOL_HOST)
         stream = GPUPOOL_NO_STREAM;
     else
-        device = devices_find(&client->devices, pool.uuid);
+        device = devices_find(&cache->session->devices, pool.uuid);
     pthread_mutex_lock(&cache->lanes_lock);
     struct lane *lane = find_lane(cache, pool_id, stream);
     if (lane == NULL) {
-        lane = lane_new(client, pool_id, pool.kind, device, stream);
+        lane = lane_new(cache, pool_id, pool.kind, device, stream);
         if (lane != NULL) {
             lane->counters = &cache->counters;
             list_append(&cache->lanes, &lane->link);
@@ -101,21 +98,19 @@ int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, st
     }
     pthread_mutex_unlock(&cache->lanes_lock);
     if (lane == NULL)
-        return cache_no_memory();
+        return error_no_memory();
     *ret_lane = lane;
     return 0;
 }
 
 /* Whether nothing is kept in this lane. */
 static bool lane_is_short(const struct lane *lane) {
-    const struct gpupool_client *client = lane->owner;
-    return shortage_is_on(&client->cache.shortage, lane->pool);
+    return shortage_is_on(&lane->owner->shortage, lane->pool);
 }
 
 /* Whether threads keep nothing of it. */
 static bool lane_is_tight(const struct lane *lane) {
-    const struct gpupool_client *client = lane->owner;
-    return shortage_is_tight(&client->cache.shortage, lane->pool);
+    return shortage_is_tight(&lane->owner->shortage, lane->pool);
 }
 
 uint64_t cache_needs(const struct lane *lane, uint64_t size_bytes) {
@@ -222,13 +217,13 @@ static void count_grown(struct thread_cache *thread, struct lane *lane, const st
     thread_cache_leave(thread);
 }
 
-bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,
+bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer) {
     struct thread_cache *thread = client_thread.caches;
     struct piece *piece;
     int r = -ENOSPC;
 
-    if (thread == NULL || atomic_load_explicit(&thread->client, memory_order_relaxed) != client)
+    if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache)
         return false;
     thread_cache_enter(thread);
     struct thread_lane *own = thread->lanes;
@@ -246,20 +241,6 @@ bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_byte
     return r == 0;
 }
 
-void cache_collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
-                   bool idle_only) {
-    thread_caches_lock();
-    list_for_each(position, &cache->threads) {
-        struct thread_cache *thread = container_of(position, struct thread_cache, link);
-        if (thread == except)
-            continue;
-        thread_cache_visit(thread);
-        thread_cache_flush(thread, lane, idle_only);
-        thread_cache_part(thread);
-    }
-    thread_caches_unlock();
-}
-
 /* Whether other threads' caches are looked into before the lane grows. For small pieces not every time: what
  * lies there is on its way from one thread to another where one takes and another gives back, and with a
  * little more memory it is there when it is needed. */
@@ -271,17 +252,16 @@ static bool lane_may_collect(struct lane *lane, uint64_t size_bytes) {
     return may;
 }
 
-int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
-    struct cache *cache = &client->cache;
+int cache_acquire(struct cache *cache, uint32_t pool, uint64_t size_bytes, void *stream, uint64_t timeout_ns,
+                  uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct piece *piece = NULL;
     struct lane *lane = NULL;
     uint64_t deadline_ns;
 
-    int r = cache_lane(client, pool, stream, &lane);
+    int r = cache_lane(cache, pool, stream, &lane);
     if (r < 0)
         return r;
-    struct thread_cache *thread = thread_cache_get(client, &cache->threads);
+    struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
     r = thread == NULL ? -ENOMEM : take(thread, lane, size_bytes, false, &piece);
     if (r == -ENOSPC && !lane_is_tight(lane) && lane_may_collect(lane, size_bytes)) {
         cache_collect(cache, thread, lane, false);
@@ -289,7 +269,7 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
     }
     deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;
     while (r == -ENOSPC) { /* another thread may be quicker with what was found here */
-        r = lane_grow(client, lane, size_bytes, deadline_ns, probe, &piece);
+        r = lane_grow(cache, lane, size_bytes, deadline_ns, probe, &piece);
         if (r < 0)
             return r;
         if (piece != NULL)
@@ -298,7 +278,7 @@ int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
             r = take(thread, lane, size_bytes, true, &piece);
     }
     if (r < 0)
-        return cache_no_memory();
+        return error_no_memory();
     cache_fill(ret_buffer, piece, size_bytes);
     return 0;
 }
@@ -318,15 +298,15 @@ static bool is_roomy_locked(const struct lane *lane) {
     return lane_free_bytes_locked(lane) >= lane_held_bytes_locked(lane) / ROOMY_SHARE;
 }
 
-void cache_put(struct gpupool_client *client, struct piece *piece) {
-    struct thread_cache *thread = thread_cache_get(client, &client->cache.threads);
+void cache_put(struct cache *cache, struct piece *piece) {
+    struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
     struct thread_lane *own = NULL;
     struct lane *lane = piece->lane;
     bool is_tight, is_short, is_roomy = false;
 
     piece->generation++;
     if (lane_is_short(lane))
-        shortage_end_if_over(client, lane->pool);
+        shortage_end_if_over(cache, lane->pool);
     if (thread != NULL) {
         thread_cache_enter(thread);
         own = own_lane(thread, lane);
@@ -346,15 +326,15 @@ void cache_put(struct gpupool_client *client, struct piece *piece) {
     if (thread != NULL)
         thread_cache_leave(thread);
     if (is_short)
-        give_back_piece(client, piece);
+        give_back_piece(cache, piece);
     else if (is_tight)
-        shortage_offer(client, lane);
+        shortage_offer(cache, lane);
     if (is_tight && is_roomy)
-        shortage_loosen(client, lane->pool);
+        shortage_loosen(cache, lane->pool);
 }
 
-void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes) {
-    struct thread_cache *thread = thread_cache_get(client, &client->cache.threads);
+void cache_count_given(struct cache *cache, struct lane *lane, uint64_t size_bytes) {
+    struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
 
     if (thread == NULL)
         return;
@@ -368,20 +348,20 @@ void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_
 }
 
 /* Counts memory that was put behind a fence, and lets requests that wait have it. */
-static void deferred_was_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes) {
-    cache_count_given(client, lane, size_bytes);
+static void deferred_was_given(struct cache *cache, struct lane *lane, uint64_t size_bytes) {
+    cache_count_given(cache, lane, size_bytes);
     if (lane_is_short(lane))
-        give_back_lane(client, lane);
+        give_back_lane(cache, lane);
     else if (lane_is_tight(lane))
-        shortage_offer(client, lane);
+        shortage_offer(cache, lane);
 }
 
-int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct fence fence) {
+int cache_put_behind(struct cache *cache, struct piece *piece, struct fence fence) {
     struct lane *lane = piece->lane;
     uint64_t given_bytes = piece->capacity_bytes;
 
-    if (fence_is_ready(client, fence)) {
-        cache_put(client, piece);
+    if (fence_is_ready(cache->session, fence)) {
+        cache_put(cache, piece);
         return 0;
     }
     pthread_mutex_lock(&lane->lock);
@@ -392,20 +372,19 @@ int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct 
     }
     pthread_mutex_unlock(&lane->lock);
     if (r < 0)
-        return cache_no_memory();
-    deferred_was_given(client, lane, given_bytes);
+        return error_no_memory();
+    deferred_was_given(cache, lane, given_bytes);
     return 0;
 }
 
-int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint64_t kept_bytes,
-                        struct fence fence) {
+int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_bytes, struct fence fence) {
     struct lane *lane = piece->lane;
     uint64_t given_bytes = piece->capacity_bytes - kept_bytes;
     struct piece *tail;
     int r = 0;
 
     pthread_mutex_lock(&lane->lock);
-    if (fence_is_ready(client, fence)) {
+    if (fence_is_ready(cache->session, fence)) {
         r = lane_shrink_locked(piece, kept_bytes);
     } else {
         r = deferred_reserve_locked(lane, fence);
@@ -416,8 +395,8 @@ int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint
     }
     pthread_mutex_unlock(&lane->lock);
     if (r < 0)
-        return cache_no_memory();
-    deferred_was_given(client, lane, given_bytes);
+        return error_no_memory();
+    deferred_was_given(cache, lane, given_bytes);
     return 0;
 }
 
@@ -431,12 +410,11 @@ static bool lane_stream_is_busy(const struct gpu *gpu, struct lane *lane) {
     return !is_empty && devices_stream_is_busy(gpu, (unsigned)lane->device, lane->stream);
 }
 
-bool cache_is_busy(struct gpupool_client *client) {
-    struct cache *cache = &client->cache;
+bool cache_is_busy(struct cache *cache) {
     const struct gpu *gpu;
     bool busy = false;
 
-    if (devices_gpu(&client->devices, &gpu) < 0 || gpu == NULL)
+    if (devices_gpu(&cache->session->devices, &gpu) < 0 || gpu == NULL)
         return false;
     pthread_mutex_lock(&cache->lanes_lock);
     list_for_each(position, &cache->lanes) {
@@ -449,18 +427,17 @@ bool cache_is_busy(struct gpupool_client *client) {
 
 /* --- start and stop --- */
 
-int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
+int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
     thread_cache_prepare();
-    counters_set_page(&client->cache.counters, client->page.memory);
-    int r = keeper_start(client, decay_ns, reclaim_fd, with_thread);
+    counters_set_page(&cache->counters, cache->session->page.memory);
+    int r = keeper_start(cache, decay_ns, reclaim_fd, with_thread);
     if (r < 0)
         return r;
-    client->cache.enabled = true;
+    cache->enabled = true;
     return 0;
 }
 
-void cache_stop(struct gpupool_client *client) {
-    struct cache *cache = &client->cache;
+void cache_stop(struct cache *cache) {
 
     keeper_stop(&cache->keeper);
     thread_caches_detach(&cache->threads);

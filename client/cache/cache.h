@@ -29,9 +29,10 @@
 #include "client/include/gpupool/gpupool.h"
 #include "proto/limits.h"
 
-struct gpupool_client;
+struct cache;
 
 struct cache {
+    struct session *session; /* borrowed */
     bool enabled;
     pthread_mutex_t lanes_lock;
     struct list lanes;
@@ -47,7 +48,8 @@ struct cache {
     struct keeper keeper;
 };
 
-void cache_init(struct cache *cache);
+/* Makes an empty cache that is turned off. The session is borrowed. */
+void cache_init(struct cache *cache, struct session *session);
 /* Frees bookkeeping. The keeper has stopped. */
 void cache_deinit(struct cache *cache);
 
@@ -56,59 +58,51 @@ void cache_forget(struct cache *cache);
 
 /* Turns the cache on and starts the keeper. reclaim_fd: readable when the daemon wants idle memory back;
  * taken; -1: it never asks. 0 or NO_MEMORY. */
-int cache_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread);
+int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
 
 /* Stops the keeper and takes the caches from their threads. What is cached goes back with the farewell. */
-void cache_stop(struct gpupool_client *client);
+void cache_stop(struct cache *cache);
 
 /* The lane of a pool and a stream, made when it is first asked for. Host memory has one lane, whatever the
  * stream. 0, NO_POOL, NO_MEMORY, or what the connection says. */
-int cache_lane(struct gpupool_client *client, uint32_t pool_id, void *stream, struct lane **ret_lane);
+int cache_lane(struct cache *cache, uint32_t pool_id, void *stream, struct lane **ret_lane);
 
 /* From what this thread and the process have of a lane that this thread has used before: no driver is asked,
  * no message sent. False: not this way. */
-bool cache_take(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, const void *stream,
+bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer);
 
 /* Fills in a buffer from the cache, or from a new extent. probe: as in buffer_acquire(). */
-int cache_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer);
+int cache_acquire(struct cache *cache, uint32_t pool, uint64_t size_bytes, void *stream, uint64_t timeout_ns,
+                  uint32_t probe, struct gpupool_buffer *ret_buffer);
 
 /* What is taken from a lane's heap for a request: a piece of its class; of a tight pool no more than it
  * needs. */
 uint64_t cache_needs(const struct lane *lane, uint64_t size_bytes);
 
 /* Puts a buffer's piece, whose GPU work is done or ordered, into this thread's cache. */
-void cache_put(struct gpupool_client *client, struct piece *piece);
+void cache_put(struct cache *cache, struct piece *piece);
 
 /* Counts what leaves a buffer in another way than by cache_put: cut off, split off, or given back elsewhere.
  */
-void cache_count_given(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes);
+void cache_count_given(struct cache *cache, struct lane *lane, uint64_t size_bytes);
 
 /* Puts a buffer's piece, whose GPU work a fence tells the end of, where it is not used before that. 0 or
  * NO_MEMORY: nothing was done. */
-int cache_put_behind(struct gpupool_client *client, struct piece *piece, struct fence fence);
+int cache_put_behind(struct cache *cache, struct piece *piece, struct fence fence);
 
 /* The same for the part of a piece from kept_bytes on. */
-int cache_shrink_behind(struct gpupool_client *client, struct piece *piece, uint64_t kept_bytes,
-                        struct fence fence);
+int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_bytes, struct fence fence);
 
 /* Gives idle memory back to the daemon: all, or that of lanes that were not used since the last call with
  * idle_only. Waits for no GPU work: the memory goes behind fences. *ret_bytes gets how much. 0, or what the
  * driver or the daemon said of some of it, which stays for the next time; CAPTURING: that of a stream which
  * is being captured. */
-int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes);
-
-/* Empties the threads' caches of a lane (or of all: NULL) into it, but for one's. */
-void cache_collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
-                   bool idle_only);
+int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes);
 
 /* Whether the GPU has work of this process on a stream that the cache has memory for. What runs on other
  * streams is not seen. */
-bool cache_is_busy(struct gpupool_client *client);
-
-/* Says that there is no memory for bookkeeping. Returns NO_MEMORY. */
-int cache_no_memory(void);
+bool cache_is_busy(struct cache *cache);
 
 /* The piece of a buffer; NULL when the buffer is a lease of its own. */
 static inline struct piece *cache_piece(const struct gpupool_buffer *buffer) {
@@ -155,15 +149,15 @@ static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece
 
 /* A hit: from this thread's cache, if it is the lane used last and has a piece of the class. The piece is the
  * caller's, under a new generation. NULL: not this way. */
-static inline struct piece *cache_hit(const struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+static inline struct piece *cache_hit(const struct cache *cache, uint32_t pool, uint64_t size_bytes,
                                       const void *stream) {
-    struct thread_cache *cache = client_thread.caches;
+    struct thread_cache *thread = client_thread.caches;
     struct piece *piece = NULL;
 
-    if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client ||
-        size_bytes - 1 >= PROTO_SIZE_MAX || !thread_cache_try_enter(cache))
+    if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache ||
+        size_bytes - 1 >= PROTO_SIZE_MAX || !thread_cache_try_enter(thread))
         return NULL;
-    struct thread_lane *lane = cache->last;
+    struct thread_lane *lane = thread->last;
     if (lane != NULL && cache_is_lane(lane->lane, pool, stream)) {
         piece = bin_pop(&lane->bins[size_class_of(size_bytes)], size_bytes);
         if (piece != NULL) {
@@ -174,28 +168,28 @@ static inline struct piece *cache_hit(const struct gpupool_client *client, uint3
             piece->generation++;
         }
     }
-    thread_cache_quit(cache);
+    thread_cache_quit(thread);
     return piece;
 }
 
 /* The same into a buffer. */
-static inline bool cache_take_fast(const struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+static inline bool cache_take_fast(const struct cache *cache, uint32_t pool, uint64_t size_bytes,
                                    const void *stream, struct gpupool_buffer *ret_buffer) {
-    struct piece *piece = cache_hit(client, pool, size_bytes, stream);
+    struct piece *piece = cache_hit(cache, pool, size_bytes, stream);
     if (piece != NULL)
         cache_describe(piece, size_bytes, ret_buffer);
     return piece != NULL;
 }
 
 /* The counterpart: into this thread's cache, if it is the lane used last and the bin is not full. */
-static inline bool cache_put_fast(const struct gpupool_client *client, struct piece *piece) {
-    struct thread_cache *cache = client_thread.caches;
+static inline bool cache_put_fast(const struct cache *cache, struct piece *piece) {
+    struct thread_cache *thread = client_thread.caches;
     bool hit = false;
 
-    if (cache == NULL || atomic_load_explicit(&cache->client, memory_order_relaxed) != client ||
-        !thread_cache_try_enter(cache))
+    if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache ||
+        !thread_cache_try_enter(thread))
         return false;
-    struct thread_lane *lane = cache->last;
+    struct thread_lane *lane = thread->last;
     if (lane != NULL && lane->lane == piece->lane &&
         (piece->size_class < SIZE_CLASS_SINGLE || piece->size_class == lane->single_class) &&
         bin_push(&lane->bins[piece->size_class], piece)) {
@@ -204,7 +198,7 @@ static inline bool cache_put_fast(const struct gpupool_client *client, struct pi
         lane->touched = true;
         hit = true;
     }
-    thread_cache_quit(cache);
+    thread_cache_quit(thread);
     return hit;
 }
 

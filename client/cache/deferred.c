@@ -5,22 +5,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static bool is_after(uint64_t value, uint64_t other) {
-    return (int64_t)(value - other) > 0; /* cyclically, as proto_fence_is_ready() has it */
-}
-
-/* A process has few streams that release what others acquired, so few words are in a lane's list. */
-static struct deferred_queue *find_queue(const struct lane *lane, uint32_t word) {
-    list_for_each(position, &lane->deferred) {
-        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
-        if (queue->word == word)
-            return queue;
-    }
-    return NULL;
-}
+#include "client/cache/cache.h"
 
 int deferred_reserve_locked(struct lane *lane, struct fence fence) {
-    if (find_queue(lane, fence.word) != NULL || !list_is_empty(&lane->deferred_spare))
+    if (deferred_find_queue(lane, fence.word) != NULL || !list_is_empty(&lane->deferred_spare))
         return 0;
     struct deferred_queue *queue = calloc(1, sizeof *queue);
     if (queue == NULL)
@@ -39,7 +27,7 @@ static void append(struct deferred_queue *queue, struct piece *piece) {
 }
 
 void deferred_push_locked(struct lane *lane, struct piece *piece, struct fence fence) {
-    struct deferred_queue *queue = find_queue(lane, fence.word);
+    struct deferred_queue *queue = deferred_find_queue(lane, fence.word);
 
     assert(piece->lane == lane && piece->generation % 2 == 0 && fence.word != 0);
     if (queue == NULL) {
@@ -51,7 +39,7 @@ void deferred_push_locked(struct lane *lane, struct piece *piece, struct fence f
     }
     piece->fence_value = fence.value;
     append(queue, piece);
-    if (is_after(fence.value, queue->newest))
+    if (deferred_is_after(fence.value, queue->newest))
         queue->newest = fence.value;
     lane->deferred_bytes += piece->capacity_bytes;
     piece->extent->deferred_bytes += piece->capacity_bytes;
@@ -88,7 +76,7 @@ bool deferred_settle_locked(struct lane *lane, unsigned limit) {
         if (given == limit)
             break;
         while (given < limit && queue->first != NULL &&
-               fence_is_ready(lane->owner, (struct fence){queue->word, queue->first->fence_value})) {
+               fence_is_ready(lane->owner->session, (struct fence){queue->word, queue->first->fence_value})) {
             lane_give_locked(lane, pop(lane, queue));
             given++;
         }
@@ -129,7 +117,7 @@ static void filter(struct lane *lane, struct deferred_queue *queue,
 }
 
 static bool accept_ordered(struct lane *lane, struct piece *piece, void *user) {
-    if (is_after(piece->fence_value, *(const uint64_t *)user))
+    if (deferred_is_after(piece->fence_value, *(const uint64_t *)user))
         return false;
     leave(lane, piece);
     lane_give_locked(lane, piece);
@@ -137,7 +125,7 @@ static bool accept_ordered(struct lane *lane, struct piece *piece, void *user) {
 }
 
 void deferred_order_locked(struct lane *lane, struct fence fence) {
-    struct deferred_queue *queue = find_queue(lane, fence.word);
+    struct deferred_queue *queue = deferred_find_queue(lane, fence.word);
     if (queue != NULL)
         filter(lane, queue, accept_ordered, &fence.value);
 }
@@ -174,36 +162,4 @@ size_t deferred_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct
         filter(lane, queue, accept_part, &reclaim);
     }
     return reclaim.count;
-}
-
-void deferred_deinit(struct lane *lane) {
-    list_for_each_safe(position, &lane->deferred) {
-        list_remove(position);
-        free(container_of(position, struct deferred_queue, link));
-    }
-    list_for_each_safe(position, &lane->deferred_spare) {
-        list_remove(position);
-        free(container_of(position, struct deferred_queue, link));
-    }
-}
-
-bool deferred_is_valid_locked(const struct lane *lane) {
-    uint64_t bytes = 0, of_extents = 0;
-    bool valid = true;
-
-    list_for_each(position, &lane->deferred) {
-        const struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
-        const struct piece *last = NULL;
-        valid = valid && queue->word != 0 && queue->first != NULL && find_queue(lane, queue->word) == queue;
-        for (const struct piece *piece = queue->first; piece != NULL; piece = piece->next) {
-            valid = valid && piece->lane == lane && piece->generation % 2 == 0 && piece->range != NULL &&
-                    !piece->range->free && !is_after(piece->fence_value, queue->newest);
-            bytes += piece->capacity_bytes;
-            last = piece;
-        }
-        valid = valid && last == queue->last;
-    }
-    list_for_each(position, &lane->extents) of_extents +=
-        container_of(position, struct extent, link)->deferred_bytes;
-    return valid && bytes == lane->deferred_bytes && bytes == of_extents;
 }

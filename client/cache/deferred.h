@@ -7,8 +7,8 @@
  * is neither in a thread's bin nor free in the lane's heap before that is ready. They wait in queues, one for
  * each word, because the fences of a word become ready in order: who needs memory looks at the heads.
  *
- * A lane owns its queues; all functions want the lane's lock held. The owner of the lane (lane->owner) must
- * be a client whose page the fences are in.
+ * A lane owns its queues; all functions want the lane's lock held. The fences are in
+ * the page of the session of the lane's owner.
  */
 #include "client/cache/lane.h"
 #include "client/session/fence.h"
@@ -43,10 +43,20 @@ void deferred_order_locked(struct lane *lane, struct fence fence);
 size_t deferred_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_parts,
                                size_t capacity);
 
-/* Frees the queues, whatever stands in them. */
-void deferred_deinit(struct lane *lane);
+/* Whether a word reaches one value after another: cyclically, as proto_fence_is_ready() has it. */
+static inline bool deferred_is_after(uint64_t value, uint64_t other) {
+    return (int64_t)(value - other) > 0;
+}
 
-/* Walks the queues. For tests. */
-bool deferred_is_valid_locked(const struct lane *lane);
+/* The queue of a word. NULL: none. A process has few streams that release what others acquired, so few words
+ * are in a lane's list. */
+static inline struct deferred_queue *deferred_find_queue(const struct lane *lane, uint32_t word) {
+    list_for_each(position, &lane->deferred) {
+        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+        if (queue->word == word)
+            return queue;
+    }
+    return NULL;
+}
 
 #endif

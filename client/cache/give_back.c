@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/collect.h"
 #include "client/cache/give_back.h"
 
 #include <limits.h>
 #include <stdlib.h>
 
+#include "client/cache/cache.h"
 #include "client/cache/deferred.h"
-#include "client/api/client.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/session.h"
 
 /* Parts of extents that go back while the rest is in use: smaller ones would cost the daemon more than they
  * bring. */
@@ -38,12 +40,12 @@ static bool pending_reserve(struct cache *cache) {
 }
 
 /* Whether a fence can be left on the lane's stream. If not, its memory had better stay in it. */
-static int check_stream(struct gpupool_client *client, const struct lane *lane) {
+static int check_stream(struct cache *cache, const struct lane *lane) {
     const struct gpu *gpu;
 
     if (!cache_has_order(lane))
         return 0;
-    int r = devices_need_gpu(&client->devices, &gpu);
+    int r = devices_need_gpu(&cache->session->devices, &gpu);
     if (r == 0)
         r = devices_check_stream(gpu, (unsigned)lane->device, lane->stream);
     if (r == GPUPOOL_E_CAPTURING)
@@ -99,8 +101,7 @@ static bool chooses(const struct choice *choice, const struct lane *lane) {
                                         lane->stream == choice->stream);
 }
 
-static int take_out(struct gpupool_client *client, const struct choice *choice) {
-    struct cache *cache = &client->cache;
+static int take_out(struct cache *cache, const struct choice *choice) {
     int failed = 0;
 
     pthread_mutex_lock(&cache->lanes_lock);
@@ -112,7 +113,7 @@ static int take_out(struct gpupool_client *client, const struct choice *choice) 
             cache_collect(cache, NULL, lane, false);
         if (!gather(lane, choice->idle_only))
             continue;
-        int r = check_stream(client, lane);
+        int r = check_stream(cache, lane);
         if (r == 0)
             take_free(cache, lane, choice->part_bytes, lane == choice->own);
         take_deferred(cache, lane, choice->part_bytes); /* it has fences of its own */
@@ -134,22 +135,22 @@ static bool daemon_is_mute(int error) {
 }
 
 /* A fence behind all work on a lane's free memory. */
-static int leave_fence(struct gpupool_client *client, const struct lane *lane, struct fence *ret_fence) {
+static int leave_fence(struct cache *cache, const struct lane *lane, struct fence *ret_fence) {
     *ret_fence = FENCE_NONE;
-    return cache_has_order(lane) ? fences_enqueue(client, (unsigned)lane->device, lane->stream, ret_fence)
-                                 : 0;
+    return cache_has_order(lane)
+               ? fences_enqueue(cache->session, (unsigned)lane->device, lane->stream, ret_fence)
+               : 0;
 }
 
 /* Releases a part: without an answer, unless one is wanted, or has been due for long. */
-static int release_part(struct gpupool_client *client, const struct lane_part *part, bool is_answered) {
-    struct cache *cache = &client->cache;
+static int release_part(struct cache *cache, const struct lane_part *part, bool is_answered) {
 
     cache->one_way = (cache->one_way + 1) % LEASE_ONE_WAY_MAX;
     cache->unheard = !is_answered && !part->is_answered && !cache->is_at_limit && cache->one_way != 0;
     if (cache->unheard)
-        return lease_release_one_way(client, part->lease, part->generation, part->offset_bytes,
+        return lease_release_one_way(cache->session, part->lease, part->generation, part->offset_bytes,
                                      part->size_bytes, part->fence);
-    int r = lease_release(client, part->lease, part->generation, part->offset_bytes, part->size_bytes,
+    int r = lease_release(cache->session, part->lease, part->generation, part->offset_bytes, part->size_bytes,
                           part->fence);
     if (r == 0 || r == GPUPOOL_E_LIMIT)
         cache->is_at_limit = r == GPUPOOL_E_LIMIT;
@@ -158,8 +159,7 @@ static int release_part(struct gpupool_client *client, const struct lane_part *p
 
 /* Releases what is pending, behind one fence for all parts of a lane. With hears, the daemon has done it when
  * this returns. give_lock is held. */
-static int release_pending(struct gpupool_client *client, bool hears, uint64_t *ret_bytes) {
-    struct cache *cache = &client->cache;
+static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes) {
     const struct lane *fenced = NULL;
     struct fence fence = FENCE_NONE;
     uint64_t bytes = 0;
@@ -170,7 +170,7 @@ static int release_pending(struct gpupool_client *client, bool hears, uint64_t *
         struct lane_part part = cache->pending[i];
         if (!part.has_fence && part.lane != fenced) {
             fenced = part.lane;
-            left = leave_fence(client, fenced, &fence);
+            left = leave_fence(cache, fenced, &fence);
         }
         int r = part.has_fence ? 0 : left;
         if (!part.has_fence && r == 0) {
@@ -178,7 +178,7 @@ static int release_pending(struct gpupool_client *client, bool hears, uint64_t *
             part.fence = fence;
         }
         if (r == 0)
-            r = release_part(client, &part, hears && i + 1 == cache->pending_count);
+            r = release_part(cache, &part, hears && i + 1 == cache->pending_count);
         if (r == 0) {
             bytes += part.size_bytes;
         } else if (!part_is_refused(r)) { /* it stays pending, for the next time */
@@ -196,74 +196,72 @@ static int release_pending(struct gpupool_client *client, bool hears, uint64_t *
 }
 
 /* Has an exchange with the daemon, after which it has done all that it was told before. */
-static int hear(struct gpupool_client *client) {
+static int hear(struct cache *cache) {
     struct request *reply;
-    int r = pools_fetch(&client->pools, &client->connection, client_deadline_ns(client, 0), &reply);
+    int r = pools_fetch(cache->session, &reply);
     if (r < 0)
         return r;
     request_recycle(reply);
-    client->cache.unheard = false;
+    cache->unheard = false;
     return 0;
 }
 
-static int give_back(struct gpupool_client *client, const struct choice *choice, uint64_t *ret_bytes) {
-    struct cache *cache = &client->cache;
+static int give_back(struct cache *cache, const struct choice *choice, uint64_t *ret_bytes) {
 
     *ret_bytes = 0;
     /* What cannot go anywhere stays where the process can use it. */
-    int broken = connection_check(&client->connection);
+    int broken = connection_check(&cache->session->connection);
     if (broken < 0)
         return broken;
     pthread_mutex_lock(&cache->give_lock);
     if (!choice->of_stream && choice->pool == 0)
         cache_collect(cache, NULL, NULL, choice->idle_only);
-    int taken = take_out(client, choice);
-    int released = release_pending(client, true, ret_bytes);
+    int taken = take_out(cache, choice);
+    int released = release_pending(cache, true, ret_bytes);
     if (cache->unheard && released == 0)
-        released = hear(client);
+        released = hear(cache);
     pthread_mutex_unlock(&cache->give_lock);
     return released < 0 ? released : taken;
 }
 
-int cache_give_back(struct gpupool_client *client, bool idle_only, uint64_t *ret_bytes) {
-    return give_back(client, &(struct choice){.idle_only = idle_only, .part_bytes = PART_BYTES_MIN},
+int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes) {
+    return give_back(cache, &(struct choice){.idle_only = idle_only, .part_bytes = PART_BYTES_MIN},
                      ret_bytes);
 }
 
-void give_back_stream(struct gpupool_client *client, int device, const void *stream) {
+void give_back_stream(struct cache *cache, int device, const void *stream) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
     const struct choice choice = {
         .of_stream = true, .device = device, .stream = stream, .part_bytes = PART_BYTES_MIN};
-    (void)give_back(client, &choice, &bytes);
+    (void)give_back(cache, &choice, &bytes);
     error_restore(text);
 }
 
-uint64_t give_back_pool(struct gpupool_client *client, uint32_t pool, const struct lane *own) {
+uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct lane *own) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
-    (void)give_back(client, &(struct choice){.pool = pool, .own = own, .part_bytes = HEAP_GRANULE}, &bytes);
+    (void)give_back(cache, &(struct choice){.pool = pool, .own = own, .part_bytes = HEAP_GRANULE}, &bytes);
     error_restore(text);
     return bytes;
 }
 
 /* Whether a fence can be left for the lane's memory, and somebody takes it. */
-static bool may_give_back(struct gpupool_client *client, const struct lane *lane) {
-    return connection_check(&client->connection) == 0 && check_stream(client, lane) == 0;
+static bool may_give_back(struct cache *cache, const struct lane *lane) {
+    return connection_check(&cache->session->connection) == 0 && check_stream(cache, lane) == 0;
 }
 
-void give_back_piece(struct gpupool_client *client, struct piece *piece) {
-    struct cache *cache = &client->cache;
+void give_back_piece(struct cache *cache, struct piece *piece) {
     struct lane *lane = piece->lane;
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
-    bool may = may_give_back(client, lane);
+    bool may = may_give_back(cache, lane);
     pthread_mutex_lock(&cache->give_lock);
     may = may && pending_reserve(cache);
     pthread_mutex_lock(&lane->lock);
@@ -273,22 +271,21 @@ void give_back_piece(struct gpupool_client *client, struct piece *piece) {
         lane_give_locked(lane, piece);
     pthread_mutex_unlock(&lane->lock);
     if (may)
-        (void)release_pending(client, false, &bytes);
+        (void)release_pending(cache, false, &bytes);
     pthread_mutex_unlock(&cache->give_lock);
     error_restore(text);
 }
 
-void give_back_lane(struct gpupool_client *client, struct lane *lane) {
-    struct cache *cache = &client->cache;
+void give_back_lane(struct cache *cache, struct lane *lane) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
-    if (may_give_back(client, lane)) {
+    if (may_give_back(cache, lane)) {
         pthread_mutex_lock(&cache->give_lock);
         take_free(cache, lane, HEAP_GRANULE, false);
         take_deferred(cache, lane, HEAP_GRANULE);
-        (void)release_pending(client, false, &bytes);
+        (void)release_pending(cache, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);
     }
     error_restore(text);

@@ -15,20 +15,20 @@
 
 #include "client/cache/lane.h"
 
-struct gpupool_client;
+struct cache;
 
 /* Gives the idle memory of a stream's lanes back, because the stream ends. What fails says so when the memory
  * is to be given back the next time. */
-void give_back_stream(struct gpupool_client *client, int device, const void *stream);
+void give_back_stream(struct cache *cache, int device, const void *stream);
 
 /* In a shortage: gives back all that lies idle in the lanes of a pool, in parts of any size; of one lane, if
  * one is named, only parts that may be longer together with what the daemon has. Waits for no GPU work.
  * Returns how many bytes. What cannot go back stays. */
-uint64_t give_back_pool(struct gpupool_client *client, uint32_t pool, const struct lane *own);
+uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct lane *own);
 
 /* In a shortage: gives back a piece that has just been released (its generation is even), behind a fence of
  * its lane's stream; or what else is idle in a lane. What cannot go back stays in the lane. */
-void give_back_piece(struct gpupool_client *client, struct piece *piece);
-void give_back_lane(struct gpupool_client *client, struct lane *lane);
+void give_back_piece(struct cache *cache, struct piece *piece);
+void give_back_lane(struct cache *cache, struct lane *lane);
 
 #endif

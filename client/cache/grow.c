@@ -5,11 +5,12 @@
 #include <limits.h>
 
 #include "base/clock.h"
+#include "client/cache/cache.h"
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
-#include "client/api/client.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/session.h"
 
 /* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
  * an answer from the daemon: so long is looked at it first. */
@@ -42,16 +43,15 @@ static bool look(struct lane *lane) {
 /* Adds what was leased for a request to the lane: to an extent that it continues, else as one of its own.
  * *ret_piece gets what the request needs of it, before another thread does; NULL: nothing. ret_piece may be
  * NULL. */
-static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t needed,
-                      const struct segment *segment, const struct proto_lease *lease,
-                      struct piece **ret_piece) {
+static int add_extent(struct cache *cache, struct lane *lane, uint64_t needed, const struct segment *segment,
+                      const struct proto_lease *lease, struct piece **ret_piece) {
     enum lane_heap heap = lane_heap_of(needed);
     char *memory = (char *)segment->memory + lease->offset_bytes;
     int r = 0;
 
     pthread_mutex_lock(&lane->lock);
     struct extent *extent = lane_neighbour_locked(lane, heap, segment, memory, lease->capacity_bytes);
-    if (extent != NULL && lease_merge_one_way(client, extent->lease, extent->generation, lease) == 0)
+    if (extent != NULL && lease_merge_one_way(cache->session, extent->lease, extent->generation, lease) == 0)
         lane_fill_locked(extent, memory, lease->capacity_bytes);
     else
         r = lane_add_extent_locked(lane, heap, segment, lease->lease, lease->generation, memory,
@@ -61,26 +61,26 @@ static int add_extent(struct gpupool_client *client, struct lane *lane, uint64_t
     pthread_mutex_unlock(&lane->lock);
     if (r == 0)
         return 0;
-    lease_give_back(client, lease);
-    return cache_no_memory();
+    lease_give_back(cache->session, lease);
+    return error_no_memory();
 }
 
 /* Asks the daemon for an extent, and adds it to the lane. */
-static int ask(struct gpupool_client *client, struct lane *lane, const struct proto_acquire *acquire,
+static int ask(struct cache *cache, struct lane *lane, const struct proto_acquire *acquire,
                struct piece **ret_piece) {
     struct proto_lease lease;
     struct segment *segment;
     struct pool pool;
 
-    int r = lease_acquire_as(client, acquire, &lease, &pool, &segment);
+    int r = lease_acquire_as(cache->session, acquire, &lease, &pool, &segment);
     if (r < 0)
         return r;
     if (lease.capacity_bytes < acquire->size_bytes / TIGHT_SHARE)
-        shortage_tighten(client, lane->pool);
+        shortage_tighten(cache, lane->pool);
     else if (lease.capacity_bytes > acquire->least_bytes && lease.capacity_bytes >= acquire->size_bytes &&
-             shortage_is_tight(&client->cache.shortage, lane->pool))
-        shortage_loosen(client, lane->pool);
-    return add_extent(client, lane, acquire->least_bytes, segment, &lease, ret_piece);
+             shortage_is_tight(&cache->shortage, lane->pool))
+        shortage_loosen(cache, lane->pool);
+    return add_extent(cache, lane, acquire->least_bytes, segment, &lease, ret_piece);
 }
 
 /* As much as the lane should have more of. */
@@ -92,8 +92,8 @@ static uint64_t wanted_bytes(struct lane *lane, uint64_t needed) {
 }
 
 /* Asks for as much as the lane should have more of. Growth of the pool is waited for, and nothing else. */
-static int ask_for_growth(struct gpupool_client *client, struct lane *lane, uint64_t needed,
-                          uint64_t deadline_ns, struct piece **ret_piece) {
+static int ask_for_growth(struct cache *cache, struct lane *lane, uint64_t needed, uint64_t deadline_ns,
+                          struct piece **ret_piece) {
     const struct proto_acquire acquire = {
         .pool = lane->pool,
         .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES, /* see is_refused() */
@@ -101,12 +101,12 @@ static int ask_for_growth(struct gpupool_client *client, struct lane *lane, uint
         .least_bytes = needed,
         .timeout_ns = clock_left_ns(deadline_ns),
     };
-    return ask(client, lane, &acquire, ret_piece);
+    return ask(cache, lane, &acquire, ret_piece);
 }
 
 /* Makes the lane's stream wait, on the GPU, for the streams that its deferred pieces were released on, and
  * uses those at once. False: there was nothing to be had that way. */
-static bool order_deferred(struct gpupool_client *client, struct lane *lane) {
+static bool order_deferred(struct cache *cache, struct lane *lane) {
     struct fence fences[ORDER_MAX];
     unsigned ordered = 0;
 
@@ -116,7 +116,8 @@ static bool order_deferred(struct gpupool_client *client, struct lane *lane) {
     lane->ordering++; /* they stay meanwhile */
     unsigned count = deferred_fences_locked(lane, fences, ORDER_MAX);
     pthread_mutex_unlock(&lane->lock);
-    while (ordered < count && fence_order(client, fences[ordered], (unsigned)lane->device, lane->stream) == 0)
+    while (ordered < count &&
+           fence_order(cache->session, fences[ordered], (unsigned)lane->device, lane->stream) == 0)
         ordered++;
     pthread_mutex_lock(&lane->lock);
     lane->ordering--;
@@ -136,44 +137,45 @@ static bool has_now(struct lane *lane, uint64_t needed) {
 
 /* The pool has no room. True: this process had some for the lane. Else what is idle in it and could serve the
  * request in the daemon's hands is there, *ret_bytes of it. */
-static bool collect(struct gpupool_client *client, struct lane *lane, uint64_t needed, uint64_t *ret_bytes) {
+static bool collect(struct cache *cache, struct lane *lane, uint64_t needed, uint64_t *ret_bytes) {
     *ret_bytes = 0;
-    if (shortage_is_on(&client->cache.shortage, lane->pool)) {
+    if (shortage_is_on(&cache->shortage, lane->pool)) {
         if (has_now(lane, needed))
             return true;
-        give_back_lane(client, lane);
+        give_back_lane(cache, lane);
         return false;
     }
-    shortage_tighten(client, lane->pool);
-    if (has_now(lane, needed) || (order_deferred(client, lane) && has_now(lane, needed)))
+    shortage_tighten(cache, lane->pool);
+    if (has_now(lane, needed) || (order_deferred(cache, lane) && has_now(lane, needed)))
         return true;
-    *ret_bytes = give_back_pool(client, lane->pool, lane);
+    *ret_bytes = give_back_pool(cache, lane->pool, lane);
     return has_now(lane, needed);
 }
 
 /* Waits in the daemon's queue for just what is needed. A client whose keeper runs answers the daemon's
  * questions meanwhile; one without closes at once what the daemon names, if nothing else helps its own
  * request. */
-static int ask_and_wait(struct gpupool_client *client, struct lane *lane, uint64_t needed,
-                        uint64_t timeout_ns, uint32_t probe, struct piece **ret_piece) {
+static int ask_and_wait(struct cache *cache, struct lane *lane, uint64_t needed, uint64_t timeout_ns,
+                        uint32_t probe, struct piece **ret_piece) {
     struct proto_acquire acquire = {.pool = lane->pool,
                                     .flags = probe,
                                     .size_bytes = needed,
                                     .least_bytes = needed,
                                     .timeout_ns = timeout_ns};
-    const bool has_keeper = client->cache.keeper.runs;
+    const bool has_keeper = cache->keeper.runs;
     bool any_closed = false;
     int r = 0;
 
-    if (!shortage_is_on(&client->cache.shortage, lane->pool)) {
+    if (!shortage_is_on(&cache->shortage, lane->pool)) {
         acquire.size_bytes = wanted_bytes(lane, needed);
-        acquire.flags |= client->cache.keeper.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
+        acquire.flags |= cache->keeper.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
     }
     if (!has_keeper || timeout_ns < GRACE_NS)
-        r = lease_close_idle(client, lane->pool, needed, has_keeper && cache_is_busy(client), &any_closed);
+        r = lease_close_idle(cache->session, lane->pool, needed, has_keeper && cache_is_busy(cache),
+                             &any_closed);
     if (any_closed && timeout_ns < GROWTH_NS)
         acquire.timeout_ns = GROWTH_NS;
-    return r == 0 ? ask(client, lane, &acquire, ret_piece) : r;
+    return r == 0 ? ask(cache, lane, &acquire, ret_piece) : r;
 }
 
 /* Whether memory that comes back may still serve. LIMIT: of leases, or of the user's quota. */
@@ -183,40 +185,40 @@ static bool is_refused(int error) {
 
 /* Nothing is free, and the pool has no room for more. Meanwhile each release looks whether it serves this
  * thread. */
-static int wait_for_room(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes,
-                         uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
-    struct shortage *shortage = &client->cache.shortage;
+static int wait_for_room(struct cache *cache, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
+                         uint32_t probe, struct piece **ret_piece) {
+    struct shortage *shortage = &cache->shortage;
     struct waiting_thread waiter;
     uint64_t bytes;
     int r = 0;
 
     shortage_enter(shortage, &waiter, lane->pool, heap_round_up(size_bytes));
-    if (!collect(client, lane, waiter.size_bytes, &bytes)) {
+    if (!collect(cache, lane, waiter.size_bytes, &bytes)) {
         uint64_t left_ns = clock_left_ns(deadline_ns);
-        r = ask_and_wait(client, lane, waiter.size_bytes,
-                         bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns, probe, ret_piece);
+        r = ask_and_wait(cache, lane, waiter.size_bytes, bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns,
+                         probe, ret_piece);
     }
     shortage_leave(shortage, &waiter);
-    shortage_offer(client, lane);
+    shortage_offer(cache, lane);
     return r;
 }
 
-int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
+int lane_grow(struct cache *cache, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
               uint32_t probe, struct piece **ret_piece) {
     *ret_piece = NULL;
     if (look(lane))
         return 0;
-    if (shortage_is_on(&client->cache.shortage, lane->pool))
-        shortage_end_if_over(client, lane->pool);
-    if (!shortage_is_on(&client->cache.shortage, lane->pool)) {
-        int r = ask_for_growth(client, lane, cache_needs(lane, size_bytes), deadline_ns, ret_piece);
+    if (shortage_is_on(&cache->shortage, lane->pool))
+        shortage_end_if_over(cache, lane->pool);
+    if (!shortage_is_on(&cache->shortage, lane->pool)) {
+        int r = ask_for_growth(cache, lane, cache_needs(lane, size_bytes), deadline_ns, ret_piece);
         if (!is_refused(r))
             return r;
     }
-    return wait_for_room(client, lane, size_bytes, deadline_ns, probe, ret_piece);
+    return wait_for_room(cache, lane, size_bytes, deadline_ns, probe, ret_piece);
 }
 
-int lane_add_lease(struct gpupool_client *client, struct lane *lane, const struct segment *segment,
+int lane_add_lease(struct cache *cache, struct lane *lane, const struct segment *segment,
                    const struct proto_lease *lease) {
-    return add_extent(client, lane, lease->capacity_bytes, segment, lease, NULL);
+    return add_extent(cache, lane, lease->capacity_bytes, segment, lease, NULL);
 }

@@ -18,19 +18,19 @@
 
 #include "client/cache/lane.h"
 
-struct gpupool_client;
+struct cache;
 struct proto_lease;
 struct segment;
 
 /* Gets memory for a request. 0: *ret_piece is what was leased for it, out of the lane already; NULL: there is
  * more in the lane's heap than before, which is to be asked again (other threads may be quicker). EXHAUSTED
  * and what lease_acquire says: *ret_piece is NULL. probe: as in buffer_acquire(). */
-int lane_grow(struct gpupool_client *client, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
+int lane_grow(struct cache *cache, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
               uint32_t probe, struct piece **ret_piece);
 
 /* Adds a lease, whose segment is open, to a lane: to an extent that it continues, else as an extent of its
  * own. 0; NO_MEMORY: the lease was given back. */
-int lane_add_lease(struct gpupool_client *client, struct lane *lane, const struct segment *segment,
+int lane_add_lease(struct cache *cache, struct lane *lane, const struct segment *segment,
                    const struct proto_lease *lease);
 
 #endif

@@ -13,10 +13,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "client/cache/cache.h"
 #include "client/cache/give_back.h"
-#include "client/api/client.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/session.h"
 
 void keeper_init(struct keeper *keeper) {
     keeper->reclaim_fd = keeper->stop_fd = keeper->loop_fd = keeper->decay_fd = -1;
@@ -40,36 +41,36 @@ static int fail(const char *what, int error) {
 
 /* The daemon asked, because requests wait for memory of a pool: gives back what lies idle there, keeps
  * nothing of it from now on, and closes the segments that the daemon names, if it names any. */
-static int answer(struct gpupool_client *client, uint32_t pool) {
-    shortage_begin(client, pool);
-    (void)give_back_pool(client, pool, NULL);
+static int answer(struct cache *cache, uint32_t pool) {
+    shortage_begin(cache, pool);
+    (void)give_back_pool(cache, pool, NULL);
     bool any;
-    int r = lease_close_idle(client, pool, 0, cache_is_busy(client), &any);
-    shortage_end_if_over(client, pool);
+    int r = lease_close_idle(cache->session, pool, 0, cache_is_busy(cache), &any);
+    shortage_end_if_over(cache, pool);
     return r;
 }
 
 /* The pools that the daemon asks for: those that it marks as short, of which this process has segments
  * mapped. */
-static uint64_t pools_asked_for(struct gpupool_client *client) {
-    const struct proto_page *page = client->page.memory;
-    uint64_t mapped = segments_pools(&client->segments);
+static uint64_t pools_asked_for(struct cache *cache) {
+    const struct proto_page *page = cache->session->page.memory;
+    uint64_t mapped = segments_pools(&cache->session->segments);
     return page == NULL ? mapped : mapped & atomic_load_explicit(&page->shortage.pools, memory_order_acquire);
 }
 
 /* Gives back what lies idle, or what the daemon asks for. The program is told first: what it releases goes
  * back with the rest. */
-static int give_back(struct gpupool_client *client, bool asked) {
-    const struct keeper *keeper = &client->cache.keeper;
+static int give_back(struct cache *cache, bool asked) {
+    const struct keeper *keeper = &cache->keeper;
     uint64_t bytes;
     int r = 0;
 
     if (!asked)
-        return cache_give_back(client, true, &bytes);
+        return cache_give_back(cache, true, &bytes);
     if (keeper->reclaim != NULL)
         keeper->reclaim(keeper->reclaim_argument);
-    for (uint64_t pools = pools_asked_for(client); pools != 0 && r == 0; pools &= pools - 1)
-        r = answer(client, 1 + (uint32_t)__builtin_ctzll(pools));
+    for (uint64_t pools = pools_asked_for(cache); pools != 0 && r == 0; pools &= pools - 1)
+        r = answer(cache, 1 + (uint32_t)__builtin_ctzll(pools));
     return r;
 }
 
@@ -83,8 +84,8 @@ static bool acknowledge(int fd) {
 }
 
 static void *keeper_main(void *argument) {
-    struct gpupool_client *client = argument;
-    const struct keeper *keeper = &client->cache.keeper;
+    struct cache *cache = argument;
+    const struct keeper *keeper = &cache->keeper;
     struct pollfd fds[] = {{.fd = keeper->stop_fd, .events = POLLIN},
                            {.fd = keeper->reclaim_fd, .events = POLLIN}};
     uint64_t decay_ms = keeper->decay_ns / NS_PER_MS;
@@ -100,17 +101,17 @@ static void *keeper_main(void *argument) {
         if (n > 0 && fds[1].revents != 0 && !(asked && acknowledge(keeper->reclaim_fd)))
             fds[1].fd = -1; /* of no more use */
         if (n >= 0)
-            (void)give_back(client, asked);
+            (void)give_back(cache, asked);
     }
 }
 
-static int start_thread(struct gpupool_client *client) {
-    struct keeper *keeper = &client->cache.keeper;
+static int start_thread(struct cache *cache) {
+    struct keeper *keeper = &cache->keeper;
 
     keeper->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (keeper->stop_fd < 0)
         return fail("eventfd", errno);
-    int error = thread_create(&keeper->thread, NULL, keeper_main, client);
+    int error = thread_create(&keeper->thread, NULL, keeper_main, cache);
     if (error != 0)
         return fail("the thread that gives idle memory back", error);
     keeper->runs = true;
@@ -150,28 +151,12 @@ static int start_loop(struct keeper *keeper) {
     return 0;
 }
 
-int keeper_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
-    struct keeper *keeper = &client->cache.keeper;
+int keeper_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
+    struct keeper *keeper = &cache->keeper;
 
     keeper->decay_ns = decay_ns;
     keeper->reclaim_fd = reclaim_fd;
-    return with_thread ? start_thread(client) : start_loop(keeper);
-}
-
-/* What a loop's call begins with. */
-static int enter(const struct gpupool_client *client) {
-    int r = client_enter(client);
-    if (r < 0)
-        return r;
-    return client->cache.keeper.loop_fd >= 0
-               ? 0
-               : error_set(GPUPOOL_E_INVALID,
-                           "the client was not opened with GPUPOOL_OPEN_NO_THREAD, or has no cache");
-}
-
-int gpupool_fd(struct gpupool_client *client) {
-    int r = enter(client);
-    return error_end(r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.keeper.loop_fd);
+    return with_thread ? start_thread(cache) : start_loop(keeper);
 }
 
 /* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
@@ -182,14 +167,8 @@ static bool has_gone_off(int fd) {
     return fd >= 0 && poll(&ready, 1, 0) == 1 && read(fd, &count, sizeof count) == sizeof count;
 }
 
-int gpupool_dispatch(struct gpupool_client *client) {
-    int r = enter(client);
-
-    if (r == 0) {
-        bool asked = has_gone_off(client->cache.keeper.reclaim_fd);
-        bool decayed = has_gone_off(client->cache.keeper.decay_fd);
-        if (asked || decayed)
-            r = give_back(client, asked);
-    }
-    return error_end(r < 0 ? error_prefix(r, "gpupool_dispatch") : 0);
+int keeper_dispatch(struct cache *cache) {
+    bool asked = has_gone_off(cache->keeper.reclaim_fd);
+    bool decayed = has_gone_off(cache->keeper.decay_fd);
+    return asked || decayed ? give_back(cache, asked) : 0;
 }

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct gpupool_client;
+struct cache;
 
 struct keeper {
     uint64_t decay_ns;
@@ -37,7 +37,9 @@ void keeper_deinit(struct keeper *keeper);
 void keeper_forget(struct keeper *keeper);
 
 /* Starts to keep. reclaim_fd is taken. 0 or NO_MEMORY. */
-int keeper_start(struct gpupool_client *client, uint64_t decay_ns, int reclaim_fd, bool with_thread);
+int keeper_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
+/* For a client without the thread: does what is due, if anything is. 0, or what cache_give_back() says. */
+int keeper_dispatch(struct cache *cache);
 /* Ends the thread. */
 void keeper_stop(struct keeper *keeper);
 

@@ -90,7 +90,7 @@ static struct piece_chunk *chunk_get(void) {
     return chunk;
 }
 
-struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
+struct lane *lane_new(struct cache *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
     struct lane *lane = zeroed_lines(sizeof *lane);
     if (lane == NULL)
         return NULL;
@@ -124,6 +124,18 @@ static void piece_orphan(struct piece *piece) {
     *piece = (struct piece){.generation = generation};
 }
 
+/* Frees the queues of deferred pieces, whatever stands in them. */
+static void free_deferred(struct lane *lane) {
+    list_for_each_safe(position, &lane->deferred) {
+        list_remove(position);
+        free(container_of(position, struct deferred_queue, link));
+    }
+    list_for_each_safe(position, &lane->deferred_spare) {
+        list_remove(position);
+        free(container_of(position, struct deferred_queue, link));
+    }
+}
+
 struct lane *lane_free(struct lane *lane) {
     if (lane == NULL)
         return NULL;
@@ -136,7 +148,7 @@ struct lane *lane_free(struct lane *lane) {
             piece_orphan(&chunk->pieces[i]);
     chunks_put(lane->piece_chunks);
     transfer_deinit(&lane->transfer);
-    deferred_deinit(lane);
+    free_deferred(lane);
     for (unsigned heap = 0; heap < LANE_HEAPS; heap++)
         heap_deinit(&lane->heaps[heap]);
     pthread_mutex_destroy(&lane->lock);
@@ -536,6 +548,28 @@ uint64_t lane_free_bytes(struct lane *lane) {
     uint64_t bytes = lane_free_bytes_locked(lane);
     pthread_mutex_unlock(&lane->lock);
     return bytes;
+}
+
+static bool deferred_is_valid_locked(const struct lane *lane) {
+    uint64_t bytes = 0, of_extents = 0;
+    bool valid = true;
+
+    list_for_each(position, &lane->deferred) {
+        const struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+        const struct piece *last = NULL;
+        valid = valid && queue->word != 0 && queue->first != NULL &&
+                deferred_find_queue(lane, queue->word) == queue;
+        for (const struct piece *piece = queue->first; piece != NULL; piece = piece->next) {
+            valid = valid && piece->lane == lane && piece->generation % 2 == 0 && piece->range != NULL &&
+                    !piece->range->free && !deferred_is_after(piece->fence_value, queue->newest);
+            bytes += piece->capacity_bytes;
+            last = piece;
+        }
+        valid = valid && last == queue->last;
+    }
+    list_for_each(position, &lane->extents) of_extents +=
+        container_of(position, struct extent, link)->deferred_bytes;
+    return valid && bytes == lane->deferred_bytes && bytes == of_extents;
 }
 
 bool lane_is_valid(struct lane *lane) {

@@ -32,6 +32,7 @@
 #include "client/session/fence.h"
 #include "heap/heap.h"
 
+struct cache;
 struct counters;
 struct lane;
 
@@ -101,7 +102,7 @@ enum lane_heap {
 
 struct lane {
     /* what a hit reads, and nobody writes */
-    void *owner; /* the client; compared and handed on, and its fences are asked when something is deferred */
+    struct cache *owner; /* compared and handed on; its session's fences are asked for deferred pieces */
     uint32_t pool;
     uint32_t kind; /* enum gpupool_pool_kind */
     int device;
@@ -125,7 +126,7 @@ struct lane {
 };
 
 /* Returns NULL without memory. */
-struct lane *lane_new(void *owner, uint32_t pool, uint32_t kind, int device, void *stream);
+struct lane *lane_new(struct cache *owner, uint32_t pool, uint32_t kind, int device, void *stream);
 /* Frees the bookkeeping, whatever is still out. Accepts NULL; returns NULL. */
 struct lane *lane_free(struct lane *lane);
 

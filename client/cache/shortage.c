@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "client/cache/cache.h"
 #include "client/cache/give_back.h"
-#include "client/api/client.h"
+#include "client/session/session.h"
 
 /* An answer of the daemon takes less than that (100 us on a busy machine). */
 #define OFFER_NS (2 * NS_PER_MS)
@@ -19,8 +19,7 @@ void shortage_deinit(struct shortage *shortage) {
 }
 
 /* Sets a mark, and has the threads see it. */
-static void set(struct gpupool_client *client, _Atomic uint64_t *marks, uint32_t pool) {
-    struct cache *cache = &client->cache;
+static void set(struct cache *cache, _Atomic uint64_t *marks, uint32_t pool) {
 
     if ((atomic_fetch_or(marks, shortage_bit(pool)) & shortage_bit(pool)) != 0)
         return;
@@ -36,39 +35,38 @@ static void set(struct gpupool_client *client, _Atomic uint64_t *marks, uint32_t
     thread_caches_unlock();
 }
 
-void shortage_tighten(struct gpupool_client *client, uint32_t pool) {
-    set(client, &client->cache.shortage.tight_pools, pool);
+void shortage_tighten(struct cache *cache, uint32_t pool) {
+    set(cache, &cache->shortage.tight_pools, pool);
 }
 
-void shortage_begin(struct gpupool_client *client, uint32_t pool) {
-    set(client, &client->cache.shortage.short_pools, pool);
+void shortage_begin(struct cache *cache, uint32_t pool) {
+    set(cache, &cache->shortage.short_pools, pool);
 }
 
-void shortage_loosen(struct gpupool_client *client, uint32_t pool) {
-    struct shortage *shortage = &client->cache.shortage;
+void shortage_loosen(struct cache *cache, uint32_t pool) {
+    struct shortage *shortage = &cache->shortage;
 
     if (atomic_load(&shortage->waiting) > 0)
         return;
     atomic_fetch_and(&shortage->tight_pools, ~shortage_bit(pool));
     if (atomic_load(&shortage->waiting) > 0) /* since then, by a thread that found the mark still set */
-        shortage_tighten(client, pool);
+        shortage_tighten(cache, pool);
 }
 
 /* Whether the daemon says that others wait. */
-static bool is_marked(const struct gpupool_client *client, uint32_t pool) {
-    const struct proto_page *page = client->page.memory;
+static bool is_marked(const struct cache *cache, uint32_t pool) {
+    const struct proto_page *page = cache->session->page.memory;
     return page != NULL &&
            (atomic_load_explicit(&page->shortage.pools, memory_order_acquire) & shortage_bit(pool)) != 0;
 }
 
-void shortage_end_if_over(struct gpupool_client *client, uint32_t pool) {
-    if (is_marked(client, pool))
+void shortage_end_if_over(struct cache *cache, uint32_t pool) {
+    if (is_marked(cache, pool))
         return;
-    atomic_fetch_and(&client->cache.shortage.short_pools, ~shortage_bit(pool));
-    if (is_marked(client, pool)) { /* since then, and its question was answered while the mark was set */
-        shortage_begin(client, pool);
-        (void)give_back_pool(client, pool,
-                             NULL); /* what was released in between: nobody else gives it back */
+    atomic_fetch_and(&cache->shortage.short_pools, ~shortage_bit(pool));
+    if (is_marked(cache, pool)) { /* since then, and its question was answered while the mark was set */
+        shortage_begin(cache, pool);
+        (void)give_back_pool(cache, pool, NULL); /* what was released in between: nobody else gives it back */
     }
 }
 
@@ -117,10 +115,10 @@ static struct piece *take_for_waiter(struct shortage *shortage, struct lane *lan
     return piece;
 }
 
-void shortage_offer(struct gpupool_client *client, struct lane *lane) {
-    struct shortage *shortage = &client->cache.shortage;
+void shortage_offer(struct cache *cache, struct lane *lane) {
+    struct shortage *shortage = &cache->shortage;
     struct piece *piece;
 
     while (atomic_load(&shortage->waiting) > 0 && (piece = take_for_waiter(shortage, lane)) != NULL)
-        give_back_piece(client, piece);
+        give_back_piece(cache, piece);
 }

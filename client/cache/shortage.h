@@ -35,7 +35,7 @@
 #include "base/list.h"
 #include "proto/limits.h"
 
-struct gpupool_client;
+struct cache;
 struct lane;
 
 struct shortage {
@@ -58,14 +58,14 @@ void shortage_deinit(struct shortage *shortage);
 
 /* Marks a pool as tight, or short, and empties the threads' caches of it into their lanes. What is in the
  * lanes of a short pool is the caller's to give back. */
-void shortage_tighten(struct gpupool_client *client, uint32_t pool);
-void shortage_begin(struct gpupool_client *client, uint32_t pool);
+void shortage_tighten(struct cache *cache, uint32_t pool);
+void shortage_begin(struct cache *cache, uint32_t pool);
 
 /* Ends the tightness of a pool, unless a thread waits; the shortage, if the daemon's mark is gone. For slow
  * paths that found it on. The caller holds no lock: where the shortage begins again meanwhile, what is idle
  * goes to the daemon. */
-void shortage_loosen(struct gpupool_client *client, uint32_t pool);
-void shortage_end_if_over(struct gpupool_client *client, uint32_t pool);
+void shortage_loosen(struct cache *cache, uint32_t pool);
+void shortage_end_if_over(struct cache *cache, uint32_t pool);
 
 /* A thread begins and ends to wait for room. */
 void shortage_enter(struct shortage *shortage, struct waiting_thread *waiter, uint32_t pool,
@@ -73,7 +73,7 @@ void shortage_enter(struct shortage *shortage, struct waiting_thread *waiter, ui
 void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter);
 
 /* Gives the daemon what has become free in a lane and serves threads that wait. The caller holds no lock. */
-void shortage_offer(struct gpupool_client *client, struct lane *lane);
+void shortage_offer(struct cache *cache, struct lane *lane);
 
 /* A pool's bit in a word of marks. */
 static inline uint64_t shortage_bit(uint32_t pool) {

@@ -13,7 +13,7 @@ bool thread_cache_locks = true;
 
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
-/* Which caches a client has, and which client a cache has. */
+/* Which thread caches a client's cache has, and which one a thread cache is of. */
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
 
 void thread_caches_lock(void) {
@@ -46,7 +46,7 @@ static void on_thread_exit(void *argument) {
     pthread_mutex_lock(&registry);
     while (cache != NULL) {
         struct thread_cache *next = cache->next_of_thread;
-        if (cache->client != NULL) {
+        if (cache->owner != NULL) {
             thread_cache_enter(cache);
             thread_cache_flush(cache, NULL, false);
             thread_cache_leave(cache);
@@ -66,7 +66,7 @@ static void after_fork_in_child(void) {
     for (struct thread_cache *cache = client_thread.caches; cache != NULL; cache = cache->next_of_thread) {
         list_remove(&cache->link);
         thread_lanes_free(cache, true);
-        cache->client = NULL;
+        cache->owner = NULL;
     }
     pthread_mutex_unlock(&registry);
 }
@@ -82,12 +82,12 @@ void thread_cache_prepare(void) {
     pthread_once(&prepared, prepare);
 }
 
-struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list *caches) {
+struct thread_cache *thread_cache_get(struct cache *owner, struct list *caches) {
     struct thread_cache *cache, *unused = NULL, *before = NULL;
 
-    for (cache = client_thread.caches; cache != NULL && cache->client != client;
+    for (cache = client_thread.caches; cache != NULL && cache->owner != owner;
          cache = cache->next_of_thread) {
-        if (cache->client == NULL)
+        if (cache->owner == NULL)
             unused = cache;
         before = cache;
     }
@@ -118,10 +118,10 @@ struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list
         client_thread.caches = cache;
     }
     pthread_mutex_lock(&registry);
-    cache->client = client;
+    cache->owner = owner;
     list_append(caches, &cache->link);
     pthread_mutex_unlock(&registry);
-    return unused == NULL ? cache : thread_cache_get(client, caches);
+    return unused == NULL ? cache : thread_cache_get(owner, caches);
 }
 
 void thread_cache_enter_slowly(struct thread_cache *cache) {
@@ -229,7 +229,7 @@ void thread_caches_detach(struct list *caches) {
         thread_cache_visit(cache);
         list_remove(position);
         thread_lanes_free(cache, false);
-        cache->client = NULL;
+        cache->owner = NULL;
         thread_cache_part(cache);
     }
     pthread_mutex_unlock(&registry);

@@ -13,7 +13,7 @@
  * ThreadSanitizer, which does not know it, the owner takes the mutex as well; without membarrier the fast
  * paths are then left out, as they take none.
  *
- * The object lives as long as its thread, so that a pointer in thread-local storage never dangles; client is
+ * The object lives as long as its thread, so that a pointer in thread-local storage never dangles; owner is
  * NULL when its client has closed, and the next client that the thread uses takes it over.
  */
 #include <pthread.h>
@@ -28,7 +28,7 @@
 #include "client/cache/size_class.h"
 #include "client/session/thread.h"
 
-struct gpupool_client;
+struct cache;
 
 #define BIN_WORDS ((SIZE_CLASSES + 63) / 64)
 
@@ -48,8 +48,8 @@ struct thread_lane {
 
 struct thread_cache {
     /* the owner's, on a cache line that is nobody else's */
-    _Alignas(CACHE_LINE_BYTES) _Atomic(struct gpupool_client *)
-        client;               /* changed under the registry's lock; NULL: none */
+    _Alignas(CACHE_LINE_BYTES) _Atomic(struct cache *)
+        owner;                /* the client's cache; changed under the registry's lock; NULL: none */
     struct thread_lane *last; /* the lane used last, found first */
     struct thread_lane *lanes;
     struct thread_cache *next_of_thread;
@@ -67,8 +67,8 @@ extern bool thread_cache_locks;
  * Idempotent. */
 void thread_cache_prepare(void);
 
-/* Finds this thread's cache for a client, or makes it. NULL without memory. */
-struct thread_cache *thread_cache_get(struct gpupool_client *client, struct list *caches);
+/* Finds this thread's cache for a client's cache, or makes it. NULL without memory. */
+struct thread_cache *thread_cache_get(struct cache *owner, struct list *caches);
 
 void thread_cache_enter_slowly(struct thread_cache *cache);
 

@@ -55,9 +55,9 @@ static int enter(const struct gpupool_pair *pair, void *stream, const struct gpu
         return error_set(GPUPOOL_E_INVALID, "no pair");
     int r = client_enter(pair->client);
     if (r == 0)
-        r = devices_gpu(&pair->client->devices, &gpu);
+        r = devices_gpu(&pair->client->session.devices, &gpu);
     if (r == 0 && gpu != NULL)
-        r = devices_need_device(&pair->client->devices, pair->device, &gpu);
+        r = devices_need_device(&pair->client->session.devices, pair->device, &gpu);
     if (r == 0 && gpu != NULL && is_named(stream))
         r = devices_check_stream(gpu, (unsigned)pair->device, stream);
     if (r == 0)
@@ -70,7 +70,7 @@ static int need_gpu(const struct gpupool_pair *pair) {
     const struct gpu *gpu;
     int r = client_enter(pair->client);
 
-    return r < 0 ? r : devices_need_gpu(&pair->client->devices, &gpu);
+    return r < 0 ? r : devices_need_gpu(&pair->client->session.devices, &gpu);
 }
 
 /* Gives a side's block back, behind the stream. Without a GPU no work uses it. */
@@ -168,7 +168,7 @@ static int remember_both(const struct gpupool_pair *pair, const struct gpupool_p
     struct gpupool_client *client = pair->client;
     struct pool pool;
 
-    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+    int r = pools_find(&client->session, pool_id, &pool);
     if (r == 0)
         *ret_cannot = size_bytes <= pool.limit_bytes && side->capacity_bytes > pool.limit_bytes - size_bytes;
     return r;
@@ -184,7 +184,7 @@ static int cannot_hold_both(const struct gpupool_pair *pair, const struct gpupoo
     int r = remember_both(pair, side, pool_id, size_bytes, ret_cannot);
     if (r < 0 || !*ret_cannot)
         return r;
-    r = pools_fetch(&client->pools, &client->connection, client_deadline_ns(client, 0), &reply);
+    r = pools_fetch(&client->session, &reply);
     if (r < 0)
         return error_prefix(r, "asking for the pool's limit");
     request_recycle(reply);
@@ -195,9 +195,9 @@ static int cannot_hold_both(const struct gpupool_pair *pair, const struct gpupoo
 static int wait_for(const struct gpupool_pair *pair, const struct gpu *gpu, struct fence fence) {
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), pair->timeout_ns), now_ns;
 
-    while (!fence_is_ready(pair->client, fence) && (now_ns = clock_now_ns()) < deadline_ns) {
+    while (!fence_is_ready(&pair->client->session, fence) && (now_ns = clock_now_ns()) < deadline_ns) {
         uint64_t ask_ns = clock_deadline_ns(now_ns, ASK_NS);
-        if (fence_wait(pair->client, fence, ask_ns < deadline_ns ? ask_ns : deadline_ns) == 0)
+        if (fence_wait(&pair->client->session, fence, ask_ns < deadline_ns ? ask_ns : deadline_ns) == 0)
             break;
         int r = devices_check_device(gpu, (unsigned)pair->device);
         if (r < 0)
@@ -217,9 +217,9 @@ static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, voi
 
     error_save(text);
     if (client->cache.enabled)
-        (void)cache_give_back(client, false, &freed_bytes);
+        (void)cache_give_back(&client->cache, false, &freed_bytes);
     if (is_named(stream))
-        (void)fences_enqueue(client, (unsigned)pair->device, stream, &fence);
+        (void)fences_enqueue(&client->session, (unsigned)pair->device, stream, &fence);
     int r = wait_for(pair, gpu, fence);
     if (r < 0)
         return r;
@@ -322,20 +322,20 @@ static int find_device(struct gpupool_client *client, int *device) {
     unsigned current;
     uint32_t pool;
 
-    int r = devices_gpu(&client->devices, &gpu);
+    int r = devices_gpu(&client->session.devices, &gpu);
     if (r < 0)
         return r;
     if (gpu == NULL)
         return *device >= -1 ? gpupool_host_pool(client, -1, &pool)
                              : error_set(GPUPOOL_E_INVALID, "device %d", *device);
     if (*device == -1) {
-        r = devices_current(&client->devices, &current);
+        r = devices_current(&client->session.devices, &current);
         if (r < 0)
             return r;
         *device = (int)current;
     }
     r = gpupool_device_pool(client, *device, &pool); /* there is memory to be had */
-    return r < 0 ? r : devices_need_device(&client->devices, *device, &gpu);
+    return r < 0 ? r : devices_need_device(&client->session.devices, *device, &gpu);
 }
 
 int gpupool_pair_init(struct gpupool_pair *pair, struct gpupool_client *client, int device, uint32_t flags) {

@@ -16,9 +16,9 @@
  */
 #include <string.h>
 
-#include "client/session/error.h"
 #include "client/objects/synced_array.h"
 #include "client/objects/synced_order.h"
+#include "client/session/error.h"
 
 static int fail_driver(const struct gpupool_synced *array, int error, const char *what) {
     return devices_fail(array->gpu, error, what);
@@ -168,7 +168,7 @@ static bool may_be_at_once(const struct gpupool_synced *array, enum synced_side 
     if (access == GPUPOOL_OVERWRITE ? array->size_bytes - 1 >= array->sides[side].capacity_bytes
                                     : !synced_is_good(array->state, side) || array->size_bytes == 0)
         return false;
-    return is_access(access) && !fork_guard_is_child(&array->client->guard);
+    return is_access(access) && !fork_guard_is_child(&array->client->session.guard);
 }
 
 static bool host_at_once(struct gpupool_synced *array, enum gpupool_access access) {

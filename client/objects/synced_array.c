@@ -8,8 +8,8 @@
 
 #include "base/units.h"
 #include "client/api/buffer.h"
-#include "client/session/error.h"
 #include "client/objects/synced_order.h"
+#include "client/session/error.h"
 
 /* --- what every call begins and ends with --- */
 
@@ -37,12 +37,12 @@ static int find_device(struct gpupool_client *client, int device, const struct g
     uint32_t pool;
 
     if (device == -1) {
-        int r = devices_current(&client->devices, &current);
+        int r = devices_current(&client->session.devices, &current);
         if (r < 0)
             return r;
         device = (int)current;
     }
-    int r = devices_need_device(&client->devices, device, &gpu);
+    int r = devices_need_device(&client->session.devices, device, &gpu);
     if (r == 0)
         r = gpupool_device_pool(client, device, &pool);
     if (r < 0)
@@ -247,7 +247,7 @@ static int create(struct gpupool_client *client, int device, uint64_t size_bytes
     if (r == 0 && device < GPUPOOL_DEVICE_OF_FIRST_ACCESS)
         r = error_set(GPUPOOL_E_INVALID, "device %d", device);
     if (r == 0 && device != GPUPOOL_DEVICE_OF_FIRST_ACCESS)
-        r = devices_gpu(&client->devices, &gpu);
+        r = devices_gpu(&client->session.devices, &gpu);
     if (r == 0 && gpu != NULL)
         r = find_device(client, device, &gpu, &found);
     if (r < 0)
@@ -285,7 +285,7 @@ static int give_back(struct gpupool_synced *array, void *stream) {
 int gpupool_synced_destroy(struct gpupool_synced *array, void *stream) {
     if (array == NULL)
         return error_end(0);
-    if (!fork_guard_is_child(&array->client->guard)) {
+    if (!fork_guard_is_child(&array->client->session.guard)) {
         int r = give_back(array, stream);
         if (r < 0)
             return array_fail(r, "ending", array);

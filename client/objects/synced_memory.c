@@ -3,8 +3,8 @@
 
 #include "client/api/buffer.h"
 #include "client/api/client.h"
-#include "client/session/error.h"
 #include "client/objects/synced_order.h"
+#include "client/session/error.h"
 
 static int release_on(struct gpupool_client *client, struct gpupool_buffer *buffer,
                       const struct synced_stream *by) {
@@ -12,7 +12,7 @@ static int release_on(struct gpupool_client *client, struct gpupool_buffer *buff
 
     if (buffer->kind == GPUPOOL_POOL_HOST || buffer->device == (int)by->device)
         return buffer_release_on(client, buffer, by->device, by->handle);
-    int r = fences_enqueue(client, by->device, by->handle, &fence);
+    int r = fences_enqueue(&client->session, by->device, by->handle, &fence);
     return r < 0 ? r : buffer_release_behind(client, buffer, fence);
 }
 
@@ -21,7 +21,7 @@ static int release(struct gpupool_client *client, struct gpupool_buffer *buffer,
                    const struct synced_stream *by) {
     if (by == NULL)
         return gpupool_release(client, buffer, GPUPOOL_NO_STREAM);
-    int r = devices_check_stream(client->devices.gpu, by->device, by->handle);
+    int r = devices_check_stream(client->session.devices.gpu, by->device, by->handle);
     return r < 0 ? r : release_on(client, buffer, by);
 }
 
@@ -37,7 +37,7 @@ int memory_drop(struct gpupool_client *client, struct synced_memory *memory, con
         int r = release(client, &memory->buffer, is_idle ? NULL : by);
         /* Where the session is over, the loan is too: the daemon takes it back when this process has ended.
          */
-        if (r < 0 && connection_check(&client->connection) == 0)
+        if (r < 0 && connection_check(&client->session.connection) == 0)
             return error_prefix(r, "giving its memory back");
     }
     memory->data = NULL;

@@ -26,7 +26,7 @@ bool synced_must_order(struct gpupool_client *client, struct synced_usage *usage
     const struct synced_point *point;
 
     while ((point = usage_next(usage, by, writes, &position)) != NULL)
-        if (lacks_fence(point, writes) || !fence_is_ready(client, point->fence))
+        if (lacks_fence(point, writes) || !fence_is_ready(&client->session, point->fence))
             return true;
     return false;
 }
@@ -43,9 +43,9 @@ static int need_fence(struct gpupool_client *client, struct synced_point *point,
     if (!lacks_fence(point, all))
         return 0;
     if (stream->thread == 0 || stream->thread == fence_thread_number())
-        r = fences_enqueue(client, stream->device, stream->handle, ret_fence);
+        r = fences_enqueue(&client->session, stream->device, stream->handle, ret_fence);
     if (r == GPUPOOL_E_DRIVER) {
-        r = devices_wait(client->devices.gpu, stream->device);
+        r = devices_wait(client->session.devices.gpu, stream->device);
         *ret_fence = FENCE_NONE;
     }
     if (r < 0)
@@ -66,7 +66,7 @@ int synced_order(struct gpupool_client *client, struct synced_usage *usage, cons
     while ((point = usage_next(usage, by, writes, &position)) != NULL) {
         int r = need_fence(client, point, writes, &fence);
         if (r == 0)
-            r = fence_order(client, fence, by->device, by->handle);
+            r = fence_order(&client->session, fence, by->device, by->handle);
         if (r < 0)
             return r;
     }
@@ -76,12 +76,12 @@ int synced_order(struct gpupool_client *client, struct synced_usage *usage, cons
 static int wait_for(struct gpupool_client *client, unsigned device, struct fence fence) {
     uint64_t begin_ns = clock_now_ns(), ask_ns = begin_ns + ASK_NS;
 
-    while (!fence_is_ready(client, fence)) {
+    while (!fence_is_ready(&client->session, fence)) {
         uint64_t now_ns = clock_now_ns(), sleep_ns = (now_ns - begin_ns) / 8;
         if (now_ns - begin_ns < SPIN_NS)
             continue;
         if (now_ns >= ask_ns) {
-            int r = devices_check_device(client->devices.gpu, device);
+            int r = devices_check_device(client->session.devices.gpu, device);
             if (r < 0)
                 return error_prefix(r, "waiting for a copy");
             ask_ns = now_ns + ASK_NS;
@@ -116,7 +116,7 @@ bool synced_leave_fence(struct gpupool_client *client, const struct synced_strea
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    int r = fences_enqueue(client, by->device, by->handle, ret_fence);
+    int r = fences_enqueue(&client->session, by->device, by->handle, ret_fence);
     error_restore(text);
     return r == 0;
 }

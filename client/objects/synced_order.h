@@ -8,6 +8,8 @@
  */
 #include "client/objects/synced_usage.h"
 
+struct gpupool_client;
+
 /* The stream under a handle, as the calling thread means it. */
 static inline struct synced_stream synced_stream_of(unsigned device, void *handle) {
     return (struct synced_stream){

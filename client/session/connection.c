@@ -26,6 +26,10 @@ void connection_init(struct connection *connection, struct segments *segments, u
     snprintf(connection->broken_text, sizeof connection->broken_text, "not connected");
 }
 
+uint64_t connection_deadline_ns(const struct connection *connection, uint64_t timeout_ns) {
+    return clock_deadline_ns(clock_deadline_ns(clock_now_ns(), timeout_ns), connection->answer_timeout_ns);
+}
+
 static void requests_free(struct list *requests, bool in_child) {
     list_for_each_safe(link, requests) {
         struct request *request = container_of(link, struct request, link);

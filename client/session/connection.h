@@ -103,6 +103,9 @@ static inline void request_recyclep(struct request **request) {
  * before). */
 int connection_refuse(struct connection *connection, const char *reason);
 
+/* The deadline of a request over which the daemon may take timeout_ns, and an answer's time more. */
+uint64_t connection_deadline_ns(const struct connection *connection, uint64_t timeout_ns);
+
 /* Whether the connection still lives: 0, or the error it broke with and its text. */
 int connection_check(struct connection *connection);
 

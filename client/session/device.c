@@ -4,8 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "client/session/error.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
 
 /* cudaErrorStreamCaptureUnsupported … cudaErrorStreamCaptureWrongThread. The legacy default stream has no
  * capture of its own and answers with one of these while a stream that synchronises with it is captured. */

@@ -64,6 +64,10 @@ int error_prefix(int error, const char *format, ...) {
     return error_end(error);
 }
 
+int error_no_memory(void) {
+    return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
+}
+
 void error_save(char text[static ERROR_TEXT_SIZE]) {
     memcpy(text, error_text, ERROR_TEXT_SIZE);
 }

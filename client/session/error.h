@@ -24,6 +24,9 @@ int error_set(int error, const char *format, ...) __attribute__((format(printf, 
 /* Puts words and ": " in front of the text, and notes the number. Returns error. */
 int error_prefix(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Says that the process's heap has no memory for bookkeeping. Returns NO_MEMORY. */
+int error_no_memory(void);
+
 /* Ends a public call that returns r: below 0, the call failed and has set the text. Returns r. */
 static inline int error_end(int r) {
     client_thread.error = r < 0 ? r : 0;

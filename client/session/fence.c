@@ -7,8 +7,9 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "client/api/client.h"
+#include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
+#include "client/session/session.h"
 
 /* A word is in the page's first part, which is registered as a whole: a page of the kernel's. */
 #define WORDS_BYTES (PROTO_PAGE_FENCES * sizeof(uint64_t))
@@ -63,15 +64,15 @@ void fences_forget(struct fences *fences) {
 }
 
 /* Makes the words usable, once in the client's life. Where it cannot be, every fence is a wait. */
-static void prepare_locked(struct gpupool_client *client, const struct gpu *gpu) {
-    struct fences *fences = &client->fences;
+static void prepare_locked(struct session *session, const struct gpu *gpu) {
+    struct fences *fences = &session->fences;
     char text[ERROR_TEXT_SIZE];
 
     if (fences->tried)
         return;
     fences->tried = true;
     error_save(text); /* that there are no words fails nobody */
-    int r = page_need(client, client_deadline_ns(client, 0));
+    int r = page_need(session, connection_deadline_ns(&session->connection, 0));
     error_restore(text);
     if (r < 0)
         return;
@@ -80,7 +81,7 @@ static void prepare_locked(struct gpupool_client *client, const struct gpu *gpu)
         return;
     for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++)
         pthread_mutex_init(&fences->words[i].lock, NULL);
-    struct proto_page *page = client->page.memory;
+    struct proto_page *page = session->page.memory;
     if (gpu->host_register(page->fences, WORDS_BYTES) != 0)
         return;
     fences->page = page;
@@ -125,15 +126,15 @@ void fences_leave_stream(struct fences *fences, unsigned device, const void *str
 }
 
 /* The word of a stream, for word_put(). NULL: this client has none for it. */
-static struct fence_word *word_get(struct gpupool_client *client, const struct gpu *gpu, unsigned device,
+static struct fence_word *word_get(struct session *session, const struct gpu *gpu, unsigned device,
                                    void *stream) {
-    struct fences *fences = &client->fences;
+    struct fences *fences = &session->fences;
     uint64_t thread = stream == FENCE_STREAM_PER_THREAD ? fence_thread_number() : 0;
     struct list *bucket = bucket_of(fences, device, stream, thread);
     struct fence_word *found = NULL;
 
     pthread_mutex_lock(&fences->lock);
-    prepare_locked(client, gpu);
+    prepare_locked(session, gpu);
     if (fences->gpu != NULL) {
         list_for_each(position, bucket) {
             struct fence_word *word = container_of(position, struct fence_word, link);
@@ -176,9 +177,9 @@ static int wait_for_stream(const struct gpu *gpu, unsigned device, void *stream,
     return 0;
 }
 
-int fences_enqueue(struct gpupool_client *client, unsigned device, void *stream, struct fence *ret_fence) {
+int fences_enqueue(struct session *session, unsigned device, void *stream, struct fence *ret_fence) {
     const struct gpu *gpu;
-    int r = devices_need_gpu(&client->devices, &gpu);
+    int r = devices_need_gpu(&session->devices, &gpu);
     if (r == 0)
         r = devices_check_stream(gpu, device, stream);
     if (r < 0)
@@ -188,20 +189,20 @@ int fences_enqueue(struct gpupool_client *client, unsigned device, void *stream,
     *ret_fence = FENCE_NONE;
     return 0;
 #endif
-    struct fence_word *word = word_get(client, gpu, device, stream);
+    struct fence_word *word = word_get(session, gpu, device, stream);
     if (word == NULL)
         return wait_for_stream(gpu, device, stream, ret_fence);
 
-    uint32_t number = (uint32_t)(word - client->fences.words);
+    uint32_t number = (uint32_t)(word - session->fences.words);
     pthread_mutex_lock(&word->lock);
     struct fence fence = {.word = number + 1, .value = word->value + 1};
     /* The driver wants an address; that the word is atomic concerns those who read it. */
     int error =
-        gpu->stream_write64(device, stream, (uint64_t *)&client->fences.page->fences[number], fence.value);
+        gpu->stream_write64(device, stream, (uint64_t *)&session->fences.page->fences[number], fence.value);
     if (error == 0)
         word->value = fence.value;
     pthread_mutex_unlock(&word->lock);
-    word_put(&client->fences, word);
+    word_put(&session->fences, word);
     if (error == GPU_ERROR_NOT_SUPPORTED)
         return wait_for_stream(gpu, device, stream, ret_fence);
     if (error != 0)
@@ -221,14 +222,14 @@ void fences_show(struct fences *fences) {
 #endif
 }
 
-bool fence_is_ready(const struct gpupool_client *client, struct fence fence) {
-    return fence.word == 0 || proto_fence_is_ready(word_now(&client->fences, fence.word - 1), fence.value);
+bool fence_is_ready(const struct session *session, struct fence fence) {
+    return fence.word == 0 || proto_fence_is_ready(word_now(&session->fences, fence.word - 1), fence.value);
 }
 
-int fence_wait(const struct gpupool_client *client, struct fence fence, uint64_t deadline_ns) {
+int fence_wait(const struct session *session, struct fence fence, uint64_t deadline_ns) {
     uint64_t pause_ns = WAIT_NS_MIN;
 
-    while (!fence_is_ready(client, fence)) {
+    while (!fence_is_ready(session, fence)) {
         uint64_t now_ns = clock_now_ns();
         if (now_ns >= deadline_ns)
             return error_set(GPUPOOL_E_TIMED_OUT, "the GPU work before the fence is not done yet");
@@ -240,17 +241,17 @@ int fence_wait(const struct gpupool_client *client, struct fence fence, uint64_t
     return 0;
 }
 
-int fence_order(struct gpupool_client *client, struct fence fence, unsigned device, void *stream) {
+int fence_order(struct session *session, struct fence fence, unsigned device, void *stream) {
     const struct gpu *gpu;
 
-    if (fence_is_ready(client, fence))
+    if (fence_is_ready(session, fence))
         return 0;
-    int r = devices_need_gpu(&client->devices, &gpu);
+    int r = devices_need_gpu(&session->devices, &gpu);
     if (r == 0)
         r = devices_check_stream(gpu, device, stream);
     if (r < 0)
         return r;
-    int error = gpu->stream_wait64(device, stream, (uint64_t *)&client->fences.page->fences[fence.word - 1],
+    int error = gpu->stream_wait64(device, stream, (uint64_t *)&session->fences.page->fences[fence.word - 1],
                                    fence.value);
     return error == 0 ? 0 : driver_failed(gpu, error, device, "making a stream wait for a fence");
 }

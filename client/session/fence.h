@@ -28,7 +28,7 @@
 #include "proto/page.h"
 
 struct gpu;
-struct gpupool_client;
+struct session;
 
 struct fence {
     uint32_t word;  /* its number in the page, plus 1; 0: none, what it would stand for is done */
@@ -80,7 +80,7 @@ void fences_forget(struct fences *fences);
 /* Enqueues a fence on a stream: it is ready when all work that was enqueued before is done. *ret_fence may be
  * FENCE_NONE: then that work is done already. Never waits for the GPU but as said above. Thread-safe. 0;
  * CAPTURING (the stream is being captured into a graph: nothing was enqueued), DRIVER. */
-int fences_enqueue(struct gpupool_client *client, unsigned device, void *stream, struct fence *ret_fence);
+int fences_enqueue(struct session *session, unsigned device, void *stream, struct fence *ret_fence);
 
 /* The stream ends. What it has still to write comes to a word that is nobody's until then: the next stream
  * under this handle gets another one. Thread-safe. */
@@ -92,12 +92,12 @@ void fences_leave_stream(struct fences *fences, unsigned device, const void *str
 void fences_show(struct fences *fences);
 
 /* Whether the work before a fence is done. A load. */
-bool fence_is_ready(const struct gpupool_client *client, struct fence fence);
+bool fence_is_ready(const struct session *session, struct fence fence);
 
 /* Waits for a fence on the CPU, looking at it ever more rarely. 0, or TIMED_OUT with the text set. */
-int fence_wait(const struct gpupool_client *client, struct fence fence, uint64_t deadline_ns);
+int fence_wait(const struct session *session, struct fence fence, uint64_t deadline_ns);
 
 /* Makes another stream of this process wait for a fence, on the GPU. 0, CAPTURING, DRIVER. */
-int fence_order(struct gpupool_client *client, struct fence fence, unsigned device, void *stream);
+int fence_order(struct session *session, struct fence fence, unsigned device, void *stream);
 
 #endif

@@ -4,6 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
+
 /* The kernel wipes whole pages; any multiple of the page size will do, and mmap rounds up to one. */
 #define GUARD_BYTES 1u
 
@@ -29,4 +32,13 @@ void fork_guard_deinit(struct fork_guard *guard) {
 
 bool fork_guard_is_another_process(const struct fork_guard *guard) {
     return getpid() != guard->owner;
+}
+
+int fork_guard_check(const struct fork_guard *guard) {
+    if (!fork_guard_is_child(guard))
+        return 0;
+    return error_set(GPUPOOL_E_FORKED,
+                     "this client belongs to the parent of this process (pid %d): "
+                     "open a client after the fork",
+                     (int)guard->owner);
 }

@@ -30,6 +30,9 @@ static inline bool fork_guard_is_child(const struct fork_guard *guard) {
     return guard->page != NULL ? guard->page[0] == 0 : fork_guard_is_another_process(guard);
 }
 
+/* Begins a call: 0, or FORKED with the error text set in a forked child. */
+int fork_guard_check(const struct fork_guard *guard);
+
 /* Whether the page says that this is the process that initialised the guard. False: not so, or there is no
  * page to say it. */
 static inline bool fork_guard_is_at_home(const struct fork_guard *guard) {

@@ -6,103 +6,106 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "client/api/client.h"
+#include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
+#include "client/session/session.h"
 
-void lease_give_back(struct gpupool_client *client, const struct proto_lease *lease) {
+void lease_give_back(struct session *session, const struct proto_lease *lease) {
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    (void)lease_release(client, lease->lease, lease->generation, 0, 0, FENCE_NONE);
+    (void)lease_release(session, lease->lease, lease->generation, 0, 0, FENCE_NONE);
     error_restore(text);
 }
 
-int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
                struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
 
-    int r = connection_exchange(&client->connection, &reply, deadline_ns);
+    int r = connection_exchange(&session->connection, &reply, deadline_ns);
     if (r < 0)
         return r;
     const struct proto_lease *lease = &reply->message.lease;
     struct segment *segment = reply->segment;
-    r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), lease->pool, &pool);
+    r = pools_find(session, lease->pool, &pool);
     if (r == 0 && (segment->kind == PROTO_SEGMENT_MEMFD) != (pool.kind == PROTO_POOL_HOST))
-        return connection_refuse(&client->connection, "a segment of another kind than its pool");
+        return connection_refuse(&session->connection, "a segment of another kind than its pool");
     if (r == 0)
-        r = segments_open(&client->segments, segment, &client->devices, pool.uuid);
+        r = segments_open(&session->segments, segment, &session->devices, pool.uuid);
     if (r < 0) {
-        lease_give_back(client, lease);
+        lease_give_back(session, lease);
         return r;
     }
-    fences_show(&client->fences);
+    fences_show(&session->fences);
     *ret_lease = *lease;
     *ret_pool = pool;
     *ret_segment = segment;
     return 0;
 }
 
-int lease_acquire_as(struct gpupool_client *client, const struct proto_acquire *acquire,
+int lease_acquire_as(struct session *session, const struct proto_acquire *acquire,
                      struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    struct request *request = connection_request(&client->connection, PROTO_ACQUIRE);
+    struct request *request = connection_request(&session->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.acquire = *acquire;
-    int r = lease_take(client, request, client_deadline_ns(client, acquire->timeout_ns), ret_lease, ret_pool,
-                       ret_segment);
+    int r = lease_take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
+                       ret_lease, ret_pool, ret_segment);
     if (r < 0)
         return r;
     uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
     if (ret_lease->pool != acquire->pool || ret_lease->size_bytes > acquire->size_bytes ||
         ret_lease->size_bytes < least_bytes)
-        return connection_refuse(&client->connection, "a lease of another pool or size than asked for");
+        return connection_refuse(&session->connection, "a lease of another pool or size than asked for");
     return 0;
 }
 
-int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
+int lease_acquire(struct session *session, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
     const struct proto_acquire acquire = {
         .pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
-    return lease_acquire_as(client, &acquire, ret_lease, ret_pool, ret_segment);
+    return lease_acquire_as(session, &acquire, ret_lease, ret_pool, ret_segment);
 }
 
 /* Closes a segment and tells the daemon. What the driver would not close stays the session's until its end.
  */
-static int close_segment(struct gpupool_client *client, uint32_t pool_id, uint64_t segment) {
+static int close_segment(struct session *session, uint32_t pool_id, uint64_t segment) {
     uint64_t start_ns = clock_now_ns();
-    int r = segments_remove(&client->segments, segment, pool_id);
+    int r = segments_remove(&session->segments, segment, pool_id);
     if (r == -EBADMSG)
-        return connection_refuse(&client->connection, "it has a segment closed that is not there");
+        return connection_refuse(&session->connection, "it has a segment closed that is not there");
     if (r < 0)
         return 0;
     _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_CLOSED);
+        connection_request(&session->connection, PROTO_CLOSED);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.closed = (struct proto_closed){.segment = segment, .time_ns = clock_now_ns() - start_ns};
-    return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    return connection_exchange(&session->connection, &request,
+                               connection_deadline_ns(&session->connection, 0));
 }
 
 /* As many as one message names. Returns 0, and whether there may be more. */
-static int close_some(struct gpupool_client *client, const struct proto_idle *idle, bool *ret_more,
-                      bool *ret_any) {
-    _cleanup_(request_recyclep) struct request *request = connection_request(&client->connection, PROTO_IDLE);
+static int close_some(struct session *session, const struct proto_idle *idle, bool *ret_more, bool *ret_any) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&session->connection, PROTO_IDLE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.idle = *idle;
-    int r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    int r =
+        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return r;
     const struct proto_segments *segments = &request->message.segments;
     for (uint32_t i = 0; r == 0 && i < segments->count; i++)
-        r = close_segment(client, idle->pool, segments->ids[i]);
+        r = close_segment(session, idle->pool, segments->ids[i]);
     *ret_more = segments->count == PROTO_CLOSE_MAX;
     *ret_any = *ret_any || segments->count > 0;
     return r;
 }
 
-int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
+int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
                      bool *ret_any) {
     const struct proto_idle idle = {
         .pool = pool_id, .flags = is_busy ? PROTO_IDLE_BUSY : 0, .size_bytes = size_bytes};
@@ -111,13 +114,13 @@ int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t s
 
     *ret_any = false;
     while (r == 0 && more)
-        r = close_some(client, &idle, &more, ret_any);
+        r = close_some(session, &idle, &more, ret_any);
     return r;
 }
 
-static struct proto_release release_of(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+static struct proto_release release_of(struct session *session, uint64_t lease, uint64_t generation,
                                        uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
-    bool is_ready = fence_is_ready(client, fence);
+    bool is_ready = fence_is_ready(session, fence);
     return (struct proto_release){
         .lease = lease,
         .generation = generation,
@@ -128,40 +131,41 @@ static struct proto_release release_of(struct gpupool_client *client, uint64_t l
     };
 }
 
-int lease_release_one_way(struct gpupool_client *client, uint64_t lease, uint64_t generation,
-                          uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
+int lease_release_one_way(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                          uint64_t size_bytes, struct fence fence) {
     struct proto_message message = {
         .header.operation = PROTO_RELEASE,
-        .release = release_of(client, lease, generation, offset_bytes, size_bytes, fence)};
-    return connection_tell(&client->connection, &message, client_deadline_ns(client, 0));
+        .release = release_of(session, lease, generation, offset_bytes, size_bytes, fence)};
+    return connection_tell(&session->connection, &message, connection_deadline_ns(&session->connection, 0));
 }
 
-int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence) {
     _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_RELEASE);
+        connection_request(&session->connection, PROTO_RELEASE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.release = release_of(client, lease, generation, offset_bytes, size_bytes, fence);
-    return connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    request->message.release = release_of(session, lease, generation, offset_bytes, size_bytes, fence);
+    return connection_exchange(&session->connection, &request,
+                               connection_deadline_ns(&session->connection, 0));
 }
 
-int lease_release_patiently(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,
                             uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
-    int r = lease_release(client, lease, generation, offset_bytes, size_bytes, fence);
+    int r = lease_release(session, lease, generation, offset_bytes, size_bytes, fence);
     if (r != GPUPOOL_E_LIMIT || fence.word == 0)
         return r;
-    r = fence_wait(client, fence, client_deadline_ns(client, 0));
+    r = fence_wait(session, fence, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return error_prefix(r,
                             "the daemon keeps as much that waits for its fence as it does for one session");
-    return lease_release(client, lease, generation, offset_bytes, size_bytes, FENCE_NONE);
+    return lease_release(session, lease, generation, offset_bytes, size_bytes, FENCE_NONE);
 }
 
-int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                 uint64_t size_bytes, struct proto_lease *ret_lease) {
     _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->connection, PROTO_SPLIT);
+        connection_request(&session->connection, PROTO_SPLIT);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.split = (struct proto_release){
@@ -171,21 +175,22 @@ int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generati
         .size_bytes = size_bytes,
     };
     /* The memory is in use and mapped: nothing is to be opened, and nothing may be given back. */
-    int r = connection_exchange(&client->connection, &request, client_deadline_ns(client, 0));
+    int r =
+        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return r;
     if (request->message.lease.capacity_bytes != size_bytes)
-        return connection_refuse(&client->connection, "a lease of another part than asked for");
+        return connection_refuse(&session->connection, "a lease of another part than asked for");
     *ret_lease = request->message.lease;
     return 0;
 }
 
-int lease_merge_one_way(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t generation,
                         const struct proto_lease *other) {
     struct proto_message message = {.header.operation = PROTO_MERGE,
                                     .merge = {.lease = lease,
                                               .generation = generation,
                                               .other_lease = other->lease,
                                               .other_generation = other->generation}};
-    return connection_tell(&client->connection, &message, client_deadline_ns(client, 0));
+    return connection_tell(&session->connection, &message, connection_deadline_ns(&session->connection, 0));
 }

@@ -16,17 +16,17 @@
 #include "client/session/segment.h"
 #include "proto/proto.h"
 
-struct gpupool_client;
+struct session;
 
 /* Far fewer than the daemon has room for (PROTO_ONE_WAY_MAX): an answer costs some 10 us. */
 #define LEASE_ONE_WAY_MAX 256u
 
 /* Acquires a lease and opens its segment. */
-int lease_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
+int lease_acquire(struct session *session, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
 /* The same with all that an ACQUIRE can say (proto.h). */
-int lease_acquire_as(struct gpupool_client *client, const struct proto_acquire *acquire,
+int lease_acquire_as(struct session *session, const struct proto_acquire *acquire,
                      struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
 /* Asks the daemon which idle segments of a pool this process has to close, and closes them. That stops the
@@ -34,41 +34,41 @@ int lease_acquire_as(struct gpupool_client *client, const struct proto_acquire *
  * where nothing else helps: a request of size_bytes of this process's that was refused (0: requests that
  * wait). is_busy: this process has work on the GPU. 0 also when there are none; *ret_any: whether any were
  * closed. */
-int lease_close_idle(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
+int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
                      bool *ret_any);
 
 /* Sends a request that is answered by a LEASE (it is taken), and opens the segment. The lease is copied out,
  * because the request goes back at once. */
-int lease_take(struct gpupool_client *client, struct request *request, uint64_t deadline_ns,
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
                struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
 /* Gives a part of a lease back; size 0: all of it. Nobody gets the memory before the fence is ready. LIMIT:
  * the daemon keeps no more for this session that is not ready; nothing was released. */
-int lease_release(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence);
 
 /* As lease_release for a part, without an answer: 0 does not mean that it was released. Of the parts that go
  * so, one lease's and one client's, at least every LEASE_ONE_WAY_MAX-th is to be released with an answer, and
  * after a LIMIT all until one was. */
-int lease_release_one_way(struct gpupool_client *client, uint64_t lease, uint64_t generation,
-                          uint64_t offset_bytes, uint64_t size_bytes, struct fence fence);
+int lease_release_one_way(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                          uint64_t size_bytes, struct fence fence);
 
 /* As lease_release, and at the daemon's limit waits on the CPU for the fence. TIMED_OUT: it is not ready in
  * the time that an answer may take; nothing was released. */
-int lease_release_patiently(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,
                             uint64_t offset_bytes, uint64_t size_bytes, struct fence fence);
 
 /* Makes a part of a lease one of its own. */
-int lease_split(struct gpupool_client *client, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                 uint64_t size_bytes, struct proto_lease *ret_lease);
 
 /* Has a lease take over what another one holds, which lies above its start in the same segment; the other one
  * ends. Without an answer: for leases of which it is known that they can be merged, else the daemon ends the
  * session. Counts as a part released one-way. On failure they are not merged. */
-int lease_merge_one_way(struct gpupool_client *client, uint64_t lease, uint64_t generation,
+int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t generation,
                         const struct proto_lease *other);
 
 /* Gives back a lease that could not be used. The error that led here is the one to report. */
-void lease_give_back(struct gpupool_client *client, const struct proto_lease *lease);
+void lease_give_back(struct session *session, const struct proto_lease *lease);
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "proto/page.h"
 
-struct gpupool_client;
+struct session;
 
 struct page {
     pthread_mutex_t lock; /* over the exchange: who comes second waits for its end */
@@ -27,7 +27,7 @@ void page_init(struct page *page);
 /* Asks the daemon for the page and maps it, unless that was done before. One exchange in a client's life;
  * what failed once fails again, with the same error. Thread-safe. 0; DRIVER (the kernel maps nothing),
  * PROTOCOL (what came is no such page) and what connection_exchange says. */
-int page_need(struct gpupool_client *client, uint64_t deadline_ns);
+int page_need(struct session *session, uint64_t deadline_ns);
 
 /* Unmaps it. Nobody may use it any more, the GPU included. */
 void page_close(struct page *page);

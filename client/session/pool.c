@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-#include "client/session/error.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
+#include "client/session/session.h"
 
 void pools_init(struct pools *pools) {
     pthread_mutex_init(&pools->lock, NULL);
@@ -14,12 +15,13 @@ void pools_deinit(struct pools *pools) {
     pthread_mutex_destroy(&pools->lock);
 }
 
-int pools_fetch(struct pools *pools, struct connection *connection, uint64_t deadline_ns,
-                struct request **ret_reply) {
-    struct request *request = connection_request(connection, PROTO_LIST_POOLS);
+int pools_fetch(struct session *session, struct request **ret_reply) {
+    struct pools *pools = &session->pools;
+    struct request *request = connection_request(&session->connection, PROTO_LIST_POOLS);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    int r = connection_exchange(connection, &request, deadline_ns);
+    int r =
+        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return r;
 
@@ -54,17 +56,16 @@ bool pools_look_up(struct pools *pools, bool (*accept)(const struct pool *pool, 
     return found;
 }
 
-int pools_select(struct pools *pools, struct connection *connection, uint64_t deadline_ns,
-                 bool (*accept)(const struct pool *pool, const void *wanted), const void *wanted,
-                 struct pool *ret_pool) {
-    if (pools_look_up(pools, accept, wanted, ret_pool))
+int pools_select(struct session *session, bool (*accept)(const struct pool *pool, const void *wanted),
+                 const void *wanted, struct pool *ret_pool) {
+    if (pools_look_up(&session->pools, accept, wanted, ret_pool))
         return 0;
     struct request *reply;
-    int r = pools_fetch(pools, connection, deadline_ns, &reply);
+    int r = pools_fetch(session, &reply);
     if (r < 0)
         return error_prefix(r, "listing the pools");
     request_recycle(reply);
-    if (pools_look_up(pools, accept, wanted, ret_pool))
+    if (pools_look_up(&session->pools, accept, wanted, ret_pool))
         return 0;
     return error_set(GPUPOOL_E_NO_POOL, "the daemon has no such pool");
 }
@@ -73,8 +74,7 @@ static bool has_id(const struct pool *pool, const void *wanted) {
     return pool->id == *(const uint32_t *)wanted;
 }
 
-int pools_find(struct pools *pools, struct connection *connection, uint64_t deadline_ns, uint32_t id,
-               struct pool *ret_pool) {
-    int r = pools_select(pools, connection, deadline_ns, has_id, &id, ret_pool);
+int pools_find(struct session *session, uint32_t id, struct pool *ret_pool) {
+    int r = pools_select(session, has_id, &id, ret_pool);
     return r == GPUPOOL_E_NO_POOL ? error_prefix(r, "pool %u", id) : r;
 }

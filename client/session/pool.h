@@ -9,10 +9,13 @@
  * The lock is a leaf: nothing else is locked while it is held.
  */
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "client/session/connection.h"
 #include "proto/proto.h"
+
+struct request;
+struct session;
 
 struct pool {
     uint32_t id;
@@ -32,13 +35,11 @@ void pools_init(struct pools *pools);
 void pools_deinit(struct pools *pools);
 
 /* Asks the daemon, and remembers. On success the reply, a POOLS message, is the caller's to recycle. */
-int pools_fetch(struct pools *pools, struct connection *connection, uint64_t deadline_ns,
-                struct request **ret_reply);
+int pools_fetch(struct session *session, struct request **ret_reply);
 
 /* Looks a pool up, and asks the daemon where it is not known yet. Returns 0 and a copy, NO_POOL, or what the
  * connection says. */
-int pools_find(struct pools *pools, struct connection *connection, uint64_t deadline_ns, uint32_t id,
-               struct pool *ret_pool);
+int pools_find(struct session *session, uint32_t id, struct pool *ret_pool);
 
 /* Looks up the first remembered pool that the function accepts. False, and *ret_pool untouched, where none
  * is. */
@@ -47,8 +48,7 @@ bool pools_look_up(struct pools *pools, bool (*accept)(const struct pool *pool, 
 
 /* As pools_look_up, asking the daemon where there is none. 0, NO_POOL (with a text
  * that says too little: the caller knows what was sought), or what the connection says. */
-int pools_select(struct pools *pools, struct connection *connection, uint64_t deadline_ns,
-                 bool (*accept)(const struct pool *pool, const void *wanted), const void *wanted,
-                 struct pool *ret_pool);
+int pools_select(struct session *session, bool (*accept)(const struct pool *pool, const void *wanted),
+                 const void *wanted, struct pool *ret_pool);
 
 #endif

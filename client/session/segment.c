@@ -10,8 +10,8 @@
 #include "base/cleanup.h"
 #include "base/mapping.h"
 #include "base/units.h"
-#include "client/session/error.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
 #include "client/session/memfd.h"
 
 static struct list *bucket_of(struct segments *segments, uint64_t id) {

@@ -125,7 +125,7 @@ static inline bool pools_are_empty(void) {
 /* Waits until no pool is short any more: in a shortage clients keep nothing. The client is told of the pools
  * that it has leases of. */
 static inline void wait_until_nothing_is_short(struct gpupool_client *client) {
-    WAIT_UNTIL(atomic_load(&client->page.memory->shortage.pools) == 0);
+    WAIT_UNTIL(atomic_load(&client->session.page.memory->shortage.pools) == 0);
 }
 
 /* Waits until no pool is short: a shortage that an earlier test made lasts a while beyond that test, and what

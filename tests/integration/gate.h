@@ -33,7 +33,7 @@ static inline uint64_t *gate_word(struct gate *gate, struct gpupool_buffer *buff
 }
 
 static inline void gate_close(struct gate *gate) {
-    const struct gpu *gpu = gate->client->devices.gpu;
+    const struct gpu *gpu = gate->client->session.devices.gpu;
     uint64_t *word = gate_word(gate, &gate->word), *mark = gate_word(gate, &gate->mark);
 
     __atomic_store_n(word, 0, __ATOMIC_SEQ_CST);

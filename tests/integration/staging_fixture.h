@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 
+#include "client/objects/staging/staging.h"
 #include "gpu/sim/sim.h"
 #include "tests/integration/gate.h"
 
@@ -39,6 +40,12 @@ static inline void *need_memory(uint64_t size_bytes) {
     void *memory = malloc(size_bytes);
     assert_non_null(memory);
     return memory;
+}
+
+/* How many threads the client has started for copies. */
+static inline unsigned copy_workers_started(struct gpupool_client *client) {
+    struct staging *staging = staging_of(client);
+    return staging == NULL ? 0 : staging->workers.started;
 }
 
 /* Device memory as the driver's own copies see it, behind what is on the stream. */

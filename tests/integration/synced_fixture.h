@@ -202,7 +202,7 @@ static inline void run_in_scene(void **state) {
     }
 
 static inline bool is_idle(struct scene *scene, void *stream) {
-    return scene->client->devices.gpu->stream_query(0, stream) == 0;
+    return scene->client->session.devices.gpu->stream_query(0, stream) == 0;
 }
 
 /* The stream does not get on, given time, until the gate opens; and then it does. */

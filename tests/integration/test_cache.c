@@ -403,10 +403,10 @@ static void a_miss_is_one_exchange_where_the_pool_has_room(void **state) {
             struct gpupool_client *client = open_client(&daemon, 0, GPUPOOL_FOREVER);
             uint32_t pool = pool_of(client, kinds[i]);
             struct gpupool_buffer buffer;
-            uint64_t before = client->connection.last_id;
+            uint64_t before = client->session.connection.last_id;
 
             MUST(gpupool_acquire(client, pool, sizes[j], NULL, GPUPOOL_FOREVER, 0, &buffer));
-            assert_int_equal(client->connection.last_id - before, 1);
+            assert_int_equal(client->session.connection.last_id - before, 1);
             gpupool_close(client);
         }
     }
@@ -428,9 +428,9 @@ static void a_miss_is_one_exchange_where_little_is_left(void **state) {
     struct gpupool_client *client = open_client(&daemon, 0, GPUPOOL_FOREVER);
     uint32_t pool = pool_of(client, GPUPOOL_POOL_DEVICE);
     MUST(gpupool_acquire(holder, pool, 64 * MIB - 20 * KIB, NULL, GPUPOOL_FOREVER, 0, &most));
-    uint64_t before = client->connection.last_id;
+    uint64_t before = client->session.connection.last_id;
     MUST(gpupool_acquire(client, pool, 512, NULL, GPUPOOL_FOREVER, 0, &buffer));
-    assert_int_equal(client->connection.last_id - before, 1);
+    assert_int_equal(client->session.connection.last_id - before, 1);
     MUST(gpupool_release(holder, &most, NULL));
     gpupool_close(client);
     gpupool_close(holder);

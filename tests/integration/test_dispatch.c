@@ -96,11 +96,11 @@ static void no_destroyed_stream_is_asked_whether_it_is_busy(void **state) {
         empty_the_pools();
         puppet_connect(&puppet, &daemon_);
         struct gpupool_client *client = open_threadless(GPUPOOL_FOREVER);
-        MUST(devices_need_gpu(&client->devices, &driver));
+        MUST(devices_need_gpu(&client->session.devices, &driver));
         struct gpu watched = *driver;
         watched.stream_is_capturing = watched_is_capturing;
         watched.stream_query = watched_query;
-        client->devices.gpu = &watched;
+        client->session.devices.gpu = &watched;
 
         MUST(gpupool_stream_create(client, 0, &stream));
         struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, large, stream);
@@ -121,7 +121,7 @@ static void no_destroyed_stream_is_asked_whether_it_is_busy(void **state) {
         (void)puppet_receive(&puppet);
         destroyed = NULL;
         MUST(gpupool_release(client, &held, GPUPOOL_NO_STREAM));
-        client->devices.gpu = driver;
+        client->session.devices.gpu = driver;
         puppet_quit(&puppet);
         close_cached(client);
     }

@@ -233,7 +233,7 @@ static void without_other_room_the_stream_is_made_to_wait(void **state) {
     assert_ptr_equal(buffer.data, data);
     assert_false(gate_was_passed(&gate));
     /* the stream does */
-    assert_int_equal(client->devices.gpu->stream_write64(0, other, done, 5), 0);
+    assert_int_equal(client->session.devices.gpu->stream_write64(0, other, done, 5), 0);
     for (unsigned i = 0; i < 5; i++)
         test_pause();
     assert_int_equal(__atomic_load_n(done, __ATOMIC_SEQ_CST), 0);
@@ -494,7 +494,7 @@ static void memory_of_a_stream_that_is_gone_is_not_lost(void **state) {
     client = open_cached_with_stream(&stream);
     buffer = acquire(client, GPUPOOL_POOL_DEVICE, 8 * MIB, stream);
     MUST(gpupool_release(client, &buffer, stream));
-    assert_int_equal(client->devices.gpu->stream_destroy(0, stream),
+    assert_int_equal(client->session.devices.gpu->stream_destroy(0, stream),
                      0); /* as a program does that links CUDA */
     for (unsigned i = 0; i < 2; i++) {
         MUST_BE(gpupool_trim(client, &bytes), GPUPOOL_E_DRIVER);

@@ -260,8 +260,8 @@ static uint64_t sum_of_hits(struct gpupool_client *client, uint64_t *ret_misses)
 
     *ret_misses = 0;
     for (unsigned i = 0; i < PROTO_PAGE_COUNTERS; i++) {
-        hits += client->page.memory->counters[i].hits;
-        *ret_misses += client->page.memory->counters[i].misses;
+        hits += client->session.page.memory->counters[i].hits;
+        *ret_misses += client->session.page.memory->counters[i].misses;
     }
     return hits;
 }

@@ -71,7 +71,7 @@ static void minus_one_is_the_current_device_of_that_moment(void **state) {
         assert_int_equal(gpu_sim_set_device(1), 0);
         clear(&pair, NULL);
         clear(&first, NULL);
-        MUST(devices_current(&client->devices, &current));
+        MUST(devices_current(&client->session.devices, &current));
         assert_int_equal(current, 1);
         assert_int_equal(gpu_sim_set_device(0), 0);
     }
@@ -287,7 +287,7 @@ static bool grow_with_fault(unsigned nth, enum side side, uint32_t open_flags, u
     if (creates)
         MUST(gpupool_stream_create(client, 1, &stream));
     get(&pair, side, SMALL_BYTES, stream);
-    MUST(client->devices.gpu->device_synchronize(1));
+    MUST(client->session.devices.gpu->device_synchronize(1));
     fill(&pair, side, SMALL_BYTES, 51);
     struct gpupool_pair before = pair;
     assert_int_equal(gpu_sim_fail("any", nth, GPU_ERROR_UNKNOWN), 0);
@@ -295,7 +295,7 @@ static bool grow_with_fault(unsigned nth, enum side side, uint32_t open_flags, u
     bool failed = gpu_sim_failed();
     gpu_sim_fail("any", 0, 0);
     if (r == 0) {
-        MUST(client->devices.gpu->device_synchronize(1));
+        MUST(client->session.devices.gpu->device_synchronize(1));
         assert_true((flags & GPUPOOL_PAIR_ZERO) == 0 || has(&pair, side, 20 * MIB, 0));
     } else {
         assert_true(failed);

@@ -24,7 +24,7 @@ static void on_each_stream(void (*test)(struct gpupool_client *client, int devic
             WAIT_UNTIL(leased() == 0);
             if (kind == 2)
                 MUST(gpupool_stream_destroy(client, device, stream));
-            MUST(devices_current(&client->devices, &current));
+            MUST(devices_current(&client->session.devices, &current));
             assert_int_equal(current, 0);
             close_cached(client);
         }
@@ -70,7 +70,7 @@ static void grow_and_keep(struct gpupool_client *client, int device, void *strea
         assert_true(has(&pair, side, own->capacity_bytes, 6));
         assert_memory_equal(side_of(&pair, other), &before, sizeof before);
     }
-    MUST(devices_current(&client->devices, &current));
+    MUST(devices_current(&client->session.devices, &current));
     assert_int_equal(current, 0);
     clear(&pair, stream);
     clear(&pair, stream);

@@ -13,14 +13,14 @@ static unsigned mapped_segments(struct gpupool_client *client, uint64_t *ret_byt
     unsigned count = 0;
     uint64_t bytes = 0;
 
-    pthread_mutex_lock(&client->segments.lock);
+    pthread_mutex_lock(&client->session.segments.lock);
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
-        list_for_each(position, &client->segments.buckets[i]) {
+        list_for_each(position, &client->session.segments.buckets[i]) {
             const struct segment *segment = container_of(position, struct segment, link);
             count += segment->state == SEGMENT_OPEN;
             bytes += segment->state == SEGMENT_OPEN ? segment->size_bytes : 0;
         }
-    pthread_mutex_unlock(&client->segments.lock);
+    pthread_mutex_unlock(&client->session.segments.lock);
     if (ret_bytes != NULL)
         *ret_bytes = bytes;
     return count;
@@ -194,7 +194,7 @@ static void too_much(unsigned kind) {
     assert_int_equal(leased(kind), limit / 2); /* nothing is kept, also not what there was */
     unsigned mapped = mapped_segments(client, NULL);
     assert_true(mapped > 0);
-    assert_int_equal(atomic_load(&client->page.memory->shortage.pools), 0); /* no process was asked */
+    assert_int_equal(atomic_load(&client->session.page.memory->shortage.pools), 0); /* no process was asked */
     MUST(gpupool_prepare(client, pool, limit / 2));
     assert_int_equal(mapped_segments(client, NULL), mapped);
     MUST(gpupool_release(holder, &other, GPUPOOL_NO_STREAM));
@@ -239,11 +239,11 @@ static void while_a_thread_waits_for_room_no_memory_is_kept(void **state) {
     struct gpupool_client *client = open_cached();
     uint32_t pool = pool_of(client, GPUPOOL_POOL_HOST);
 
-    client->page.memory->shortage.pools = UINT64_C(1) << (pool - 1);
-    shortage_begin(client, pool);
+    client->session.page.memory->shortage.pools = UINT64_C(1) << (pool - 1);
+    shortage_begin(&client->cache, pool);
     MUST_BE(gpupool_prepare(client, pool, PREPARED), GPUPOOL_E_EXHAUSTED);
     assert_int_equal(leased(GPUPOOL_POOL_HOST), 0);
-    client->page.memory->shortage.pools = 0;
+    client->session.page.memory->shortage.pools = 0;
     MUST(gpupool_prepare(client, pool, PREPARED));
     assert_int_equal(leased(GPUPOOL_POOL_HOST), PREPARED);
     close_cached(client);

@@ -221,7 +221,7 @@ static void another_device_need_not_be_current(void **state) {
     assert_int_equal(gpu_sim_set_device(1), 0);
     there_and_back(client, NULL, 5 * CHUNK, 1);
     unsigned current = 0;
-    assert_int_equal(client->devices.gpu->device_current(&current), 0);
+    assert_int_equal(client->session.devices.gpu->device_current(&current), 0);
     assert_int_equal(current, 1);
     assert_int_equal(gpu_sim_set_device(0), 0);
     close_cached(client);

@@ -481,9 +481,9 @@ static void where_threads_cannot_be_started_fewer_copy(void **state) {
         MUST(gpupool_upload(client, 0, device.data, memory, size, NULL));
         failed = disarm();
         expect_on_device(client, device.data, size, 3, NULL);
-        assert_int_equal(client->staging.crew.started, failed ? nth - 1 : 3);
+        assert_int_equal(copy_workers_started(client), failed ? nth - 1 : 3);
         MUST(gpupool_upload(client, 0, device.data, memory, size, NULL)); /* tries again */
-        assert_int_equal(client->staging.crew.started, 3);
+        assert_int_equal(copy_workers_started(client), 3);
         MUST(gpupool_release(client, &device, NULL));
         expect_no_blocks(client);
         close_cached(client);

@@ -75,10 +75,10 @@ static void threads_are_started_by_the_first_large_copy_and_end_with_the_client(
     WAIT_UNTIL(crew_threads() == 0);
     struct gpupool_client *client = open_staging(4, 0);
     there_and_back(client, NULL, CHUNK, 0);
-    assert_int_equal(client->staging.crew.started, 0);
+    assert_int_equal(copy_workers_started(client), 0);
     for (unsigned i = 0; i < 2; i++) {
         copy_much(client);
-        assert_int_equal(client->staging.crew.started, 3);
+        assert_int_equal(copy_workers_started(client), 3);
         WAIT_UNTIL(crew_threads() == 3); /* a thread has its name when it has run */
     }
     close_cached(client);
@@ -87,7 +87,7 @@ static void threads_are_started_by_the_first_large_copy_and_end_with_the_client(
     client = open_staging(4, GPUPOOL_OPEN_NO_THREAD);
     copy_much(client);
     assert_int_equal(crew_threads(), 0);
-    assert_int_equal(client->staging.crew.started, 0);
+    assert_int_equal(copy_workers_started(client), 0);
     close_cached(client);
 }
 

@@ -32,7 +32,7 @@ static void set_current(unsigned device) {
 
 static unsigned current(struct gpupool_client *client) {
     unsigned device = 77;
-    assert_int_equal(client->devices.gpu->device_current(&device), 0);
+    assert_int_equal(client->session.devices.gpu->device_current(&device), 0);
     return device;
 }
 
@@ -105,7 +105,7 @@ static void a_move_waits_for_the_writer_on_the_gpu(void **state) {
     for (unsigned i = 0; i < 5; i++)
         test_pause();
     assert_false(gate_was_passed(&gate));
-    assert_true(client->devices.gpu->stream_query(1, stream) != 0);
+    assert_true(client->session.devices.gpu->stream_query(1, stream) != 0);
     gate_open(&gate);
     assert_true(is_all(on_host(array, GPUPOOL_READ, stream), 5, SIZE));
     expect_on(array, 1, GPUPOOL_SYNCED_IN_STEP, 1, 0, 1);
@@ -256,12 +256,12 @@ static void a_move_that_fails_again_and_again_leaves_nothing_behind(void **state
             MUST(gpupool_stream_create(client, i, &streams[i]));
         MUST(gpupool_synced_create(client, 0, SIZE, &array));
         set_on_device(client, array, 7, streams[0]);
-        const struct gpu *driver = client->devices.gpu;
+        const struct gpu *driver = client->session.devices.gpu;
         struct gpu without_words = *driver;
         without_words.stream_write64 = write_no_word;
-        client->devices.gpu = &without_words;
+        client->session.devices.gpu = &without_words;
         MUST_BE(gpupool_synced_move(array, 1, streams[1]), GPUPOOL_E_DRIVER);
-        client->devices.gpu = driver;
+        client->session.devices.gpu = driver;
         expect_on(array, 0, GPUPOOL_SYNCED_DEVICE_NEWER, 0, 0, 0);
         MUST(gpupool_trim(client, NULL));
         WAIT_UNTIL(leased_on(1) == 0);

@@ -135,7 +135,7 @@ static void who_waits_long_for_a_copy_spoils_no_capture(struct scene *scene) {
     unsigned operations = 1;
     pthread_t thread;
 
-    driver = scene->client->devices.gpu;
+    driver = scene->client->session.devices.gpu;
     struct gpu watched = *driver;
     watched.stream_query = query_own;
     watched.stream_is_capturing = is_capturing_own;
@@ -143,12 +143,12 @@ static void who_waits_long_for_a_copy_spoils_no_capture(struct scene *scene) {
     gate_close(&scene->gate);
     MUST(gpupool_synced_pull(scene->array, scene->gate.stream));
     assert_int_equal(gpu_sim_capture_begin(0, GPUPOOL_PER_THREAD), 0);
-    scene->client->devices.gpu = &watched;
+    scene->client->session.devices.gpu = &watched;
     atomic_store(&asked, 0);
     assert_int_equal(pthread_create(&thread, NULL, gate_open_when_asked, &scene->gate), 0);
     const unsigned char *memory = on_host(scene->array, GPUPOOL_READ, scene->other);
     pthread_join(thread, NULL);
-    scene->client->devices.gpu = driver;
+    scene->client->session.devices.gpu = driver;
     assert_true(is_all(memory, 3, SIZE));
     assert_int_equal(gpu_sim_capture_end(0, GPUPOOL_PER_THREAD, &operations), 0);
     assert_int_equal(operations, 0);

@@ -501,12 +501,13 @@ static void client_open(void) {
     const struct gpu *driver = NULL;
 
     need(gpupool_open(NULL, &world.client), "open");
-    need(devices_need_gpu(&world.client->devices, &driver), "the driver");
+    need(devices_need_gpu(&world.client->session.devices, &driver), "the driver");
     /* Everything that the client asks of the driver from now on passes the spy. */
     world.driver = driver;
-    world.client->devices.gpu = spy_before(driver, pass_time);
-    world.n_devices =
-        world.client->devices.count < WORLD_DEVICES ? world.client->devices.count : WORLD_DEVICES;
+    world.client->session.devices.gpu = spy_before(driver, pass_time);
+    world.n_devices = world.client->session.devices.count < WORLD_DEVICES
+                          ? world.client->session.devices.count
+                          : WORLD_DEVICES;
     streams_make();
 }
 

@@ -53,10 +53,10 @@ struct gpupool_client *start(bool (*handle)(struct false_daemon *, struct false_
 const struct gpu *table_over(struct gpupool_client *client, struct gpu *ret_table) {
     const struct gpu *real = NULL;
 
-    assert_ok(devices_gpu(&client->devices, &real));
+    assert_ok(devices_gpu(&client->session.devices, &real));
     assert_non_null(real);
     *ret_table = *real;
-    client->devices.gpu = ret_table;
+    client->session.devices.gpu = ret_table;
     return real;
 }
 

@@ -57,7 +57,7 @@ static inline bool lane_reclaim(struct lane *lane, uint64_t minimum_bytes, struc
 }
 
 static inline struct lane *make_lane(void) {
-    struct lane *lane = lane_new(&random_state, POOL, 1, 0, NULL);
+    struct lane *lane = lane_new(NULL, POOL, 1, 0, NULL);
     assert_non_null(lane);
     return lane;
 }

@@ -71,7 +71,7 @@ static void host_memory_of_a_pair_is_of_the_devices_node(void **state) {
 
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_ok(gpupool_pair_init(&pair, client, 0, 0));
-        client->devices.list[0].numa_node = cases[i].node;
+        client->session.devices.list[0].numa_node = cases[i].node;
         assert_ok(gpupool_pair_host(&pair, 10000, &memory, GPUPOOL_NO_STREAM));
         assert_int_equal(pair.host.buffer.pool, cases[i].pool);
         assert_ok(gpupool_pair_clear(&pair, GPUPOOL_NO_STREAM));

@@ -219,7 +219,7 @@ static bool note_release(struct false_daemon *daemon, struct false_session *sess
 }
 
 static bool release_is_ready(struct gpupool_client *client) {
-    return fence_is_ready(client, (struct fence){last_release.fence, last_release.fence_value});
+    return fence_is_ready(&client->session, (struct fence){last_release.fence, last_release.fence_value});
 }
 
 static void releases_stand_behind_fences_of_streams_of_any_device(void **state) {
@@ -229,7 +229,7 @@ static void releases_stand_behind_fences_of_streams_of_any_device(void **state) 
     const struct gpu *gpu;
     void *stream;
 
-    assert_ok(devices_need_device(&client->devices, 3, &gpu)); /* which notes its use */
+    assert_ok(devices_need_device(&client->session.devices, 3, &gpu)); /* which notes its use */
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 8, NULL, GPUPOOL_NOW, GPUPOOL_ZERO, &gate));
     assert_int_equal(gpu->stream_create(3, &stream), 0); /* current is device 0 */
     assert_int_equal(gpu->stream_wait64(3, stream, gate.data, 1), 0);
@@ -263,7 +263,7 @@ static bool keep_no_fences(struct false_daemon *daemon, struct false_session *se
         return false;
     limited++;
     if (hasty != NULL)
-        hasty->answer_timeout_ns = IMPATIENT_NS;
+        hasty->session.connection.answer_timeout_ns = IMPATIENT_NS;
     false_send_error(session, request->header.request, PROTO_E_LIMIT, "no more fences");
     return true;
 }
@@ -284,20 +284,20 @@ static void at_the_daemons_limit_a_release_waits_for_its_fence(void **state) {
     void *stream;
 
     limited = 0;
-    assert_ok(devices_need_gpu(&client->devices, &gpu));
+    assert_ok(devices_need_gpu(&client->session.devices, &gpu));
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 8, NULL, GPUPOOL_NOW, GPUPOOL_ZERO, &gate));
     assert_ok(gpupool_acquire(client, FALSE_POOL_DEVICE, 8, NULL, GPUPOOL_NOW, 0, &buffer));
     assert_ok(gpupool_stream_create(client, 0, &stream));
     assert_int_equal(gpu->stream_wait64(0, stream, gate.data, 1), 0);
     struct fence first; /* the page is had while there is time for it */
-    assert_ok(fences_enqueue(client, 0, stream, &first));
+    assert_ok(fences_enqueue(&client->session, 0, stream, &first));
     hasty = client;
     kept = buffer;
     /* it does not wait longer than for an answer */
     assert_error(gpupool_release(client, &buffer, stream), GPUPOOL_E_TIMED_OUT);
     assert_memory_equal(&buffer, &kept, sizeof kept); /* still the caller's */
     hasty = NULL;
-    client->answer_timeout_ns = PATIENT_NS;
+    client->session.connection.answer_timeout_ns = PATIENT_NS;
     assert_int_equal(pthread_create(&thread, NULL, open_gate_late, gate.data), 0);
     assert_ok(gpupool_release(client, &buffer, stream));
     pthread_join(thread, NULL);

@@ -15,7 +15,7 @@ static int asking_fd;
 /* The daemon marks the host's pool as short in the client's page, or does not. */
 static void mark(const struct gpupool_client *client, bool is_short) {
     uint64_t pools = is_short ? UINT64_C(1) << (FALSE_POOL_HOST - 1) : 0;
-    atomic_store(&client->page.memory->shortage.pools, pools);
+    atomic_store(&client->session.page.memory->shortage.pools, pools);
 }
 
 static void ask(void) {
@@ -146,9 +146,9 @@ static void a_daemon_that_does_not_answer_is_waited_for_once(void **state) {
     for (unsigned i = 0; i < 2; i++)
         assert_ok(gpupool_release(client, &buffers[i], GPUPOOL_NO_STREAM));
     mute = true;
-    client->answer_timeout_ns = IMPATIENT_NS;
+    client->session.connection.answer_timeout_ns = IMPATIENT_NS;
     assert_error(gpupool_trim(client, &bytes), GPUPOOL_E_TIMED_OUT);
-    client->answer_timeout_ns = PATIENT_NS;
+    client->session.connection.answer_timeout_ns = PATIENT_NS;
     assert_ok(gpupool_pools(client, NULL, 0, &count)); /* the daemon has read what was sent before that */
     assert_int_equal(unanswered, 2); /* one was sent without waiting, for the other an answer is due */
     mute = false;

@@ -24,8 +24,9 @@ static bool count_pages(struct false_daemon *daemon, struct false_session *sessi
     return false;
 }
 
-static void *need(void *client) {
-    return page_need(client, clock_now_ns() + PATIENT_NS) == 0 ? NULL : client;
+static void *need(void *argument) {
+    struct gpupool_client *client = argument;
+    return page_need(&client->session, clock_now_ns() + PATIENT_NS) == 0 ? NULL : client;
 }
 
 static void a_page_is_asked_for_once(void **state) {
@@ -44,11 +45,11 @@ static void a_page_is_asked_for_once(void **state) {
         assert_null(wrong);
     }
     assert_int_equal(asked, 1);
-    client->page.memory->fences[0] = 1; /* is mapped */
+    client->session.page.memory->fences[0] = 1; /* is mapped */
     gpupool_close(client);
     client = open_cached(); /* with one: at once */
     assert_int_equal(asked, 2);
-    assert_non_null(client->page.memory);
+    assert_non_null(client->session.page.memory);
     gpupool_close(client);
 }
 
@@ -72,12 +73,12 @@ static void a_client_works_without_a_page(void **state) {
     false_daemon_run(&daemon_);
     client = open_cached();
     assert_string_equal(gpupool_error_text(), ""); /* nothing failed that the caller asked for */
-    assert_null(client->page.memory);
+    assert_null(client->session.page.memory);
     for (unsigned i = 0; i < 3; i++) {
         assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
         assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     }
-    assert_error(page_need(client, clock_now_ns() + PATIENT_NS), GPUPOOL_E_NO_MEMORY);
+    assert_error(page_need(&client->session, clock_now_ns() + PATIENT_NS), GPUPOOL_E_NO_MEMORY);
     assert_int_equal(asked, 1); /* the answer would be the same */
     gpupool_close(client);
 }

@@ -158,11 +158,11 @@ static void late_leases_are_given_back(void **state) {
 
     assert_ok(gpupool_pools(client, NULL, 0, &count));
     for (unsigned i = 0; i < sizeof pools / sizeof *pools; i++) {
-        client->answer_timeout_ns = IMPATIENT_NS;
+        client->session.connection.answer_timeout_ns = IMPATIENT_NS;
         assert_error(gpupool_acquire(client, pools[i], 1000, NULL, GPUPOOL_NOW, 0, &buffer),
                      GPUPOOL_E_TIMED_OUT);
         assert_null(buffer.data);
-        client->answer_timeout_ns = PATIENT_NS;
+        client->session.connection.answer_timeout_ns = PATIENT_NS;
         assert_ok(gpupool_pools(client, NULL, 0, &count));
         false_daemon_await(&daemon_, &daemon_.releases, i + 1);
         assert_int_equal(daemon_.leases, 0);
@@ -172,7 +172,7 @@ static void late_leases_are_given_back(void **state) {
     daemon_.handle = NULL;
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 1000, NULL, GPUPOOL_NOW, 0, &buffer));
     assert_ok(gpupool_release(client, &buffer, NULL));
-    assert_true(list_is_empty(&client->connection.abandoned));
+    assert_true(list_is_empty(&client->session.connection.abandoned));
     gpupool_close(client);
     free(held);
 }
@@ -195,7 +195,7 @@ static void why_the_daemon_ended_the_session_is_the_error_of_the_call(void **sta
     struct gpupool_client *client = start(reject_release);
     size_t count;
 
-    assert_error(lease_release(client, 1, 1, 0, 0, FENCE_NONE), GPUPOOL_E_INVALID);
+    assert_error(lease_release(&client->session, 1, 1, 0, 0, FENCE_NONE), GPUPOOL_E_INVALID);
     assert_text_has(REJECTION);
     assert_error(gpupool_pools(client, NULL, 0, &count), GPUPOOL_E_DISCONNECTED);
     gpupool_close(client);
@@ -209,7 +209,7 @@ static void why_the_daemon_ended_the_session_is_the_error_after_a_one_way_messag
     int r;
 
     do /* no call reads an answer: the daemon is gone when a message cannot be sent any more */
-        r = lease_release_one_way(client, 1, 1, 0, 0, FENCE_NONE);
+        r = lease_release_one_way(&client->session, 1, 1, 0, 0, FENCE_NONE);
     while (r == 0 && clock_now_ns() < deadline_ns);
     assert_error(r, GPUPOOL_E_INVALID);
     assert_text_has(REJECTION);

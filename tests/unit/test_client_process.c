@@ -65,8 +65,8 @@ static void forked_children_are_refused(void **state) {
     for (int round = 0; round < 2; round++) {
         int status;
         if (round == 1) { /* a kernel without MADV_WIPEONFORK */
-            assert_non_null(client->guard.page);
-            fork_guard_deinit(&client->guard);
+            assert_non_null(client->session.guard.page);
+            fork_guard_deinit(&client->session.guard);
         }
         fflush(NULL);
         pid_t child = fork();

@@ -121,7 +121,8 @@ static void host_segments_are_mapped_where_huge_pages_can_be(void **state) {
         assert_ptr_not_equal(disorder, MAP_FAILED);
         for (unsigned j = 0; j < 2; j++) {
             assert_ok(gpupool_acquire(client, pools[j], 1, NULL, GPUPOOL_NOW, 0, &buffers[j]));
-            char *first = segments_locate(&client->segments, pools[j], pools[j], 0, FALSE_SEGMENT_SIZE);
+            char *first =
+                segments_locate(&client->session.segments, pools[j], pools[j], 0, FALSE_SEGMENT_SIZE);
             assert_non_null(first);
             assert_int_equal((uintptr_t)first % (2 * MIB), 0);
         }

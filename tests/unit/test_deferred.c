@@ -14,8 +14,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "client/cache/cache.h"
 #include "client/cache/deferred.h"
-#include "client/api/client.h"
+#include "client/session/session.h"
 #include "heap_fixture.h"
 
 #define EXTENT_BYTES (2 * MIB)
@@ -34,7 +35,8 @@ void *__wrap_calloc(size_t count, size_t size) {
 }
 
 static struct proto_page page;
-static struct gpupool_client owner; /* nothing of it but its fences is looked at */
+static struct session session; /* nothing of it but its fences is looked at */
+static struct cache owner = {.session = &session};
 
 static void arrive(uint32_t word, uint64_t value) {
     atomic_store(&page.fences[word - 1], value);
@@ -42,7 +44,7 @@ static void arrive(uint32_t word, uint64_t value) {
 
 static int set_up(void **state) {
     memset(&page, 0, sizeof page);
-    owner.fences.page = &page;
+    session.fences.page = &page;
     struct lane *lane = lane_new(&owner, 1, GPUPOOL_POOL_DEVICE, 0, NULL);
     assert_non_null(lane);
     for (unsigned i = 0; i < EXTENTS; i++)

@@ -29,7 +29,7 @@ static uint64_t *gate_word(struct fenced *fenced) {
 static void fenced_init(struct fenced *fenced, bool (*handle)(struct false_daemon *, struct false_session *,
                                                               const struct proto_message *)) {
     fenced->client = start(handle);
-    assert_ok(devices_need_gpu(&fenced->client->devices, &fenced->gpu));
+    assert_ok(devices_need_gpu(&fenced->client->session.devices, &fenced->gpu));
     assert_ok(gpupool_acquire(fenced->client, FALSE_POOL_HOST, 4096, GPUPOOL_NO_STREAM, GPUPOOL_NOW,
                               GPUPOOL_ZERO, &fenced->gate));
     assert_ok(gpupool_stream_create(fenced->client, 0, &fenced->stream));
@@ -52,7 +52,7 @@ static void gate_open(struct fenced *fenced) {
 
 static struct fence enqueue(struct fenced *fenced, unsigned device, void *stream) {
     struct fence fence;
-    assert_ok(fences_enqueue(fenced->client, device, stream, &fence));
+    assert_ok(fences_enqueue(&fenced->client->session, device, stream, &fence));
     return fence;
 }
 
@@ -66,14 +66,14 @@ static void a_fence_is_ready_when_what_was_enqueued_before_is_done(void **state)
     assert_int_not_equal(first.word, 0);
     assert_int_equal(second.word, first.word);
     assert_int_equal(second.value, first.value + 1);
-    assert_false(fence_is_ready(fenced.client, first));
-    assert_false(fence_is_ready(fenced.client, second));
-    assert_true(fence_is_ready(fenced.client, FENCE_NONE));
-    assert_error(fence_wait(fenced.client, first, clock_now_ns() + NS_PER_MS), GPUPOOL_E_TIMED_OUT);
+    assert_false(fence_is_ready(&fenced.client->session, first));
+    assert_false(fence_is_ready(&fenced.client->session, second));
+    assert_true(fence_is_ready(&fenced.client->session, FENCE_NONE));
+    assert_error(fence_wait(&fenced.client->session, first, clock_now_ns() + NS_PER_MS), GPUPOOL_E_TIMED_OUT);
     gate_open(&fenced);
-    assert_ok(fence_wait(fenced.client, second, NS_FOREVER));
-    assert_true(fence_is_ready(fenced.client, first));
-    assert_true(fence_is_ready(fenced.client, second));
+    assert_ok(fence_wait(&fenced.client->session, second, NS_FOREVER));
+    assert_true(fence_is_ready(&fenced.client->session, first));
+    assert_true(fence_is_ready(&fenced.client->session, second));
     assert_int_equal(daemon_.pages, 1);
     fenced_deinit(&fenced);
 }
@@ -95,8 +95,8 @@ static void streams_and_devices_have_words_of_their_own(void **state) {
             assert_int_not_equal(fences[i].word, fences[j].word);
     /* nobody waits behind another's gate */
     for (unsigned i = 1; i < 5; i++)
-        assert_ok(fence_wait(fenced.client, fences[i], NS_FOREVER));
-    assert_false(fence_is_ready(fenced.client, fences[0]));
+        assert_ok(fence_wait(&fenced.client->session, fences[i], NS_FOREVER));
+    assert_false(fence_is_ready(&fenced.client->session, fences[0]));
     assert_int_equal(enqueue(&fenced, 0, others[0]).word, fences[1].word);
     gate_open(&fenced);
     assert_int_equal(daemon_.pages, 1);
@@ -116,9 +116,10 @@ struct worker {
 static void *leave_fences(void *argument) {
     struct worker *worker = argument;
     for (unsigned i = 0; i < FENCES && worker->result == 0; i++)
-        worker->result = fences_enqueue(worker->fenced->client, 0, worker->stream, &worker->fences[i]);
+        worker->result =
+            fences_enqueue(&worker->fenced->client->session, 0, worker->stream, &worker->fences[i]);
     if (worker->result == 0) /* the per-thread stream ends with its thread */
-        worker->result = fence_wait(worker->fenced->client, worker->fences[FENCES - 1], NS_FOREVER);
+        worker->result = fence_wait(&worker->fenced->client->session, worker->fences[FENCES - 1], NS_FOREVER);
     return NULL;
 }
 
@@ -149,11 +150,12 @@ static void threads_on_one_stream_never_take_its_word_back(void **state) {
             assert_false(seen[fence.value]);
             seen[fence.value] = true;
             assert_true(j == 0 || fence.value > workers[i].fences[j - 1].value);
-            assert_true(fence_is_ready(fenced.client, fence));
+            assert_true(fence_is_ready(&fenced.client->session, fence));
         }
     /* the last write was that of the last value */
     assert_ok(gpupool_stream_synchronize(fenced.client, 0, fenced.stream));
-    assert_int_equal(fenced.client->page.memory->fences[workers[0].fences[0].word - 1], THREADS * FENCES);
+    assert_int_equal(fenced.client->session.page.memory->fences[workers[0].fences[0].word - 1],
+                     THREADS * FENCES);
     fenced_deinit(&fenced);
 }
 
@@ -180,14 +182,14 @@ static void a_captured_stream_gets_nothing(void **state) {
     gate_close(&fenced, other);
     struct fence ordered = enqueue(&fenced, 0, other);
     assert_int_equal(gpu_sim_capture_begin(0, fenced.stream), 0);
-    assert_error(fences_enqueue(fenced.client, 0, fenced.stream, &fence), GPUPOOL_E_CAPTURING);
-    assert_error(fence_order(fenced.client, ordered, 0, fenced.stream), GPUPOOL_E_CAPTURING);
+    assert_error(fences_enqueue(&fenced.client->session, 0, fenced.stream, &fence), GPUPOOL_E_CAPTURING);
+    assert_error(fence_order(&fenced.client->session, ordered, 0, fenced.stream), GPUPOOL_E_CAPTURING);
     assert_int_equal(fence.word, 77);
     assert_int_equal(gpu_sim_capture_end(0, fenced.stream, &operations), 0);
     assert_int_equal(operations, 0);
     /* and is as before when it is over */
     fence = enqueue(&fenced, 0, fenced.stream);
-    assert_ok(fence_wait(fenced.client, fence, NS_FOREVER));
+    assert_ok(fence_wait(&fenced.client->session, fence, NS_FOREVER));
     gate_open(&fenced);
     assert_ok(gpupool_stream_destroy(fenced.client, 0, other));
     fenced_deinit(&fenced);
@@ -201,12 +203,13 @@ static void another_stream_is_made_to_wait_on_the_gpu(void **state) {
     assert_ok(gpupool_stream_create(fenced.client, 0, &other));
     gate_close(&fenced, fenced.stream);
     struct fence before = enqueue(&fenced, 0, fenced.stream);
-    assert_ok(fence_order(fenced.client, before, 0, other));
+    assert_ok(fence_order(&fenced.client->session, before, 0, other));
     struct fence behind = enqueue(&fenced, 0, other);
-    assert_error(fence_wait(fenced.client, behind, clock_now_ns() + 5 * NS_PER_MS), GPUPOOL_E_TIMED_OUT);
+    assert_error(fence_wait(&fenced.client->session, behind, clock_now_ns() + 5 * NS_PER_MS),
+                 GPUPOOL_E_TIMED_OUT);
     gate_open(&fenced);
-    assert_ok(fence_wait(fenced.client, behind, NS_FOREVER));
-    assert_true(fence_is_ready(fenced.client, before));
+    assert_ok(fence_wait(&fenced.client->session, behind, NS_FOREVER));
+    assert_true(fence_is_ready(&fenced.client->session, before));
     assert_ok(gpupool_stream_destroy(fenced.client, 0, other));
     fenced_deinit(&fenced);
 }
@@ -281,14 +284,15 @@ static void a_fence_that_failed_leaves_no_gap(void **state) {
     fenced_init(&fenced, NULL);
     struct fence before = enqueue(&fenced, 0, fenced.stream);
     assert_int_equal(gpu_sim_fail("stream_write64", 1, GPU_ERROR_UNKNOWN), 0);
-    assert_error(fences_enqueue(fenced.client, 0, fenced.stream, &fence), GPUPOOL_E_DRIVER);
+    assert_error(fences_enqueue(&fenced.client->session, 0, fenced.stream, &fence), GPUPOOL_E_DRIVER);
     assert_text_has("cudaErrorUnknown");
     assert_int_equal(fence.word, 77);
     struct fence after = enqueue(&fenced, 0, fenced.stream);
     assert_int_equal(after.word, before.word);
     assert_int_equal(after.value, before.value + 1);
-    assert_ok(fence_wait(fenced.client, after, NS_FOREVER));
-    assert_error(fences_enqueue(fenced.client, 0, &fence, &fence), GPUPOOL_E_DRIVER); /* no stream */
+    assert_ok(fence_wait(&fenced.client->session, after, NS_FOREVER));
+    assert_error(fences_enqueue(&fenced.client->session, 0, &fence, &fence),
+                 GPUPOOL_E_DRIVER); /* no stream */
     fenced_deinit(&fenced);
 }
 
@@ -298,9 +302,9 @@ static void a_word_whose_stream_is_done_is_given_to_another(void **state) {
     (void)state;
     fenced_init(&fenced, NULL);
     assert_ok(gpupool_stream_create(fenced.client, 0, &other));
-    struct fences *fences = &fenced.client->fences;
+    struct fences *fences = &fenced.client->session.fences;
     struct fence own = enqueue(&fenced, 0, fenced.stream);
-    assert_ok(fence_wait(fenced.client, own, NS_FOREVER));
+    assert_ok(fence_wait(&fenced.client->session, own, NS_FOREVER));
     /* all other words are those of streams that are busy */
     gate_close(&fenced, fenced.stream);
     own = enqueue(&fenced, 0, fenced.stream);
@@ -316,15 +320,15 @@ static void a_word_whose_stream_is_done_is_given_to_another(void **state) {
     struct fence last = enqueue(&fenced, 0, fenced.stream); /* who has one keeps it */
     assert_int_equal(last.word, own.word);
     /* one of them is done */
-    atomic_store(&fenced.client->page.memory->fences[300], 9);
+    atomic_store(&fenced.client->session.page.memory->fences[300], 9);
     struct fence got = enqueue(&fenced, 0, other);
     assert_int_equal(got.word, 301);
     assert_int_equal(got.value, 10);
-    assert_ok(fence_wait(fenced.client, got, NS_FOREVER));
+    assert_ok(fence_wait(&fenced.client->session, got, NS_FOREVER));
     assert_int_equal(enqueue(&fenced, 0, other).word, 301);
-    assert_false(fence_is_ready(fenced.client, last));
+    assert_false(fence_is_ready(&fenced.client->session, last));
     gate_open(&fenced);
-    assert_ok(fence_wait(fenced.client, last, NS_FOREVER));
+    assert_ok(fence_wait(&fenced.client->session, last, NS_FOREVER));
     assert_ok(gpupool_stream_destroy(fenced.client, 0, other));
     fenced_deinit(&fenced);
 }
@@ -336,13 +340,13 @@ static void a_stream_that_ends_takes_its_word_along(void **state) {
     fenced_init(&fenced, NULL);
     gate_close(&fenced, fenced.stream);
     struct fence before = enqueue(&fenced, 0, fenced.stream);
-    fences_leave_stream(&fenced.client->fences, 0, fenced.stream);
+    fences_leave_stream(&fenced.client->session.fences, 0, fenced.stream);
     struct fence after = enqueue(&fenced, 0, fenced.stream); /* as if it were another */
     assert_int_not_equal(after.word, before.word);
-    assert_false(fence_is_ready(fenced.client, before));
+    assert_false(fence_is_ready(&fenced.client->session, before));
     assert_int_equal(enqueue(&fenced, 0, fenced.stream).word, after.word);
     gate_open(&fenced);
-    assert_ok(fence_wait(fenced.client, before, NS_FOREVER));
+    assert_ok(fence_wait(&fenced.client->session, before, NS_FOREVER));
     fenced_deinit(&fenced);
 }
 

@@ -307,7 +307,7 @@ static void for_large_sizes_on_a_device_as_much_is_leased_as_is_needed(void **st
 /* Another allocator cuts it further. */
 static void device_memory_without_a_stream_is_leased_as_it_is_asked_for(void **state) {
     static const uint64_t sizes[] = {2 * MIB, 4 * MIB, 20 * MIB, 66 * MIB};
-    struct lane *lane = lane_new(&random_state, POOL, 1, 0, GPUPOOL_NO_STREAM);
+    struct lane *lane = lane_new(NULL, POOL, 1, 0, GPUPOOL_NO_STREAM);
 
     (void)state;
     assert_non_null(lane);
@@ -365,7 +365,7 @@ static void what_the_daemon_has_back_does_not_count(void **state) {
 
 /* Host memory is slow to make. */
 static void for_large_sizes_in_host_memory_a_share_is_leased(void **state) {
-    struct lane *lane = lane_new(&random_state, POOL, GPUPOOL_POOL_HOST, -1, NULL);
+    struct lane *lane = lane_new(NULL, POOL, GPUPOOL_POOL_HOST, -1, NULL);
     struct piece *piece;
 
     (void)state;
@@ -438,7 +438,7 @@ static void a_failed_allocation_changes_nothing(void **state) {
     do { /* last round: nothing failed */
         fail_at = ++n;
         failed = false;
-        struct lane *lane = lane_new(&n, POOL, 1, 0, NULL);
+        struct lane *lane = lane_new(NULL, POOL, 1, 0, NULL);
         assert_int_equal(lane == NULL, failed);
         if (lane == NULL)
             continue;

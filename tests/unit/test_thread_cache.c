@@ -36,13 +36,13 @@ struct false_client {
     char *memory;
 };
 
-static struct gpupool_client *address_of(struct false_client *client) {
-    return (struct gpupool_client *)(void *)client;
+static struct cache *address_of(struct false_client *client) {
+    return (struct cache *)(void *)client;
 }
 
 static void client_init(struct false_client *client) {
     list_init(&client->caches);
-    client->lane = lane_new(client, POOL, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
+    client->lane = lane_new(address_of(client), POOL, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
     client->memory = calloc(1, EXTENT_BYTES);
     assert_non_null(client->lane);
     assert_non_null(client->memory);
@@ -296,7 +296,7 @@ static void *use_two_clients(void *argument) {
         for (unsigned i = 0; i < 2; i++) {
             if (!buffer_take(&clients[i], 512, &buffers[i]))
                 return argument;
-            if (client_thread.caches->client != address_of(&clients[i]) ||
+            if (client_thread.caches->owner != address_of(&clients[i]) ||
                 cache_piece(&buffers[i])->lane != clients[i].lane)
                 return argument;
         }
@@ -352,7 +352,7 @@ static void *survive(void *argument) {
     pthread_barrier_wait(survivor->used);
     pthread_barrier_wait(survivor->closed);
     /* Nothing of the old client is found, whoever asks; the next client gets the object. */
-    fine = fine && client_thread.caches->client == NULL && client_thread.caches->lanes == NULL &&
+    fine = fine && client_thread.caches->owner == NULL && client_thread.caches->lanes == NULL &&
            !cache_take_fast(address_of(&survivor->clients[0]), POOL, 4096, NULL, &buffer);
     fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && client_thread.caches == before &&
            cache_piece(&buffer)->lane == survivor->clients[1].lane;

@@ -30,7 +30,7 @@ static bool is_short_of_room(int error) {
 static int fit_into_pool(struct gpupool_client *client, uint32_t pool_id, uint64_t *size_bytes) {
     struct pool pool;
 
-    int r = pools_find(&client->pools, &client->connection, client_deadline_ns(client, 0), pool_id, &pool);
+    int r = pools_find(&client->session, pool_id, &pool);
     while (r == 0 && *size_bytes > pool.limit_bytes && *size_bytes > BLOCK_MIN_BYTES)
         *size_bytes /= 2;
     return r;
@@ -72,10 +72,11 @@ void block_release(struct gpupool_client *client, const struct gpupool_buffer *b
 
     error_save(text);
     if (piece == NULL) {
-        (void)lease_release_patiently(client, block->lease, block->generation, 0, 0, fence);
-    } else if (cache_put_behind(client, piece, fence) < 0 &&
-               fence_wait(client, fence, client_deadline_ns(client, 0)) == 0) {
-        cache_put(client, piece); /* there was no memory to note what it waits for */
+        (void)lease_release_patiently(&client->session, block->lease, block->generation, 0, 0, fence);
+    } else if (cache_put_behind(&client->cache, piece, fence) < 0 &&
+               fence_wait(&client->session, fence, connection_deadline_ns(&client->session.connection, 0)) ==
+                   0) {
+        cache_put(&client->cache, piece); /* there was no memory to note what it waits for */
     }
     error_restore(text);
 }

@@ -9,8 +9,8 @@
  */
 #include <stdint.h>
 
-#include "client/session/fence.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/fence.h"
 
 /* Acquires a block without which nothing can be done, and waits for it as gpupool_alloc() does. Where the
  * pool is short of room it is smaller, down to a smallest size. 0 or what gpupool_acquire() says. */

@@ -10,8 +10,9 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "client/api/client.h"
-#include "client/session/error.h"
 #include "client/objects/staging/block.h"
+#include "client/objects/staging/staging.h"
+#include "client/session/error.h"
 
 /* The calling thread looks at fences at these intervals while there is nothing else for it to do, ever
  * longer. */
@@ -43,14 +44,14 @@ static void cut(struct job *job, uint64_t chunk_max_bytes) {
         share = STAGING_ALONE_BYTES;
     if (share < STAGING_ALONE_BYTES / 4)
         share = STAGING_ALONE_BYTES / 4;
-    share = (share + STAGING_CHUNK_MIN_BYTES - 1) / STAGING_CHUNK_MIN_BYTES * STAGING_CHUNK_MIN_BYTES;
+    share = (share + COPY_CHUNK_MIN_BYTES - 1) / COPY_CHUNK_MIN_BYTES * COPY_CHUNK_MIN_BYTES;
     job->chunk_bytes = share < chunk_max_bytes ? share : chunk_max_bytes;
 }
 
 /* --- slots --- */
 
 static bool has_landed(const struct job *job, const struct slot *slot) {
-    return slot->state == SLOT_FLYING && fence_is_ready(job->client, slot->fence);
+    return slot->state == SLOT_FLYING && fence_is_ready(&job->client->session, slot->fence);
 }
 
 static bool can_be_worked_on(const struct job *job, const struct slot *slot) {
@@ -164,7 +165,7 @@ void job_done_locked(struct job *job, struct slot *slot) {
 void job_rest_locked(struct job *job) {
     while (job->working > 0) {
         job->waits = true;
-        pthread_cond_wait(&job->changed, &job->client->staging.crew.lock);
+        pthread_cond_wait(&job->changed, &job->staging->workers.lock);
         job->waits = false;
     }
 }
@@ -189,7 +190,7 @@ static int enqueue(const struct job *job, struct slot *slot) {
                                       job->is_upload ? block : on_device, chunk_size(job, slot), job->stream);
     if (error != 0)
         return driver_failed(job, error, "copying");
-    int r = fences_enqueue(job->client, job->device, job->stream, &slot->fence);
+    int r = fences_enqueue(&job->client->session, job->device, job->stream, &slot->fence);
     if (r < 0)
         land(job);
     return r;
@@ -197,7 +198,7 @@ static int enqueue(const struct job *job, struct slot *slot) {
 
 /* The lock is given up meanwhile. */
 static int enqueue_locked(struct job *job, struct slot *slot) {
-    pthread_mutex_t *lock = &job->client->staging.crew.lock;
+    pthread_mutex_t *lock = &job->staging->workers.lock;
 
     if (!job->is_upload)
         slot->chunk = job->begun++;
@@ -229,7 +230,7 @@ static bool wants_more_blocks(const struct job *job) {
 }
 
 static void add_block_locked(struct job *job) {
-    pthread_mutex_t *lock = &job->client->staging.crew.lock;
+    pthread_mutex_t *lock = &job->staging->workers.lock;
     struct gpupool_buffer block;
 
     pthread_mutex_unlock(lock);
@@ -260,7 +261,7 @@ struct patience {
 
 /* A device that is lost never writes its fences. */
 static int check_device_locked(struct job *job) {
-    pthread_mutex_t *lock = &job->client->staging.crew.lock;
+    pthread_mutex_t *lock = &job->staging->workers.lock;
 
     pthread_mutex_unlock(lock);
     int error = job->gpu->stream_query(job->device, job->stream);
@@ -269,7 +270,7 @@ static int check_device_locked(struct job *job) {
 }
 
 static int wait_for_stream_locked(struct job *job) {
-    pthread_mutex_t *lock = &job->client->staging.crew.lock;
+    pthread_mutex_t *lock = &job->staging->workers.lock;
 
     pthread_mutex_unlock(lock);
     int error = job->gpu->stream_synchronize(job->device, job->stream);
@@ -279,7 +280,7 @@ static int wait_for_stream_locked(struct job *job) {
 
 /* Waits for a fence, or for another thread's work. */
 static int wait_locked(struct job *job, struct patience *patience) {
-    pthread_mutex_t *lock = &job->client->staging.crew.lock;
+    pthread_mutex_t *lock = &job->staging->workers.lock;
     struct timespec until;
 
     if (job->chunk_count == 1 && job->working == 0 && patience->pauses++ == 0)
@@ -299,7 +300,7 @@ static int wait_locked(struct job *job, struct patience *patience) {
 /* --- a job's course --- */
 
 static int do_all_locked(struct job *job) {
-    struct crew *crew = &job->client->staging.crew;
+    struct copy_workers *workers = &job->staging->workers;
     struct patience patience = {PAUSE_NS_MIN, 0};
     int r = 0;
 
@@ -309,13 +310,13 @@ static int do_all_locked(struct job *job) {
             r = enqueue_locked(job, slot);
         } else if (wants_more_blocks(job)) {
             add_block_locked(job);
-            crew_wake_locked(crew, job);
+            copy_workers_wake_locked(workers, job);
             continue;
         } else if ((slot = job_take_locked(job)) != NULL) {
-            crew_wake_locked(crew, job);
-            pthread_mutex_unlock(&crew->lock);
+            copy_workers_wake_locked(workers, job);
+            pthread_mutex_unlock(&workers->lock);
             job_do(job, slot);
-            pthread_mutex_lock(&crew->lock);
+            pthread_mutex_lock(&workers->lock);
             job_done_locked(job, slot);
         } else {
             r = wait_locked(job, &patience);
@@ -338,12 +339,12 @@ static int file_failure(const struct job *job) {
 }
 
 int job_run(struct job *job) {
-    struct staging *staging = &job->client->staging;
-    struct crew *crew = &staging->crew;
+    const struct copy_options *copying = &job->client->copying;
+    struct copy_workers *workers = &job->staging->workers;
 
-    job->threads = job->is_sequential ? 1 : staging->threads;
+    job->threads = job->is_sequential ? 1 : copying->threads;
     job->file_offset = UINT64_MAX;
-    cut(job, staging->chunk_bytes);
+    cut(job, copying->chunk_bytes);
     uint64_t first_bytes = job->size_bytes < job->chunk_bytes ? job->size_bytes : job->chunk_bytes;
     int r = block_acquire(job->client, job->pool, first_bytes, &job->slots[0].block);
     if (r < 0)
@@ -357,11 +358,11 @@ int job_run(struct job *job) {
     thread_condition_init(&job->changed);
     list_init(&job->link);
     if (is_shared)
-        crew_give(crew, job, job->threads - 1);
-    pthread_mutex_lock(&crew->lock);
+        copy_workers_give(workers, job, job->threads - 1);
+    pthread_mutex_lock(&workers->lock);
     r = do_all_locked(job);
-    pthread_mutex_unlock(&crew->lock);
-    crew_take_back(crew, job);
+    pthread_mutex_unlock(&workers->lock);
+    copy_workers_take_back(workers, job);
     pthread_cond_destroy(&job->changed);
     if (r == 0 && job->failed)
         r = file_failure(job);

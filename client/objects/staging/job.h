@@ -24,16 +24,17 @@
 #include <stdint.h>
 
 #include "base/list.h"
-#include "client/session/fence.h"
 #include "client/include/gpupool/gpupool.h"
-#include "client/objects/staging/crew.h"
+#include "client/objects/staging/copy_workers.h"
+#include "client/session/fence.h"
 
 struct gpu;
+struct staging;
 
 /* Each thread has one at hand, as many again are on their way, and some cover the time in which the calling
  * thread copies a chunk itself, so that the copy engine goes on. */
 #define JOB_SLOTS_MORE 4u
-#define JOB_SLOTS_MAX  (2 * (CREW_THREADS_MAX + 1) + JOB_SLOTS_MORE)
+#define JOB_SLOTS_MAX  (2 * (COPY_WORKERS_MAX + 1) + JOB_SLOTS_MORE)
 
 enum slot_state {
     SLOT_FREE,
@@ -54,6 +55,7 @@ struct slot {
 struct job {
     /* What is to be done. Set by who makes it. */
     struct gpupool_client *client;
+    struct staging *staging; /* the client's */
     unsigned device;
     void *stream;
     bool is_upload;

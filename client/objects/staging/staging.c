@@ -3,64 +3,49 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/units.h"
 #include "client/api/client.h"
-#include "client/session/error.h"
 #include "client/include/gpupool/staging.h"
 #include "client/objects/staging/job.h"
+#include "client/session/error.h"
 
 /* --- a client's staging --- */
 
-void staging_init(struct staging *staging) {
-    staging->threads = 1;
-    staging->chunk_bytes = STAGING_CHUNK_DEFAULT_BYTES;
-    crew_init(&staging->crew);
-}
+static void end(struct client_attachment *attachment, bool is_child) {
+    struct staging *staging = container_of(attachment, struct staging, attachment);
 
-void staging_stop(struct staging *staging) {
-    crew_stop(&staging->crew);
-}
-
-void staging_deinit(struct staging *staging) {
-    crew_deinit(&staging->crew);
-}
-
-/* The program has the other half of the processors for what it does itself. */
-static unsigned default_threads(void) {
-    cpu_set_t set;
-    unsigned half = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) / 2 : 1;
-    return half < 1 ? 1 : half < STAGING_THREADS_DEFAULT_MAX ? half : STAGING_THREADS_DEFAULT_MAX;
-}
-
-static const char *setting(const char *name) {
-    const char *text = getenv(name);
-    return text != NULL && *text != '\0' ? text : NULL;
-}
-
-int staging_configure(struct staging *staging, bool with_threads) {
-    const char *threads = setting("GPUPOOL_STAGING_THREADS"), *chunk = setting("GPUPOOL_STAGING_CHUNK");
-    unsigned long number = 0;
-    uint64_t bytes;
-
-    if (threads != NULL) {
-        char *end;
-        number = strtoul(threads, &end, 10);
-        if (*threads < '0' || *threads > '9' || *end != '\0' || number < 1 || number > CREW_THREADS_MAX + 1)
-            return error_set(GPUPOOL_E_INVALID, "GPUPOOL_STAGING_THREADS is '%s': not a number from 1 to %u",
-                             threads, CREW_THREADS_MAX + 1);
+    if (!is_child) {
+        copy_workers_stop(&staging->workers);
+        copy_workers_deinit(&staging->workers);
     }
-    if (chunk != NULL) {
-        if (units_parse_bytes(chunk, &bytes) < 0 || bytes < STAGING_CHUNK_MIN_BYTES ||
-            bytes > STAGING_CHUNK_MAX_BYTES)
-            return error_set(GPUPOOL_E_INVALID, "GPUPOOL_STAGING_CHUNK is '%s': not a size from %s to %s",
-                             chunk, BYTES_TEXT(STAGING_CHUNK_MIN_BYTES), BYTES_TEXT(STAGING_CHUNK_MAX_BYTES));
-        staging->chunk_bytes = bytes;
+    free(staging);
+}
+
+struct staging *staging_of(struct gpupool_client *client) {
+    struct client_attachment *attachment = atomic_load(&client->staging);
+    return attachment == NULL ? NULL : container_of(attachment, struct staging, attachment);
+}
+
+int staging_need(struct gpupool_client *client, struct staging **ret_staging) {
+    struct staging *staging = staging_of(client);
+
+    if (staging == NULL) {
+        struct client_attachment *attached = NULL;
+        staging = calloc(1, sizeof *staging);
+        if (staging == NULL)
+            return error_no_memory();
+        staging->attachment.end = end;
+        copy_workers_init(&staging->workers);
+        /* Another thread may have been quicker. */
+        if (!atomic_compare_exchange_strong(&client->staging, &attached, &staging->attachment)) {
+            end(&staging->attachment, false);
+            staging = container_of(attached, struct staging, attachment);
+        }
     }
-    staging->threads = !with_threads ? 1 : number > 0 ? (unsigned)number : default_threads();
+    *ret_staging = staging;
     return 0;
 }
 
@@ -92,6 +77,9 @@ static int prepare(struct gpupool_client *client, int device, void *stream, stru
     if (stream == GPUPOOL_NO_STREAM)
         return error_set(GPUPOOL_E_INVALID, "a stream is needed: the copy is made in its order");
     r = devices_check_stream(job->gpu, (unsigned)device, stream);
+    if (r < 0)
+        return r;
+    r = staging_need(client, &job->staging);
     if (r < 0)
         return r;
     job->client = client;

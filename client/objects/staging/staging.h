@@ -12,34 +12,22 @@
 #include <stdint.h>
 
 #include "base/units.h"
-#include "client/objects/staging/crew.h"
-
-/* A chunk goes through one block. Large, so that what the driver and the fences cost for each is little
- * beside the copying (some 3 us to 40 us at 55 GB/s); small, so that the ring stays within the processor's
- * cache. */
-#define STAGING_CHUNK_DEFAULT_BYTES (2 * MIB)
-#define STAGING_CHUNK_MIN_BYTES     (64 * KIB)
-#define STAGING_CHUNK_MAX_BYTES     (64 * MIB)
+#include "client/api/client.h"
+#include "client/objects/staging/copy_workers.h"
 
 /* Up to here the calling thread copies alone: it takes about as long as to wake another one up and to wait
  * for it. */
 #define STAGING_ALONE_BYTES (1 * MIB)
 
-/* Copying threads, the calling one included. More than some do not pay: they share the memory's bandwidth. */
-#define STAGING_THREADS_DEFAULT_MAX 8u
-
 struct staging {
-    unsigned threads;     /* that share in a copy, the calling one included */
-    uint64_t chunk_bytes; /* the largest */
-    struct crew crew;
+    struct client_attachment attachment;
+    struct copy_workers workers;
 };
 
-void staging_init(struct staging *staging);
-/* Takes what the environment says. with_threads: others than the calling one may be started. 0, INVALID. */
-int staging_configure(struct staging *staging, bool with_threads);
-/* Ends the crew's threads. No call is under way. In a forked child, which has none, there is nothing to be
- * done. */
-void staging_stop(struct staging *staging);
-void staging_deinit(struct staging *staging);
+/* The staging of a client, made by its first copy. 0 or NO_MEMORY. */
+int staging_need(struct gpupool_client *client, struct staging **ret_staging);
+
+/* The staging of a client. NULL: nothing was copied yet. */
+struct staging *staging_of(struct gpupool_client *client);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_OBJECTS_STAGING_CREW_H
-#define CLIENT_OBJECTS_STAGING_CREW_H
+#ifndef CLIENT_OBJECTS_STAGING_COPY_WORKERS_H
+#define CLIENT_OBJECTS_STAGING_COPY_WORKERS_H
 /*
  * The crew of a client: threads that copy chunks for whoever has a job for them. They are started by the
  * first job that wants them, sleep while there is nothing to be done, and end with the client. They make no
@@ -19,12 +19,13 @@
 #include <stdbool.h>
 
 #include "base/list.h"
+#include "client/api/options.h"
 
-#define CREW_THREADS_MAX 31u /* beside the calling thread */
+#define COPY_WORKERS_MAX (COPY_THREADS_MAX - 1) /* beside the calling thread */
 
 struct job;
 
-struct crew {
+struct copy_workers {
     pthread_mutex_t lock;
     pthread_cond_t work;
     struct list jobs;
@@ -32,22 +33,22 @@ struct crew {
     bool watched;     /* one of the idle threads looks at the jobs' fences at intervals */
     unsigned idle;    /* threads that wait for work */
     unsigned started; /* threads */
-    pthread_t threads[CREW_THREADS_MAX];
+    pthread_t threads[COPY_WORKERS_MAX];
 };
 
-void crew_init(struct crew *crew);
+void copy_workers_init(struct copy_workers *workers);
 /* Ends the threads. There are no jobs, and will be none. */
-void crew_stop(struct crew *crew);
-void crew_deinit(struct crew *crew);
+void copy_workers_stop(struct copy_workers *workers);
+void copy_workers_deinit(struct copy_workers *workers);
 
 /* Lets the crew share in a job, until it is taken back: starts threads, up to so many in all. That there are
  * fewer is no error. */
-void crew_give(struct crew *crew, struct job *job, unsigned threads);
+void copy_workers_give(struct copy_workers *workers, struct job *job, unsigned threads);
 /* Takes a job back, and waits until no thread is at it. */
-void crew_take_back(struct crew *crew, struct job *job);
+void copy_workers_take_back(struct copy_workers *workers, struct job *job);
 
 /* Wakes a thread that sleeps, if there is one, for what a job has to be done, or to watch. Who is woken does
  * the same. */
-void crew_wake_locked(struct crew *crew, const struct job *job);
+void copy_workers_wake_locked(struct copy_workers *workers, const struct job *job);
 
 #endif

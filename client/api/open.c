@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/api/open.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "client/api/client.h"
+#include "client/api/options.h"
+#include "client/api/prepare.h"
+#include "client/api/private_daemon.h"
+#include "client/session/error.h"
+
+_Atomic(struct gpupool_client *) open_default;
+
+const char *gpupool_version(void) {
+    return GPUPOOL_VERSION;
+}
+
+static void client_free(struct gpupool_client *client) {
+    joins_deinit(&client->joins);
+    recorded_deinit(&client->recorded);
+    cache_deinit(&client->cache);
+    session_deinit(&client->session);
+    free(client->socket_path);
+    free(client);
+}
+
+static void client_freep(struct gpupool_client **client) {
+    if (*client != NULL)
+        client_free(*client);
+}
+
+int client_enter(const struct gpupool_client *client) {
+    return client == NULL ? error_set(GPUPOOL_E_INVALID, "no client")
+                          : fork_guard_check(&client->session.guard);
+}
+
+/* Ends what an object of the library has attached. */
+static void client_end_attachment(struct gpupool_client *client, bool is_child) {
+    struct client_attachment *attachment = atomic_load(&client->staging);
+    if (attachment != NULL)
+        attachment->end(attachment, is_child);
+}
+
+/* The cache counts in the page that is shared with the daemon. Without one nobody but the statistics misses
+ * anything, unless it was the connection that ended. */
+static int client_count(struct gpupool_client *client, uint64_t deadline_ns) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    int r = page_need(&client->session, deadline_ns);
+    if (r == GPUPOOL_E_DISCONNECTED || r == GPUPOOL_E_PROTOCOL || r == GPUPOOL_E_TIMED_OUT)
+        return error_prefix(r, "greeting the daemon at %s", client->socket_path);
+    error_restore(text);
+    return 0;
+}
+
+/* Makes a client that is not connected. */
+static int client_new(const struct gpupool_options *options, struct gpupool_client **ret_client) {
+    _cleanup_(client_freep) struct gpupool_client *client = calloc(1, sizeof *client);
+    if (client == NULL)
+        return error_set(GPUPOOL_E_NO_MEMORY, "no memory for a client");
+    session_init(&client->session, options->answer_timeout_ns);
+    cache_init(&client->cache, &client->session);
+    joins_init(&client->joins);
+    recorded_init(&client->recorded);
+    client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;
+    client->alloc_timeout_ns = options->alloc_timeout_ns;
+    int r = options_read_copying((options->flags & GPUPOOL_OPEN_NO_THREAD) == 0, &client->copying);
+    if (r < 0)
+        return r;
+    *ret_client = take_ptr(&client);
+    return 0;
+}
+
+/* Finds the path of the daemon's socket, and starts a private daemon where the options ask for one. */
+static int client_find_daemon(struct gpupool_client *client, const struct gpupool_options *options,
+                              uint64_t deadline_ns) {
+    if (strcmp(options->socket, "private") == 0)
+        return private_daemon_start(options->daemon_path, options->daemon_arguments, deadline_ns,
+                                    &client->socket_path);
+    client->socket_path = strdup(options->socket);
+    return client->socket_path != NULL ? 0
+                                       : error_set(GPUPOOL_E_NO_MEMORY, "no memory for the socket's path");
+}
+
+static int client_start_cache(struct gpupool_client *client, const struct gpupool_options *options,
+                              uint64_t deadline_ns, int reclaim_fd) {
+    _cleanup_(close_fdp) int owned_fd = reclaim_fd;
+
+    client->cache.keeper.reclaim = options->reclaim;
+    client->cache.keeper.reclaim_argument = options->reclaim_argument;
+    int r = client_count(client, deadline_ns);
+    if (r < 0)
+        return r;
+    return cache_start(&client->cache, options->decay_ns, take_fd(&owned_fd),
+                       (options->flags & GPUPOOL_OPEN_NO_THREAD) == 0);
+}
+
+int gpupool_open(const struct gpupool_options *options, struct gpupool_client **ret_client) {
+    _cleanup_(client_freep) struct gpupool_client *client = NULL;
+    _cleanup_(close_fdp) int reclaim_fd = -1;
+    struct gpupool_options own = GPUPOOL_OPTIONS_INIT;
+
+    if (ret_client == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_open: ret_client is NULL");
+    int r = options_read(options, &own);
+    if (r < 0)
+        return r;
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), own.connect_timeout_ns);
+    bool has_cache = (own.flags & GPUPOOL_OPEN_NO_CACHE) == 0;
+
+    r = client_new(&own, &client);
+    if (r == 0)
+        r = client_find_daemon(client, &own, deadline_ns);
+    if (r == 0)
+        r = session_open(&client->session, client->socket_path, deadline_ns, has_cache, &reclaim_fd);
+    if (r == 0 && has_cache)
+        r = client_start_cache(client, &own, deadline_ns, take_fd(&reclaim_fd));
+    if (r < 0)
+        return r;
+    if (own.prepare_host_bytes > 0) {
+        r = prepare_host(client, own.prepare_host_bytes);
+        if (r < 0) {
+            gpupool_close(take_ptr(&client)); /* it has leases, mappings and a thread by now */
+            return r;
+        }
+    }
+    *ret_client = take_ptr(&client);
+    return error_end(0);
+}
+
+/* Host mappings are not in a forked child (DONTFORK); driver, socket and locks are the parent's. */
+static void client_forget(struct gpupool_client *client) {
+    client_end_attachment(client, true);
+    cache_forget(&client->cache);
+    recorded_forget(&client->recorded);
+    session_forget(&client->session);
+    free(client->socket_path);
+    free(client);
+}
+
+void gpupool_close(struct gpupool_client *client) {
+    struct gpupool_client *expected = client;
+    char text[ERROR_TEXT_SIZE];
+
+    if (client == NULL)
+        return;
+    atomic_compare_exchange_strong(&open_default, &expected, NULL);
+    if (fork_guard_is_child(&client->session.guard)) {
+        client_forget(client);
+        return;
+    }
+    error_save(text); /* closing cannot fail, so it leaves the thread's last error as it is */
+    int error = client_thread.error;
+    client_end_attachment(client, false);
+    cache_stop(&client->cache);
+    bool is_idle = devices_synchronize(&client->session.devices) == 0;
+    joins_close(&client->joins, client->session.devices.gpu);
+    session_close(&client->session, is_idle);
+    client_free(client);
+    error_restore(text);
+    error_end(error);
+}
+
+const char *gpupool_socket_path(const struct gpupool_client *client) {
+    return client != NULL ? client->socket_path : "";
+}
+
+enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *client) {
+    _Static_assert((int)GPUPOOL_GPU_NONE == PROTO_GPU_NONE && (int)GPUPOOL_GPU_CUDA == PROTO_GPU_CUDA &&
+                       (int)GPUPOOL_GPU_SIM == PROTO_GPU_SIM,
+                   "one numbering");
+    return client != NULL ? (enum gpupool_gpu)client->session.devices.kind : GPUPOOL_GPU_NONE;
+}
+
+/* --- the default client --- */
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+/* The parent's client is of no use here, and another thread of it may have been opening one at that moment.
+ */
+static void after_fork_in_child(void) {
+    pthread_mutex_init(&opening, NULL);
+    atomic_store_explicit(&open_default, NULL, memory_order_relaxed);
+}
+
+static void prepare(void) {
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+int gpupool_default(struct gpupool_client **ret_client) {
+    if (ret_client == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_default: ret_client is NULL");
+    struct gpupool_client *client = atomic_load_explicit(&open_default, memory_order_acquire);
+    if (client == NULL) {
+        int r = 0;
+
+        pthread_once(&prepared, prepare);
+        pthread_mutex_lock(&opening);
+        client = atomic_load_explicit(&open_default, memory_order_acquire);
+        if (client == NULL) {
+            r = gpupool_open(NULL, &client);
+            if (r == 0)
+                atomic_store_explicit(&open_default, client, memory_order_release);
+        }
+        pthread_mutex_unlock(&opening);
+        if (r < 0)
+            return error_prefix(r, "opening the process's default client");
+    }
+    *ret_client = client;
+    return error_end(0);
+}

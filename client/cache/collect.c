@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/collect.h"
+
+#include "client/cache/cache.h"
+
+void cache_collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
+                   bool idle_only) {
+    thread_caches_lock();
+    list_for_each(position, &cache->threads) {
+        struct thread_cache *thread = container_of(position, struct thread_cache, link);
+        if (thread == except)
+            continue;
+        thread_cache_visit(thread);
+        thread_cache_flush(thread, lane, idle_only);
+        thread_cache_part(thread);
+    }
+    thread_caches_unlock();
+}

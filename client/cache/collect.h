@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_COLLECT_H
+#define CLIENT_CACHE_COLLECT_H
+/*
+ * Collecting: what threads have at hand goes into the lanes' heaps, where any thread may take it.
+ */
+#include <stdbool.h>
+
+struct cache;
+struct lane;
+struct thread_cache;
+
+/* Empties the threads' caches of a lane (or of all: NULL) into it, but for one's. */
+void cache_collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
+                   bool idle_only);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/session.h"
+
+#include "base/cleanup.h"
+#include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
+
+void session_init(struct session *session, uint64_t answer_timeout_ns) {
+    fork_guard_init(&session->guard);
+    segments_init(&session->segments);
+    devices_init(&session->devices);
+    pools_init(&session->pools);
+    page_init(&session->page);
+    fences_init(&session->fences);
+    connection_init(&session->connection, &session->segments, answer_timeout_ns);
+}
+
+void session_deinit(struct session *session) {
+    connection_deinit(&session->connection);
+    segments_deinit(&session->segments);
+    fences_close(&session->fences);
+    fences_deinit(&session->fences);
+    page_close(&session->page);
+    devices_deinit(&session->devices);
+    pools_deinit(&session->pools);
+    fork_guard_deinit(&session->guard);
+}
+
+void session_forget(struct session *session) {
+    connection_forget(&session->connection);
+    segments_forget(&session->segments);
+    fences_forget(&session->fences);
+    fork_guard_deinit(&session->guard);
+}
+
+static int greet(struct session *session, uint64_t deadline_ns, bool wants_reclaim, int *ret_reclaim_fd) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&session->connection, PROTO_HELLO);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.hello = (struct proto_hello){
+        .magic = PROTO_MAGIC,
+        .version_min = PROTO_VERSION_MIN,
+        .version_max = PROTO_VERSION_MAX,
+        .flags =
+            (wants_reclaim ? PROTO_HELLO_RECLAIM : 0) | (session->devices.forbidden ? PROTO_HELLO_NO_GPU : 0),
+    };
+    int r = connection_exchange(&session->connection, &request, deadline_ns);
+    if (r < 0)
+        /* Nothing was connected yet that could be said to be gone. */
+        return r == GPUPOOL_E_DISCONNECTED ? GPUPOOL_E_CONNECT : r;
+    session->devices.kind = (enum proto_gpu_kind)request->message.hello_reply.gpu;
+    *ret_reclaim_fd = take_fd(&request->fd);
+    return 0;
+}
+
+int session_open(struct session *session, const char *path, uint64_t deadline_ns, bool wants_reclaim,
+                 int *ret_reclaim_fd) {
+    int r = connection_open(&session->connection, path, deadline_ns);
+    if (r < 0)
+        return r;
+    r = greet(session, deadline_ns, wants_reclaim, ret_reclaim_fd);
+    return r < 0 ? error_prefix(r, "greeting the daemon at %s", path) : 0;
+}
+
+static void say_farewell(struct session *session) {
+    _cleanup_(request_recyclep) struct request *request = connection_request(&session->connection, PROTO_BYE);
+    if (request != NULL)
+        (void)connection_exchange(&session->connection, &request,
+                                  connection_deadline_ns(&session->connection, 0));
+}
+
+void session_close(struct session *session, bool is_idle) {
+    bool is_unmapped = segments_close(&session->segments);
+
+    fences_close(&session->fences);
+    if (is_idle && is_unmapped)
+        say_farewell(session);
+}

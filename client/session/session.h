@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_SESSION_H
+#define CLIENT_SESSION_SESSION_H
+/*
+ * A session: all that this process knows of one connection to the daemon, and all that it has mapped through
+ * that connection. This is the whole wire client: it can lease, release, leave fences and list pools, and it
+ * knows no cache. A client owns one session.
+ *
+ * A session is made without a connection, and opened. From then on the daemon has it until the farewell, or
+ * until this process ends. A forked child only forgets it.
+ *
+ * Locks: the fences', the page's, the connection's, then the segments'. Those of devices and pools are
+ * leaves.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/session/connection.h"
+#include "client/session/device.h"
+#include "client/session/fence.h"
+#include "client/session/fork_guard.h"
+#include "client/session/page.h"
+#include "client/session/pool.h"
+#include "client/session/segment.h"
+
+struct session {
+    struct fork_guard guard;
+    struct connection connection;
+    struct segments segments;
+    struct devices devices;
+    struct pools pools;
+    struct page page; /* the counters' and the fences' */
+    struct fences fences;
+};
+
+/* Makes a session without a connection. answer_timeout_ns: how long the daemon may take over an answer. */
+void session_init(struct session *session, uint64_t answer_timeout_ns);
+
+/* Frees a session that was made, whether it was opened or not. No call is under way. */
+void session_deinit(struct session *session);
+
+/* Frees the bookkeeping in a forked child, where the descriptor, the mappings and the locks are the parent's.
+ */
+void session_forget(struct session *session);
+
+/* Connects and greets the daemon. wants_reclaim: the daemon may ask for idle memory; *ret_reclaim_fd is then
+ * readable when it does, and -1 where it has no descriptor for that. 0, CONNECT, TIMED_OUT, INVALID (path),
+ * VERSION, or what the daemon says. */
+int session_open(struct session *session, const char *path, uint64_t deadline_ns, bool wants_reclaim,
+                 int *ret_reclaim_fd);
+
+/* Closes segments and fences. is_idle: the devices have done all work of this process. If they have, and the
+ * driver closed everything, the daemon is told by BYE that nothing of this process can touch the memory any
+ * more. Without BYE the daemon sees the end of file and waits for the end of the process. */
+void session_close(struct session *session, bool is_idle);
+
+#endif
