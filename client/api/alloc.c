@@ -91,7 +91,7 @@ static __attribute__((noinline)) int free_slowly(const void *memory, void *strea
         return error_prefix(r, "gpupool_free");
     assert(piece != NULL);
     cache_describe(piece, piece->capacity_bytes, &buffer);
-    return gpupool_release(client_of(piece->lane), &buffer, stream);
+    return gpupool_release(client_of(piece->stream_heap), &buffer, stream);
 }
 
 int gpupool_free(void *memory, void *stream) {
@@ -99,8 +99,8 @@ int gpupool_free(void *memory, void *stream) {
         return error_end(0);
     struct piece *piece = pointer_map_find(memory);
     if (__builtin_expect(piece != NULL && cache_may_put(piece, piece->pointer_generation, stream) &&
-                             client_may_hit(client_of(piece->lane)) &&
-                             cache_put_fast(piece->lane->owner, piece),
+                             client_may_hit(client_of(piece->stream_heap)) &&
+                             cache_put_fast(piece->stream_heap->owner, piece),
                          1))
         return 0;
     return free_slowly(memory, stream);
@@ -116,11 +116,11 @@ int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
     if (r < 0)
         return error_prefix(r, "gpupool_lookup");
     assert(piece != NULL);
-    r = client_enter(client_of(piece->lane));
+    r = client_enter(client_of(piece->stream_heap));
     if (r < 0)
         return error_prefix(r, "gpupool_lookup");
     cache_describe(piece, piece->capacity_bytes, ret_buffer);
     if (ret_client != NULL)
-        *ret_client = client_of(piece->lane);
+        *ret_client = client_of(piece->stream_heap);
     return error_end(0);
 }

@@ -239,10 +239,10 @@ static int find_piece(const struct gpupool_client *client, const struct gpupool_
     *ret_piece = piece;
     if (piece == NULL)
         return 0;
-    /* First this: a piece that is not the buffer's any more may be of a lane that is gone. */
+    /* First this: a piece that is not the buffer's any more may be of a stream heap that is gone. */
     if (piece->generation != buffer->generation || piece->generation % 2 == 0)
         return error_set(GPUPOOL_E_STALE, "the buffer was released before, or its client has closed");
-    if (client_of(piece->lane) != client)
+    if (client_of(piece->stream_heap) != client)
         return error_set(GPUPOOL_E_INVALID, "the buffer is another client's");
     return 0;
 }
@@ -270,10 +270,10 @@ static int release_behind(struct gpupool_client *client, const struct gpupool_bu
     int r = lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
     if (r < 0 || piece == NULL)
         return r;
-    pthread_mutex_lock(&piece->lane->lock);
+    pthread_mutex_lock(&piece->stream_heap->lock);
     piece->generation++;
-    lane_forget_piece_locked(piece->lane, piece);
-    pthread_mutex_unlock(&piece->lane->lock);
+    stream_heap_forget_piece_locked(piece->stream_heap, piece);
+    pthread_mutex_unlock(&piece->stream_heap->lock);
     return 0;
 }
 
@@ -294,7 +294,7 @@ static int settle(struct gpupool_client *client, const struct gpupool_buffer *bu
     struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
     *ret_fence = FENCE_NONE;
     *ret_others = others;
-    if (others == NULL && piece != NULL && !piece->split_off && cache_orders(piece->lane, stream))
+    if (others == NULL && piece != NULL && !piece->split_off && cache_orders(piece->stream_heap, stream))
         return 0;
     r = fence_buffer(client, buffer->kind, device_of(buffer, named), stream, ret_fence);
     if (r == 0 && others != NULL)
@@ -458,20 +458,20 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
 static int split_off(struct gpupool_client *client, struct piece *piece) {
     struct proto_lease lease;
 
-    pthread_mutex_lock(&piece->lane->lock);
-    lane_begin_split_locked(piece);
-    pthread_mutex_unlock(&piece->lane->lock);
+    pthread_mutex_lock(&piece->stream_heap->lock);
+    stream_heap_begin_split_locked(piece);
+    pthread_mutex_unlock(&piece->stream_heap->lock);
     int r = lease_split(&client->session, piece->lease, piece->lease_generation,
                         (uint64_t)(piece->memory - piece->extent->memory), piece->capacity_bytes, &lease);
-    pthread_mutex_lock(&piece->lane->lock);
+    pthread_mutex_lock(&piece->stream_heap->lock);
     if (r == 0)
-        lane_split_off_locked(piece, lease.lease, lease.generation);
+        stream_heap_split_off_locked(piece, lease.lease, lease.generation);
     else if (r != GPUPOOL_E_TIMED_OUT)
-        lane_cancel_split_locked(piece);
-    pthread_mutex_unlock(&piece->lane->lock);
+        stream_heap_cancel_split_locked(piece);
+    pthread_mutex_unlock(&piece->stream_heap->lock);
     if (r < 0)
         return r;
-    cache_count_given(&client->cache, piece->lane, piece->capacity_bytes);
+    cache_count_given(&client->cache, piece->stream_heap, piece->capacity_bytes);
     return 0;
 }
 

@@ -45,9 +45,9 @@ static inline bool client_may_hit(const struct gpupool_client *client) {
     return __builtin_expect(client != NULL, 1) && fork_guard_is_at_home(&client->session.guard);
 }
 
-/* The client that a lane's memory is of. */
-static inline struct gpupool_client *client_of(const struct lane *lane) {
-    return container_of(lane->owner, struct gpupool_client, cache);
+/* The client that a stream heap's memory is of. */
+static inline struct gpupool_client *client_of(const struct stream_heap *stream_heap) {
+    return container_of(stream_heap->owner, struct gpupool_client, cache);
 }
 
 /* As devices_need_device(), for calls that make something on a device or move bytes: also refuses one that

@@ -9,7 +9,7 @@ static int enter(const struct gpupool_client *client) {
     int r = client_enter(client);
     if (r < 0)
         return r;
-    return client->cache.keeper.loop_fd >= 0
+    return client->cache.purger.loop_fd >= 0
                ? 0
                : error_set(GPUPOOL_E_INVALID,
                            "the client was not opened with GPUPOOL_OPEN_NO_THREAD, or has no cache");
@@ -17,12 +17,12 @@ static int enter(const struct gpupool_client *client) {
 
 int gpupool_fd(struct gpupool_client *client) {
     int r = enter(client);
-    return error_end(r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.keeper.loop_fd);
+    return error_end(r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.purger.loop_fd);
 }
 
 int gpupool_dispatch(struct gpupool_client *client) {
     int r = enter(client);
     if (r == 0)
-        r = keeper_dispatch(&client->cache);
+        r = purger_dispatch(&client->cache);
     return error_end(r < 0 ? error_prefix(r, "gpupool_dispatch") : 0);
 }

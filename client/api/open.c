@@ -91,8 +91,8 @@ static int client_start_cache(struct gpupool_client *client, const struct gpupoo
                               uint64_t deadline_ns, int reclaim_fd) {
     _cleanup_(close_fdp) int owned_fd = reclaim_fd;
 
-    client->cache.keeper.reclaim = options->reclaim;
-    client->cache.keeper.reclaim_argument = options->reclaim_argument;
+    client->cache.purger.reclaim = options->reclaim;
+    client->cache.purger.reclaim_argument = options->reclaim_argument;
     int r = client_count(client, deadline_ns);
     if (r < 0)
         return r;

@@ -5,8 +5,8 @@
  * is idle. All other leases go back to the daemon, and so do all leases of a call that fails. Their segments
  * stay mapped.
  *
- * Device memory goes back because a lane has one stream: memory in the lane of one stream would serve no
- * other stream without a fence, but any lane can lease it from the daemon.
+ * Device memory goes back because a stream heap has one stream: memory in the stream heap of one stream would
+ * serve no other stream without a fence, but any stream heap can lease it from the daemon.
  */
 #include "client/api/prepare.h"
 
@@ -32,7 +32,7 @@ struct prepared {
 struct preparation {
     struct gpupool_client *client;
     uint32_t pool;
-    struct lane *lane; /* that the memory is for; NULL: it goes back */
+    struct stream_heap *stream_heap; /* that the memory is for; NULL: it goes back */
     struct prepared *leases;
     size_t count, capacity;
     uint64_t bytes; /* of all leases */
@@ -83,15 +83,16 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
     return 0;
 }
 
-/* What is idle in the lane. Gathers first what lies in the caches of threads. It counts as used now. */
-static uint64_t idle_bytes(struct gpupool_client *client, struct lane *lane) {
-    cache_collect(&client->cache, NULL, lane, false);
-    pthread_mutex_lock(&lane->lock);
-    lane_flush_transfer_locked(lane, false);
-    deferred_settle_locked(lane, UINT_MAX);
-    lane->touched = true;
-    uint64_t bytes = lane_free_bytes_locked(lane);
-    pthread_mutex_unlock(&lane->lock);
+/* What is idle in the stream heap. Gathers first what lies in the caches of threads. It counts as used now.
+ */
+static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *stream_heap) {
+    cache_collect(&client->cache, NULL, stream_heap, false);
+    pthread_mutex_lock(&stream_heap->lock);
+    stream_heap_flush_depot_locked(stream_heap, false);
+    deferred_settle_locked(stream_heap, UINT_MAX);
+    stream_heap->touched = true;
+    uint64_t bytes = stream_heap_free_bytes_locked(stream_heap);
+    pthread_mutex_unlock(&stream_heap->lock);
     return bytes;
 }
 
@@ -117,7 +118,7 @@ static int lease_missing(struct preparation *preparation, uint64_t missing_bytes
     return r;
 }
 
-/* A lane keeps nothing in a shortage. */
+/* A stream heap keeps nothing in a shortage. */
 static int check_shortage(struct gpupool_client *client, uint32_t pool) {
     if (shortage_is_on(&client->cache.shortage, pool))
         shortage_end_if_over(&client->cache, pool);
@@ -127,14 +128,14 @@ static int check_shortage(struct gpupool_client *client, uint32_t pool) {
                : 0;
 }
 
-/* Adds the leases to the lane. What does not get there was given back. */
+/* Adds the leases to the stream heap. What does not get there was given back. */
 static int keep(struct preparation *preparation) {
     int r = check_shortage(preparation->client, preparation->pool);
 
     while (r == 0 && preparation->count > 0) {
         const struct prepared *prepared = &preparation->leases[--preparation->count];
-        r = lane_add_lease(&preparation->client->cache, preparation->lane, prepared->segment,
-                           &prepared->lease);
+        r = stream_heap_add_lease(&preparation->client->cache, preparation->stream_heap, prepared->segment,
+                                  &prepared->lease);
     }
     return r;
 }
@@ -150,13 +151,13 @@ static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t byt
     if (r == 0 && client->cache.enabled && pool.kind == PROTO_POOL_HOST) {
         r = check_shortage(client, pool_id);
         if (r == 0)
-            r = cache_lane(&client->cache, pool_id, GPUPOOL_NO_STREAM, &preparation.lane);
+            r = cache_stream_heap(&client->cache, pool_id, GPUPOOL_NO_STREAM, &preparation.stream_heap);
         if (r == 0)
-            idle = idle_bytes(client, preparation.lane);
+            idle = idle_bytes(client, preparation.stream_heap);
     }
     if (r == 0 && bytes > idle)
         r = lease_missing(&preparation, heap_round_up(bytes - idle), deadline_ns);
-    return r == 0 && preparation.lane != NULL ? keep(&preparation) : r;
+    return r == 0 && preparation.stream_heap != NULL ? keep(&preparation) : r;
 }
 
 int gpupool_prepare(struct gpupool_client *client, uint32_t pool, uint64_t bytes) {

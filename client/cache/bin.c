@@ -4,8 +4,8 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* How many pieces go to the lane where there is no room for one more: so few that the call takes no more than
- * half a microsecond. */
+/* How many pieces go to the stream heap where there is no room for one more: so few that the call takes no
+ * more than half a microsecond. */
 #define SPILL 8u
 
 static struct piece *magazine_take(struct magazine *magazine, uint64_t size_bytes) {
@@ -23,12 +23,12 @@ static struct piece *magazine_take(struct magazine *magazine, uint64_t size_byte
 
 /* Has a magazine with pieces in the place of one without. False: both here have some, though too small ones.
  */
-static bool bin_load(struct bin *bin, struct lane *lane, unsigned size_class) {
+static bool bin_load(struct bin *bin, struct stream_heap *stream_heap, unsigned size_class) {
     if (!magazine_is_empty(bin->loaded))
         bin_load_spare(bin, bin->loaded, bin->spare);
     if (!magazine_is_empty(bin->loaded))
         return false;
-    struct magazine *full = transfer_take(&lane->transfer, size_class, bin->loaded);
+    struct magazine *full = depot_take(&stream_heap->depot, size_class, bin->loaded);
     if (full == NULL)
         return false;
     bin->loaded = full;
@@ -37,46 +37,47 @@ static bool bin_load(struct bin *bin, struct lane *lane, unsigned size_class) {
     return true;
 }
 
-struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, uint64_t size_bytes) {
+struct piece *bin_take(struct bin *bin, struct stream_heap *stream_heap, unsigned size_class,
+                       uint64_t size_bytes) {
     struct piece *piece = magazine_take(bin->loaded, size_bytes);
 
     if (piece == NULL)
         piece = magazine_take(bin->spare, size_bytes);
-    if (piece == NULL && bin_load(bin, lane, size_class))
+    if (piece == NULL && bin_load(bin, stream_heap, size_class))
         piece = magazine_take(bin->loaded, size_bytes);
     return piece;
 }
 
-void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct piece *piece) {
+void bin_put(struct bin *bin, struct stream_heap *stream_heap, unsigned size_class, struct piece *piece) {
     if (bin_push(bin, piece))
         return;
     /* Both are full, or not there yet: the one that is spare goes; else some of what is in it. */
-    struct magazine *empty = transfer_put(&lane->transfer, size_class, bin->spare);
+    struct magazine *empty = depot_put(&stream_heap->depot, size_class, bin->spare);
     if (empty != NULL && empty == bin->spare) {
-        pthread_mutex_lock(&lane->lock);
-        lane_give_magazine_locked(lane, empty, SPILL);
-        pthread_mutex_unlock(&lane->lock);
+        pthread_mutex_lock(&stream_heap->lock);
+        stream_heap_give_magazine_locked(stream_heap, empty, SPILL);
+        pthread_mutex_unlock(&stream_heap->lock);
     }
     bin->spare = bin->loaded;
     bin->loaded = empty;
     if (bin_push(bin, piece))
         return;
-    pthread_mutex_lock(&lane->lock); /* no memory for a magazine */
-    lane_give_locked(lane, piece);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_lock(&stream_heap->lock); /* no memory for a magazine */
+    stream_heap_give_locked(stream_heap, piece);
+    pthread_mutex_unlock(&stream_heap->lock);
 }
 
-void bin_flush_locked(struct bin *bin, struct lane *lane) {
-    lane_give_magazine_locked(lane, bin->spare, UINT_MAX);
-    lane_give_magazine_locked(lane, bin->loaded, UINT_MAX);
+void bin_flush_locked(struct bin *bin, struct stream_heap *stream_heap) {
+    stream_heap_give_magazine_locked(stream_heap, bin->spare, UINT_MAX);
+    stream_heap_give_magazine_locked(stream_heap, bin->loaded, UINT_MAX);
 }
 
-void bin_flush(struct bin *bin, struct lane *lane) {
+void bin_flush(struct bin *bin, struct stream_heap *stream_heap) {
     if (magazine_is_empty(bin->loaded) && magazine_is_empty(bin->spare))
         return;
-    pthread_mutex_lock(&lane->lock);
-    bin_flush_locked(bin, lane);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_lock(&stream_heap->lock);
+    bin_flush_locked(bin, stream_heap);
+    pthread_mutex_unlock(&stream_heap->lock);
 }
 
 void bin_deinit(struct bin *bin) {

@@ -2,10 +2,11 @@
 #ifndef CLIENT_CACHE_BIN_H
 #define CLIENT_CACHE_BIN_H
 /*
- * A bin: what one thread has at hand of one lane and one size class, in two magazines (transfer.h). Taking
- * and putting is done at the top of the one that is loaded; when it is empty or full the spare one takes its
- * place, and when that does not help either, one of them is exchanged at the lane's transfer. With two, at
- * least a whole magazine of pieces comes or goes between two exchanges, however a thread goes back and forth.
+ * A bin: what one thread has at hand of one stream heap and one size class, in two magazines (depot.h).
+ * Taking and putting is done at the top of the one that is loaded; when it is empty or full the spare one
+ * takes its place, and when that does not help either, one of them is exchanged at the stream heap's depot.
+ * With two, at least a whole magazine of pieces comes or goes between two exchanges, however a thread goes
+ * back and forth.
  *
  * Pieces of small classes are all of their class's size; a piece of a large class may not suit a request of
  * the same class (size_class.h). From SIZE_CLASS_SINGLE on a thread has pieces of one class at a time.
@@ -15,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/cache/lane.h"
+#include "client/cache/stream_heap.h"
 
 struct bin {
     struct magazine *loaded, *spare;
@@ -81,18 +82,20 @@ static inline bool bin_push(struct bin *bin, struct piece *piece) {
     return true;
 }
 
-/* A piece that suits, from here or from the transfer. NULL: none. Takes the transfer's lock. */
-struct piece *bin_take(struct bin *bin, struct lane *lane, unsigned size_class, uint64_t size_bytes);
+/* A piece that suits, from here or from the depot. NULL: none. Takes the depot's lock. */
+struct piece *bin_take(struct bin *bin, struct stream_heap *stream_heap, unsigned size_class,
+                       uint64_t size_bytes);
 
-/* Puts a piece here, and what there is no room for into the transfer, else into the lane. Takes their locks.
+/* Puts a piece here, and what there is no room for into the depot, else into the stream heap. Takes their
+ * locks.
  */
-void bin_put(struct bin *bin, struct lane *lane, unsigned size_class, struct piece *piece);
+void bin_put(struct bin *bin, struct stream_heap *stream_heap, unsigned size_class, struct piece *piece);
 
-/* Gives all pieces to the lane. Takes its lock. */
-void bin_flush(struct bin *bin, struct lane *lane);
+/* Gives all pieces to the stream heap. Takes its lock. */
+void bin_flush(struct bin *bin, struct stream_heap *stream_heap);
 
-/* The same where the lane's lock is held. */
-void bin_flush_locked(struct bin *bin, struct lane *lane);
+/* The same where the stream heap's lock is held. */
+void bin_flush_locked(struct bin *bin, struct stream_heap *stream_heap);
 
 /* Frees the magazines, whatever is in them. */
 void bin_deinit(struct bin *bin);

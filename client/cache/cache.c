@@ -20,25 +20,26 @@
 /* Small pieces that a miss brings along for the next ones. */
 #define BATCH       8u
 #define BATCH_BYTES (64 * KIB)
-/* How often other threads' caches are emptied for a lane until it grows, or the decay looks at it: often
- * enough that what lies idle there is found, seldom enough that a lane whose threads hand memory to each
- * other soon has what it takes. Memory for larger requests is always looked for first. */
+/* How often other threads' caches are emptied for a stream heap until it grows, or the decay looks at it:
+ * often enough that what lies idle there is found, seldom enough that a stream heap whose threads hand memory
+ * to each other soon has what it takes. Memory for larger requests is always looked for first. */
 #define COLLECTS_MAX       2u
 #define COLLECTS_BYTES_MAX (128 * KIB)
-/* How many deferred pieces a miss gives to its lane's heap: so many loads and frees, a few microseconds. */
+/* How many deferred pieces a miss gives to its stream heap's heap: so many loads and frees, a few
+ * microseconds. */
 #define SETTLE_MAX 64u
-/* Of what a lane has: with so much of it free its pool is not tight any more. */
+/* Of what a stream heap has: with so much of it free its pool is not tight any more. */
 #define ROOMY_SHARE 4u
 
 void cache_init(struct cache *cache, struct session *session) {
     cache->session = session;
-    pthread_mutex_init(&cache->lanes_lock, NULL);
+    pthread_mutex_init(&cache->stream_heaps_lock, NULL);
     pthread_mutex_init(&cache->give_lock, NULL);
-    list_init(&cache->lanes);
+    list_init(&cache->stream_heaps);
     list_init(&cache->threads);
     counters_init(&cache->counters);
     shortage_init(&cache->shortage);
-    keeper_init(&cache->keeper);
+    purger_init(&cache->purger);
 }
 
 void cache_forget(struct cache *cache) {
@@ -46,37 +47,38 @@ void cache_forget(struct cache *cache) {
         struct thread_cache *thread = container_of(position, struct thread_cache, link);
         list_remove(position);
         thread->owner = NULL; /* of this thread, or a copy of one that is not here */
-        thread->lanes = thread->last = NULL;
+        thread->all = thread->last = NULL;
     }
-    keeper_forget(&cache->keeper);
+    purger_forget(&cache->purger);
     cache_deinit(cache);
 }
 
 void cache_deinit(struct cache *cache) {
-    list_for_each_safe(position, &cache->lanes) {
+    list_for_each_safe(position, &cache->stream_heaps) {
         list_remove(position);
-        lane_free(container_of(position, struct lane, link));
+        stream_heap_free(container_of(position, struct stream_heap, link));
     }
     free(cache->pending);
-    keeper_deinit(&cache->keeper);
+    purger_deinit(&cache->purger);
     counters_deinit(&cache->counters);
     shortage_deinit(&cache->shortage);
     pthread_mutex_destroy(&cache->give_lock);
-    pthread_mutex_destroy(&cache->lanes_lock);
+    pthread_mutex_destroy(&cache->stream_heaps_lock);
 }
 
-/* --- lanes --- */
+/* --- stream heaps --- */
 
-static struct lane *find_lane(struct cache *cache, uint32_t pool, const void *stream) {
-    list_for_each(position, &cache->lanes) {
-        struct lane *lane = container_of(position, struct lane, link);
-        if (lane->pool == pool && lane->stream == stream)
-            return lane;
+static struct stream_heap *find_stream_heap(struct cache *cache, uint32_t pool, const void *stream) {
+    list_for_each(position, &cache->stream_heaps) {
+        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+        if (stream_heap->pool == pool && stream_heap->stream == stream)
+            return stream_heap;
     }
     return NULL;
 }
 
-int cache_lane(struct cache *cache, uint32_t pool_id, void *stream, struct lane **ret_lane) {
+int cache_stream_heap(struct cache *cache, uint32_t pool_id, void *stream,
+                      struct stream_heap **ret_stream_heap) {
     struct pool pool;
     int device = -1;
 
@@ -87,120 +89,121 @@ int cache_lane(struct cache *cache, uint32_t pool_id, void *stream, struct lane 
         stream = GPUPOOL_NO_STREAM;
     else
         device = devices_find(&cache->session->devices, pool.uuid);
-    pthread_mutex_lock(&cache->lanes_lock);
-    struct lane *lane = find_lane(cache, pool_id, stream);
-    if (lane == NULL) {
-        lane = lane_new(cache, pool_id, pool.kind, device, stream);
-        if (lane != NULL) {
-            lane->counters = &cache->counters;
-            list_append(&cache->lanes, &lane->link);
+    pthread_mutex_lock(&cache->stream_heaps_lock);
+    struct stream_heap *stream_heap = find_stream_heap(cache, pool_id, stream);
+    if (stream_heap == NULL) {
+        stream_heap = stream_heap_new(cache, pool_id, pool.kind, device, stream);
+        if (stream_heap != NULL) {
+            stream_heap->counters = &cache->counters;
+            list_append(&cache->stream_heaps, &stream_heap->link);
         }
     }
-    pthread_mutex_unlock(&cache->lanes_lock);
-    if (lane == NULL)
+    pthread_mutex_unlock(&cache->stream_heaps_lock);
+    if (stream_heap == NULL)
         return error_no_memory();
-    *ret_lane = lane;
+    *ret_stream_heap = stream_heap;
     return 0;
 }
 
-/* Whether nothing is kept in this lane. */
-static bool lane_is_short(const struct lane *lane) {
-    return shortage_is_on(&lane->owner->shortage, lane->pool);
+/* Whether nothing is kept in this stream heap. */
+static bool stream_heap_is_short(const struct stream_heap *stream_heap) {
+    return shortage_is_on(&stream_heap->owner->shortage, stream_heap->pool);
 }
 
 /* Whether threads keep nothing of it. */
-static bool lane_is_tight(const struct lane *lane) {
-    return shortage_is_tight(&lane->owner->shortage, lane->pool);
+static bool stream_heap_is_tight(const struct stream_heap *stream_heap) {
+    return shortage_is_tight(&stream_heap->owner->shortage, stream_heap->pool);
 }
 
-uint64_t cache_needs(const struct lane *lane, uint64_t size_bytes) {
-    return lane_is_tight(lane) ? heap_round_up(size_bytes) : size_class_round(size_bytes);
+uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes) {
+    return stream_heap_is_tight(stream_heap) ? heap_round_up(size_bytes) : size_class_round(size_bytes);
 }
 
 /* --- taking --- */
 
 /* From the process's heap. Small pieces for the next requests come along. */
-static int take_from_lane(struct thread_lane *own, unsigned size_class, uint64_t size_bytes,
-                          struct piece **ret_piece) {
-    uint64_t rounded = cache_needs(own->lane, size_bytes);
+static int take_from_stream_heap(struct thread_bins *own, unsigned size_class, uint64_t size_bytes,
+                                 struct piece **ret_piece) {
+    uint64_t rounded = cache_needs(own->stream_heap, size_bytes);
     struct piece *more[BATCH];
-    struct lane *lane = own->lane;
-    bool is_tight = lane_is_tight(lane);
+    struct stream_heap *stream_heap = own->stream_heap;
+    bool is_tight = stream_heap_is_tight(stream_heap);
     unsigned count = 0;
 
-    lock_busy(&lane->lock);
+    lock_busy(&stream_heap->lock);
     /* The piece that lies in this bin may be just what is missing to a longer range. */
     if (size_class >= SIZE_CLASS_SINGLE)
-        bin_flush_locked(&own->bins[own->single_class], lane);
-    if (lane->deferred_bytes > 0)
-        deferred_settle_locked(lane, SETTLE_MAX);
-    int r = lane_take_locked(lane, rounded, true, ret_piece);
+        bin_flush_locked(&own->bins[own->single_class], stream_heap);
+    if (stream_heap->deferred_bytes > 0)
+        deferred_settle_locked(stream_heap, SETTLE_MAX);
+    int r = stream_heap_take_locked(stream_heap, rounded, true, ret_piece);
     while (r == 0 && size_class < SIZE_CLASS_SINGLE && count + 1 < BATCH &&
            (count + 1) * rounded < BATCH_BYTES && !is_tight &&
-           lane_take_locked(lane, rounded, false, &more[count]) == 0)
+           stream_heap_take_locked(stream_heap, rounded, false, &more[count]) == 0)
         count++;
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&stream_heap->lock);
     while (count > 0)
-        thread_lane_put(own, size_class, more[--count]);
+        thread_bins_put(own, size_class, more[--count]);
     return r;
 }
 
-/* Gives the lane what lies in this thread's bins and in the transfer. */
-static void empty_into_lane(struct thread_lane *own) {
-    struct lane *lane = own->lane;
+/* Gives the stream heap what lies in this thread's bins and in the depot. */
+static void empty_into_stream_heap(struct thread_bins *own) {
+    struct stream_heap *stream_heap = own->stream_heap;
 
-    thread_lane_flush(own);
-    pthread_mutex_lock(&lane->lock);
-    lane_flush_transfer_locked(lane, false);
-    deferred_settle_locked(lane, UINT_MAX);
-    pthread_mutex_unlock(&lane->lock);
+    thread_bins_flush(own);
+    pthread_mutex_lock(&stream_heap->lock);
+    stream_heap_flush_depot_locked(stream_heap, false);
+    deferred_settle_locked(stream_heap, UINT_MAX);
+    pthread_mutex_unlock(&stream_heap->lock);
 }
 
-/* From what this thread has at hand: its bin, what others put into the transfer, and the lane. What lies in
- * other bins and in the transfer is gathered before the lane grows. */
-static int take_at_hand(struct thread_lane *own, uint64_t size_bytes, struct piece **ret_piece) {
+/* From what this thread has at hand: its bin, what others put into the depot, and the stream heap. What lies
+ * in other bins and in the depot is gathered before the stream heap grows. */
+static int take_at_hand(struct thread_bins *own, uint64_t size_bytes, struct piece **ret_piece) {
     unsigned size_class = size_class_of(size_bytes);
 
-    /* Nothing of a tight pool comes from the transfer into a bin: the rest of it would stay there. */
-    struct piece *piece = lane_is_tight(own->lane) ? NULL : thread_lane_take(own, size_class, size_bytes);
+    /* Nothing of a tight pool comes from the depot into a bin: the rest of it would stay there. */
+    struct piece *piece =
+        stream_heap_is_tight(own->stream_heap) ? NULL : thread_bins_take(own, size_class, size_bytes);
     if (piece != NULL) {
         *ret_piece = piece;
         return 0;
     }
-    int r = take_from_lane(own, size_class, size_bytes, ret_piece);
+    int r = take_from_stream_heap(own, size_class, size_bytes, ret_piece);
     if (r == -ENOSPC) {
-        empty_into_lane(own);
-        r = take_from_lane(own, size_class, size_bytes, ret_piece);
+        empty_into_stream_heap(own);
+        r = take_from_stream_heap(own, size_class, size_bytes, ret_piece);
     }
     return r;
 }
 
-/* The lane that the fast paths try next, unless its pool is tight. Inside, so that a shortage that begins
- * comes by after this. */
-static void use_lane(struct thread_cache *thread, struct thread_lane *own) {
+/* The stream heap that the fast paths try next, unless its pool is tight. Inside, so that a shortage that
+ * begins comes by after this. */
+static void use_bins(struct thread_cache *thread, struct thread_bins *own) {
     own->touched = true;
-    thread->last = lane_is_tight(own->lane) ? NULL : own;
+    thread->last = stream_heap_is_tight(own->stream_heap) ? NULL : own;
 }
 
-static struct thread_lane *own_lane(struct thread_cache *thread, struct lane *lane) {
-    struct thread_lane *own = thread_cache_find(thread, lane);
+static struct thread_bins *own_bins(struct thread_cache *thread, struct stream_heap *stream_heap) {
+    struct thread_bins *own = thread_cache_find(thread, stream_heap);
     if (own == NULL)
-        own = thread_cache_add(thread, lane);
+        own = thread_cache_add(thread, stream_heap);
     if (own != NULL)
-        use_lane(thread, own);
+        use_bins(thread, own);
     return own;
 }
 
-static void count_taken(struct thread_lane *own, const struct piece *piece, bool asked) {
+static void count_taken(struct thread_bins *own, const struct piece *piece, bool asked) {
     count_up(asked ? &own->counters->misses : &own->counters->hits, 1);
     count_up(&own->counters->taken_bytes, piece->capacity_bytes);
 }
 
 /* asked: the daemon, on the way. */
-static int take(struct thread_cache *thread, struct lane *lane, uint64_t size_bytes, bool asked,
+static int take(struct thread_cache *thread, struct stream_heap *stream_heap, uint64_t size_bytes, bool asked,
                 struct piece **ret_piece) {
     thread_cache_enter(thread);
-    struct thread_lane *own = own_lane(thread, lane);
+    struct thread_bins *own = own_bins(thread, stream_heap);
     int r = own == NULL ? -ENOMEM : take_at_hand(own, size_bytes, ret_piece);
     if (r == 0)
         count_taken(own, *ret_piece, asked);
@@ -209,9 +212,10 @@ static int take(struct thread_cache *thread, struct lane *lane, uint64_t size_by
 }
 
 /* Counts a piece that came straight from the daemon. */
-static void count_grown(struct thread_cache *thread, struct lane *lane, const struct piece *piece) {
+static void count_grown(struct thread_cache *thread, struct stream_heap *stream_heap,
+                        const struct piece *piece) {
     thread_cache_enter(thread);
-    struct thread_lane *own = own_lane(thread, lane);
+    struct thread_bins *own = own_bins(thread, stream_heap);
     if (own != NULL)
         count_taken(own, piece, true);
     thread_cache_leave(thread);
@@ -226,11 +230,11 @@ bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const v
     if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache)
         return false;
     thread_cache_enter(thread);
-    struct thread_lane *own = thread->lanes;
-    while (own != NULL && !cache_is_lane(own->lane, pool, stream))
+    struct thread_bins *own = thread->all;
+    while (own != NULL && !cache_is_stream_heap(own->stream_heap, pool, stream))
         own = own->next;
     if (own != NULL) {
-        use_lane(thread, own);
+        use_bins(thread, own);
         r = take_at_hand(own, size_bytes, &piece);
         if (r == 0)
             count_taken(own, piece, false);
@@ -241,41 +245,42 @@ bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const v
     return r == 0;
 }
 
-/* Whether other threads' caches are looked into before the lane grows. For small pieces not every time: what
- * lies there is on its way from one thread to another where one takes and another gives back, and with a
- * little more memory it is there when it is needed. */
-static bool lane_may_collect(struct lane *lane, uint64_t size_bytes) {
-    pthread_mutex_lock(&lane->lock);
-    bool may = size_bytes > COLLECTS_BYTES_MAX || lane->collects < COLLECTS_MAX;
-    lane->collects++;
-    pthread_mutex_unlock(&lane->lock);
+/* Whether other threads' caches are looked into before the stream heap grows. For small pieces not every
+ * time: what lies there is on its way from one thread to another where one takes and another gives back, and
+ * with a little more memory it is there when it is needed. */
+static bool stream_heap_may_collect(struct stream_heap *stream_heap, uint64_t size_bytes) {
+    pthread_mutex_lock(&stream_heap->lock);
+    bool may = size_bytes > COLLECTS_BYTES_MAX || stream_heap->collects < COLLECTS_MAX;
+    stream_heap->collects++;
+    pthread_mutex_unlock(&stream_heap->lock);
     return may;
 }
 
 int cache_acquire(struct cache *cache, uint32_t pool, uint64_t size_bytes, void *stream, uint64_t timeout_ns,
                   uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct piece *piece = NULL;
-    struct lane *lane = NULL;
+    struct stream_heap *stream_heap = NULL;
     uint64_t deadline_ns;
 
-    int r = cache_lane(cache, pool, stream, &lane);
+    int r = cache_stream_heap(cache, pool, stream, &stream_heap);
     if (r < 0)
         return r;
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
-    r = thread == NULL ? -ENOMEM : take(thread, lane, size_bytes, false, &piece);
-    if (r == -ENOSPC && !lane_is_tight(lane) && lane_may_collect(lane, size_bytes)) {
-        cache_collect(cache, thread, lane, false);
-        r = take(thread, lane, size_bytes, false, &piece);
+    r = thread == NULL ? -ENOMEM : take(thread, stream_heap, size_bytes, false, &piece);
+    if (r == -ENOSPC && !stream_heap_is_tight(stream_heap) &&
+        stream_heap_may_collect(stream_heap, size_bytes)) {
+        cache_collect(cache, thread, stream_heap, false);
+        r = take(thread, stream_heap, size_bytes, false, &piece);
     }
     deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;
     while (r == -ENOSPC) { /* another thread may be quicker with what was found here */
-        r = lane_grow(cache, lane, size_bytes, deadline_ns, probe, &piece);
+        r = stream_heap_grow(cache, stream_heap, size_bytes, deadline_ns, probe, &piece);
         if (r < 0)
             return r;
         if (piece != NULL)
-            count_grown(thread, lane, piece);
+            count_grown(thread, stream_heap, piece);
         else
-            r = take(thread, lane, size_bytes, true, &piece);
+            r = take(thread, stream_heap, size_bytes, true, &piece);
     }
     if (r < 0)
         return error_no_memory();
@@ -285,129 +290,132 @@ int cache_acquire(struct cache *cache, uint32_t pool, uint64_t size_bytes, void 
 
 /* Puts a piece into this thread's bin of its class. From SIZE_CLASS_SINGLE on, the bin that had pieces until
  * now is emptied first. */
-static void put_at_hand(struct thread_lane *own, struct piece *piece) {
+static void put_at_hand(struct thread_bins *own, struct piece *piece) {
     if (piece->size_class >= SIZE_CLASS_SINGLE && piece->size_class != own->single_class) {
-        bin_flush(&own->bins[own->single_class], own->lane);
+        bin_flush(&own->bins[own->single_class], own->stream_heap);
         own->single_class = piece->size_class;
     }
-    thread_lane_put(own, piece->size_class, piece);
+    thread_bins_put(own, piece->size_class, piece);
 }
 
-/* Whether so much of the lane is free that threads may keep pieces at hand again. */
-static bool is_roomy_locked(const struct lane *lane) {
-    return lane_free_bytes_locked(lane) >= lane_held_bytes_locked(lane) / ROOMY_SHARE;
+/* Whether so much of the stream heap is free that threads may keep pieces at hand again. */
+static bool is_roomy_locked(const struct stream_heap *stream_heap) {
+    return stream_heap_free_bytes_locked(stream_heap) >=
+           stream_heap_held_bytes_locked(stream_heap) / ROOMY_SHARE;
 }
 
 void cache_put(struct cache *cache, struct piece *piece) {
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
-    struct thread_lane *own = NULL;
-    struct lane *lane = piece->lane;
+    struct thread_bins *own = NULL;
+    struct stream_heap *stream_heap = piece->stream_heap;
     bool is_tight, is_short, is_roomy = false;
 
     piece->generation++;
-    if (lane_is_short(lane))
-        shortage_end_if_over(cache, lane->pool);
+    if (stream_heap_is_short(stream_heap))
+        shortage_end_if_over(cache, stream_heap->pool);
     if (thread != NULL) {
         thread_cache_enter(thread);
-        own = own_lane(thread, lane);
+        own = own_bins(thread, stream_heap);
     }
-    is_tight = lane_is_tight(lane); /* inside: else a shortage that begins would not find the piece */
-    is_short = lane_is_short(lane);
+    is_tight =
+        stream_heap_is_tight(stream_heap); /* inside: else a shortage that begins would not find the piece */
+    is_short = stream_heap_is_short(stream_heap);
     if (own != NULL)
         count_up(&own->counters->given_bytes, piece->capacity_bytes);
     if (own != NULL && !is_tight) {
         put_at_hand(own, piece);
     } else if (!is_short) {
-        lock_busy(&lane->lock);
-        lane_give_locked(lane, piece);
-        is_roomy = is_roomy_locked(lane);
-        pthread_mutex_unlock(&lane->lock);
+        lock_busy(&stream_heap->lock);
+        stream_heap_give_locked(stream_heap, piece);
+        is_roomy = is_roomy_locked(stream_heap);
+        pthread_mutex_unlock(&stream_heap->lock);
     }
     if (thread != NULL)
         thread_cache_leave(thread);
     if (is_short)
         give_back_piece(cache, piece);
     else if (is_tight)
-        shortage_offer(cache, lane);
+        shortage_offer(cache, stream_heap);
     if (is_tight && is_roomy)
-        shortage_loosen(cache, lane->pool);
+        shortage_loosen(cache, stream_heap->pool);
 }
 
-void cache_count_given(struct cache *cache, struct lane *lane, uint64_t size_bytes) {
+void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
 
     if (thread == NULL)
         return;
     thread_cache_enter(thread);
-    struct thread_lane *own = thread_cache_find(thread, lane);
+    struct thread_bins *own = thread_cache_find(thread, stream_heap);
     if (own == NULL)
-        own = thread_cache_add(thread, lane);
+        own = thread_cache_add(thread, stream_heap);
     if (own != NULL)
         count_up(&own->counters->given_bytes, size_bytes);
     thread_cache_leave(thread);
 }
 
 /* Counts memory that was put behind a fence, and lets requests that wait have it. */
-static void deferred_was_given(struct cache *cache, struct lane *lane, uint64_t size_bytes) {
-    cache_count_given(cache, lane, size_bytes);
-    if (lane_is_short(lane))
-        give_back_lane(cache, lane);
-    else if (lane_is_tight(lane))
-        shortage_offer(cache, lane);
+static void deferred_was_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
+    cache_count_given(cache, stream_heap, size_bytes);
+    if (stream_heap_is_short(stream_heap))
+        give_back_stream_heap(cache, stream_heap);
+    else if (stream_heap_is_tight(stream_heap))
+        shortage_offer(cache, stream_heap);
 }
 
 int cache_put_behind(struct cache *cache, struct piece *piece, struct fence fence) {
-    struct lane *lane = piece->lane;
+    struct stream_heap *stream_heap = piece->stream_heap;
     uint64_t given_bytes = piece->capacity_bytes;
 
     if (fence_is_ready(cache->session, fence)) {
         cache_put(cache, piece);
         return 0;
     }
-    pthread_mutex_lock(&lane->lock);
-    int r = deferred_reserve_locked(lane, fence);
+    pthread_mutex_lock(&stream_heap->lock);
+    int r = deferred_reserve_locked(stream_heap, fence);
     if (r == 0) {
         piece->generation++;
-        deferred_push_locked(lane, piece, fence);
+        deferred_push_locked(stream_heap, piece, fence);
     }
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&stream_heap->lock);
     if (r < 0)
         return error_no_memory();
-    deferred_was_given(cache, lane, given_bytes);
+    deferred_was_given(cache, stream_heap, given_bytes);
     return 0;
 }
 
 int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_bytes, struct fence fence) {
-    struct lane *lane = piece->lane;
+    struct stream_heap *stream_heap = piece->stream_heap;
     uint64_t given_bytes = piece->capacity_bytes - kept_bytes;
     struct piece *tail;
     int r = 0;
 
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&stream_heap->lock);
     if (fence_is_ready(cache->session, fence)) {
-        r = lane_shrink_locked(piece, kept_bytes);
+        r = stream_heap_shrink_locked(piece, kept_bytes);
     } else {
-        r = deferred_reserve_locked(lane, fence);
+        r = deferred_reserve_locked(stream_heap, fence);
         if (r == 0)
-            r = lane_cut_locked(piece, kept_bytes, &tail);
+            r = stream_heap_cut_locked(piece, kept_bytes, &tail);
         if (r == 0)
-            deferred_push_locked(lane, tail, fence);
+            deferred_push_locked(stream_heap, tail, fence);
     }
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&stream_heap->lock);
     if (r < 0)
         return error_no_memory();
-    deferred_was_given(cache, lane, given_bytes);
+    deferred_was_given(cache, stream_heap, given_bytes);
     return 0;
 }
 
-/* The program may have destroyed the stream of a lane that holds nothing: the driver crashes on its handle. */
-static bool lane_stream_is_busy(const struct gpu *gpu, struct lane *lane) {
-    if (!cache_has_order(lane))
+/* The program may have destroyed the stream of a stream heap that holds nothing: the driver crashes on its
+ * handle. */
+static bool stream_heap_stream_is_busy(const struct gpu *gpu, struct stream_heap *stream_heap) {
+    if (!cache_has_order(stream_heap))
         return false;
-    pthread_mutex_lock(&lane->lock);
-    bool is_empty = lane_held_bytes_locked(lane) == 0;
-    pthread_mutex_unlock(&lane->lock);
-    return !is_empty && devices_stream_is_busy(gpu, (unsigned)lane->device, lane->stream);
+    pthread_mutex_lock(&stream_heap->lock);
+    bool is_empty = stream_heap_held_bytes_locked(stream_heap) == 0;
+    pthread_mutex_unlock(&stream_heap->lock);
+    return !is_empty && devices_stream_is_busy(gpu, (unsigned)stream_heap->device, stream_heap->stream);
 }
 
 bool cache_is_busy(struct cache *cache) {
@@ -416,12 +424,12 @@ bool cache_is_busy(struct cache *cache) {
 
     if (devices_gpu(&cache->session->devices, &gpu) < 0 || gpu == NULL)
         return false;
-    pthread_mutex_lock(&cache->lanes_lock);
-    list_for_each(position, &cache->lanes) {
-        struct lane *lane = container_of(position, struct lane, link);
-        busy = busy || lane_stream_is_busy(gpu, lane);
+    pthread_mutex_lock(&cache->stream_heaps_lock);
+    list_for_each(position, &cache->stream_heaps) {
+        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+        busy = busy || stream_heap_stream_is_busy(gpu, stream_heap);
     }
-    pthread_mutex_unlock(&cache->lanes_lock);
+    pthread_mutex_unlock(&cache->stream_heaps_lock);
     return busy;
 }
 
@@ -430,7 +438,7 @@ bool cache_is_busy(struct cache *cache) {
 int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
     thread_cache_prepare();
     counters_set_page(&cache->counters, cache->session->page.memory);
-    int r = keeper_start(cache, decay_ns, reclaim_fd, with_thread);
+    int r = purger_start(cache, decay_ns, reclaim_fd, with_thread);
     if (r < 0)
         return r;
     cache->enabled = true;
@@ -439,7 +447,7 @@ int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool wit
 
 void cache_stop(struct cache *cache) {
 
-    keeper_stop(&cache->keeper);
+    purger_stop(&cache->purger);
     thread_caches_detach(&cache->threads);
     cache->enabled = false;
 }

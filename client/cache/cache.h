@@ -2,28 +2,28 @@
 #ifndef CLIENT_CACHE_CACHE_H
 #define CLIENT_CACHE_CACHE_H
 /*
- * The cache of a client: its lanes (the process's heap) and its threads' caches, and the keeper, which sees
- * to it that idle memory goes back to the daemon.
+ * The cache of a client: its stream heaps (the process's heap) and its threads' caches, and the purger, which
+ * sees to it that idle memory goes back to the daemon.
  *
- *   thread cache ──miss──▶ transfer ──miss──▶ lane ──miss──▶ own, then other threads' caches of the lane
- *                                                             ──miss──▶ an extent from the daemon (grow.h)
+ *   thread cache ──miss──▶ depot ──miss──▶ stream heap ──miss──▶ own, then other threads' caches of the
+ * stream heap ──miss──▶ an extent from the daemon (grow.h)
  *
- * Device memory comes back into the lane of its stream at once: the stream orders its next use. What is
- * released on another stream, on the per-thread default stream (which is another one in each thread, under
+ * Device memory comes back into the stream heap of its stream at once: the stream orders its next use. What
+ * is released on another stream, on the per-thread default stream (which is another one in each thread, under
  * one name), and host memory, which the CPU may touch at once, stands behind a fence of that stream first
- * (deferred.h). Memory that goes to the daemon does so behind a fence of its lane's stream. Nobody waits for
- * a stream.
+ * (deferred.h). Memory that goes to the daemon does so behind a fence of its stream heap's stream. Nobody
+ * waits for a stream.
  *
- * Locks, in this order: that of who gives back; the list of lanes; the registry of thread caches; a thread
- * cache; a lane; a lane's transfer, or the counters'. Only the first is held over an exchange with the
- * daemon, and only the first two while the driver is asked something.
+ * Locks, in this order: that of who gives back; the list of stream heaps; the registry of thread caches; a
+ * thread cache; a stream heap; a stream heap's depot, or the counters'. Only the first is held over an
+ * exchange with the daemon, and only the first two while the driver is asked something.
  */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
-#include "client/cache/keeper.h"
+#include "client/cache/purger.h"
 #include "client/cache/shortage.h"
 #include "client/cache/thread_cache.h"
 #include "client/include/gpupool/gpupool.h"
@@ -34,41 +34,42 @@ struct cache;
 struct cache {
     struct session *session; /* borrowed */
     bool enabled;
-    pthread_mutex_t lanes_lock;
-    struct list lanes;
+    pthread_mutex_t stream_heaps_lock;
+    struct list stream_heaps;
     struct list threads;      /* thread_cache.link */
     struct counters counters; /* where the threads count */
     struct shortage shortage;
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
-    struct lane_part *pending; /* taken out of lanes and not released yet */
+    struct stream_heap_part *pending; /* taken out of stream heaps and not released yet */
     size_t pending_count, pending_capacity;
     unsigned one_way; /* parts released since the daemon last had to answer one */
     bool is_at_limit; /* it said LIMIT: each is to be answered until one is accepted */
     bool unheard;     /* parts were released since it answered something that came after */
-    struct keeper keeper;
+    struct purger purger;
 };
 
 /* Makes an empty cache that is turned off. The session is borrowed. */
 void cache_init(struct cache *cache, struct session *session);
-/* Frees bookkeeping. The keeper has stopped. */
+/* Frees bookkeeping. The purger has stopped. */
 void cache_deinit(struct cache *cache);
 
 /* As cache_deinit in a forked child: takes no locks, for nobody here would open them. */
 void cache_forget(struct cache *cache);
 
-/* Turns the cache on and starts the keeper. reclaim_fd: readable when the daemon wants idle memory back;
+/* Turns the cache on and starts the purger. reclaim_fd: readable when the daemon wants idle memory back;
  * taken; -1: it never asks. 0 or NO_MEMORY. */
 int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
 
-/* Stops the keeper and takes the caches from their threads. What is cached goes back with the farewell. */
+/* Stops the purger and takes the caches from their threads. What is cached goes back with the farewell. */
 void cache_stop(struct cache *cache);
 
-/* The lane of a pool and a stream, made when it is first asked for. Host memory has one lane, whatever the
- * stream. 0, NO_POOL, NO_MEMORY, or what the connection says. */
-int cache_lane(struct cache *cache, uint32_t pool_id, void *stream, struct lane **ret_lane);
+/* The stream heap of a pool and a stream, made when it is first asked for. Host memory has one stream heap,
+ * whatever the stream. 0, NO_POOL, NO_MEMORY, or what the connection says. */
+int cache_stream_heap(struct cache *cache, uint32_t pool_id, void *stream,
+                      struct stream_heap **ret_stream_heap);
 
-/* From what this thread and the process have of a lane that this thread has used before: no driver is asked,
- * no message sent. False: not this way. */
+/* From what this thread and the process have of a stream heap that this thread has used before: no driver is
+ * asked, no message sent. False: not this way. */
 bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer);
 
@@ -76,16 +77,16 @@ bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const v
 int cache_acquire(struct cache *cache, uint32_t pool, uint64_t size_bytes, void *stream, uint64_t timeout_ns,
                   uint32_t probe, struct gpupool_buffer *ret_buffer);
 
-/* What is taken from a lane's heap for a request: a piece of its class; of a tight pool no more than it
- * needs. */
-uint64_t cache_needs(const struct lane *lane, uint64_t size_bytes);
+/* What is taken from a stream heap's heap for a request: a piece of its class; of a tight pool no more than
+ * it needs. */
+uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Puts a buffer's piece, whose GPU work is done or ordered, into this thread's cache. */
 void cache_put(struct cache *cache, struct piece *piece);
 
 /* Counts what leaves a buffer in another way than by cache_put: cut off, split off, or given back elsewhere.
  */
-void cache_count_given(struct cache *cache, struct lane *lane, uint64_t size_bytes);
+void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Puts a buffer's piece, whose GPU work a fence tells the end of, where it is not used before that. 0 or
  * NO_MEMORY: nothing was done. */
@@ -94,10 +95,10 @@ int cache_put_behind(struct cache *cache, struct piece *piece, struct fence fenc
 /* The same for the part of a piece from kept_bytes on. */
 int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_bytes, struct fence fence);
 
-/* Gives idle memory back to the daemon: all, or that of lanes that were not used since the last call with
- * idle_only. Waits for no GPU work: the memory goes behind fences. *ret_bytes gets how much. 0, or what the
- * driver or the daemon said of some of it, which stays for the next time; CAPTURING: that of a stream which
- * is being captured. */
+/* Gives idle memory back to the daemon: all, or that of stream heaps that were not used since the last call
+ * with idle_only. Waits for no GPU work: the memory goes behind fences. *ret_bytes gets how much. 0, or what
+ * the driver or the daemon said of some of it, which stays for the next time; CAPTURING: that of a stream
+ * which is being captured. */
 int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes);
 
 /* Whether the GPU has work of this process on a stream that the cache has memory for. What runs on other
@@ -110,31 +111,34 @@ static inline struct piece *cache_piece(const struct gpupool_buffer *buffer) {
 }
 
 /* Whether work that is enqueued on the stream orders the piece's next use by itself. */
-static inline bool cache_orders(const struct lane *lane, const void *stream) {
-    return lane->stream == stream && stream != FENCE_STREAM_PER_THREAD; /* it is another one in each thread */
+static inline bool cache_orders(const struct stream_heap *stream_heap, const void *stream) {
+    return stream_heap->stream == stream &&
+           stream != FENCE_STREAM_PER_THREAD; /* it is another one in each thread */
 }
 
-/* Whether there is a stream that orders the lane's memory at all. Else what is free in it is not in use by
- * the GPU, whoever takes it. */
-static inline bool cache_has_order(const struct lane *lane) {
-    return lane->kind == GPUPOOL_POOL_DEVICE && lane->stream != GPUPOOL_NO_STREAM &&
-           cache_orders(lane, lane->stream);
+/* Whether there is a stream that orders the stream heap's memory at all. Else what is free in it is not in
+ * use by the GPU, whoever takes it. */
+static inline bool cache_has_order(const struct stream_heap *stream_heap) {
+    return stream_heap->kind == GPUPOOL_POOL_DEVICE && stream_heap->stream != GPUPOOL_NO_STREAM &&
+           cache_orders(stream_heap, stream_heap->stream);
 }
 
-/* Host memory has one lane, whatever the stream. */
-static inline bool cache_is_lane(const struct lane *lane, uint32_t pool, const void *stream) {
-    return lane->pool == pool && (lane->stream == stream || lane->kind == GPUPOOL_POOL_HOST);
+/* Host memory has one stream heap, whatever the stream. */
+static inline bool cache_is_stream_heap(const struct stream_heap *stream_heap, uint32_t pool,
+                                        const void *stream) {
+    return stream_heap->pool == pool &&
+           (stream_heap->stream == stream || stream_heap->kind == GPUPOOL_POOL_HOST);
 }
 
 /* The buffer that a piece is, under its present generation. */
 static inline void cache_describe(struct piece *piece, uint64_t size_bytes, struct gpupool_buffer *buffer) {
-    const struct lane *lane = piece->lane;
+    const struct stream_heap *stream_heap = piece->stream_heap;
     buffer->data = piece->memory;
     buffer->size_bytes = size_bytes;
     buffer->capacity_bytes = piece->capacity_bytes;
-    buffer->pool = lane->pool;
-    buffer->kind = lane->kind;
-    buffer->device = lane->device;
+    buffer->pool = stream_heap->pool;
+    buffer->kind = stream_heap->kind;
+    buffer->device = stream_heap->device;
     buffer->reserved0 = 0;
     buffer->lease = piece->lease;
     buffer->generation = piece->generation;
@@ -147,8 +151,8 @@ static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece
     cache_describe(piece, size_bytes, buffer);
 }
 
-/* A hit: from this thread's cache, if it is the lane used last and has a piece of the class. The piece is the
- * caller's, under a new generation. NULL: not this way. */
+/* A hit: from this thread's cache, if it is the stream heap used last and has a piece of the class. The piece
+ * is the caller's, under a new generation. NULL: not this way. */
 static inline struct piece *cache_hit(const struct cache *cache, uint32_t pool, uint64_t size_bytes,
                                       const void *stream) {
     struct thread_cache *thread = client_thread.caches;
@@ -157,12 +161,12 @@ static inline struct piece *cache_hit(const struct cache *cache, uint32_t pool, 
     if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache ||
         size_bytes - 1 >= PROTO_SIZE_MAX || !thread_cache_try_enter(thread))
         return NULL;
-    struct thread_lane *lane = thread->last;
-    if (lane != NULL && cache_is_lane(lane->lane, pool, stream)) {
-        piece = bin_pop(&lane->bins[size_class_of(size_bytes)], size_bytes);
+    struct thread_bins *stream_heap = thread->last;
+    if (stream_heap != NULL && cache_is_stream_heap(stream_heap->stream_heap, pool, stream)) {
+        piece = bin_pop(&stream_heap->bins[size_class_of(size_bytes)], size_bytes);
         if (piece != NULL) {
-            struct proto_counters *counters = lane->counters;
-            lane->touched = true;
+            struct proto_counters *counters = stream_heap->counters;
+            stream_heap->touched = true;
             count_up(&counters->hits, 1);
             count_up(&counters->taken_bytes, piece->capacity_bytes);
             piece->generation++;
@@ -181,7 +185,7 @@ static inline bool cache_take_fast(const struct cache *cache, uint32_t pool, uin
     return piece != NULL;
 }
 
-/* The counterpart: into this thread's cache, if it is the lane used last and the bin is not full. */
+/* The counterpart: into this thread's cache, if it is the stream heap used last and the bin is not full. */
 static inline bool cache_put_fast(const struct cache *cache, struct piece *piece) {
     struct thread_cache *thread = client_thread.caches;
     bool hit = false;
@@ -189,13 +193,13 @@ static inline bool cache_put_fast(const struct cache *cache, struct piece *piece
     if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache ||
         !thread_cache_try_enter(thread))
         return false;
-    struct thread_lane *lane = thread->last;
-    if (lane != NULL && lane->lane == piece->lane &&
-        (piece->size_class < SIZE_CLASS_SINGLE || piece->size_class == lane->single_class) &&
-        bin_push(&lane->bins[piece->size_class], piece)) {
+    struct thread_bins *stream_heap = thread->last;
+    if (stream_heap != NULL && stream_heap->stream_heap == piece->stream_heap &&
+        (piece->size_class < SIZE_CLASS_SINGLE || piece->size_class == stream_heap->single_class) &&
+        bin_push(&stream_heap->bins[piece->size_class], piece)) {
         piece->generation++;
-        count_up(&lane->counters->given_bytes, piece->capacity_bytes);
-        lane->touched = true;
+        count_up(&stream_heap->counters->given_bytes, piece->capacity_bytes);
+        stream_heap->touched = true;
         hit = true;
     }
     thread_cache_quit(thread);
@@ -203,12 +207,12 @@ static inline bool cache_put_fast(const struct cache *cache, struct piece *piece
 }
 
 /* Whether a piece that was handed out under a generation may go back by cache_put_fast: it is out, and
- * nothing but its lane's stream has to order what comes after the work that the caller says is on a stream,
- * which is the only one that uses it.
+ * nothing but its stream heap's stream has to order what comes after the work that the caller says is on a
+ * stream, which is the only one that uses it.
  */
 static inline bool cache_may_put(const struct piece *piece, uint64_t generation, const void *stream) {
     return piece->generation == generation && generation % 2 == 1 && !(piece->split_off | piece->recorded) &&
-           cache_orders(piece->lane, stream);
+           cache_orders(piece->stream_heap, stream);
 }
 
 #endif

@@ -3,15 +3,15 @@
 
 #include "client/cache/cache.h"
 
-void cache_collect(struct cache *cache, const struct thread_cache *except, const struct lane *lane,
-                   bool idle_only) {
+void cache_collect(struct cache *cache, const struct thread_cache *except,
+                   const struct stream_heap *stream_heap, bool idle_only) {
     thread_caches_lock();
     list_for_each(position, &cache->threads) {
         struct thread_cache *thread = container_of(position, struct thread_cache, link);
         if (thread == except)
             continue;
         thread_cache_visit(thread);
-        thread_cache_flush(thread, lane, idle_only);
+        thread_cache_flush(thread, stream_heap, idle_only);
         thread_cache_part(thread);
     }
     thread_caches_unlock();

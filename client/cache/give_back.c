@@ -17,21 +17,22 @@
 
 /* What is chosen. */
 struct choice {
-    bool idle_only; /* of lanes that were not used since the last time */
+    bool idle_only; /* of stream heaps that were not used since the last time */
     bool of_stream; /* only that of one stream */
     int device;
     const void *stream;
     uint32_t pool;          /* only that of one pool; 0: of all */
-    const struct lane *own; /* …of this lane only what borders on memory that the daemon may have */
+    const struct stream_heap
+        *own;               /* …of this stream heap only what borders on memory that the daemon may have */
     uint64_t part_bytes;    /* parts of extents that are in use: of so many bytes at least */
 };
 
-/* Room for one more part, so that nothing taken out of a lane is lost. */
+/* Room for one more part, so that nothing taken out of a stream heap is lost. */
 static bool pending_reserve(struct cache *cache) {
     if (cache->pending_count < cache->pending_capacity)
         return true;
     size_t capacity = cache->pending_capacity == 0 ? 64 : cache->pending_capacity * 2;
-    struct lane_part *pending = realloc(cache->pending, capacity * sizeof *pending);
+    struct stream_heap_part *pending = realloc(cache->pending, capacity * sizeof *pending);
     if (pending == NULL)
         return false;
     cache->pending = pending;
@@ -39,15 +40,15 @@ static bool pending_reserve(struct cache *cache) {
     return true;
 }
 
-/* Whether a fence can be left on the lane's stream. If not, its memory had better stay in it. */
-static int check_stream(struct cache *cache, const struct lane *lane) {
+/* Whether a fence can be left on the stream heap's stream. If not, its memory had better stay in it. */
+static int check_stream(struct cache *cache, const struct stream_heap *stream_heap) {
     const struct gpu *gpu;
 
-    if (!cache_has_order(lane))
+    if (!cache_has_order(stream_heap))
         return 0;
     int r = devices_need_gpu(&cache->session->devices, &gpu);
     if (r == 0)
-        r = devices_check_stream(gpu, (unsigned)lane->device, lane->stream);
+        r = devices_check_stream(gpu, (unsigned)stream_heap->device, stream_heap->stream);
     if (r == GPUPOOL_E_CAPTURING)
         return error_prefix(r, "giving idle memory back: it stays until the capture is over");
     return r < 0 ? error_prefix(r,
@@ -56,75 +57,76 @@ static int check_stream(struct cache *cache, const struct lane *lane) {
                  : 0;
 }
 
-/* Takes the free parts out of a lane: all, or with borders_only those that may be longer in the daemon's
- * hands.
+/* Takes the free parts out of a stream heap: all, or with borders_only those that may be longer in the
+ * daemon's hands.
  */
-static void take_free(struct cache *cache, struct lane *lane, uint64_t part_bytes, bool borders_only) {
-    pthread_mutex_lock(&lane->lock);
+static void take_free(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes,
+                      bool borders_only) {
+    pthread_mutex_lock(&stream_heap->lock);
     while (pending_reserve(cache)) {
-        struct lane_part *part = &cache->pending[cache->pending_count];
-        if (!(borders_only ? lane_reclaim_border_locked(lane, part)
-                           : lane_reclaim_locked(lane, part_bytes, part)))
+        struct stream_heap_part *part = &cache->pending[cache->pending_count];
+        if (!(borders_only ? stream_heap_reclaim_border_locked(stream_heap, part)
+                           : stream_heap_reclaim_locked(stream_heap, part_bytes, part)))
             break;
         cache->pending_count++;
     }
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&stream_heap->lock);
 }
 
-static void take_deferred(struct cache *cache, struct lane *lane, uint64_t part_bytes) {
-    pthread_mutex_lock(&lane->lock);
-    for (size_t count = lane->ordering == 0; count > 0 && pending_reserve(cache);
+static void take_deferred(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes) {
+    pthread_mutex_lock(&stream_heap->lock);
+    for (size_t count = stream_heap->ordering == 0; count > 0 && pending_reserve(cache);
          cache->pending_count += count)
-        count = deferred_reclaim_locked(lane, part_bytes, &cache->pending[cache->pending_count],
+        count = deferred_reclaim_locked(stream_heap, part_bytes, &cache->pending[cache->pending_count],
                                         cache->pending_capacity - cache->pending_count);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&stream_heap->lock);
 }
 
-/* Brings what is idle in a lane into its heap. Whether anything may be taken out. */
-static bool gather(struct lane *lane, bool idle_only) {
-    pthread_mutex_lock(&lane->lock);
-    bool spare = idle_only && lane->touched;
-    lane_flush_transfer_locked(lane, idle_only);
-    deferred_settle_locked(lane, UINT_MAX);
+/* Brings what is idle in a stream heap into its heap. Whether anything may be taken out. */
+static bool gather(struct stream_heap *stream_heap, bool idle_only) {
+    pthread_mutex_lock(&stream_heap->lock);
+    bool spare = idle_only && stream_heap->touched;
+    stream_heap_flush_depot_locked(stream_heap, idle_only);
+    deferred_settle_locked(stream_heap, UINT_MAX);
     if (idle_only)
-        lane->touched = false;
-    lane->collects = 0;
-    bool has_idle = lane_free_bytes_locked(lane) + lane->deferred_bytes > 0;
-    pthread_mutex_unlock(&lane->lock);
+        stream_heap->touched = false;
+    stream_heap->collects = 0;
+    bool has_idle = stream_heap_free_bytes_locked(stream_heap) + stream_heap->deferred_bytes > 0;
+    pthread_mutex_unlock(&stream_heap->lock);
     return has_idle && !spare;
 }
 
-static bool chooses(const struct choice *choice, const struct lane *lane) {
-    return choice->pool != 0
-               ? lane->pool == choice->pool
-               : !choice->of_stream || (lane->kind == GPUPOOL_POOL_DEVICE && lane->device == choice->device &&
-                                        lane->stream == choice->stream);
+static bool chooses(const struct choice *choice, const struct stream_heap *stream_heap) {
+    return choice->pool != 0 ? stream_heap->pool == choice->pool
+                             : !choice->of_stream || (stream_heap->kind == GPUPOOL_POOL_DEVICE &&
+                                                      stream_heap->device == choice->device &&
+                                                      stream_heap->stream == choice->stream);
 }
 
 static int take_out(struct cache *cache, const struct choice *choice) {
     int failed = 0;
 
-    pthread_mutex_lock(&cache->lanes_lock);
-    list_for_each(position, &cache->lanes) {
-        struct lane *lane = container_of(position, struct lane, link);
-        if (!chooses(choice, lane))
+    pthread_mutex_lock(&cache->stream_heaps_lock);
+    list_for_each(position, &cache->stream_heaps) {
+        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+        if (!chooses(choice, stream_heap))
             continue;
         if (choice->of_stream)
-            cache_collect(cache, NULL, lane, false);
-        if (!gather(lane, choice->idle_only))
+            cache_collect(cache, NULL, stream_heap, false);
+        if (!gather(stream_heap, choice->idle_only))
             continue;
-        int r = check_stream(cache, lane);
+        int r = check_stream(cache, stream_heap);
         if (r == 0)
-            take_free(cache, lane, choice->part_bytes, lane == choice->own);
-        take_deferred(cache, lane, choice->part_bytes); /* it has fences of its own */
+            take_free(cache, stream_heap, choice->part_bytes, stream_heap == choice->own);
+        take_deferred(cache, stream_heap, choice->part_bytes); /* it has fences of its own */
         failed = r < 0 ? r : failed;
     }
-    pthread_mutex_unlock(&cache->lanes_lock);
+    pthread_mutex_unlock(&cache->stream_heaps_lock);
     return failed;
 }
 
 /* What the daemon refuses would be refused again: it split a part off, and this process did not hear of it.
- * That memory is out of the lane, and returns with the farewell. */
+ * That memory is out of the stream heap, and returns with the farewell. */
 static bool part_is_refused(int error) {
     return error == GPUPOOL_E_STALE || error == GPUPOOL_E_INVALID || error == GPUPOOL_E_SHARED;
 }
@@ -134,16 +136,16 @@ static bool daemon_is_mute(int error) {
     return error == GPUPOOL_E_TIMED_OUT || error == GPUPOOL_E_DISCONNECTED || error == GPUPOOL_E_PROTOCOL;
 }
 
-/* A fence behind all work on a lane's free memory. */
-static int leave_fence(struct cache *cache, const struct lane *lane, struct fence *ret_fence) {
+/* A fence behind all work on a stream heap's free memory. */
+static int leave_fence(struct cache *cache, const struct stream_heap *stream_heap, struct fence *ret_fence) {
     *ret_fence = FENCE_NONE;
-    return cache_has_order(lane)
-               ? fences_enqueue(cache->session, (unsigned)lane->device, lane->stream, ret_fence)
+    return cache_has_order(stream_heap)
+               ? fences_enqueue(cache->session, (unsigned)stream_heap->device, stream_heap->stream, ret_fence)
                : 0;
 }
 
 /* Releases a part: without an answer, unless one is wanted, or has been due for long. */
-static int release_part(struct cache *cache, const struct lane_part *part, bool is_answered) {
+static int release_part(struct cache *cache, const struct stream_heap_part *part, bool is_answered) {
 
     cache->one_way = (cache->one_way + 1) % LEASE_ONE_WAY_MAX;
     cache->unheard = !is_answered && !part->is_answered && !cache->is_at_limit && cache->one_way != 0;
@@ -157,19 +159,19 @@ static int release_part(struct cache *cache, const struct lane_part *part, bool 
     return r;
 }
 
-/* Releases what is pending, behind one fence for all parts of a lane. With hears, the daemon has done it when
- * this returns. give_lock is held. */
+/* Releases what is pending, behind one fence for all parts of a stream heap. With hears, the daemon has done
+ * it when this returns. give_lock is held. */
 static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes) {
-    const struct lane *fenced = NULL;
+    const struct stream_heap *fenced = NULL;
     struct fence fence = FENCE_NONE;
     uint64_t bytes = 0;
     size_t kept = 0;
     int failed = 0, left = 0;
 
     for (size_t i = 0; i < cache->pending_count; i++) {
-        struct lane_part part = cache->pending[i];
-        if (!part.has_fence && part.lane != fenced) {
-            fenced = part.lane;
+        struct stream_heap_part part = cache->pending[i];
+        if (!part.has_fence && part.stream_heap != fenced) {
+            fenced = part.stream_heap;
             left = leave_fence(cache, fenced, &fence);
         }
         int r = part.has_fence ? 0 : left;
@@ -240,7 +242,7 @@ void give_back_stream(struct cache *cache, int device, const void *stream) {
     error_restore(text);
 }
 
-uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct lane *own) {
+uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct stream_heap *own) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
@@ -250,41 +252,41 @@ uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct lane *o
     return bytes;
 }
 
-/* Whether a fence can be left for the lane's memory, and somebody takes it. */
-static bool may_give_back(struct cache *cache, const struct lane *lane) {
-    return connection_check(&cache->session->connection) == 0 && check_stream(cache, lane) == 0;
+/* Whether a fence can be left for the stream heap's memory, and somebody takes it. */
+static bool may_give_back(struct cache *cache, const struct stream_heap *stream_heap) {
+    return connection_check(&cache->session->connection) == 0 && check_stream(cache, stream_heap) == 0;
 }
 
 void give_back_piece(struct cache *cache, struct piece *piece) {
-    struct lane *lane = piece->lane;
+    struct stream_heap *stream_heap = piece->stream_heap;
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
-    bool may = may_give_back(cache, lane);
+    bool may = may_give_back(cache, stream_heap);
     pthread_mutex_lock(&cache->give_lock);
     may = may && pending_reserve(cache);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&stream_heap->lock);
     if (may)
-        lane_lose_locked(piece, &cache->pending[cache->pending_count++]);
+        stream_heap_lose_locked(piece, &cache->pending[cache->pending_count++]);
     else
-        lane_give_locked(lane, piece);
-    pthread_mutex_unlock(&lane->lock);
+        stream_heap_give_locked(stream_heap, piece);
+    pthread_mutex_unlock(&stream_heap->lock);
     if (may)
         (void)release_pending(cache, false, &bytes);
     pthread_mutex_unlock(&cache->give_lock);
     error_restore(text);
 }
 
-void give_back_lane(struct cache *cache, struct lane *lane) {
+void give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
-    if (may_give_back(cache, lane)) {
+    if (may_give_back(cache, stream_heap)) {
         pthread_mutex_lock(&cache->give_lock);
-        take_free(cache, lane, HEAP_GRANULE, false);
-        take_deferred(cache, lane, HEAP_GRANULE);
+        take_free(cache, stream_heap, HEAP_GRANULE, false);
+        take_deferred(cache, stream_heap, HEAP_GRANULE);
         (void)release_pending(cache, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);
     }

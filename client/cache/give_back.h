@@ -4,31 +4,33 @@
 /*
  * How idle memory of a cache goes back to the daemon, in parts of extents. Nobody waits for the GPU: what a
  * stream orders goes behind one fence of that stream, what is deferred behind the fence that it stands behind
- * anyway. The memory of a stream that is being captured stays in its lane; so does that of a stream which the
- * driver does not know any more.
+ * anyway. The memory of a stream that is being captured stays in its stream heap; so does that of a stream
+ * which the driver does not know any more.
  *
- * Parts that were taken out of a lane and could not be released are pending, in the cache, for the next time.
+ * Parts that were taken out of a stream heap and could not be released are pending, in the cache, for the
+ * next time.
  *
  * cache_give_back() is the usual way in (cache.h).
  */
 #include <stdint.h>
 
-#include "client/cache/lane.h"
+#include "client/cache/stream_heap.h"
 
 struct cache;
 
-/* Gives the idle memory of a stream's lanes back, because the stream ends. What fails says so when the memory
- * is to be given back the next time. */
+/* Gives the idle memory of a stream's stream heaps back, because the stream ends. What fails says so when the
+ * memory is to be given back the next time. */
 void give_back_stream(struct cache *cache, int device, const void *stream);
 
-/* In a shortage: gives back all that lies idle in the lanes of a pool, in parts of any size; of one lane, if
- * one is named, only parts that may be longer together with what the daemon has. Waits for no GPU work.
- * Returns how many bytes. What cannot go back stays. */
-uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct lane *own);
+/* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size; of one
+ * stream heap, if one is named, only parts that may be longer together with what the daemon has. Waits for no
+ * GPU work. Returns how many bytes. What cannot go back stays. */
+uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct stream_heap *own);
 
 /* In a shortage: gives back a piece that has just been released (its generation is even), behind a fence of
- * its lane's stream; or what else is idle in a lane. What cannot go back stays in the lane. */
+ * its stream heap's stream; or what else is idle in a stream heap. What cannot go back stays in the stream
+ * heap. */
 void give_back_piece(struct cache *cache, struct piece *piece);
-void give_back_lane(struct cache *cache, struct lane *lane);
+void give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap);
 
 #endif

@@ -2,12 +2,13 @@
 #ifndef CLIENT_CACHE_GROW_H
 #define CLIENT_CACHE_GROW_H
 /*
- * How a lane gets more memory when it has none for a request, in four steps.
+ * How a stream heap gets more memory when it has none for a request, in four steps.
  *
  * - Look: at deferred pieces whose fences have become ready in the meantime.
  * - Ask: the daemon for an extent. Its pool grows for it, but nobody is asked for memory.
- * - Collect, once, what this process has: in other threads' caches, and behind fences that the lane's stream
- *   can wait for. The pool is tight from now on (shortage.h). What is idle in other lanes goes to the daemon.
+ * - Collect, once, what this process has: in other threads' caches, and behind fences that the stream heap's
+ * stream can wait for. The pool is tight from now on (shortage.h). What is idle in other stream heaps goes to
+ * the daemon.
  * - Ask again, for just what is needed, and wait until the deadline. What other threads release in the
  *   meantime goes to the daemon as soon as it is long enough.
  *
@@ -16,21 +17,21 @@
  */
 #include <stdint.h>
 
-#include "client/cache/lane.h"
+#include "client/cache/stream_heap.h"
 
 struct cache;
 struct proto_lease;
 struct segment;
 
-/* Gets memory for a request. 0: *ret_piece is what was leased for it, out of the lane already; NULL: there is
- * more in the lane's heap than before, which is to be asked again (other threads may be quicker). EXHAUSTED
- * and what lease_acquire says: *ret_piece is NULL. probe: as in buffer_acquire(). */
-int lane_grow(struct cache *cache, struct lane *lane, uint64_t size_bytes, uint64_t deadline_ns,
-              uint32_t probe, struct piece **ret_piece);
+/* Gets memory for a request. 0: *ret_piece is what was leased for it, out of the stream heap already; NULL:
+ * there is more in the stream heap's heap than before, which is to be asked again (other threads may be
+ * quicker). EXHAUSTED and what lease_acquire says: *ret_piece is NULL. probe: as in buffer_acquire(). */
+int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
+                     uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece);
 
-/* Adds a lease, whose segment is open, to a lane: to an extent that it continues, else as an extent of its
- * own. 0; NO_MEMORY: the lease was given back. */
-int lane_add_lease(struct cache *cache, struct lane *lane, const struct segment *segment,
-                   const struct proto_lease *lease);
+/* Adds a lease, whose segment is open, to a stream heap: to an extent that it continues, else as an extent of
+ * its own. 0; NO_MEMORY: the lease was given back. */
+int stream_heap_add_lease(struct cache *cache, struct stream_heap *stream_heap, const struct segment *segment,
+                          const struct proto_lease *lease);
 
 #endif

@@ -28,7 +28,7 @@ static void set(struct cache *cache, _Atomic uint64_t *marks, uint32_t pool) {
         struct thread_cache *thread = container_of(position, struct thread_cache, link);
         thread_cache_visit(thread);
         thread_cache_flush_pool(thread, pool);
-        if (thread->last != NULL && thread->last->lane->pool == pool)
+        if (thread->last != NULL && thread->last->stream_heap->pool == pool)
             thread->last = NULL;
         thread_cache_part(thread);
     }
@@ -92,33 +92,34 @@ void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter) {
 }
 
 /* Whether a thread is to be offered a range. What was offered a while ago has gone to another process. */
-static bool is_open(const struct waiting_thread *waiter, const struct lane *lane) {
-    return waiter->pool == lane->pool &&
+static bool is_open(const struct waiting_thread *waiter, const struct stream_heap *stream_heap) {
+    return waiter->pool == stream_heap->pool &&
            (waiter->offered_ns == 0 || clock_now_ns() - waiter->offered_ns > OFFER_NS);
 }
 
 /* Takes a range for the first thread that one is free for. NULL: none. */
-static struct piece *take_for_waiter(struct shortage *shortage, struct lane *lane) {
+static struct piece *take_for_waiter(struct shortage *shortage, struct stream_heap *stream_heap) {
     struct piece *piece = NULL;
 
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&stream_heap->lock);
     pthread_mutex_lock(&shortage->lock);
     list_for_each(position, &shortage->waiters) {
         struct waiting_thread *waiter = container_of(position, struct waiting_thread, link);
-        if (is_open(waiter, lane) && lane_take_locked(lane, waiter->size_bytes, true, &piece) == 0) {
+        if (is_open(waiter, stream_heap) &&
+            stream_heap_take_locked(stream_heap, waiter->size_bytes, true, &piece) == 0) {
             waiter->offered_ns = clock_now_ns();
             break;
         }
     }
     pthread_mutex_unlock(&shortage->lock);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&stream_heap->lock);
     return piece;
 }
 
-void shortage_offer(struct cache *cache, struct lane *lane) {
+void shortage_offer(struct cache *cache, struct stream_heap *stream_heap) {
     struct shortage *shortage = &cache->shortage;
     struct piece *piece;
 
-    while (atomic_load(&shortage->waiting) > 0 && (piece = take_for_waiter(shortage, lane)) != NULL)
+    while (atomic_load(&shortage->waiting) > 0 && (piece = take_for_waiter(shortage, stream_heap)) != NULL)
         give_back_piece(cache, piece);
 }

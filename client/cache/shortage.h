@@ -4,19 +4,19 @@
 /*
  * What the cache keeps of a pool that has no room. There are two marks for each pool.
  *
- * A pool is tight when it refused more, or granted much less than a lane asked for. Threads keep nothing at
- * hand then: what is released goes into its lane's heap at once, where it joins its neighbours, and pieces
- * are cut to the size that is asked for. While a thread waits for room, each release looks at the heap: as
- * soon as a range is long enough for that thread's request, the range goes to the daemon, which answers the
- * request with it. The mark ends when no thread waits and a quarter of a lane is free, or the pool has room
- * again.
+ * A pool is tight when it refused more, or granted much less than a stream heap asked for. Threads keep
+ * nothing at hand then: what is released goes into its stream heap's heap at once, where it joins its
+ * neighbours, and pieces are cut to the size that is asked for. While a thread waits for room, each release
+ * looks at the heap: as soon as a range is long enough for that thread's request, the range goes to the
+ * daemon, which answers the request with it. The mark ends when no thread waits and a quarter of a stream
+ * heap is free, or the pool has room again.
  *
  * A pool is short when other processes wait for its memory. The process keeps nothing then: each piece that
  * is released goes to the daemon, which serves the requests that wait in their order. The mark begins when
  * the daemon asks for idle memory, and ends when the daemon's own mark (proto/page.h) is gone.
  *
  * So a thread that waits is woken by the release that serves it, and not by a clock. Memory that only this
- * process wants stays in one heap: half of it in the daemon's hands and half of it in the lane's, free
+ * process wants stays in one heap: half of it in the daemon's hands and half of it in the stream heap's, free
  * neighbours would not join. (8 threads that wanted 457 of 512 MiB waited for 2 MiB in vain while 70 MiB were
  * free.)
  *
@@ -36,12 +36,12 @@
 #include "proto/limits.h"
 
 struct cache;
-struct lane;
+struct stream_heap;
 
 struct shortage {
     _Atomic uint64_t tight_pools, short_pools; /* shortage_bit() of each pool */
     atomic_uint waiting;                       /* threads that wait for room, in any pool */
-    pthread_mutex_t lock;                      /* guards waiters; taken after a lane's */
+    pthread_mutex_t lock;                      /* guards waiters; taken after a stream heap's */
     struct list waiters;                       /* waiting_thread.link, in order of arrival */
 };
 
@@ -56,8 +56,8 @@ struct waiting_thread {
 void shortage_init(struct shortage *shortage);
 void shortage_deinit(struct shortage *shortage);
 
-/* Marks a pool as tight, or short, and empties the threads' caches of it into their lanes. What is in the
- * lanes of a short pool is the caller's to give back. */
+/* Marks a pool as tight, or short, and empties the threads' caches of it into their stream heaps. What is in
+ * the stream heaps of a short pool is the caller's to give back. */
 void shortage_tighten(struct cache *cache, uint32_t pool);
 void shortage_begin(struct cache *cache, uint32_t pool);
 
@@ -72,8 +72,9 @@ void shortage_enter(struct shortage *shortage, struct waiting_thread *waiter, ui
                     uint64_t size_bytes);
 void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter);
 
-/* Gives the daemon what has become free in a lane and serves threads that wait. The caller holds no lock. */
-void shortage_offer(struct cache *cache, struct lane *lane);
+/* Gives the daemon what has become free in a stream heap and serves threads that wait. The caller holds no
+ * lock. */
+void shortage_offer(struct cache *cache, struct stream_heap *stream_heap);
 
 /* A pool's bit in a word of marks. */
 static inline uint64_t shortage_bit(uint32_t pool) {

@@ -25,20 +25,20 @@ void thread_caches_unlock(void) {
 }
 
 /* With keep_lines in a forked child: the page is not there, and the lock may be another thread's. */
-static void thread_lanes_free(struct thread_cache *cache, bool keep_lines) {
-    while (cache->lanes != NULL) {
-        struct thread_lane *own = cache->lanes;
-        cache->lanes = own->next;
+static void thread_bins_free_all(struct thread_cache *cache, bool keep_lines) {
+    while (cache->all != NULL) {
+        struct thread_bins *own = cache->all;
+        cache->all = own->next;
         for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++)
             bin_deinit(&own->bins[size_class]);
         if (own->has_line && !keep_lines)
-            counters_give(own->lane->counters, own->counters);
+            counters_give(own->stream_heap->counters, own->counters);
         free(own);
     }
     cache->last = NULL;
 }
 
-/* The thread ends: its pieces go back to their lanes. */
+/* The thread ends: its pieces go back to their stream heaps. */
 static void on_thread_exit(void *argument) {
     struct thread_cache *cache = argument;
 
@@ -52,7 +52,7 @@ static void on_thread_exit(void *argument) {
             thread_cache_leave(cache);
             list_remove(&cache->link);
         }
-        thread_lanes_free(cache, false);
+        thread_bins_free_all(cache, false);
         pthread_mutex_destroy(&cache->lock);
         free(cache);
         cache = next;
@@ -65,7 +65,7 @@ static void on_thread_exit(void *argument) {
 static void after_fork_in_child(void) {
     for (struct thread_cache *cache = client_thread.caches; cache != NULL; cache = cache->next_of_thread) {
         list_remove(&cache->link);
-        thread_lanes_free(cache, true);
+        thread_bins_free_all(cache, true);
         cache->owner = NULL;
     }
     pthread_mutex_unlock(&registry);
@@ -157,69 +157,69 @@ void thread_cache_part(struct thread_cache *cache) {
 
 /* The line that the thread has for a pool already. NULL: none. */
 static struct proto_counters *find_counters(const struct thread_cache *cache, uint32_t pool) {
-    for (const struct thread_lane *own = cache->lanes; own != NULL; own = own->next)
-        if (own->has_line && own->lane->pool == pool)
+    for (const struct thread_bins *own = cache->all; own != NULL; own = own->next)
+        if (own->has_line && own->stream_heap->pool == pool)
             return own->counters;
     return NULL;
 }
 
-struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *lane) {
-    struct thread_lane *added = aligned_alloc(CACHE_LINE_BYTES, sizeof *added);
+struct thread_bins *thread_cache_add(struct thread_cache *cache, struct stream_heap *stream_heap) {
+    struct thread_bins *added = aligned_alloc(CACHE_LINE_BYTES, sizeof *added);
     if (added == NULL)
         return NULL;
     memset(added, 0, sizeof *added);
-    added->lane = lane;
-    added->counters = find_counters(cache, lane->pool);
-    if (added->counters == NULL && lane->counters != NULL) {
-        added->counters = counters_take(lane->counters, lane->pool);
+    added->stream_heap = stream_heap;
+    added->counters = find_counters(cache, stream_heap->pool);
+    if (added->counters == NULL && stream_heap->counters != NULL) {
+        added->counters = counters_take(stream_heap->counters, stream_heap->pool);
         added->has_line = added->counters != NULL;
     }
     if (added->counters == NULL)
         added->counters = &added->own_counters;
     added->single_class = SIZE_CLASS_SINGLE;
-    added->next = cache->lanes;
-    cache->lanes = added;
+    added->next = cache->all;
+    cache->all = added;
     return added;
 }
 
-static void note_use(struct thread_lane *own, unsigned size_class) {
+static void note_use(struct thread_bins *own, unsigned size_class) {
     own->used[size_class / 64] |= UINT64_C(1) << size_class % 64;
 }
 
-struct piece *thread_lane_take(struct thread_lane *own, unsigned size_class, uint64_t size_bytes) {
-    note_use(own, size_class); /* a magazine may come from the transfer */
-    return bin_take(&own->bins[size_class], own->lane, size_class, size_bytes);
+struct piece *thread_bins_take(struct thread_bins *own, unsigned size_class, uint64_t size_bytes) {
+    note_use(own, size_class); /* a magazine may come from the depot */
+    return bin_take(&own->bins[size_class], own->stream_heap, size_class, size_bytes);
 }
 
-void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece *piece) {
+void thread_bins_put(struct thread_bins *own, unsigned size_class, struct piece *piece) {
     note_use(own, size_class);
-    bin_put(&own->bins[size_class], own->lane, size_class, piece);
+    bin_put(&own->bins[size_class], own->stream_heap, size_class, piece);
 }
 
-void thread_lane_flush(struct thread_lane *own) {
-    pthread_mutex_lock(&own->lane->lock);
+void thread_bins_flush(struct thread_bins *own) {
+    pthread_mutex_lock(&own->stream_heap->lock);
     for (unsigned word = 0; word < BIN_WORDS; word++)
         for (uint64_t bits = own->used[word]; bits != 0; bits &= bits - 1)
-            bin_flush_locked(&own->bins[word * 64 + (unsigned)__builtin_ctzll(bits)], own->lane);
-    pthread_mutex_unlock(&own->lane->lock);
+            bin_flush_locked(&own->bins[word * 64 + (unsigned)__builtin_ctzll(bits)], own->stream_heap);
+    pthread_mutex_unlock(&own->stream_heap->lock);
 }
 
-void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only) {
-    for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next) {
-        if (lane != NULL && own->lane != lane)
+void thread_cache_flush(struct thread_cache *cache, const struct stream_heap *stream_heap, bool idle_only) {
+    for (struct thread_bins *own = cache->all; own != NULL; own = own->next) {
+        if (stream_heap != NULL && own->stream_heap != stream_heap)
             continue;
         bool idle = !own->touched;
         if (idle_only)
             own->touched = false;
         if (idle || !idle_only)
-            thread_lane_flush(own);
+            thread_bins_flush(own);
     }
 }
 
 void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
-    for (struct thread_lane *own = cache->lanes; own != NULL; own = own->next)
-        if (own->lane->pool == pool)
-            thread_lane_flush(own);
+    for (struct thread_bins *own = cache->all; own != NULL; own = own->next)
+        if (own->stream_heap->pool == pool)
+            thread_bins_flush(own);
 }
 
 void thread_caches_detach(struct list *caches) {
@@ -228,7 +228,7 @@ void thread_caches_detach(struct list *caches) {
         struct thread_cache *cache = container_of(position, struct thread_cache, link);
         thread_cache_visit(cache);
         list_remove(position);
-        thread_lanes_free(cache, false);
+        thread_bins_free_all(cache, false);
         cache->owner = NULL;
         thread_cache_part(cache);
     }

@@ -2,8 +2,8 @@
 #ifndef CLIENT_CACHE_THREAD_CACHE_H
 #define CLIENT_CACHE_THREAD_CACHE_H
 /*
- * A thread cache: pieces that one thread has at hand, sorted by lane and size class. Taking from it and
- * giving to it is all that most calls do.
+ * A thread cache: pieces that one thread has at hand, sorted by stream heap and size class. Taking from it
+ * and giving to it is all that most calls do.
  *
  * It belongs to its thread, which uses it without locks or atomic operations. Others reach into it rarely: to
  * take idle memory when it is needed elsewhere, when the thread or the client ends. The lock for that costs
@@ -24,7 +24,7 @@
 #include "base/list.h"
 #include "client/cache/bin.h"
 #include "client/cache/counters.h"
-#include "client/cache/lane.h"
+#include "client/cache/stream_heap.h"
 #include "client/cache/size_class.h"
 #include "client/session/thread.h"
 
@@ -32,12 +32,12 @@ struct cache;
 
 #define BIN_WORDS ((SIZE_CLASSES + 63) / 64)
 
-/* The pieces of one lane, and where the thread counts what it does with them. */
-struct thread_lane {
-    struct lane *lane;
-    struct thread_lane *next;
-    struct proto_counters *counters; /* the page's, shared by lanes of one pool, or its own; written by the
-                                        owner alone */
+/* The pieces of one stream heap, and where the thread counts what it does with them. */
+struct thread_bins {
+    struct stream_heap *stream_heap;
+    struct thread_bins *next;
+    struct proto_counters *counters; /* the page's, shared by stream heaps of one pool, or its own; written by
+                                        the owner alone */
     bool touched;                    /* used since the last look of the decay */
     bool has_line;                   /* one of the page's, to be given back */
     uint32_t single_class;           /* the one from SIZE_CLASS_SINGLE on whose bin may have pieces */
@@ -50,8 +50,8 @@ struct thread_cache {
     /* the owner's, on a cache line that is nobody else's */
     _Alignas(CACHE_LINE_BYTES) _Atomic(struct cache *)
         owner;                /* the client's cache; changed under the registry's lock; NULL: none */
-    struct thread_lane *last; /* the lane used last, found first */
-    struct thread_lane *lanes;
+    struct thread_bins *last; /* the stream heap used last, found first */
+    struct thread_bins *all;  /* of the stream heaps that the thread has used */
     struct thread_cache *next_of_thread;
     /* the lock */
     atomic_bool inside;  /* the owner is */
@@ -127,32 +127,33 @@ static inline void thread_cache_quit(struct thread_cache *cache) {
 void thread_cache_visit(struct thread_cache *cache);
 void thread_cache_part(struct thread_cache *cache);
 
-/* The thread's pieces of a lane. NULL when there are none yet. Inside. */
-static inline struct thread_lane *thread_cache_find(struct thread_cache *cache, const struct lane *lane) {
-    for (struct thread_lane *found = cache->lanes; found != NULL; found = found->next)
-        if (found->lane == lane)
+/* The thread's pieces of a stream heap. NULL when there are none yet. Inside. */
+static inline struct thread_bins *thread_cache_find(struct thread_cache *cache,
+                                                    const struct stream_heap *stream_heap) {
+    for (struct thread_bins *found = cache->all; found != NULL; found = found->next)
+        if (found->stream_heap == stream_heap)
             return found;
     return NULL;
 }
 
 /* Takes a piece that suits from a bin, or NULL; puts one there. Inside. */
-struct piece *thread_lane_take(struct thread_lane *own, unsigned size_class, uint64_t size_bytes);
-void thread_lane_put(struct thread_lane *own, unsigned size_class, struct piece *piece);
+struct piece *thread_bins_take(struct thread_bins *own, unsigned size_class, uint64_t size_bytes);
+void thread_bins_put(struct thread_bins *own, unsigned size_class, struct piece *piece);
 
-/* Gives all pieces to the lane. Inside or visiting. Takes the lane's lock, once. */
-void thread_lane_flush(struct thread_lane *own);
+/* Gives all pieces to the stream heap. Inside or visiting. Takes the stream heap's lock, once. */
+void thread_bins_flush(struct thread_bins *own);
 
-/* Adds a lane. Returns NULL without memory. Inside. */
-struct thread_lane *thread_cache_add(struct thread_cache *cache, struct lane *lane);
+/* Adds a stream heap. Returns NULL without memory. Inside. */
+struct thread_bins *thread_cache_add(struct thread_cache *cache, struct stream_heap *stream_heap);
 
-/* Gives all pieces back, of one lane (or of all: NULL); with idle_only those of lanes not touched since the
- * last call with it. Inside or visiting. */
-void thread_cache_flush(struct thread_cache *cache, const struct lane *lane, bool idle_only);
+/* Gives all pieces back, of one stream heap (or of all: NULL); with idle_only those of stream heaps not
+ * touched since the last call with it. Inside or visiting. */
+void thread_cache_flush(struct thread_cache *cache, const struct stream_heap *stream_heap, bool idle_only);
 
 /* Gives all pieces of one pool back. Visiting. */
 void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool);
 
-/* Detaches every cache from a client that closes. The pieces go nowhere: the lanes are freed next. */
+/* Detaches every cache from a client that closes. The pieces go nowhere: the stream heaps are freed next. */
 void thread_caches_detach(struct list *caches);
 
 /* Locks the list of a client's caches against threads that begin and end. */

@@ -96,24 +96,24 @@ static inline void *stream_of(unsigned kind) {
     return kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : NULL;
 }
 
-static inline struct lane *lane_of(const struct gpupool_buffer *buffer) {
-    return cache_piece(buffer)->lane;
+static inline struct stream_heap *stream_heap_of(const struct gpupool_buffer *buffer) {
+    return cache_piece(buffer)->stream_heap;
 }
 
-/* Bytes that the lane keeps behind fences. */
-static inline uint64_t deferred_in(struct lane *lane) {
-    pthread_mutex_lock(&lane->lock);
-    uint64_t bytes = lane->deferred_bytes;
-    pthread_mutex_unlock(&lane->lock);
+/* Bytes that the stream heap keeps behind fences. */
+static inline uint64_t deferred_in(struct stream_heap *stream_heap) {
+    pthread_mutex_lock(&stream_heap->lock);
+    uint64_t bytes = stream_heap->deferred_bytes;
+    pthread_mutex_unlock(&stream_heap->lock);
     return bytes;
 }
 
-static inline bool lanes_are_valid(struct gpupool_client *client) {
+static inline bool stream_heaps_are_valid(struct gpupool_client *client) {
     bool valid = true;
-    pthread_mutex_lock(&client->cache.lanes_lock);
-    list_for_each(position, &client->cache.lanes) valid =
-        lane_is_valid(container_of(position, struct lane, link)) && valid;
-    pthread_mutex_unlock(&client->cache.lanes_lock);
+    pthread_mutex_lock(&client->cache.stream_heaps_lock);
+    list_for_each(position, &client->cache.stream_heaps) valid =
+        stream_heap_is_valid(container_of(position, struct stream_heap, link)) && valid;
+    pthread_mutex_unlock(&client->cache.stream_heaps_lock);
     return valid;
 }
 

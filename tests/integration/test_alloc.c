@@ -50,7 +50,7 @@ static void reuse(unsigned kind) {
     assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
     assert_int_equal(daemon_sum(&daemon_, "releases"), releases);
     MUST(gpupool_free(NULL, NULL));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -118,7 +118,7 @@ static void share(unsigned kind) {
     PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
     MUST(gpupool_free(neighbour, stream_of(kind)));
     puppet_quit(&puppet);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -190,7 +190,7 @@ static void wrong(unsigned kind) {
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
     for (unsigned i = 0; i < 3; i++)
         MUST_BE(gpupool_free(memory[i], stream_of(kind)), GPUPOOL_E_INVALID);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     /* of a client that is closed */
     memory[0] = alloc(client, kind, 4096);
     memory[1] = alloc(client, kind, 4096);
@@ -282,7 +282,7 @@ static void threads_free_what_others_allocated_and_none_has_anothers(void **stat
     }
     for (unsigned i = 0; i < HELD; i++)
         MUST(gpupool_free(crowd.shelf[i], GPUPOOL_NO_STREAM));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_trim(client, NULL));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
     close_cached(client);

@@ -29,7 +29,7 @@ static void reuse(unsigned kind) {
     assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
     assert_int_equal(daemon_sum(&daemon_, "releases"), releases);
     assert_true(daemon_sum(&daemon_, "leased_bytes") > 0);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -108,7 +108,7 @@ static void any_size(unsigned kind) {
     MUST_BE(gpupool_acquire(client, pool, 0, NULL, GPUPOOL_FOREVER, 0, &buffer), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_acquire(client, pool + 77, 1, NULL, GPUPOOL_FOREVER, 0, &buffer), GPUPOOL_E_NO_POOL);
     MUST_BE(gpupool_acquire(client, pool, 1, NULL, GPUPOOL_FOREVER, 0x80, &buffer), GPUPOOL_E_INVALID);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -170,7 +170,7 @@ static void stale(unsigned kind) {
     MUST(gpupool_trim(client, NULL));
     MUST_BE(gpupool_release(client, &copy, stream_of(kind)), GPUPOOL_E_STALE); /* the memory itself is gone */
     MUST(gpupool_release(client, &other, stream_of(kind)));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -226,7 +226,7 @@ static void orphaned(unsigned kind) {
     MUST_BE(gpupool_release(other, &released, stream_of(kind)), GPUPOOL_E_STALE);
     for (unsigned i = 0; i < 200; i++)
         MUST(gpupool_release(other, &fresh[i], stream_of(kind)));
-    assert_true(lanes_are_valid(other));
+    assert_true(stream_heaps_are_valid(other));
     close_cached(other);
 }
 
@@ -256,7 +256,7 @@ static void shrink(unsigned kind) {
     MUST_BE(gpupool_shrink(client, &buffer, 0, stream_of(kind)), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_shrink(client, &buffer, 4097, stream_of(kind)), GPUPOOL_E_INVALID);
     MUST(gpupool_shrink(client, &buffer, 4096, stream_of(kind))); /* nothing to give */
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_release(client, &buffer, stream_of(kind)));
     MUST(gpupool_release(client, &tail, stream_of(kind)));
     close_cached(client);
@@ -317,7 +317,7 @@ static void trim(unsigned kind) {
     assert_int_equal(bytes, 12 * MIB);
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
     WAIT_UNTIL(daemon_sum(&daemon_, "leases") == 0);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -337,7 +337,7 @@ static void decay(unsigned kind) {
     assert_int_equal(puppet_read_pattern(client, &held, 3, NULL), 0);
     MUST(gpupool_release(client, &held, stream_of(kind)));
     WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -386,7 +386,8 @@ static void closing_returns_what_is_cached_and_what_is_held(void **state) {
 
 /* --- messages --- */
 
-/* What it costs to ask the daemon: the first of each lane, in a pool with room, and one that makes it grow.
+/* What it costs to ask the daemon: the first of each stream heap, in a pool with room, and one that makes it
+ * grow.
  */
 static void a_miss_is_one_exchange_where_the_pool_has_room(void **state) {
     static const uint64_t sizes[] = {512, 100 * KIB, 3 * MIB, 12 * MIB};
@@ -521,7 +522,7 @@ static void room_that_is_kept_for_other_sizes_is_used_before_exhausted_is_said(v
     for (unsigned i = 0; i < 4; i++)
         MUST(gpupool_acquire(client, pool, 200 * KIB, NULL, i % 2 ? GPUPOOL_NOW : GPUPOOL_FOREVER, 0,
                              &small[i]));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     for (unsigned i = 0; i < 4; i++)
         MUST(gpupool_release(client, &small[i], GPUPOOL_NO_STREAM));
     MUST(gpupool_release(client, &large, GPUPOOL_NO_STREAM));
@@ -564,7 +565,7 @@ static void reclaim(unsigned kind) {
     held = acquire(client, kind, 4 * MIB, NULL);
     MUST(puppet_write_pattern(client, &held, 61, NULL));
     MUST(gpupool_release(client, &buffer, stream_of(kind)));
-    /* Each keeps what it released, until the other waits for it. A keeper that was asked may get to it late,
+    /* Each keeps what it released, until the other waits for it. A purger that was asked may get to it late,
      * and give back what was released since then: from then on there may be less. */
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), large + 4 * MIB);
     for (unsigned round = 0; round < 3; round++) {
@@ -624,7 +625,7 @@ static void who_waits_keeps_its_place_in_line(void **state) {
     unsigned kinds[2], count = puppet_kinds(kinds);
 
     (void)state;
-    for (unsigned i = 0; i < 2 * count; i++) /* the keeper gives way, or who waits does */
+    for (unsigned i = 0; i < 2 * count; i++) /* the purger gives way, or who waits does */
         keep_place(kinds[i / 2], i % 2 == 0 ? 0 : GPUPOOL_OPEN_NO_THREAD);
 }
 
@@ -745,7 +746,7 @@ static void share(unsigned kind, uint64_t size, bool owner_first) {
     PUPPET_MUST_BE(&puppet, puppet_attach(&puppet, 1, &token), GPUPOOL_E_NO_TOKEN);
     assert_int_equal(puppet_read_pattern(client, &neighbour, 2, NULL), 0);
     MUST(gpupool_release(client, &neighbour, stream_of(kind)));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_trim(client, NULL));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
     WAIT_UNTIL(daemon_sum(&daemon_, "leases") == 0); /* when the stream has passed the fence */

@@ -72,7 +72,7 @@ static void wait_for_pieces(unsigned kind, void *held_on, void *waited_on, struc
         if (i < row || i >= row + NEEDED)
             MUST(gpupool_release(client, &buffers[i], released_on));
     MUST(gpupool_release(client, &waiting.buffer, kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : waited_on));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
 }
 
 static void one_thread(unsigned kind) {
@@ -182,7 +182,7 @@ static void crowd(unsigned n_clients) {
         assert_int_equal(workers[i].spoilt, 0);
     }
     for (unsigned i = 0; i < n_clients; i++)
-        assert_true(lanes_are_valid(clients[i]));
+        assert_true(stream_heaps_are_valid(clients[i]));
     while (--n_clients > 0)
         gpupool_close(clients[n_clients]);
     close_cached(clients[0]);

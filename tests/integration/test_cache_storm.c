@@ -124,7 +124,7 @@ static void threads_come_and_go_while_others_trim_and_fork(void **state) {
         pthread_join(trimmers[i], NULL);
     assert_int_equal(failures, 0);
     for (unsigned i = 0; i < CLIENTS; i++) {
-        assert_true(lanes_are_valid(clients[i]));
+        assert_true(stream_heaps_are_valid(clients[i]));
         MUST(gpupool_trim(clients[i], NULL));
         assert_true(list_is_empty(&clients[i]->cache.threads));   /* each took its cache along */
         assert_true(clients[i]->cache.counters.lines <= THREADS); /* and left its line to the next */

@@ -59,7 +59,7 @@ static void produce_and_consume(unsigned kind) {
     assert_int_equal(consumer.result, 0);
     assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
     assert_int_equal(daemon_sum(&daemon_, "releases"), releases);
-    assert_true(lanes_are_valid(consumer.client));
+    assert_true(stream_heaps_are_valid(consumer.client));
     pthread_barrier_destroy(&consumer.full);
     pthread_barrier_destroy(&consumer.empty);
     close_cached(consumer.client);
@@ -252,7 +252,7 @@ static void four_threads_never_have_the_same_memory(void **state) {
     while (atomic_load(&crowd.running) > 0) {
         int r = gpupool_trim(crowd.client, NULL);
         trimmed = trimmed != 0 ? trimmed : r;
-        invalid += !lanes_are_valid(crowd.client);
+        invalid += !stream_heaps_are_valid(crowd.client);
         trims++;
         sched_yield();
     }
@@ -270,7 +270,7 @@ static void four_threads_never_have_the_same_memory(void **state) {
         }
     MUST(gpupool_trim(crowd.client, NULL));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
-    assert_true(lanes_are_valid(crowd.client));
+    assert_true(stream_heaps_are_valid(crowd.client));
     close_cached(crowd.client);
 }
 
@@ -308,7 +308,7 @@ static void hits_go_on_without_a_daemon(void **state) {
         /* and what could not go back is still to be had */
         MUST(gpupool_acquire(client, pool, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
         MUST(gpupool_release(client, &buffer, stream_of(kinds[i])));
-        assert_true(lanes_are_valid(client));
+        assert_true(stream_heaps_are_valid(client));
         gpupool_close(client);
         daemon_remove(&daemon);
     }
@@ -381,7 +381,7 @@ static void a_forked_child_is_refused_and_the_parent_goes_on(void **state) {
     MUST(gpupool_release(client, &held, NULL));
     held = acquire(client, GPUPOOL_POOL_HOST, 4096, NULL);
     MUST(gpupool_release(client, &held, NULL));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     WAIT_UNTIL(daemon_sessions(&daemon_, "active") == 1);
     close_cached(client);
 }

@@ -13,7 +13,7 @@
 
 /* --- what the client keeps --- */
 
-/* Takes so many small buffers of a lane that they would meet any that is free, and gives them back. */
+/* Takes so many small buffers of a stream heap that they would meet any that is free, and gives them back. */
 static bool meets(struct gpupool_client *client, unsigned kind, void *stream, const void *data) {
     struct gpupool_buffer buffers[64];
     bool met = false;
@@ -27,32 +27,32 @@ static bool meets(struct gpupool_client *client, unsigned kind, void *stream, co
     return met;
 }
 
-/* Released on a stream that is busy, into a lane that this stream does not order. */
-static void released_elsewhere(unsigned kind, void *(*lane_stream)(struct gate *gate, void *other)) {
+/* Released on a stream that is busy, into a stream heap that this stream does not order. */
+static void released_elsewhere(unsigned kind, void *(*stream_heap_stream)(struct gate *gate, void *other)) {
     struct gpupool_client *client = open_cached();
     struct gate gate;
     void *other;
 
     gate_init(&gate, client);
     MUST(gpupool_stream_create(client, 0, &other));
-    void *stream = lane_stream(&gate, other);
+    void *stream = stream_heap_stream(&gate, other);
     struct gpupool_buffer buffer = acquire(client, kind, 4096, stream);
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     const void *data = buffer.data;
     gate_close(&gate);
     MUST(gpupool_release(client, &buffer, gate.stream));
     assert_null(buffer.data);
     assert_false(gate_was_passed(&gate)); /* nobody waited */
-    assert_int_equal(deferred_in(lane), 4096);
+    assert_int_equal(deferred_in(stream_heap), 4096);
     assert_false(meets(client, kind, stream, data));
-    assert_int_equal(deferred_in(lane), 4096);
-    assert_true(lanes_are_valid(client));
+    assert_int_equal(deferred_in(stream_heap), 4096);
+    assert_true(stream_heaps_are_valid(client));
     gate_open(&gate);
     MUST(gpupool_stream_synchronize(client, 0, gate.stream));
     /* a miss finds it */
     struct gpupool_buffer large = acquire(client, kind, MIB, stream);
-    assert_int_equal(deferred_in(lane), 0);
-    assert_true(lanes_are_valid(client));
+    assert_int_equal(deferred_in(stream_heap), 0);
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_release(client, &large, GPUPOOL_NO_STREAM));
     gate_deinit(&gate);
     MUST(gpupool_stream_destroy(client, 0, other));
@@ -152,7 +152,7 @@ static void the_per_thread_stream_orders_nothing_between_threads(void **state) {
     gate.stream = FENCE_STREAM_PER_THREAD;
     struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, FENCE_STREAM_PER_THREAD);
     struct gpupool_buffer mark = gate.mark;
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     gate_close(&gate);
     gate.mark.data = buffer.data; /* what is looked for */
     MUST(gpupool_release(client, &buffer, FENCE_STREAM_PER_THREAD));
@@ -162,7 +162,7 @@ static void the_per_thread_stream_orders_nothing_between_threads(void **state) {
     assert_false(gate_was_passed(&gate));
     gate_open(&gate);
     assert_null(met);
-    assert_true(deferred_in(lane) > 0);
+    assert_true(deferred_in(stream_heap) > 0);
     MUST(gpupool_stream_synchronize(client, 0, FENCE_STREAM_PER_THREAD));
     gate.stream = created;
     gate_deinit(&gate);
@@ -177,12 +177,12 @@ static void shrink(unsigned kind) {
     gate_init(&gate, client);
     MUST(gpupool_stream_create(client, 0, &other));
     struct gpupool_buffer buffer = acquire(client, kind, MIB, other);
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     MUST(puppet_write_pattern(client, &buffer, 7, other));
     gate_close(&gate);
     MUST(gpupool_shrink(client, &buffer, 4096, gate.stream));
     assert_false(gate_was_passed(&gate));
-    assert_int_equal(deferred_in(lane), MIB - 4096);
+    assert_int_equal(deferred_in(stream_heap), MIB - 4096);
     struct gpupool_buffer next = acquire(client, kind, MIB - 4096, other);
     assert_ptr_not_equal(next.data, (char *)buffer.data + 4096);
     MUST(puppet_write_pattern(client, &next, 8, other));
@@ -190,7 +190,7 @@ static void shrink(unsigned kind) {
     gate_open(&gate);
     MUST(gpupool_stream_synchronize(client, 0, gate.stream));
     MUST(gpupool_release(client, &next, other));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     gate_deinit(&gate);
     MUST(gpupool_stream_destroy(client, 0, other));
@@ -241,7 +241,7 @@ static void without_other_room_the_stream_is_made_to_wait(void **state) {
     MUST(gpupool_stream_synchronize(client, 0, other));
     assert_int_equal(__atomic_load_n(done, __ATOMIC_SEQ_CST), 5);
     assert_true(gate_was_passed(&gate));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_release(client, &buffer, other));
     MUST(gpupool_release(client, &word, GPUPOOL_NO_STREAM));
     gate_deinit(&gate);
@@ -249,8 +249,8 @@ static void without_other_room_the_stream_is_made_to_wait(void **state) {
     close_cached(client);
 }
 
-/* A lane that no stream orders: who waits for room waits for the fence as well, and not beyond the time
- * given. */
+/* A stream heap that no stream orders: who waits for room waits for the fence as well, and not beyond the
+ * time given. */
 static void without_other_room_the_caller_waits_in_its_own_time(void **state) {
     struct gpupool_client *client;
     struct gpupool_buffer buffer;
@@ -276,7 +276,7 @@ static void without_other_room_the_caller_waits_in_its_own_time(void **state) {
     pthread_join(thread, NULL);
     MUST(r);
     assert_true(passed);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     gate_deinit(&gate);
     close_cached(client);
@@ -314,7 +314,7 @@ static void leave(enum way way, unsigned kind) {
     assert_false(gate_was_passed(&gate));
     gate_hands_over(&gate, kind, LARGE, &puppet);
     puppet_quit(&puppet);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     gate_deinit(&gate);
     if (user != client)
         gpupool_close(user);
@@ -413,7 +413,7 @@ static void nothing_of_the_library_lands_in_a_graph(void **state) {
     MUST_BE(gpupool_trim(client, &bytes), GPUPOOL_E_CAPTURING);
     assert_non_null(strstr(gpupool_error_text(), "until the capture is over"));
     assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), leased - bytes);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_acquire(client, pool, 8 * MIB, captured, GPUPOOL_NOW, 0, &held));
     assert_int_equal(gpu_sim_capture_end(0, captured, &operations), 0);
     assert_int_equal(operations, 0);
@@ -500,7 +500,7 @@ static void memory_of_a_stream_that_is_gone_is_not_lost(void **state) {
         MUST_BE(gpupool_trim(client, &bytes), GPUPOOL_E_DRIVER);
         assert_non_null(strstr(gpupool_error_text(), "gpupool_trim() is to be called"));
         assert_int_equal(bytes, 0);
-        assert_true(lanes_are_valid(client));
+        assert_true(stream_heaps_are_valid(client));
     }
     assert_true(daemon_sum(&daemon_, "leased_bytes") >= 8 * MIB);
     close_cached(client);

@@ -136,7 +136,7 @@ static void memory_goes_from_thread_to_thread_while_threads_end_and_idle_memory_
             if (r != 0)
                 belt_fail(&belt, r);
         }
-        invalid += !lanes_are_valid(belt.client);
+        invalid += !stream_heaps_are_valid(belt.client);
         for (unsigned i = 0; i < 50; i++) /* lets warm spells come about */
             sched_yield();
     }

@@ -150,7 +150,7 @@ static void objects_of_many_threads_are_in_nobodys_way(void **state) {
                 MUST(gpupool_stream_synchronize(client, device, streams[device][i]));
                 MUST(gpupool_stream_destroy(client, device, streams[device][i]));
             }
-        assert_true(lanes_are_valid(client));
+        assert_true(stream_heaps_are_valid(client));
         MUST(gpupool_trim(client, NULL));
         WAIT_UNTIL(leased() == 0);
         close_cached(client);

@@ -314,7 +314,7 @@ static bool grow_with_fault(unsigned nth, enum side side, uint32_t open_flags, u
     else
         expect_empty(&pair);
     clear(&pair, stream);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_trim(client, NULL));
     WAIT_UNTIL(leased() == 0);
     if (creates)

@@ -19,7 +19,7 @@ static void on_each_stream(void (*test)(struct gpupool_client *client, int devic
             if (kind == 2)
                 MUST(gpupool_stream_create(client, device, &stream));
             test(client, device, stream);
-            assert_true(lanes_are_valid(client));
+            assert_true(stream_heaps_are_valid(client));
             MUST(gpupool_trim(client, NULL));
             WAIT_UNTIL(leased() == 0);
             if (kind == 2)

@@ -75,7 +75,7 @@ static void prepare_and_use(unsigned kind, uint32_t flags) {
     assert_int_equal(mapped_segments(client, NULL), mapped);
     if (keeps)
         assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -150,7 +150,7 @@ static void only_what_is_missing_is_leased(void **state) {
     MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     MUST(gpupool_prepare(client, pool, PREPARED + 16 * MIB));
     assert_int_equal(leased(GPUPOOL_POOL_HOST), PREPARED + 16 * MIB);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 
@@ -223,7 +223,7 @@ static void scattered(unsigned kind) {
     assert_int_equal(mapped_segments(client, NULL), mapped);
     for (unsigned i = 0; i < POOL_MIB / 4; i++)
         MUST(gpupool_release(i % 2 == 0 ? client : holder, &buffers[i], stream_of(kind)));
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     gpupool_close(holder);
     close_cached(client);
 }
@@ -318,7 +318,7 @@ static void threads_prepare_at_the_same_time(void **state) {
         assert_int_equal(pthread_create(&threads[i], NULL, prepare_and_acquire, client), 0);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }
 

@@ -37,7 +37,7 @@ static void scene_deinit(struct scene *scene) {
     MUST(gpupool_release(scene->client, &scene->room, GPUPOOL_NO_STREAM));
     gate_deinit(&scene->first);
     gate_deinit(&scene->second);
-    assert_true(lanes_are_valid(scene->client));
+    assert_true(stream_heaps_are_valid(scene->client));
     assert_int_equal(atomic_load(&scene->client->recorded.count), 0);
     MUST(gpupool_stream_destroy(scene->client, 0, scene->own));
     close_cached(scene->client);
@@ -84,13 +84,14 @@ static void pass(struct scene *scene, struct gate *gate) {
     MUST(gpupool_stream_synchronize(scene->client, 0, gate->stream));
 }
 
-/* Does what a miss does: gives the lane what is ready. The fence of a join comes a little after its streams'.
+/* Does what a miss does: gives the stream heap what is ready. The fence of a join comes a little after its
+ * streams'.
  */
-static bool comes_back(struct lane *lane) {
-    pthread_mutex_lock(&lane->lock);
-    (void)deferred_settle_locked(lane, UINT_MAX);
-    pthread_mutex_unlock(&lane->lock);
-    return deferred_in(lane) == 0;
+static bool comes_back(struct stream_heap *stream_heap) {
+    pthread_mutex_lock(&stream_heap->lock);
+    (void)deferred_settle_locked(stream_heap, UINT_MAX);
+    pthread_mutex_unlock(&stream_heap->lock);
+    return deferred_in(stream_heap) == 0;
 }
 
 /* --- in its own process --- */
@@ -107,7 +108,7 @@ static void one_further_stream(unsigned kind, enum last last) {
 
     scene_init(&scene);
     struct gpupool_buffer buffer = acquire(scene.client, kind, SIZE, scene.own);
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     const void *memory = buffer.data;
     write_late(&scene, &scene.first, &buffer);
     MUST(gpupool_release(scene.client, &buffer,
@@ -121,7 +122,7 @@ static void one_further_stream(unsigned kind, enum last last) {
     pass(&scene, &scene.first);
     owners_check(&scene, &owners);
     assert_false(met);
-    WAIT_UNTIL(comes_back(lane));
+    WAIT_UNTIL(comes_back(stream_heap));
     scene_deinit(&scene);
 }
 
@@ -141,7 +142,7 @@ static void two_streams(bool is_released_on_second, bool is_second_first) {
 
     scene_init(&scene);
     struct gpupool_buffer buffer = acquire(scene.client, GPUPOOL_POOL_DEVICE, SIZE, scene.own);
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     const void *memory = buffer.data;
     struct gate *early = is_second_first ? &scene.second : &scene.first;
     struct gate *late = is_second_first ? &scene.first : &scene.second;
@@ -164,7 +165,7 @@ static void two_streams(bool is_released_on_second, bool is_second_first) {
     pass(&scene, late);
     owners_check(&scene, &owners);
     assert_false(met);
-    WAIT_UNTIL(comes_back(lane));
+    WAIT_UNTIL(comes_back(stream_heap));
     scene_deinit(&scene);
 }
 
@@ -183,20 +184,20 @@ static void more_joins_than_streams_are_done(void **state) {
     scene_init(&scene);
     for (unsigned i = 0; i < 3 * JOIN_STREAMS; i++)
         buffers[i] = acquire(scene.client, GPUPOOL_POOL_DEVICE, SIZE, scene.own);
-    struct lane *lane = lane_of(&buffers[0]);
+    struct stream_heap *stream_heap = stream_heap_of(&buffers[0]);
     gate_close(&scene.first);
     gate_close(&scene.second);
     for (unsigned i = 0; i < 3 * JOIN_STREAMS; i++) {
         MUST(gpupool_record_stream(scene.client, &buffers[i], scene.first.stream));
         MUST(gpupool_release(scene.client, &buffers[i], scene.second.stream));
     }
-    assert_int_equal(deferred_in(lane), 3 * JOIN_STREAMS * SIZE);
+    assert_int_equal(deferred_in(stream_heap), 3 * JOIN_STREAMS * SIZE);
     pass(&scene, &scene.first);
     for (unsigned i = 0; i < 5; i++)
         test_pause();
-    assert_false(comes_back(lane));
+    assert_false(comes_back(stream_heap));
     pass(&scene, &scene.second);
-    WAIT_UNTIL(comes_back(lane));
+    WAIT_UNTIL(comes_back(stream_heap));
     scene_deinit(&scene);
 }
 
@@ -207,14 +208,14 @@ static void a_cut_tail_waits_and_so_does_the_rest(void **state) {
     (void)state;
     scene_init(&scene);
     struct gpupool_buffer buffer = acquire(scene.client, GPUPOOL_POOL_DEVICE, 2 * SIZE, scene.own);
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     const char *memory = buffer.data;
     write_late(&scene, &scene.first, &buffer);
     MUST(gpupool_set(scene.client, 0, (char *)buffer.data + SIZE, LATE, SIZE, scene.first.stream));
     MUST(gpupool_shrink(scene.client, &buffer, SIZE, scene.own));
-    assert_int_equal(deferred_in(lane), SIZE);
+    assert_int_equal(deferred_in(stream_heap), SIZE);
     MUST(gpupool_release(scene.client, &buffer, scene.own));
-    assert_int_equal(deferred_in(lane), 2 * SIZE);
+    assert_int_equal(deferred_in(stream_heap), 2 * SIZE);
     assert_false(gate_was_passed(&scene.first));
     bool met = owners_take(&scene, &owners, GPUPOOL_POOL_DEVICE, memory);
     for (unsigned i = 0; i < MEET_COUNT; i++)
@@ -222,7 +223,7 @@ static void a_cut_tail_waits_and_so_does_the_rest(void **state) {
     pass(&scene, &scene.first);
     owners_check(&scene, &owners);
     assert_false(met);
-    WAIT_UNTIL(comes_back(lane));
+    WAIT_UNTIL(comes_back(stream_heap));
     scene_deinit(&scene);
 }
 
@@ -242,10 +243,10 @@ static void the_note_ends_with_the_release(void **state) {
     /* whatever is taken now is not held up by the gate */
     for (unsigned i = 0; i < MEET_COUNT; i++) {
         buffer = acquire(scene.client, GPUPOOL_POOL_DEVICE, SIZE, scene.own);
-        struct lane *lane = lane_of(&buffer);
-        uint64_t deferred = deferred_in(lane);
+        struct stream_heap *stream_heap = stream_heap_of(&buffer);
+        uint64_t deferred = deferred_in(stream_heap);
         MUST(gpupool_release(scene.client, &buffer, scene.own));
-        assert_int_equal(deferred_in(lane), deferred);
+        assert_int_equal(deferred_in(stream_heap), deferred);
     }
     gate_open(&scene.first);
     scene_deinit(&scene);
@@ -296,7 +297,7 @@ static void a_pointer_is_recorded_by_what_it_stands_for(void **state) {
     void *memory = gpupool_alloc(scene.client, pool_of(scene.client, GPUPOOL_POOL_DEVICE), SIZE, scene.own);
     assert_non_null(memory);
     MUST(gpupool_lookup(memory, &client, &buffer));
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     write_late(&scene, &scene.first, &buffer);
     MUST(gpupool_free(memory, scene.own));
     assert_false(gate_was_passed(&scene.first));
@@ -304,7 +305,7 @@ static void a_pointer_is_recorded_by_what_it_stands_for(void **state) {
     pass(&scene, &scene.first);
     owners_check(&scene, &owners);
     assert_false(met);
-    WAIT_UNTIL(comes_back(lane));
+    WAIT_UNTIL(comes_back(stream_heap));
     scene_deinit(&scene);
 }
 
@@ -386,7 +387,7 @@ static void a_captured_stream_is_refused_and_the_buffer_stays_with_its_notes(voi
     scene_init(&scene);
     struct gpupool_buffer buffer = acquire(scene.client, GPUPOOL_POOL_DEVICE, SIZE, scene.own);
     const void *memory = buffer.data;
-    struct lane *lane = lane_of(&buffer);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
     write_late(&scene, &scene.first, &buffer);
     MUST(gpupool_record_stream(scene.client, &buffer, scene.second.stream));
     assert_int_equal(gpu_sim_capture_begin(0, scene.second.stream), 0);
@@ -403,7 +404,7 @@ static void a_captured_stream_is_refused_and_the_buffer_stays_with_its_notes(voi
     pass(&scene, &scene.first);
     owners_check(&scene, &owners);
     assert_false(met);
-    WAIT_UNTIL(comes_back(lane));
+    WAIT_UNTIL(comes_back(stream_heap));
     scene_deinit(&scene);
 }
 

@@ -342,7 +342,7 @@ static void each_call_fails_once(uint32_t flags, bool is_upload) {
         }
         expect_no_blocks(client);
         if ((flags & GPUPOOL_OPEN_NO_CACHE) == 0)
-            assert_true(lanes_are_valid(client));
+            assert_true(stream_heaps_are_valid(client));
     }
     print_message("%u rounds, %u failures\n", rounds, failures);
     assert_true(failures > 5);

@@ -49,8 +49,8 @@ static bool fails(enum call call) {
            atomic_fetch_add(&fault.seen, 1) + 1 == atomic_load(&fault.nth);
 }
 
-/* A read that fails in the calling thread while others are under way in the crew: it fails when one of those
- * has begun, and that one goes on when the calling thread waits for it, or has returned. */
+/* A read that fails in the calling thread while others are under way in the copy workers: it fails when one
+ * of those has begun, and that one goes on when the calling thread waits for it, or has returned. */
 static struct {
     _Atomic bool is_armed, waits, has_returned;
     _Atomic unsigned begun, under_way;
@@ -372,7 +372,7 @@ static void any_read_that_fails_is_said_and_leaves_no_block(void **state) {
                 expect_part(client, device.data, offset, size, 5);
             }
             expect_no_blocks(client);
-            assert_true(lanes_are_valid(client));
+            assert_true(stream_heaps_are_valid(client));
         }
         assert_true(nth > size / CHUNK);
     }
@@ -429,7 +429,7 @@ static void any_allocation_that_fails_leaves_no_block(void **state) {
         else
             expect_on_device(client, device.data, size, nth, NULL);
         expect_no_blocks(client);
-        assert_true(lanes_are_valid(client));
+        assert_true(stream_heaps_are_valid(client));
         MUST(gpupool_release(client, &device, NULL));
         close_cached(client);
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The threads that copy: a client's crew and its callers. Any number of callers share it, it is there from
- * the first large copy until the client closes, and what its threads do to the program is what memcpy() would
- * have done in the calling one.
+ * The threads that copy: a client's copy workers and its callers. Any number of callers share them, they are
+ * there from the first large copy until the client closes, and what its threads do to the program is what
+ * memcpy() would have done in the calling one.
  */
 #include <dirent.h>
 #include <sched.h>
@@ -30,7 +30,7 @@ static void *call_often(void *argument) {
     return NULL;
 }
 
-static void several_callers_share_the_crew(void **state) {
+static void several_callers_share_the_copy_workers(void **state) {
     struct caller callers[4];
     struct gpupool_client *client;
 
@@ -48,7 +48,7 @@ static void several_callers_share_the_crew(void **state) {
 }
 
 /* By their name: a driver has threads too. */
-static unsigned crew_threads(void) {
+static unsigned copy_worker_threads(void) {
     DIR *tasks = opendir("/proc/self/task");
     const struct dirent *task;
     unsigned count = 0;
@@ -72,26 +72,26 @@ static void copy_much(struct gpupool_client *client) {
 static void threads_are_started_by_the_first_large_copy_and_end_with_the_client(void **state) {
     (void)state;
     SKIP_WITHOUT_DEVICE();
-    WAIT_UNTIL(crew_threads() == 0);
+    WAIT_UNTIL(copy_worker_threads() == 0);
     struct gpupool_client *client = open_staging(4, 0);
     there_and_back(client, NULL, CHUNK, 0);
     assert_int_equal(copy_workers_started(client), 0);
     for (unsigned i = 0; i < 2; i++) {
         copy_much(client);
         assert_int_equal(copy_workers_started(client), 3);
-        WAIT_UNTIL(crew_threads() == 3); /* a thread has its name when it has run */
+        WAIT_UNTIL(copy_worker_threads() == 3); /* a thread has its name when it has run */
     }
     close_cached(client);
-    WAIT_UNTIL(crew_threads() == 0);
+    WAIT_UNTIL(copy_worker_threads() == 0);
 
     client = open_staging(4, GPUPOOL_OPEN_NO_THREAD);
     copy_much(client);
-    assert_int_equal(crew_threads(), 0);
+    assert_int_equal(copy_worker_threads(), 0);
     assert_int_equal(copy_workers_started(client), 0);
     close_cached(client);
 }
 
-static void a_forked_child_is_refused_and_leaves_the_crew_alone(void **state) {
+static void a_forked_child_is_refused_and_leaves_the_copy_workers_alone(void **state) {
     struct gpupool_client *client;
     char memory[16] = {0};
 
@@ -126,10 +126,10 @@ static struct {
     uint64_t size_bytes;
     pid_t caller;
     uint64_t until_ns;
-    _Atomic unsigned of_caller, of_crew;
+    _Atomic unsigned of_caller, of_workers;
 } lazy;
 
-/* The calling thread leaves some to the crew. */
+/* The calling thread leaves some to the copy workers. */
 static void on_fault(int number, siginfo_t *info, void *context) {
     char *at = info->si_addr;
 
@@ -140,10 +140,10 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     }
     if (gettid() == lazy.caller) {
         atomic_fetch_add(&lazy.of_caller, 1);
-        while (atomic_load(&lazy.of_crew) == 0 && clock_now_ns() < lazy.until_ns)
+        while (atomic_load(&lazy.of_workers) == 0 && clock_now_ns() < lazy.until_ns)
             sched_yield();
     } else {
-        atomic_fetch_add(&lazy.of_crew, 1);
+        atomic_fetch_add(&lazy.of_workers, 1);
     }
     char *page = lazy.begin + (uint64_t)(at - lazy.begin) / CHUNK * CHUNK;
     mprotect(page, CHUNK, PROT_READ | PROT_WRITE);
@@ -154,7 +154,7 @@ static void make_lazy(void) {
     lazy.caller = gettid();
     lazy.until_ns = clock_now_ns() + 60 * NS_PER_S;
     atomic_store(&lazy.of_caller, 0);
-    atomic_store(&lazy.of_crew, 0);
+    atomic_store(&lazy.of_workers, 0);
 }
 
 static void a_fault_that_the_program_handles_is_handled_on_every_thread(void **state) {
@@ -173,12 +173,12 @@ static void a_fault_that_the_program_handles_is_handled_on_every_thread(void **s
     assert_int_equal(sigaction(SIGSEGV, &action, &before), 0);
     make_lazy();
     MUST(gpupool_upload(client, 0, device.data, lazy.begin, size, NULL));
-    assert_true(atomic_load(&lazy.of_crew) > 0);
+    assert_true(atomic_load(&lazy.of_workers) > 0);
     expect_on_device(client, device.data, size, 5, NULL);
     memset(lazy.begin, 0, size);
     make_lazy();
     MUST(gpupool_download(client, 0, lazy.begin, device.data, size, NULL));
-    assert_true(atomic_load(&lazy.of_crew) > 0);
+    assert_true(atomic_load(&lazy.of_workers) > 0);
     assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
     expect(lazy.begin, size, 5);
     munmap(lazy.begin, size);
@@ -189,9 +189,9 @@ static void a_fault_that_the_program_handles_is_handled_on_every_thread(void **s
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(several_callers_share_the_crew),
+        cmocka_unit_test(several_callers_share_the_copy_workers),
         cmocka_unit_test(threads_are_started_by_the_first_large_copy_and_end_with_the_client),
-        cmocka_unit_test(a_forked_child_is_refused_and_leaves_the_crew_alone),
+        cmocka_unit_test(a_forked_child_is_refused_and_leaves_the_copy_workers_alone),
         cmocka_unit_test(a_fault_that_the_program_handles_is_handled_on_every_thread),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -48,7 +48,7 @@ static void on_each_stream(void (*test)(struct scene *scene)) {
         MUST(gpupool_stream_synchronize(scene.client, 0, scene.stream));
         test(&scene);
         MUST(gpupool_stream_synchronize(scene.client, 0, scene.stream));
-        assert_true(lanes_are_valid(scene.client));
+        assert_true(stream_heaps_are_valid(scene.client));
         MUST(gpupool_release(scene.client, &scene.host, GPUPOOL_NO_STREAM));
         scene.gate.stream = created;
         gate_deinit(&scene.gate);
@@ -259,7 +259,7 @@ static void take_and_give(struct scene *scene, const struct way *way, unsigned k
         /* and then it is used again */
         memory = way->take(scene->client, kind, MIB, streams[i], &buffer);
         way->give(scene->client, &buffer, memory, scene->stream);
-        assert_true(lanes_are_valid(scene->client));
+        assert_true(stream_heaps_are_valid(scene->client));
     }
 }
 
@@ -305,7 +305,7 @@ static void shrink_buffers(struct scene *scene, unsigned kind) {
         open_and_wait(scene);
         MUST(gpupool_release(client, &next, scene->stream));
         MUST(gpupool_release(client, &buffer, scene->stream));
-        assert_true(lanes_are_valid(client));
+        assert_true(stream_heaps_are_valid(client));
     }
 }
 

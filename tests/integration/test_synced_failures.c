@@ -77,7 +77,7 @@ static void whatever_the_driver_fails_can_be_tried_again(void **state) {
             life(client, streams, adopted);
             failed = gpu_sim_failed();
             rounds++;
-            assert_true(client->cache.enabled == false || lanes_are_valid(client));
+            assert_true(client->cache.enabled == false || stream_heaps_are_valid(client));
         }
         assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
         for (unsigned i = 0; i < 3; i++) {

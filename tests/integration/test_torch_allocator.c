@@ -58,7 +58,7 @@ static void a_free_does_not_wait_for_a_further_stream_and_the_memory_does(void *
         gpupool_torch_free(tensors[i], (ssize_t)SIZE, 0, own);
     }
     assert_false(met);
-    assert_true(lanes_are_valid(client));
+    assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_release(client, &room, GPUPOOL_NO_STREAM));
     gate_deinit(&gate);
     MUST(gpupool_stream_destroy(client, 0, own));

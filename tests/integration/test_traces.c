@@ -14,18 +14,18 @@
 
 #define TORCH_SHARE_MAX 1.02
 
-/* What the lanes say that they hold: cheaper than asking the daemon 90,000 times. */
+/* What the stream heaps say that they hold: cheaper than asking the daemon 90,000 times. */
 static uint64_t held_bytes(struct gpupool_client *client) {
     uint64_t bytes = 0;
 
-    pthread_mutex_lock(&client->cache.lanes_lock);
-    list_for_each(position, &client->cache.lanes) {
-        struct lane *lane = container_of(position, struct lane, link);
-        pthread_mutex_lock(&lane->lock);
-        bytes += lane_held_bytes_locked(lane);
-        pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_lock(&client->cache.stream_heaps_lock);
+    list_for_each(position, &client->cache.stream_heaps) {
+        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+        pthread_mutex_lock(&stream_heap->lock);
+        bytes += stream_heap_held_bytes_locked(stream_heap);
+        pthread_mutex_unlock(&stream_heap->lock);
     }
-    pthread_mutex_unlock(&client->cache.lanes_lock);
+    pthread_mutex_unlock(&client->cache.stream_heaps_lock);
     return bytes;
 }
 
@@ -43,7 +43,7 @@ static uint64_t play(struct replay *replay, const struct trace *trace) {
         }
     }
     replay_release_all(replay);
-    assert_true(lanes_are_valid(replay->client));
+    assert_true(stream_heaps_are_valid(replay->client));
     return replay_pool(replay).reserved_bytes;
 }
 

@@ -29,10 +29,10 @@
 /* As the process has it. */
 static bool has_to_lock;
 
-/* A client as the caches see it: an address, its caches, and here one lane over real memory. */
+/* A client as the caches see it: an address, its caches, and here one stream heap over real memory. */
 struct false_client {
     struct list caches;
-    struct lane *lane;
+    struct stream_heap *stream_heap;
     char *memory;
 };
 
@@ -42,32 +42,34 @@ static struct cache *address_of(struct false_client *client) {
 
 static void client_init(struct false_client *client) {
     list_init(&client->caches);
-    client->lane = lane_new(address_of(client), POOL, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
+    client->stream_heap = stream_heap_new(address_of(client), POOL, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
     client->memory = calloc(1, EXTENT_BYTES);
-    assert_non_null(client->lane);
+    assert_non_null(client->stream_heap);
     assert_non_null(client->memory);
-    pthread_mutex_lock(&client->lane->lock);
-    assert_int_equal(
-        lane_add_extent_locked(client->lane, LANE_SMALL, NULL, 1, 1, client->memory, EXTENT_BYTES), 0);
-    pthread_mutex_unlock(&client->lane->lock);
+    pthread_mutex_lock(&client->stream_heap->lock);
+    assert_int_equal(stream_heap_add_extent_locked(client->stream_heap, STREAM_HEAP_SMALL, NULL, 1, 1,
+                                                   client->memory, EXTENT_BYTES),
+                     0);
+    pthread_mutex_unlock(&client->stream_heap->lock);
 }
 
 static void client_deinit(struct false_client *client) {
     thread_caches_detach(&client->caches);
     assert_true(list_is_empty(&client->caches));
-    lane_free(client->lane);
+    stream_heap_free(client->stream_heap);
     free(client->memory);
 }
 
-static void flush_transfer(struct false_client *client, bool idle_only) {
-    pthread_mutex_lock(&client->lane->lock);
-    lane_flush_transfer_locked(client->lane, idle_only);
-    pthread_mutex_unlock(&client->lane->lock);
+static void flush_depot(struct false_client *client, bool idle_only) {
+    pthread_mutex_lock(&client->stream_heap->lock);
+    stream_heap_flush_depot_locked(client->stream_heap, idle_only);
+    pthread_mutex_unlock(&client->stream_heap->lock);
 }
 
 static bool everything_is_back(struct false_client *client) {
-    flush_transfer(client, false);
-    return lane_is_valid(client->lane) && lane_free_bytes(client->lane) == EXTENT_BYTES;
+    flush_depot(client, false);
+    return stream_heap_is_valid(client->stream_heap) &&
+           stream_heap_free_bytes(client->stream_heap) == EXTENT_BYTES;
 }
 
 /* Where the owner has to take the mutex there is no fast way, but for ThreadSanitizer's sake. */
@@ -76,11 +78,11 @@ static bool has_fast_way(void) {
 }
 
 /* Goes in, to leave with thread_cache_leave. */
-static struct thread_lane *enter(struct false_client *client, struct thread_cache *cache) {
+static struct thread_bins *enter(struct false_client *client, struct thread_cache *cache) {
     thread_cache_enter(cache);
-    struct thread_lane *own = thread_cache_find(cache, client->lane);
+    struct thread_bins *own = thread_cache_find(cache, client->stream_heap);
     if (own == NULL)
-        own = thread_cache_add(cache, client->lane);
+        own = thread_cache_add(cache, client->stream_heap);
     if (own != NULL) {
         own->touched = true;
         cache->last = own;
@@ -99,14 +101,15 @@ static bool buffer_take(struct false_client *client, uint64_t size_bytes, struct
         return false;
     if (cache_take_fast(address_of(client), POOL, size_bytes, NULL, ret_buffer)) /* it is in front now */
         return true;
-    struct thread_lane *own = enter(client, cache);
+    struct thread_bins *own = enter(client, cache);
     if (own != NULL) {
         unsigned size_class = size_class_of(size_bytes);
-        piece = thread_lane_take(own, size_class, size_bytes);
-        pthread_mutex_lock(&client->lane->lock);
-        if (piece == NULL && lane_take_locked(client->lane, size_class_round(size_bytes), true, &piece) < 0)
+        piece = thread_bins_take(own, size_class, size_bytes);
+        pthread_mutex_lock(&client->stream_heap->lock);
+        if (piece == NULL &&
+            stream_heap_take_locked(client->stream_heap, size_class_round(size_bytes), true, &piece) < 0)
             piece = NULL;
-        pthread_mutex_unlock(&client->lane->lock);
+        pthread_mutex_unlock(&client->stream_heap->lock);
     }
     thread_cache_leave(cache);
     if (piece == NULL)
@@ -123,16 +126,16 @@ static void buffer_put(struct false_client *client, struct gpupool_buffer *buffe
         return;
     piece->generation++;
     struct thread_cache *cache = thread_cache_get(address_of(client), &client->caches);
-    struct thread_lane *own = cache != NULL ? enter(client, cache) : NULL;
+    struct thread_bins *own = cache != NULL ? enter(client, cache) : NULL;
     if (own != NULL)
-        thread_lane_put(own, piece->size_class, piece);
+        thread_bins_put(own, piece->size_class, piece);
     if (cache != NULL)
         thread_cache_leave(cache);
     if (own != NULL)
         return;
-    pthread_mutex_lock(&piece->lane->lock);
-    lane_give_locked(piece->lane, piece);
-    pthread_mutex_unlock(&piece->lane->lock);
+    pthread_mutex_lock(&piece->stream_heap->lock);
+    stream_heap_give_locked(piece->stream_heap, piece);
+    pthread_mutex_unlock(&piece->stream_heap->lock);
 }
 
 /* Marks memory as somebody's: at both ends, where nobody's mark may be. Returns false when somebody's is. */
@@ -203,7 +206,7 @@ static void visit_all(struct false_client *client, bool idle_only, _Atomic uint6
         atomic_fetch_add(visits, 1);
     }
     thread_caches_unlock();
-    flush_transfer(client, idle_only);
+    flush_depot(client, idle_only);
 }
 
 static void *visitor_main(void *argument) {
@@ -270,7 +273,9 @@ static void *take_and_leave(void *argument) {
             return argument;
     for (unsigned i = 0; i < HELD; i++)
         buffer_put(client, &buffers[i]);
-    return lane_free_bytes(client->lane) == EXTENT_BYTES - HELD * 4096 ? NULL : argument; /* all cached */
+    return stream_heap_free_bytes(client->stream_heap) == EXTENT_BYTES - HELD * 4096
+               ? NULL
+               : argument; /* all cached */
 }
 
 static void a_threads_end_gives_its_pieces_back(void **state) {
@@ -297,7 +302,7 @@ static void *use_two_clients(void *argument) {
             if (!buffer_take(&clients[i], 512, &buffers[i]))
                 return argument;
             if (client_thread.caches->owner != address_of(&clients[i]) ||
-                cache_piece(&buffers[i])->lane != clients[i].lane)
+                cache_piece(&buffers[i])->stream_heap != clients[i].stream_heap)
                 return argument;
         }
         /* not in front any more: the fast way must not take it for the other's */
@@ -313,7 +318,7 @@ static void *use_two_clients(void *argument) {
     }
     for (unsigned i = 0; i < 2; i++)
         if (clients[i].caches.next == &clients[i].caches ||
-            lane_free_bytes(clients[i].lane) != EXTENT_BYTES - 512)
+            stream_heap_free_bytes(clients[i].stream_heap) != EXTENT_BYTES - 512)
             return argument;
     return NULL;
 }
@@ -352,10 +357,10 @@ static void *survive(void *argument) {
     pthread_barrier_wait(survivor->used);
     pthread_barrier_wait(survivor->closed);
     /* Nothing of the old client is found, whoever asks; the next client gets the object. */
-    fine = fine && client_thread.caches->owner == NULL && client_thread.caches->lanes == NULL &&
+    fine = fine && client_thread.caches->owner == NULL && client_thread.caches->all == NULL &&
            !cache_take_fast(address_of(&survivor->clients[0]), POOL, 4096, NULL, &buffer);
     fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && client_thread.caches == before &&
-           cache_piece(&buffer)->lane == survivor->clients[1].lane;
+           cache_piece(&buffer)->stream_heap == survivor->clients[1].stream_heap;
     if (fine)
         buffer_put(&survivor->clients[1], &buffer);
     return fine ? NULL : argument;
@@ -375,7 +380,7 @@ static void a_client_that_closes_leaves_nothing_in_a_living_thread(void **state)
     struct survivor survivor = {.clients = clients, .used = &used, .closed = &closed};
     assert_int_equal(pthread_create(&thread, NULL, survive, &survivor), 0);
     pthread_barrier_wait(&used);
-    assert_int_equal(lane_free_bytes(clients[0].lane), EXTENT_BYTES - 4096);
+    assert_int_equal(stream_heap_free_bytes(clients[0].stream_heap), EXTENT_BYTES - 4096);
     client_deinit(&clients[0]);
     pthread_barrier_wait(&closed);
     pthread_join(thread, &wrong);
@@ -398,11 +403,11 @@ static void what_was_used_since_the_last_look_stays(void **state) {
     assert_true(buffer_take(&client, 4096, &buffer));
     buffer_put(&client, &buffer);
     visit_all(&client, true, &visits); /* used before it */
-    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - 4096);
+    assert_int_equal(stream_heap_free_bytes(client.stream_heap), EXTENT_BYTES - 4096);
     assert_true(buffer_take(&client, 4096, &buffer));
     buffer_put(&client, &buffer);
     visit_all(&client, true, &visits); /* used again, by hits */
-    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - 4096);
+    assert_int_equal(stream_heap_free_bytes(client.stream_heap), EXTENT_BYTES - 4096);
     visit_all(&client, true, &visits);
     assert_true(everything_is_back(&client));
     assert_int_equal(visits, 3);
@@ -414,7 +419,7 @@ static void what_was_used_since_the_last_look_stays(void **state) {
 static void a_full_bin_hands_whole_magazines_on(void **state) {
     struct gpupool_buffer buffers[MANY];
     struct false_client client;
-    unsigned fast = 0, capacity = transfer_capacity(0);
+    unsigned fast = 0, capacity = depot_capacity(0);
 
     (void)state;
     client_init(&client);
@@ -428,9 +433,9 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     }
     /* once for each magazine there was no room */
     assert_int_equal(fast, MANY - (MANY + capacity - 1) / capacity);
-    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - MANY * 512);
-    struct thread_lane *own = thread_cache_find(client_thread.caches, client.lane);
-    const struct transfer_stack *stack = &client.lane->transfer.stacks[0];
+    assert_int_equal(stream_heap_free_bytes(client.stream_heap), EXTENT_BYTES - MANY * 512);
+    struct thread_bins *own = thread_cache_find(client_thread.caches, client.stream_heap);
+    const struct depot_stack *stack = &client.stream_heap->depot.stacks[0];
     assert_true(stack->count > 0);
     assert_int_equal(bin_count(&own->bins[0]) + stack->count * capacity, MANY);
     /* The fast way finds all that is in the bin, both magazines. */
@@ -441,10 +446,11 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     while (fast-- > 0)
         buffer_put(&client, &buffers[fast]);
     thread_cache_enter(client_thread.caches);
-    bin_flush(&own->bins[0], own->lane);
+    bin_flush(&own->bins[0], own->stream_heap);
     thread_cache_leave(client_thread.caches);
     assert_int_equal(bin_count(&own->bins[0]), 0);
-    assert_int_equal(lane_free_bytes(client.lane), EXTENT_BYTES - stack->count * capacity * 512);
+    assert_int_equal(stream_heap_free_bytes(client.stream_heap),
+                     EXTENT_BYTES - stack->count * capacity * 512);
     assert_true(everything_is_back(&client));
     client_deinit(&client);
 }
@@ -459,11 +465,12 @@ struct taker {
 static void *take_what_was_given(void *argument) {
     struct taker *taker = argument;
     struct gpupool_buffer buffers[MANY];
-    uint64_t free_bytes = lane_free_bytes(taker->client->lane);
+    uint64_t free_bytes = stream_heap_free_bytes(taker->client->stream_heap);
 
     for (unsigned i = 0; i < taker->count; i++) {
         taker->wrong = taker->wrong || !buffer_take(taker->client, 512, &buffers[i]) ||
-                       !mark(&buffers[i], 0, 77) || lane_free_bytes(taker->client->lane) != free_bytes;
+                       !mark(&buffers[i], 0, 77) ||
+                       stream_heap_free_bytes(taker->client->stream_heap) != free_bytes;
     }
     for (unsigned i = 0; i < taker->count; i++) {
         taker->wrong = taker->wrong || !mark(&buffers[i], 77, 0);
@@ -484,7 +491,7 @@ static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
     for (unsigned i = 0; i < MANY; i++)
         buffer_put(&client, &buffers[i]);
     struct taker taker = {.client = &client};
-    taker.count = client.lane->transfer.stacks[0].count * transfer_capacity(0);
+    taker.count = client.stream_heap->depot.stacks[0].count * depot_capacity(0);
     assert_true(taker.count > 0);
     assert_int_equal(pthread_create(&thread, NULL, take_what_was_given, &taker), 0);
     pthread_join(thread, NULL);
@@ -536,7 +543,7 @@ static void what_is_taken_and_not_given_back_is_in_use(void **state) {
     client_init(&client);
     counters_init(counters);
     counters_set_page(counters, page);
-    client.lane->counters = counters;
+    client.stream_heap->counters = counters;
     for (unsigned i = 0; i < 3; i++)
         assert_true(buffer_take(&client, 600, &buffers[i]));
     for (unsigned i = 0; i < 3; i++)

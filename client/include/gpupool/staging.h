@@ -13,7 +13,7 @@
  * quicker way; it is copied rightly here as well, as managed memory is. A device pointer is no host pointer: given as one,
  * the program crashes (but on a simulated GPU), as it would with memcpy().
  *
- * Threads: the calling one and, for more than about 1 MiB, those of the client's crew, which the first such copy starts,
+ * Threads: the calling one and, for more than about 1 MiB, the client's copy workers, which the first such copy starts,
  * which sleep between copies, call no CUDA, and end with gpupool_close(). All callers share them. They block all signals but
  * those of faults (SIGSEGV, SIGBUS and their like), which come where the memory is touched: a program that handles them for
  * its memory finds them on these threads too.

@@ -12,7 +12,7 @@
 #define WATCH_NS_MIN (20 * NS_PER_US)
 #define WATCH_NS_MAX NS_PER_MS
 
-/* How late the kernel may wake a thread of the crew; 50 us otherwise. */
+/* How late the kernel may wake a copy worker; 50 us otherwise. */
 #define TIMER_SLACK_NS NS_PER_US
 
 void copy_workers_init(struct copy_workers *workers) {
@@ -91,7 +91,7 @@ static void *copy_workers_main(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's threads. But a thread of the crew touches the program's memory, and what that
+/* Signals are for the program's threads. But a copy worker touches the program's memory, and what that
  * brings about is its own: the program's handler has it as if memcpy() had been called there (the kernel ends
  * a process whose fault finds the signal blocked). */
 static void block_signals(sigset_t *ret_before) {

@@ -2,18 +2,18 @@
 #ifndef CLIENT_OBJECTS_STAGING_COPY_WORKERS_H
 #define CLIENT_OBJECTS_STAGING_COPY_WORKERS_H
 /*
- * The crew of a client: threads that copy chunks for whoever has a job for them. They are started by the
- * first job that wants them, sleep while there is nothing to be done, and end with the client. They make no
- * call of the driver and send no message: they touch memory, read files, and look at fences.
+ * The copy workers of a client: threads that copy chunks of jobs. The first job that can be shared starts
+ * them. They sleep while there is nothing to do, and end with the client. They make no call of the driver and
+ * send no message: they touch memory, read files, and poll fences.
  *
- * A chunk can be done when a fence has arrived, of which nobody is told. So while there are jobs one of the
- * threads that have nothing to do looks again after a while, and wakes the next when it has found something.
+ * A chunk can be worked on when a fence is ready, and no message says so. So while there are jobs, one idle
+ * worker polls the fences at intervals, and wakes the next worker when it has found something.
  *
- * Jobs of several callers take turns, chunk by chunk. Where no thread can be started a job's caller does all
- * of it.
+ * The workers serve the jobs of several callers in turn, chunk by chunk. Where no thread can be started, a
+ * job's caller does all of it.
  *
- * One lock guards the crew and what its jobs share with it; it is a leaf, and never held while a chunk is
- * copied.
+ * One lock guards the workers and the shared part of their jobs. It is a leaf, and it is never held while a
+ * chunk is copied.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -41,8 +41,8 @@ void copy_workers_init(struct copy_workers *workers);
 void copy_workers_stop(struct copy_workers *workers);
 void copy_workers_deinit(struct copy_workers *workers);
 
-/* Lets the crew share in a job, until it is taken back: starts threads, up to so many in all. That there are
- * fewer is no error. */
+/* Gives a job to the copy workers, until it is taken back: starts threads, up to so many in all. Fewer
+ * threads are no error. */
 void copy_workers_give(struct copy_workers *workers, struct job *job, unsigned threads);
 /* Takes a job back, and waits until no thread is at it. */
 void copy_workers_take_back(struct copy_workers *workers, struct job *job);

@@ -8,7 +8,7 @@
  *     up    FREE ──work──▶ WORKING ──▶ FULL ──enqueue──▶ FLYING ──fence──▶ FREE
  *     down  FREE ──enqueue──▶ FLYING ──fence──▶ WORKING ──▶ FREE
  *
- * Work (filling a block, emptying it) is done by the calling thread and by the crew, whoever comes first;
+ * Work (filling a block, emptying it) is done by the calling thread and by the copy workers, in any order;
  * enqueueing, the driver's part, by the calling thread alone. A slot whose fence is ready may be worked on
  * without anybody having said that it is free. Chunks are begun in order, and done in any.
  *
@@ -16,8 +16,8 @@
  * copy engine outruns stays small. When a job ends, as it should or not, its blocks go back behind their
  * fences.
  *
- * What is marked so below is guarded by the crew's lock; a slot's block and chunk belong to whoever has the
- * slot in WORKING, else to the calling thread.
+ * What is marked so below is guarded by the copy workers' lock; a slot's block and chunk belong to whoever
+ * has the slot in WORKING, else to the calling thread.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -71,7 +71,7 @@ struct job {
     const struct gpu *gpu;
     uint32_t pool;
     uint64_t chunk_bytes, chunk_count;
-    struct list link; /* in the crew's jobs */
+    struct list link; /* in the copy workers' jobs */
     pthread_cond_t changed;
     bool waits;               /* guarded: the calling thread does, for `changed` */
     uint64_t begun, finished; /* guarded: chunks; finished: enqueued (up), in memory (down) */
@@ -88,7 +88,7 @@ struct job {
 /* Does the job. 0, or an error with its text, and then what was begun has ended too. */
 int job_run(struct job *job);
 
-/* --- for the crew --- */
+/* --- for the copy workers --- */
 
 /* Takes a slot that can be worked on, in WORKING. NULL: there is none. */
 struct slot *job_take_locked(struct job *job);

@@ -3,10 +3,10 @@
 #define CLIENT_OBJECTS_STAGING_STAGING_H
 /*
  * Staging: copies between ordinary memory and devices through pinned blocks (<gpupool/staging.h>). A client
- * owns one: how its copies are cut up, and the crew that shares in them.
+ * owns one: the copy workers that share in its copies. Its first copy makes it.
  *
  * A copy is a job (job.h), which lives as long as the call. It has a ring of blocks, pinned memory from the
- * host pool (block.h). Each thread of the crew (crew.h) fills or empties blocks; all that is said to the
+ * host pool (block.h). Each copy worker (copy_workers.h) fills or empties blocks; all that is said to the
  * driver is said by the calling thread, because a stream may be its own (cudaStreamPerThread).
  */
 #include <stdint.h>

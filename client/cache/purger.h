@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_KEEPER_H
-#define CLIENT_CACHE_KEEPER_H
+#ifndef CLIENT_CACHE_PURGER_H
+#define CLIENT_CACHE_PURGER_H
 /*
- * The keeper of a client's cache: sees to it that idle memory goes back to the daemon, after a time without
+ * The purger of a client's cache: sees to it that idle memory goes back to the daemon, after a time without
  * use and at once when the daemon asks because others wait. Either a thread of the library does it, or, in a
  * client that was opened with GPUPOOL_OPEN_NO_THREAD, the application's own loop, which watches gpupool_fd()
  * and calls gpupool_dispatch().
  *
- * Each cache has one keeper, from its start to its stop.
+ * Each cache has one purger, from its start to its stop.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -15,10 +15,10 @@
 
 struct cache;
 
-struct keeper {
+struct purger {
     uint64_t decay_ns;
     int reclaim_fd; /* the daemon's: readable when it asks; -1: it never does */
-    /* The program's, called when the daemon asks; set before keeper_start(). NULL: none. */
+    /* The program's, called when the daemon asks; set before purger_start(). NULL: none. */
     void (*reclaim)(void *argument);
     void *reclaim_argument;
     /* the thread's */
@@ -30,17 +30,17 @@ struct keeper {
     int decay_fd; /* a timerfd; -1: memory does not decay */
 };
 
-void keeper_init(struct keeper *keeper);
+void purger_init(struct purger *purger);
 /* Closes what is open. The thread has stopped. */
-void keeper_deinit(struct keeper *keeper);
-/* As keeper_deinit in a forked child, where the descriptors may be somebody else's by now. */
-void keeper_forget(struct keeper *keeper);
+void purger_deinit(struct purger *purger);
+/* As purger_deinit in a forked child, where the descriptors may be somebody else's by now. */
+void purger_forget(struct purger *purger);
 
 /* Starts to keep. reclaim_fd is taken. 0 or NO_MEMORY. */
-int keeper_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
+int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
 /* For a client without the thread: does what is due, if anything is. 0, or what cache_give_back() says. */
-int keeper_dispatch(struct cache *cache);
+int purger_dispatch(struct cache *cache);
 /* Ends the thread. */
-void keeper_stop(struct keeper *keeper);
+void purger_stop(struct purger *purger);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random histories of lanes beside a model that knows for each granule of each extent whether it is free,
- * absent or whose it is.
+ * Random histories of stream heaps beside a model that knows for each granule of each extent whether it is
+ * free, absent or whose it is.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "client/cache/size_class.h"
-#include "lane_fixture.h"
+#include "stream_heap_fixture.h"
 
 #define EXTENTS_MAX 12u
 #define EXTENT_MAX  (2 * MIB)
@@ -44,7 +44,7 @@ struct model_piece {
 };
 
 struct model {
-    struct lane *lane;
+    struct stream_heap *stream_heap;
     uint64_t last_lease;
     struct model_extent extents[EXTENTS_MAX];
     struct model_piece pieces[PIECES_MAX];
@@ -132,7 +132,8 @@ static void step_add_extent(struct model *model) {
         extent->memory = address_in(extent->lease, 0);
         extent->is = calloc(extent->granules, sizeof *extent->is);
         assert_non_null(extent->is);
-        assert_int_equal(lane_add_extent(model->lane, extent->lease, extent->granules * HEAP_GRANULE), 0);
+        assert_int_equal(
+            stream_heap_add_extent(model->stream_heap, extent->lease, extent->granules * HEAP_GRANULE), 0);
         return;
     }
 }
@@ -146,7 +147,7 @@ static void step_take(struct model *model) {
         number++;
     if (number == PIECES_MAX)
         return;
-    int r = lane_take(model->lane, size, &piece);
+    int r = stream_heap_take(model->stream_heap, size, &piece);
     if (r == -ENOSPC) {
         /* a good fit may miss a range that is larger by less than the width of a class */
         for (unsigned i = 0; i < EXTENTS_MAX; i++)
@@ -158,7 +159,7 @@ static void step_take(struct model *model) {
     struct model_extent *extent = extent_at(model, piece->memory);
     assert_int_equal(piece->capacity_bytes, size);
     assert_int_equal(piece->size_class, size_class_of(size));
-    assert_ptr_equal(piece->lane, model->lane);
+    assert_ptr_equal(piece->stream_heap, model->stream_heap);
     assert_int_equal(piece->lease, extent->lease);
     assert_int_equal(piece->lease_generation, generation_of(extent->lease));
     assert_int_equal(piece->generation % 2, 0);
@@ -183,15 +184,15 @@ static void step_give(struct model *model, struct model_piece *drawn, unsigned n
     piece->generation++;
     drawn->piece = NULL;
     if (drawn->split_off) {
-        pthread_mutex_lock(&model->lane->lock);
-        lane_forget_piece_locked(model->lane, piece);
-        pthread_mutex_unlock(&model->lane->lock);
+        pthread_mutex_lock(&model->stream_heap->lock);
+        stream_heap_forget_piece_locked(model->stream_heap, piece);
+        pthread_mutex_unlock(&model->stream_heap->lock);
         return;
     }
     struct model_extent *extent = extent_at(model, piece->memory);
     turn(extent, (uint64_t)(piece->memory - extent->memory), piece->capacity_bytes, FIRST_PIECE + number,
          FREE);
-    lane_give(piece);
+    stream_heap_give(piece);
 }
 
 static void step_shrink(struct model *model, const struct model_piece *drawn, unsigned number) {
@@ -203,9 +204,9 @@ static void step_shrink(struct model *model, const struct model_piece *drawn, un
     uint64_t kept = (random_below(capacity / HEAP_GRANULE - 1) + 1) * HEAP_GRANULE;
     struct model_extent *extent = extent_at(model, piece->memory);
     uint64_t offset = (uint64_t)(piece->memory - extent->memory);
-    pthread_mutex_lock(&model->lane->lock);
-    assert_int_equal(lane_shrink_locked(piece, kept), 0);
-    pthread_mutex_unlock(&model->lane->lock);
+    pthread_mutex_lock(&model->stream_heap->lock);
+    assert_int_equal(stream_heap_shrink_locked(piece, kept), 0);
+    pthread_mutex_unlock(&model->stream_heap->lock);
     assert_int_equal(piece->capacity_bytes, kept);
     assert_int_equal(piece->size_class, size_class_of(kept));
     turn(extent, offset + kept, capacity - kept, FIRST_PIECE + number, FREE);
@@ -220,9 +221,9 @@ static void step_split_off(struct model *model, struct model_piece *drawn, unsig
     struct model_extent *extent = extent_at(model, memory);
     turn(extent, (uint64_t)(memory - extent->memory), piece->capacity_bytes, FIRST_PIECE + number, ABSENT);
     extent_look(extent);
-    pthread_mutex_lock(&model->lane->lock);
-    lane_split_off_locked(piece, ++model->last_lease, 99);
-    pthread_mutex_unlock(&model->lane->lock);
+    pthread_mutex_lock(&model->stream_heap->lock);
+    stream_heap_split_off_locked(piece, ++model->last_lease, 99);
+    pthread_mutex_unlock(&model->stream_heap->lock);
     assert_true(piece->split_off);
     assert_int_equal(piece->lease, model->last_lease);
     assert_int_equal(piece->lease_generation, 99);
@@ -232,9 +233,9 @@ static void step_split_off(struct model *model, struct model_piece *drawn, unsig
 
 /* Returns whether there was something. */
 static bool step_reclaim(struct model *model, uint64_t minimum_bytes) {
-    struct lane_part part;
+    struct stream_heap_part part;
 
-    if (!lane_reclaim(model->lane, minimum_bytes, &part)) {
+    if (!stream_heap_reclaim(model->stream_heap, minimum_bytes, &part)) {
         for (unsigned i = 0; i < EXTENTS_MAX; i++)
             if (model->extents[i].lease != 0) {
                 assert_true(longest_free_bytes(&model->extents[i]) < minimum_bytes);
@@ -289,14 +290,14 @@ static void run_history(uint64_t seed) {
 
     assert_non_null(model);
     random_state = seed * 77 + 5;
-    model->lane = make_lane();
+    model->stream_heap = make_stream_heap();
     for (unsigned i = 0; i < STEPS; i++) {
         step(model);
         if (i % 8 != 0)
             continue;
-        assert_true(lane_is_valid(model->lane));
-        assert_int_equal(lane_free_bytes(model->lane), model_free_bytes(model));
-        assert_int_equal(lane_extents(model->lane), model_extents(model));
+        assert_true(stream_heap_is_valid(model->stream_heap));
+        assert_int_equal(stream_heap_free_bytes(model->stream_heap), model_free_bytes(model));
+        assert_int_equal(stream_heap_extents(model->stream_heap), model_extents(model));
     }
     /* when everything is back, everything can go */
     for (unsigned i = 0; i < PIECES_MAX; i++)
@@ -304,11 +305,11 @@ static void run_history(uint64_t seed) {
             step_give(model, &model->pieces[i], i);
     while (step_reclaim(model, EXTENT_MAX)) {
     }
-    assert_true(lane_is_valid(model->lane));
+    assert_true(stream_heap_is_valid(model->stream_heap));
     assert_int_equal(model_extents(model), 0);
-    assert_true(list_is_empty(&model->lane->extents));
-    assert_int_equal(lane_held_bytes_locked(model->lane), 0);
-    model->lane = lane_free(model->lane);
+    assert_true(list_is_empty(&model->stream_heap->extents));
+    assert_int_equal(stream_heap_held_bytes_locked(model->stream_heap), 0);
+    model->stream_heap = stream_heap_free(model->stream_heap);
     free(model);
 }
 

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_TRANSFER_H
-#define CLIENT_CACHE_TRANSFER_H
+#ifndef CLIENT_CACHE_DEPOT_H
+#define CLIENT_CACHE_DEPOT_H
 /*
- * Magazines, and the transfer of a lane: how pieces that one thread gives back reach the thread that takes.
+ * Magazines, and the depot of a stream heap: how pieces that one thread gives back reach the thread that
+ * takes.
  *
  * A magazine is an array of pieces of one size class. A thread's bin has two (thread_cache.h); when both are
- * full one of them goes to the transfer, whole, and when both are empty a full one comes from it: a change of
- * pointers under a short lock, once for many pieces (Bonwick and Adams, Magazines and Vmem, USENIX 2001; the
- * transfer is the depot there). The pieces themselves are not looked at on the way, so that their cache lines
- * move once, from the thread that gave to the thread that takes, which asks for them ahead of time.
+ * full one of them goes to the depot, whole, and when both are empty a full one comes from it: a change of
+ * pointers under a short lock, once for many pieces (Bonwick and Adams, Magazines and Vmem, USENIX 2001). The
+ * pieces themselves are not looked at on the way, so that their cache lines move once, from the thread that
+ * gave to the thread that takes, which asks for them ahead of time.
  *
  * What lies here is in no heap and cannot be joined with its neighbours; so it is bounded, by bytes and by
- * magazines for each class, and lane_flush_transfer_locked gives it to the heap before the lane is said to
- * have no room, and when it is idle.
+ * magazines for each class, and stream_heap_flush_depot_locked gives it to the heap before the stream heap is
+ * said to have no room, and when it is idle.
  *
  * Locking: a lock of its own, a leaf. A magazine is its holder's: a bin's, or one that is on a stack here.
  */
@@ -34,10 +35,10 @@ struct piece;
  * of a class to itself, and memory on a GPU is what users run out of. */
 #define MAGAZINE_BYTES (2 * MIB)
 
-/* Of each class the transfer holds so many bytes and at most so many magazines; none of large classes, which
+/* Of each class the depot holds so many bytes and at most so many magazines; none of large classes, which
  * are worth the heap's lock. */
-#define TRANSFER_BYTES     (2 * MIB)
-#define TRANSFER_MAGAZINES 16u
+#define DEPOT_BYTES     (2 * MIB)
+#define DEPOT_MAGAZINES 16u
 
 struct magazine {
     struct magazine *next; /* on a stack */
@@ -47,44 +48,44 @@ struct magazine {
 };
 _Static_assert(sizeof(struct magazine) % CACHE_LINE_BYTES == 0, "magazines share no cache line");
 
-struct transfer_stack {
+struct depot_stack {
     struct magazine *first;
     uint32_t count;
     bool touched; /* used since the last look of the decay */
 };
 
-struct transfer {
+struct depot {
     pthread_mutex_t lock;
     struct magazine *empty;                  /* for the next thread that needs one */
     uint64_t full[(SIZE_CLASSES + 63) / 64]; /* a bit for each stack that has magazines */
-    struct transfer_stack stacks[SIZE_CLASSES];
+    struct depot_stack stacks[SIZE_CLASSES];
 };
 
-void transfer_init(struct transfer *transfer);
+void depot_init(struct depot *depot);
 /* Frees the magazines that are here, whatever is in them. */
-void transfer_deinit(struct transfer *transfer);
+void depot_deinit(struct depot *depot);
 
-/* How many pieces a magazine holds of a class, and how many magazines the transfer. */
-uint32_t transfer_capacity(unsigned size_class);
-uint32_t transfer_limit(unsigned size_class);
+/* How many pieces a magazine holds of a class, and how many magazines the depot. */
+uint32_t depot_capacity(unsigned size_class);
+uint32_t depot_limit(unsigned size_class);
 
 /* Leaves a full magazine (or none: NULL) and takes an empty one away. Returns the full one itself where the
  * class has its share: it is for the caller to empty. NULL without memory; then the full one is left all the
  * same. */
-struct magazine *transfer_put(struct transfer *transfer, unsigned size_class, struct magazine *full);
+struct magazine *depot_put(struct depot *depot, unsigned size_class, struct magazine *full);
 
 /* Takes a magazine with pieces away and leaves an empty one (or none: NULL). NULL when there is none; then
  * the empty one stays the caller's. */
-struct magazine *transfer_take(struct transfer *transfer, unsigned size_class, struct magazine *empty);
+struct magazine *depot_take(struct depot *depot, unsigned size_class, struct magazine *empty);
 
 /* Takes one away from any class: from *class on, which then names it. With idle_only those of classes that
  * were not used since the last call with it that came by. NULL when there is none left. */
-struct magazine *transfer_drain(struct transfer *transfer, bool idle_only, unsigned *size_class);
+struct magazine *depot_drain(struct depot *depot, bool idle_only, unsigned *size_class);
 
 /* Leaves an empty magazine. Accepts NULL. */
-void transfer_recycle(struct transfer *transfer, struct magazine *empty);
+void depot_recycle(struct depot *depot, struct magazine *empty);
 
 /* Frees empty magazines that nobody needs. */
-void transfer_shrink(struct transfer *transfer);
+void depot_shrink(struct depot *depot);
 
 #endif

@@ -40,7 +40,7 @@ static bool greet_with_timer(struct false_daemon *daemon, struct false_session *
 
 /* The daemon sets its timer anew while the last time is still being read: there is nothing to be read then.
  * The descriptor is good all the same. */
-static void a_keeper_that_is_asked_many_times_hears_the_last_one(void **state) {
+static void a_purger_that_is_asked_many_times_hears_the_last_one(void **state) {
     struct gpupool_options options = options_for(daemon_.path);
     struct gpupool_client *client = NULL;
     struct gpupool_buffer buffer;
@@ -160,12 +160,12 @@ static void a_daemon_that_does_not_answer_is_waited_for_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_keeper_that_is_asked_many_times_hears_the_last_one),
+        TEST(a_purger_that_is_asked_many_times_hears_the_last_one),
         TEST(a_pool_that_is_marked_as_short_is_kept_nothing_of_until_it_is_no_more),
         TEST(a_daemon_that_does_not_answer_is_waited_for_once),
     };
     fixture_init();
-    int failed = cmocka_run_group_tests_name("client_keeper", tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("client_purger", tests, NULL, NULL);
     fixture_deinit();
     return failed;
 }

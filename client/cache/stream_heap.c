@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/lane.h"
+#include "client/cache/stream_heap.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,23 +18,23 @@
 
 #define PIECES_IN_CHUNK 128u
 
-/* How much is leased at a time. Small sizes and host memory: a share of what the lane has of it, so that a
- * process that uses much asks the daemon seldom.
+/* How much is leased at a time. Small sizes and host memory: a share of what the stream heap has of it, so
+ * that a process that uses much asks the daemon seldom.
  *
  * Large sizes on a device: what is needed, and EXTENT_BYTES_LARGE for sizes below EXTENT_LARGE_BYTES, as
- * PyTorch's allocator does. A program whose tensors stay takes no more than that. But where the lane has free
- * memory that does not fit, its sizes vary, and longer extents serve more of them: four times what is free is
- * leased then, but not more than eight times the size. Of sizes of which only EXTENT_FEW or fewer fit an
- * extent, it is for just these: a rest of such an extent serves nothing that the program has (a diffusion
- * model with tensors of 225 MiB in extents of 256 reserved 1.15 times as much as with PyTorch's own
+ * PyTorch's allocator does. A program whose tensors stay takes no more than that. But where the stream heap
+ * has free memory that does not fit, its sizes vary, and longer extents serve more of them: four times what
+ * is free is leased then, but not more than eight times the size. Of sizes of which only EXTENT_FEW or fewer
+ * fit an extent, it is for just these: a rest of such an extent serves nothing that the program has (a
+ * diffusion model with tensors of 225 MiB in extents of 256 reserved 1.15 times as much as with PyTorch's own
  * allocator, and 1.08 times without these rests).
  *
  * Measured on twelve variations of each of the eight traces in tests/traces (replay --vary 1 to 12), five
  * passes: the pool reserves 0.82 of what PyTorch's default allocator does, 1.031 at most, 1 of 96 above 1.02.
  * What fits where is partly luck, so a single trace proves little. On four variations and with more classes
  * at hand, where these factors gave 0.83, twice what is free without regard to the size gave 0.84, once what
- * is free 0.94, at most an eighth of what the lane has 0.95; extents of up to 512 MiB 0.81, but twice as many
- * above 1.02.
+ * is free 0.94, at most an eighth of what the stream heap has 0.95; extents of up to 512 MiB 0.81, but twice
+ * as many above 1.02.
  *
  * Device memory without a stream is what another allocator cuts further: from a segment's granule on, it gets
  * what it asks for. (PyTorch takes segments of 2 MiB for small tensors: with a share of these more, its pool
@@ -56,15 +56,15 @@ static void *zeroed_lines(size_t size) {
     return memory == NULL ? NULL : memset(memory, 0, size);
 }
 
-/* Chunks outlive their lanes: they are never freed, only used again, so that a stale buffer of a client that
- * has closed still names a piece, whose generation says that the buffer is stale. */
+/* Chunks outlive their stream heaps: they are never freed, only used again, so that a stale buffer of a
+ * client that has closed still names a piece, whose generation says that the buffer is stale. */
 struct piece_chunk {
     struct piece_chunk *next;
     struct piece pieces[PIECES_IN_CHUNK];
 };
 
-/* Of lanes that are gone. Without a lock, because a forked child puts some back too; who takes takes all, and
- * puts the rest back, so that no chunk can come back in between and be taken for another (ABA). */
+/* Of stream heaps that are gone. Without a lock, because a forked child puts some back too; who takes takes
+ * all, and puts the rest back, so that no chunk can come back in between and be taken for another (ABA). */
 static _Atomic(struct piece_chunk *) spare_chunks;
 
 /* Puts a chain of chunks back. */
@@ -90,24 +90,25 @@ static struct piece_chunk *chunk_get(void) {
     return chunk;
 }
 
-struct lane *lane_new(struct cache *owner, uint32_t pool, uint32_t kind, int device, void *stream) {
-    struct lane *lane = zeroed_lines(sizeof *lane);
-    if (lane == NULL)
+struct stream_heap *stream_heap_new(struct cache *owner, uint32_t pool, uint32_t kind, int device,
+                                    void *stream) {
+    struct stream_heap *stream_heap = zeroed_lines(sizeof *stream_heap);
+    if (stream_heap == NULL)
         return NULL;
-    lane->owner = owner;
-    lane->pool = pool;
-    lane->kind = kind;
-    lane->device = device;
-    lane->stream = stream;
-    list_init(&lane->link);
-    list_init(&lane->extents);
-    list_init(&lane->deferred);
-    list_init(&lane->deferred_spare);
-    for (unsigned heap = 0; heap < LANE_HEAPS; heap++)
-        heap_init(&lane->heaps[heap]);
-    lock_init_brief(&lane->lock);
-    transfer_init(&lane->transfer);
-    return lane;
+    stream_heap->owner = owner;
+    stream_heap->pool = pool;
+    stream_heap->kind = kind;
+    stream_heap->device = device;
+    stream_heap->stream = stream;
+    list_init(&stream_heap->link);
+    list_init(&stream_heap->extents);
+    list_init(&stream_heap->deferred);
+    list_init(&stream_heap->deferred_spare);
+    for (unsigned heap = 0; heap < STREAM_HEAP_HALVES; heap++)
+        heap_init(&stream_heap->heaps[heap]);
+    lock_init_brief(&stream_heap->lock);
+    depot_init(&stream_heap->depot);
+    return stream_heap;
 }
 
 /* Its memory is no pointer's any more. */
@@ -117,7 +118,7 @@ static void piece_unmap(struct piece *piece) {
     piece->mapped = false;
 }
 
-/* Its lane goes. A buffer that is still out becomes stale. */
+/* Its stream heap goes. A buffer that is still out becomes stale. */
 static void piece_orphan(struct piece *piece) {
     uint64_t generation = piece->generation + piece->generation % 2;
     piece_unmap(piece);
@@ -125,57 +126,57 @@ static void piece_orphan(struct piece *piece) {
 }
 
 /* Frees the queues of deferred pieces, whatever stands in them. */
-static void free_deferred(struct lane *lane) {
-    list_for_each_safe(position, &lane->deferred) {
+static void free_deferred(struct stream_heap *stream_heap) {
+    list_for_each_safe(position, &stream_heap->deferred) {
         list_remove(position);
         free(container_of(position, struct deferred_queue, link));
     }
-    list_for_each_safe(position, &lane->deferred_spare) {
+    list_for_each_safe(position, &stream_heap->deferred_spare) {
         list_remove(position);
         free(container_of(position, struct deferred_queue, link));
     }
 }
 
-struct lane *lane_free(struct lane *lane) {
-    if (lane == NULL)
+struct stream_heap *stream_heap_free(struct stream_heap *stream_heap) {
+    if (stream_heap == NULL)
         return NULL;
-    list_for_each_safe(position, &lane->extents) {
+    list_for_each_safe(position, &stream_heap->extents) {
         list_remove(position);
         free(container_of(position, struct extent, link));
     }
-    for (struct piece_chunk *chunk = lane->piece_chunks; chunk != NULL; chunk = chunk->next)
+    for (struct piece_chunk *chunk = stream_heap->piece_chunks; chunk != NULL; chunk = chunk->next)
         for (unsigned i = 0; i < PIECES_IN_CHUNK; i++)
             piece_orphan(&chunk->pieces[i]);
-    chunks_put(lane->piece_chunks);
-    transfer_deinit(&lane->transfer);
-    free_deferred(lane);
-    for (unsigned heap = 0; heap < LANE_HEAPS; heap++)
-        heap_deinit(&lane->heaps[heap]);
-    pthread_mutex_destroy(&lane->lock);
-    free(lane);
+    chunks_put(stream_heap->piece_chunks);
+    depot_deinit(&stream_heap->depot);
+    free_deferred(stream_heap);
+    for (unsigned heap = 0; heap < STREAM_HEAP_HALVES; heap++)
+        heap_deinit(&stream_heap->heaps[heap]);
+    pthread_mutex_destroy(&stream_heap->lock);
+    free(stream_heap);
     return NULL;
 }
 
-static struct piece *piece_get(struct lane *lane) {
-    if (lane->spare_pieces == NULL) {
+static struct piece *piece_get(struct stream_heap *stream_heap) {
+    if (stream_heap->spare_pieces == NULL) {
         struct piece_chunk *chunk = chunk_get();
         if (chunk == NULL)
             return NULL;
-        chunk->next = lane->piece_chunks;
-        lane->piece_chunks = chunk;
+        chunk->next = stream_heap->piece_chunks;
+        stream_heap->piece_chunks = chunk;
         for (unsigned i = 0; i < PIECES_IN_CHUNK; i++) {
-            chunk->pieces[i].lane = lane;
-            chunk->pieces[i].next = lane->spare_pieces;
-            lane->spare_pieces = &chunk->pieces[i];
+            chunk->pieces[i].stream_heap = stream_heap;
+            chunk->pieces[i].next = stream_heap->spare_pieces;
+            stream_heap->spare_pieces = &chunk->pieces[i];
         }
     }
-    struct piece *piece = lane->spare_pieces;
-    lane->spare_pieces = piece->next;
+    struct piece *piece = stream_heap->spare_pieces;
+    stream_heap->spare_pieces = piece->next;
     piece->next = NULL;
     return piece;
 }
 
-static void piece_put(struct lane *lane, struct piece *piece) {
+static void piece_put(struct stream_heap *stream_heap, struct piece *piece) {
     assert(piece->generation % 2 == 0);
     piece_unmap(piece);
     piece->range = NULL;
@@ -183,8 +184,8 @@ static void piece_put(struct lane *lane, struct piece *piece) {
     piece->memory = NULL;
     piece->split_off = false;
     piece->recorded = false;
-    piece->next = lane->spare_pieces;
-    lane->spare_pieces = piece;
+    piece->next = stream_heap->spare_pieces;
+    stream_heap->spare_pieces = piece;
 }
 
 /* Gives a piece the memory that it is for. */
@@ -199,90 +200,94 @@ static void piece_cover(struct piece *piece, struct heap_range *range) {
     range->user = piece;
 }
 
-enum lane_heap lane_heap_of(uint64_t size_bytes) {
-    return size_bytes <= LANE_SMALL_MAX_BYTES ? LANE_SMALL : LANE_LARGE;
+enum stream_heap_half stream_heap_half_of(uint64_t size_bytes) {
+    return size_bytes <= STREAM_HEAP_SMALL_MAX_BYTES ? STREAM_HEAP_SMALL : STREAM_HEAP_LARGE;
 }
 
-static struct heap *other_heap(struct lane *lane, uint64_t size_bytes) {
-    return &lane->heaps[lane_heap_of(size_bytes) == LANE_SMALL ? LANE_LARGE : LANE_SMALL];
+static struct heap *other_heap(struct stream_heap *stream_heap, uint64_t size_bytes) {
+    return &stream_heap->heaps[stream_heap_half_of(size_bytes) == STREAM_HEAP_SMALL ? STREAM_HEAP_LARGE
+                                                                                    : STREAM_HEAP_SMALL];
 }
 
-static struct heap *own_heap(struct lane *lane, uint64_t size_bytes) {
-    return &lane->heaps[lane_heap_of(size_bytes)];
+static struct heap *own_heap(struct stream_heap *stream_heap, uint64_t size_bytes) {
+    return &stream_heap->heaps[stream_heap_half_of(size_bytes)];
 }
 
-bool lane_has_locked(struct lane *lane, uint64_t size_bytes) {
-    return heap_has(own_heap(lane, size_bytes), size_bytes) ||
-           heap_has(other_heap(lane, size_bytes), size_bytes);
+bool stream_heap_has_locked(struct stream_heap *stream_heap, uint64_t size_bytes) {
+    return heap_has(own_heap(stream_heap, size_bytes), size_bytes) ||
+           heap_has(other_heap(stream_heap, size_bytes), size_bytes);
 }
 
-int lane_take_locked(struct lane *lane, uint64_t size_bytes, bool anywhere, struct piece **ret_piece) {
+int stream_heap_take_locked(struct stream_heap *stream_heap, uint64_t size_bytes, bool anywhere,
+                            struct piece **ret_piece) {
     struct heap_range *range;
-    struct piece *piece = piece_get(lane);
+    struct piece *piece = piece_get(stream_heap);
 
     if (piece == NULL)
         return -ENOMEM;
-    int r = heap_take(own_heap(lane, size_bytes), size_bytes, HEAP_GRANULE, &range);
+    int r = heap_take(own_heap(stream_heap, size_bytes), size_bytes, HEAP_GRANULE, &range);
     if (r == -ENOSPC && anywhere)
-        r = heap_take(other_heap(lane, size_bytes), size_bytes, HEAP_GRANULE, &range);
+        r = heap_take(other_heap(stream_heap, size_bytes), size_bytes, HEAP_GRANULE, &range);
     if (r < 0) {
-        piece_put(lane, piece);
+        piece_put(stream_heap, piece);
         return r;
     }
     piece_cover(piece, range);
-    lane->touched = true;
+    stream_heap->touched = true;
     *ret_piece = piece;
     return 0;
 }
 
-void lane_give_locked(struct lane *lane, struct piece *piece) {
-    assert(piece->lane == lane && piece->range != NULL && !piece->split_off);
+void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piece) {
+    assert(piece->stream_heap == stream_heap && piece->range != NULL && !piece->split_off);
     heap_give(piece->range);
-    piece_put(lane, piece);
+    piece_put(stream_heap, piece);
 }
 
-void lane_give_magazine_locked(struct lane *lane, struct magazine *magazine, unsigned most) {
+void stream_heap_give_magazine_locked(struct stream_heap *stream_heap, struct magazine *magazine,
+                                      unsigned most) {
     if (magazine == NULL)
         return;
     unsigned count = magazine->count < most ? magazine->count : most;
     for (unsigned i = 0; i < count; i++)
-        lane_give_locked(lane, magazine->pieces[i]);
+        stream_heap_give_locked(stream_heap, magazine->pieces[i]);
     magazine->count -= count;
     if (magazine->count > 0)
         memmove(magazine->pieces, &magazine->pieces[count], magazine->count * sizeof *magazine->pieces);
 }
 
-void lane_flush_transfer_locked(struct lane *lane, bool idle_only) {
+void stream_heap_flush_depot_locked(struct stream_heap *stream_heap, bool idle_only) {
     struct magazine *magazine;
     unsigned size_class = 0;
 
-    while ((magazine = transfer_drain(&lane->transfer, idle_only, &size_class)) != NULL) {
-        lane_give_magazine_locked(lane, magazine, UINT_MAX);
-        transfer_recycle(&lane->transfer, magazine);
+    while ((magazine = depot_drain(&stream_heap->depot, idle_only, &size_class)) != NULL) {
+        stream_heap_give_magazine_locked(stream_heap, magazine, UINT_MAX);
+        depot_recycle(&stream_heap->depot, magazine);
     }
     if (idle_only)
-        transfer_shrink(&lane->transfer);
+        depot_shrink(&stream_heap->depot);
 }
 
-int lane_add_extent_locked(struct lane *lane, enum lane_heap heap, const void *segment, uint64_t lease,
-                           uint64_t generation, char *memory, uint64_t size_bytes) {
+int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
+                                  const void *segment, uint64_t lease, uint64_t generation, char *memory,
+                                  uint64_t size_bytes) {
     struct extent *extent = calloc(1, sizeof *extent);
     if (extent == NULL)
         return -ENOMEM;
-    int r = heap_add_span(&lane->heaps[heap], size_bytes, extent, &extent->span);
+    int r = heap_add_span(&stream_heap->heaps[heap], size_bytes, extent, &extent->span);
     if (r < 0) {
         free(extent);
         return r;
     }
-    extent->lane = lane;
+    extent->stream_heap = stream_heap;
     extent->segment = segment;
     extent->lease = lease;
     extent->generation = generation;
     extent->memory = memory;
     extent->size_bytes = size_bytes;
-    list_append(&lane->extents, &extent->link);
-    lane->touched = true;
-    lane->collects = 0;
+    list_append(&stream_heap->extents, &extent->link);
+    stream_heap->touched = true;
+    stream_heap->collects = 0;
     return 0;
 }
 
@@ -294,7 +299,7 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* For a large size on a device, in a lane that has so much free memory which does not fit. */
+/* For a large size on a device, in a stream heap that has so much free memory which does not fit. */
 static uint64_t large_extent_bytes(uint64_t free_bytes, uint64_t size_bytes) {
     uint64_t least_bytes = size_bytes < EXTENT_LARGE_BYTES ? EXTENT_BYTES_LARGE : size_bytes;
     uint64_t bytes =
@@ -305,16 +310,16 @@ static uint64_t large_extent_bytes(uint64_t free_bytes, uint64_t size_bytes) {
     return larger(bytes, least_bytes);
 }
 
-uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) {
-    enum lane_heap kind = lane_heap_of(size_bytes);
-    const struct heap *heap = &lane->heaps[kind];
+uint64_t stream_heap_extent_bytes_locked(const struct stream_heap *stream_heap, uint64_t size_bytes) {
+    enum stream_heap_half kind = stream_heap_half_of(size_bytes);
+    const struct heap *heap = &stream_heap->heaps[kind];
     uint64_t bytes = heap->free_bytes + heap->taken_bytes;
 
-    if (lane->kind == GPUPOOL_POOL_DEVICE && lane->stream == GPUPOOL_NO_STREAM &&
+    if (stream_heap->kind == GPUPOOL_POOL_DEVICE && stream_heap->stream == GPUPOOL_NO_STREAM &&
         size_bytes >= EXTENT_BYTES_MIN) {
         bytes = size_bytes;
-    } else if (kind == LANE_SMALL || lane->kind != GPUPOOL_POOL_DEVICE) {
-        bytes = smaller(bytes, lane_held_bytes_locked(lane)); /* without what is absent */
+    } else if (kind == STREAM_HEAP_SMALL || stream_heap->kind != GPUPOOL_POOL_DEVICE) {
+        bytes = smaller(bytes, stream_heap_held_bytes_locked(stream_heap)); /* without what is absent */
         bytes = larger(smaller(bytes / EXTENT_SHARE, EXTENT_BYTES_MAX), size_bytes);
     } else {
         bytes = large_extent_bytes(heap->free_bytes, size_bytes);
@@ -322,7 +327,7 @@ uint64_t lane_extent_bytes_locked(const struct lane *lane, uint64_t size_bytes) 
     return (bytes + EXTENT_BYTES_MIN - 1) / EXTENT_BYTES_MIN * EXTENT_BYTES_MIN;
 }
 
-int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes) {
+int stream_heap_shrink_locked(struct piece *piece, uint64_t capacity_bytes) {
     struct heap_range *upper;
 
     assert(capacity_bytes < piece->capacity_bytes);
@@ -335,16 +340,16 @@ int lane_shrink_locked(struct piece *piece, uint64_t capacity_bytes) {
     return 0;
 }
 
-int lane_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct piece **ret_tail) {
+int stream_heap_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct piece **ret_tail) {
     struct heap_range *upper;
 
     assert(capacity_bytes < piece->capacity_bytes);
-    struct piece *tail = piece_get(piece->lane);
+    struct piece *tail = piece_get(piece->stream_heap);
     if (tail == NULL)
         return -ENOMEM;
     int r = heap_split(piece->range, capacity_bytes, &upper);
     if (r < 0) {
-        piece_put(piece->lane, tail);
+        piece_put(piece->stream_heap, tail);
         return r;
     }
     piece_cover(tail, upper);
@@ -361,7 +366,7 @@ static void extent_end(struct extent *extent) {
         struct heap_range *range = extent->span->lowest;
         heap_give(range->free ? range->upper : range);
     }
-    extent->lane->absent_bytes -= extent->absent_bytes;
+    extent->stream_heap->absent_bytes -= extent->absent_bytes;
     heap_remove_span(extent->span);
     list_remove(&extent->link);
     free(extent);
@@ -370,7 +375,7 @@ static void extent_end(struct extent *extent) {
 static void extent_lose(struct extent *extent, struct heap_range *range) {
     range->user = NULL; /* absent: taken by nobody */
     extent->absent_bytes += range->size;
-    extent->lane->absent_bytes += range->size;
+    extent->stream_heap->absent_bytes += range->size;
     if (extent->absent_bytes == extent->size_bytes)
         extent_end(extent);
 }
@@ -402,12 +407,12 @@ static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t 
     return true;
 }
 
-struct extent *lane_neighbour_locked(struct lane *lane, enum lane_heap heap, const void *segment,
-                                     const char *memory, uint64_t size_bytes) {
-    list_for_each(position, &lane->extents) {
+struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
+                                            const void *segment, const char *memory, uint64_t size_bytes) {
+    list_for_each(position, &stream_heap->extents) {
         struct extent *extent = container_of(position, struct extent, link);
-        if (extent->span->heap != &lane->heaps[heap] || extent->segment != segment || extent->splitting > 0 ||
-            extent->one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
+        if (extent->span->heap != &stream_heap->heaps[heap] || extent->segment != segment ||
+            extent->splitting > 0 || extent->one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
             memory > extent->memory + extent->size_bytes)
             continue;
         uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
@@ -419,14 +424,14 @@ struct extent *lane_neighbour_locked(struct lane *lane, enum lane_heap heap, con
                 return NULL;
             extent->size_bytes += more->size;
             extent->absent_bytes += more->size;
-            lane->absent_bytes += more->size;
+            stream_heap->absent_bytes += more->size;
         }
         return absent_split(extent, offset) && absent_split(extent, end) ? extent : NULL;
     }
     return NULL;
 }
 
-void lane_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes) {
+void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes) {
     uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
     struct heap_range *range;
 
@@ -437,24 +442,24 @@ void lane_fill_locked(struct extent *extent, const char *memory, uint64_t size_b
             continue;
         }
         extent->absent_bytes -= range->size;
-        extent->lane->absent_bytes -= range->size;
+        extent->stream_heap->absent_bytes -= range->size;
         heap_give(range);
         range = range_at(extent, offset);
     }
     extent->one_way++;
-    extent->lane->touched = true;
-    extent->lane->collects = 0;
+    extent->stream_heap->touched = true;
+    extent->stream_heap->collects = 0;
 }
 
-void lane_begin_split_locked(struct piece *piece) {
+void stream_heap_begin_split_locked(struct piece *piece) {
     piece->extent->splitting++;
 }
 
-void lane_cancel_split_locked(struct piece *piece) {
+void stream_heap_cancel_split_locked(struct piece *piece) {
     piece->extent->splitting--;
 }
 
-void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation) {
+void stream_heap_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation) {
     struct heap_range *range = piece->range;
     struct extent *extent = piece->extent;
 
@@ -467,22 +472,22 @@ void lane_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generat
     extent_lose(extent, range);
 }
 
-void lane_forget_piece_locked(struct lane *lane, struct piece *piece) {
-    assert(piece->lane == lane && piece->range == NULL);
-    piece_put(lane, piece);
+void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct piece *piece) {
+    assert(piece->stream_heap == stream_heap && piece->range == NULL);
+    piece_put(stream_heap, piece);
 }
 
-bool lane_extent_is_idle_locked(const struct extent *extent) {
+bool stream_heap_extent_is_idle_locked(const struct extent *extent) {
     return extent->span->taken_bytes == extent->absent_bytes + extent->deferred_bytes;
 }
 
 /* Makes a range absent, and says what has to be released. */
-static void lose_part(struct extent *extent, struct heap_range *range, struct lane_part *ret_part) {
+static void lose_part(struct extent *extent, struct heap_range *range, struct stream_heap_part *ret_part) {
     bool is_answered = ++extent->one_way >= LEASE_ONE_WAY_MAX;
     if (is_answered)
         extent->one_way = 0;
-    *ret_part = (struct lane_part){
-        .lane = extent->lane,
+    *ret_part = (struct stream_heap_part){
+        .stream_heap = extent->stream_heap,
         .lease = extent->lease,
         .generation = extent->generation,
         .offset_bytes = range->offset,
@@ -493,11 +498,12 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct la
     extent_lose(extent, range);
 }
 
-bool lane_reclaim_locked(struct lane *lane, uint64_t minimum_bytes, struct lane_part *ret_part) {
-    for (struct list *position = lane->extents.previous; position != &lane->extents;
+bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
+                                struct stream_heap_part *ret_part) {
+    for (struct list *position = stream_heap->extents.previous; position != &stream_heap->extents;
          position = position->previous) {
         struct extent *extent = container_of(position, struct extent, link);
-        bool idle = lane_extent_is_idle_locked(extent);
+        bool idle = stream_heap_extent_is_idle_locked(extent);
         if (extent->span->taken_bytes == extent->size_bytes)
             continue;
         struct heap_range *range = extent->span->lowest;
@@ -519,8 +525,8 @@ static bool is_elsewhere(const struct heap_range *neighbour) {
     return neighbour != NULL && range_is_absent(neighbour);
 }
 
-bool lane_reclaim_border_locked(struct lane *lane, struct lane_part *ret_part) {
-    list_for_each(position, &lane->extents) {
+bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part) {
+    list_for_each(position, &stream_heap->extents) {
         struct extent *extent = container_of(position, struct extent, link);
         if (extent->span->taken_bytes == extent->size_bytes)
             continue;
@@ -535,51 +541,52 @@ bool lane_reclaim_border_locked(struct lane *lane, struct lane_part *ret_part) {
     return false;
 }
 
-void lane_lose_locked(struct piece *piece, struct lane_part *ret_part) {
+void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_part) {
     struct heap_range *range = piece->range;
     struct extent *extent = piece->extent;
 
-    piece_put(piece->lane, piece);
+    piece_put(piece->stream_heap, piece);
     lose_part(extent, range, ret_part);
 }
 
-uint64_t lane_free_bytes(struct lane *lane) {
-    pthread_mutex_lock(&lane->lock);
-    uint64_t bytes = lane_free_bytes_locked(lane);
-    pthread_mutex_unlock(&lane->lock);
+uint64_t stream_heap_free_bytes(struct stream_heap *stream_heap) {
+    pthread_mutex_lock(&stream_heap->lock);
+    uint64_t bytes = stream_heap_free_bytes_locked(stream_heap);
+    pthread_mutex_unlock(&stream_heap->lock);
     return bytes;
 }
 
-static bool deferred_is_valid_locked(const struct lane *lane) {
+static bool deferred_is_valid_locked(const struct stream_heap *stream_heap) {
     uint64_t bytes = 0, of_extents = 0;
     bool valid = true;
 
-    list_for_each(position, &lane->deferred) {
+    list_for_each(position, &stream_heap->deferred) {
         const struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
         const struct piece *last = NULL;
         valid = valid && queue->word != 0 && queue->first != NULL &&
-                deferred_find_queue(lane, queue->word) == queue;
+                deferred_find_queue(stream_heap, queue->word) == queue;
         for (const struct piece *piece = queue->first; piece != NULL; piece = piece->next) {
-            valid = valid && piece->lane == lane && piece->generation % 2 == 0 && piece->range != NULL &&
-                    !piece->range->free && !deferred_is_after(piece->fence_value, queue->newest);
+            valid = valid && piece->stream_heap == stream_heap && piece->generation % 2 == 0 &&
+                    piece->range != NULL && !piece->range->free &&
+                    !deferred_is_after(piece->fence_value, queue->newest);
             bytes += piece->capacity_bytes;
             last = piece;
         }
         valid = valid && last == queue->last;
     }
-    list_for_each(position, &lane->extents) of_extents +=
+    list_for_each(position, &stream_heap->extents) of_extents +=
         container_of(position, struct extent, link)->deferred_bytes;
-    return valid && bytes == lane->deferred_bytes && bytes == of_extents;
+    return valid && bytes == stream_heap->deferred_bytes && bytes == of_extents;
 }
 
-bool lane_is_valid(struct lane *lane) {
+bool stream_heap_is_valid(struct stream_heap *stream_heap) {
     bool valid;
 
-    pthread_mutex_lock(&lane->lock);
-    valid = heap_is_valid(&lane->heaps[LANE_SMALL]) && heap_is_valid(&lane->heaps[LANE_LARGE]) &&
-            deferred_is_valid_locked(lane);
+    pthread_mutex_lock(&stream_heap->lock);
+    valid = heap_is_valid(&stream_heap->heaps[STREAM_HEAP_SMALL]) &&
+            heap_is_valid(&stream_heap->heaps[STREAM_HEAP_LARGE]) && deferred_is_valid_locked(stream_heap);
     uint64_t all_absent = 0;
-    list_for_each(position, &lane->extents) {
+    list_for_each(position, &stream_heap->extents) {
         const struct extent *extent = container_of(position, struct extent, link);
         uint64_t absent = 0;
         for (const struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
@@ -588,7 +595,7 @@ bool lane_is_valid(struct lane *lane) {
                 continue;
             if (piece == NULL)
                 absent += range->size;
-            else if (piece->range != range || piece->extent != extent || piece->lane != lane ||
+            else if (piece->range != range || piece->extent != extent || piece->stream_heap != stream_heap ||
                      piece->memory != extent->memory + range->offset || piece->capacity_bytes != range->size)
                 valid = false;
         }
@@ -596,7 +603,7 @@ bool lane_is_valid(struct lane *lane) {
         if (absent != extent->absent_bytes || absent == extent->size_bytes)
             valid = false;
     }
-    valid = valid && all_absent == lane->absent_bytes;
-    pthread_mutex_unlock(&lane->lock);
+    valid = valid && all_absent == stream_heap->absent_bytes;
+    pthread_mutex_unlock(&stream_heap->lock);
     return valid;
 }

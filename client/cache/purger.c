@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/keeper.h"
+#include "client/cache/purger.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -19,19 +19,19 @@
 #include "client/session/lease.h"
 #include "client/session/session.h"
 
-void keeper_init(struct keeper *keeper) {
-    keeper->reclaim_fd = keeper->stop_fd = keeper->loop_fd = keeper->decay_fd = -1;
+void purger_init(struct purger *purger) {
+    purger->reclaim_fd = purger->stop_fd = purger->loop_fd = purger->decay_fd = -1;
 }
 
-void keeper_forget(struct keeper *keeper) {
-    keeper_init(keeper);
+void purger_forget(struct purger *purger) {
+    purger_init(purger);
 }
 
-void keeper_deinit(struct keeper *keeper) {
-    keeper->loop_fd = close_fd(keeper->loop_fd);
-    keeper->decay_fd = close_fd(keeper->decay_fd);
-    keeper->stop_fd = close_fd(keeper->stop_fd);
-    keeper->reclaim_fd = close_fd(keeper->reclaim_fd);
+void purger_deinit(struct purger *purger) {
+    purger->loop_fd = close_fd(purger->loop_fd);
+    purger->decay_fd = close_fd(purger->decay_fd);
+    purger->stop_fd = close_fd(purger->stop_fd);
+    purger->reclaim_fd = close_fd(purger->reclaim_fd);
 }
 
 static int fail(const char *what, int error) {
@@ -61,14 +61,14 @@ static uint64_t pools_asked_for(struct cache *cache) {
 /* Gives back what lies idle, or what the daemon asks for. The program is told first: what it releases goes
  * back with the rest. */
 static int give_back(struct cache *cache, bool asked) {
-    const struct keeper *keeper = &cache->keeper;
+    const struct purger *purger = &cache->purger;
     uint64_t bytes;
     int r = 0;
 
     if (!asked)
         return cache_give_back(cache, true, &bytes);
-    if (keeper->reclaim != NULL)
-        keeper->reclaim(keeper->reclaim_argument);
+    if (purger->reclaim != NULL)
+        purger->reclaim(purger->reclaim_argument);
     for (uint64_t pools = pools_asked_for(cache); pools != 0 && r == 0; pools &= pools - 1)
         r = answer(cache, 1 + (uint32_t)__builtin_ctzll(pools));
     return r;
@@ -83,22 +83,22 @@ static bool acknowledge(int fd) {
     return read(fd, &count, sizeof count) >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
-static void *keeper_main(void *argument) {
+static void *purger_main(void *argument) {
     struct cache *cache = argument;
-    const struct keeper *keeper = &cache->keeper;
-    struct pollfd fds[] = {{.fd = keeper->stop_fd, .events = POLLIN},
-                           {.fd = keeper->reclaim_fd, .events = POLLIN}};
-    uint64_t decay_ms = keeper->decay_ns / NS_PER_MS;
+    const struct purger *purger = &cache->purger;
+    struct pollfd fds[] = {{.fd = purger->stop_fd, .events = POLLIN},
+                           {.fd = purger->reclaim_fd, .events = POLLIN}};
+    uint64_t decay_ms = purger->decay_ns / NS_PER_MS;
     int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
 
     for (;;) {
-        int n = poll(fds, keeper->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
+        int n = poll(fds, purger->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
         if (n < 0 && errno != EINTR)
             return NULL;
         if (n > 0 && fds[0].revents != 0)
             return NULL;
         bool asked = n > 0 && (fds[1].revents & POLLIN) != 0;
-        if (n > 0 && fds[1].revents != 0 && !(asked && acknowledge(keeper->reclaim_fd)))
+        if (n > 0 && fds[1].revents != 0 && !(asked && acknowledge(purger->reclaim_fd)))
             fds[1].fd = -1; /* of no more use */
         if (n >= 0)
             (void)give_back(cache, asked);
@@ -106,57 +106,57 @@ static void *keeper_main(void *argument) {
 }
 
 static int start_thread(struct cache *cache) {
-    struct keeper *keeper = &cache->keeper;
+    struct purger *purger = &cache->purger;
 
-    keeper->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (keeper->stop_fd < 0)
+    purger->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (purger->stop_fd < 0)
         return fail("eventfd", errno);
-    int error = thread_create(&keeper->thread, NULL, keeper_main, cache);
+    int error = thread_create(&purger->thread, NULL, purger_main, cache);
     if (error != 0)
         return fail("the thread that gives idle memory back", error);
-    keeper->runs = true;
+    purger->runs = true;
     return 0;
 }
 
-void keeper_stop(struct keeper *keeper) {
+void purger_stop(struct purger *purger) {
     uint64_t one = 1;
 
-    if (!keeper->runs)
+    if (!purger->runs)
         return;
-    while (write(keeper->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    while (write(purger->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
-    pthread_join(keeper->thread, NULL);
-    keeper->runs = false;
+    pthread_join(purger->thread, NULL);
+    purger->runs = false;
 }
 
 /* --- the application's loop --- */
 
-static int watch(const struct keeper *keeper, int fd) {
-    return epoll_ctl(keeper->loop_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+static int watch(const struct purger *purger, int fd) {
+    return epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
 }
 
-static int start_loop(struct keeper *keeper) {
-    keeper->loop_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (keeper->loop_fd < 0 || (keeper->reclaim_fd >= 0 && watch(keeper, keeper->reclaim_fd) < 0))
+static int start_loop(struct purger *purger) {
+    purger->loop_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && watch(purger, purger->reclaim_fd) < 0))
         return fail("epoll", errno);
-    if (keeper->decay_ns == GPUPOOL_FOREVER)
+    if (purger->decay_ns == GPUPOOL_FOREVER)
         return 0;
-    uint64_t decay_ns = keeper->decay_ns < NS_PER_MS ? NS_PER_MS : keeper->decay_ns;
+    uint64_t decay_ns = purger->decay_ns < NS_PER_MS ? NS_PER_MS : purger->decay_ns;
     struct timespec decay = {(time_t)(decay_ns / NS_PER_S), (long)(decay_ns % NS_PER_S)};
-    keeper->decay_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (keeper->decay_fd < 0 ||
-        timerfd_settime(keeper->decay_fd, 0, &(struct itimerspec){decay, decay}, NULL) < 0 ||
-        watch(keeper, keeper->decay_fd) < 0)
+    purger->decay_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (purger->decay_fd < 0 ||
+        timerfd_settime(purger->decay_fd, 0, &(struct itimerspec){decay, decay}, NULL) < 0 ||
+        watch(purger, purger->decay_fd) < 0)
         return fail("timerfd", errno);
     return 0;
 }
 
-int keeper_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
-    struct keeper *keeper = &cache->keeper;
+int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
+    struct purger *purger = &cache->purger;
 
-    keeper->decay_ns = decay_ns;
-    keeper->reclaim_fd = reclaim_fd;
-    return with_thread ? start_thread(cache) : start_loop(keeper);
+    purger->decay_ns = decay_ns;
+    purger->reclaim_fd = reclaim_fd;
+    return with_thread ? start_thread(cache) : start_loop(purger);
 }
 
 /* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
@@ -167,8 +167,8 @@ static bool has_gone_off(int fd) {
     return fd >= 0 && poll(&ready, 1, 0) == 1 && read(fd, &count, sizeof count) == sizeof count;
 }
 
-int keeper_dispatch(struct cache *cache) {
-    bool asked = has_gone_off(cache->keeper.reclaim_fd);
-    bool decayed = has_gone_off(cache->keeper.decay_fd);
+int purger_dispatch(struct cache *cache) {
+    bool asked = has_gone_off(cache->purger.reclaim_fd);
+    bool decayed = has_gone_off(cache->purger.decay_fd);
     return asked || decayed ? give_back(cache, asked) : 0;
 }

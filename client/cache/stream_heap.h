@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_STREAM_HEAP_H
+#define CLIENT_CACHE_STREAM_HEAP_H
+/*
+ * A stream heap: the process's heap for one pool and one stream. It owns the extents that were leased for it
+ * and cuts them into pieces. Memory that was last used on a stream can be used on it again at once, because
+ * the stream orders the work; so free memory stays in its stream heap, and leaves it only behind a fence.
+ * Memory that was last used on another stream stands behind a fence of that before it is free here
+ * (deferred.h).
+ *
+ * A piece is what a stream heap hands out. It is in use (a buffer names it, its generation is odd), cached
+ * (in a thread's bin), deferred or spare. Pieces are never freed, and used again by other stream heaps when
+ * theirs is gone; their generations only ascend. So a stale buffer that names one meets another generation,
+ * whether the buffer was released or its client closed.
+ *
+ * A part of an extent that went back to the daemon is absent: taken in the heap by nobody. An extent ends
+ * when all of it is absent. A new lease that lies at the end of an extent, or where it has absent parts, is
+ * merged with the extent's: what lies side by side can so be cut as one, and a stream heap that grows step by
+ * step fragments no more than one large extent would.
+ *
+ * Free memory serves any size before the stream heap grows: an extent is not kept for the size that it was
+ * leased for.
+ *
+ * Locking: each stream heap has a lock; functions named _locked want it held. The depot has its own, after
+ * it.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/units.h"
+#include "client/cache/depot.h"
+#include "client/session/fence.h"
+#include "heap/heap.h"
+
+struct cache;
+struct counters;
+struct stream_heap;
+
+/* An extent is at least one segment's granule. */
+#define EXTENT_BYTES_MIN (2 * MIB)
+
+struct piece {
+    /* what a hit reads: one cache line, which goes from the thread that gave to the thread that takes */
+    _Alignas(CACHE_LINE_BYTES) struct piece *next; /* deferred, or spare */
+    char *memory;
+    uint64_t capacity_bytes;
+    uint64_t generation; /* odd: a buffer is out */
+    struct stream_heap *stream_heap;
+    uint64_t lease; /* the extent's, or its own once it was split off */
+    uint32_t size_class;
+    bool split_off;              /* shared: it has a lease of its own, and ends with its buffer */
+    bool mapped;                 /* it is in the pointer map, under its memory */
+    bool recorded;               /* further streams use it: client/api/recorded.h */
+    uint64_t pointer_generation; /* under which it was handed out as a pointer */
+    /* the stream heap's: another line */
+    _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;
+    uint64_t fence_value; /* while it is deferred */
+    struct heap_range *range;
+    struct extent *extent;
+};
+
+struct extent {
+    struct stream_heap *stream_heap;
+    struct heap_span *span;
+    uint64_t lease, generation;
+    uint64_t size_bytes, absent_bytes, deferred_bytes;
+    char *memory;
+    const void *segment; /* only compared */
+    unsigned one_way;    /* parts released and leases merged since the daemon last had to answer one */
+    unsigned splitting;  /* SPLITs under way, or of which nothing was heard: its lease may have ended */
+    struct list link;    /* in stream_heap->extents */
+};
+
+/* A part of an extent that is on its way to the daemon. */
+struct stream_heap_part {
+    struct stream_heap *stream_heap;
+    uint64_t lease, generation, offset_bytes, size_bytes;
+    bool whole;         /* the lease ends */
+    bool is_answered;   /* it may not go one-way */
+    bool has_fence;     /* else it stands behind one of the stream heap's stream */
+    struct fence fence; /* that it stands behind */
+};
+
+/* Pieces of up to STREAM_HEAP_SMALL_MAX_BYTES lie apart from larger ones while there is room, so that a small
+ * one that stays does not stand in the way of a large one. Where the line is was measured on twelve
+ * variations of the eight traces (stream_heap.c) and on eight random mixes (512 B to 32 MiB, 1,000 live),
+ * reserved to PyTorch's:
+ *
+ * | MiB | traces | largest | above 1.02 | mix   |
+ * | 1   | 0.820  | 1.052   | 3 of 96    | 0.996 |
+ * | 2   | 0.825  | 1.075   | 5          | 0.987 |
+ * | 4   | 0.818  | 1.031   | 1          | 0.973 |
+ * | 6   | 0.827  | 1.080   | 10         | 0.964 |
+ * | 8   | 0.824  | 1.077   | 5          | 0.963 |
+ */
+#define STREAM_HEAP_SMALL_MAX_BYTES (4 * MIB)
+
+enum stream_heap_half {
+    STREAM_HEAP_SMALL,
+    STREAM_HEAP_LARGE,
+    STREAM_HEAP_HALVES,
+};
+
+struct stream_heap {
+    /* what a hit reads, and nobody writes */
+    struct cache *owner; /* compared and handed on; its session's fences are asked for deferred pieces */
+    uint32_t pool;
+    uint32_t kind; /* enum gpupool_pool_kind */
+    int device;
+    void *stream;
+    struct list link;          /* in the cache's list; stream heaps stay until the client closes */
+    struct counters *counters; /* where its threads count; NULL: nowhere */
+    /* what who has the lock writes */
+    _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
+    struct heap heaps[STREAM_HEAP_HALVES]; /* by enum stream_heap_half */
+    struct list extents;
+    uint64_t absent_bytes;                /* of all extents */
+    struct list deferred, deferred_spare; /* queues */
+    uint64_t deferred_bytes;
+    unsigned ordering; /* calls that are about to use deferred pieces: these stay */
+    bool touched;      /* used since the last look of the decay */
+    unsigned collects; /* how often other threads' caches were emptied for it, since it grew last */
+    struct piece *spare_pieces;
+    void *piece_chunks;
+    /* magazines between threads, under a lock of its own */
+    _Alignas(CACHE_LINE_BYTES) struct depot depot;
+};
+
+/* Returns NULL without memory. */
+struct stream_heap *stream_heap_new(struct cache *owner, uint32_t pool, uint32_t kind, int device,
+                                    void *stream);
+/* Frees the bookkeeping, whatever is still out. Accepts NULL; returns NULL. */
+struct stream_heap *stream_heap_free(struct stream_heap *stream_heap);
+
+/* The heap that pieces of a size (as size_class_round gives it) come from. */
+enum stream_heap_half stream_heap_half_of(uint64_t size_bytes);
+
+/* Whether stream_heap_take_locked() would find a size somewhere. */
+bool stream_heap_has_locked(struct stream_heap *stream_heap, uint64_t size_bytes);
+
+/* Takes a piece of a size (as size_class_round gives it) from its heap or, if it may be from anywhere, from
+ * the other one. Returns 0, -ENOSPC or -ENOMEM. Its generation is even. */
+int stream_heap_take_locked(struct stream_heap *stream_heap, uint64_t size_bytes, bool anywhere,
+                            struct piece **ret_piece);
+
+/* Gives a piece back. */
+void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piece);
+
+/* Gives pieces of a magazine back, so many at most, and those first that have been there for longest. Accepts
+ * NULL. */
+void stream_heap_give_magazine_locked(struct stream_heap *stream_heap, struct magazine *magazine,
+                                      unsigned most);
+
+/* Gives back what lies in the depot: all, or with idle_only that of size classes which did not go through
+ * there since the last call with it. */
+void stream_heap_flush_depot_locked(struct stream_heap *stream_heap, bool idle_only);
+
+/* Adds an extent, a lease of its own, to one of the heaps. Returns 0 or -ENOMEM. */
+int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
+                                  const void *segment, uint64_t lease, uint64_t generation, char *memory,
+                                  uint64_t size_bytes);
+
+/* Finds the extent of a heap that new memory of a segment lies beside, or in a gap of, and makes it ready to
+ * be filled. NULL when there is none whose lease the daemon would certainly merge with that of the memory (or
+ * no memory). The daemon is told, and the extent filled, before the lock is left: else it could end. */
+struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
+                                            const void *segment, const char *memory, uint64_t size_bytes);
+void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes);
+
+/* How large an extent should be for a request of a size. The rule is in stream_heap.c, with what it was
+ * measured on.
+ */
+uint64_t stream_heap_extent_bytes_locked(const struct stream_heap *stream_heap, uint64_t size_bytes);
+
+/* Cuts the tail of a piece off and gives it back to the stream heap. Returns 0 or -ENOMEM. */
+int stream_heap_shrink_locked(struct piece *piece, uint64_t capacity_bytes);
+
+/* As stream_heap_shrink_locked, and the tail becomes a piece of its own instead. Its generation is even. */
+int stream_heap_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct piece **ret_tail);
+
+/* The daemon is about to be asked to make a lease of its own of a piece; it refused. What it did not answer
+ * stays begun. */
+void stream_heap_begin_split_locked(struct piece *piece);
+void stream_heap_cancel_split_locked(struct piece *piece);
+
+/* Takes the memory of a piece out of the stream heap, because it has become a lease of its own. */
+void stream_heap_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation);
+
+/* Gives the piece's object back; its memory is not the stream heap's any more. */
+void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct piece *piece);
+
+/* Finds a free part of at least minimum_bytes (or a whole free extent of any size), makes it absent and says
+ * what has to be released: the last part of the latest extent first, so that what stays lies together. False
+ * when there is none. */
+bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
+                                struct stream_heap_part *ret_part);
+
+/* The same for a free part next to memory of the extent that the daemon has: together they may be longer than
+ * either. */
+bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
+
+/* The same for the memory of a piece, whose object goes back. */
+void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_part);
+
+/* Whether nothing of an extent is in use or cached. */
+bool stream_heap_extent_is_idle_locked(const struct extent *extent);
+
+/* Bytes that the daemon lends this stream heap. */
+static inline uint64_t stream_heap_held_bytes_locked(const struct stream_heap *stream_heap) {
+    return stream_heap->heaps[0].free_bytes + stream_heap->heaps[0].taken_bytes +
+           stream_heap->heaps[1].free_bytes + stream_heap->heaps[1].taken_bytes - stream_heap->absent_bytes;
+}
+
+/* Bytes that are free here. */
+static inline uint64_t stream_heap_free_bytes_locked(const struct stream_heap *stream_heap) {
+    return stream_heap->heaps[0].free_bytes + stream_heap->heaps[1].free_bytes;
+}
+
+uint64_t stream_heap_free_bytes(struct stream_heap *stream_heap);
+
+/* Walks the stream heap. For tests. */
+bool stream_heap_is_valid(struct stream_heap *stream_heap);
+
+#endif
