@@ -211,13 +211,11 @@ static int wait_for(const struct gpupool_pair *pair, const struct gpu *gpu, stru
  * waits, and says why it got nothing. But on a device that failed it would wait in vain: DRIVER. */
 static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, void *stream) {
     struct gpupool_client *client = pair->client;
-    uint64_t freed_bytes;
     struct fence fence = FENCE_NONE;
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    if (client->cache.enabled)
-        (void)cache_give_back(&client->cache, false, &freed_bytes);
+    (void)gpupool_trim(client, NULL);
     if (is_named(stream))
         (void)fences_enqueue(&client->session, (unsigned)pair->device, stream, &fence);
     int r = wait_for(pair, gpu, fence);

@@ -149,7 +149,30 @@ class Package(unittest.TestCase):
         self.assertEqual(shared, public)
         if not SANITIZE:
             static = names("nm", "-g", "--defined-only", self.prefix / LIB / "libgpupool-client.a")
-            self.assertEqual(static, public)
+            internal = {name for name in static if name.startswith("gpupool_internal_")}
+            self.assertEqual(static - internal, public)
+            table = [line.split() for line in run("readelf", "-sW", self.prefix / LIB / "libgpupool-client.a").splitlines()]
+            shown = {words[-1] for words in table if len(words) >= 8 and words[5] == "DEFAULT" and words[6] != "UND"}
+            self.assertEqual(internal & shown, set())
+
+    @unittest.skipIf(SANITIZE, "the archive has the objects as they are")
+    def test_a_static_program_links_only_the_objects_that_it_uses(self):
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(self.prefix / LIB / "pkgconfig")}
+        flags = shlex.split(run("pkg-config", "--define-prefix", "--cflags", "--static", "--libs", "gpupool", env=environment))
+        flags = ["-l:libgpupool-client.a" if word == "-lgpupool-client" else word for word in flags]
+        objects = {"pair": "gpupool_pair_init", "synced": "gpupool_synced_create", "staging": "gpupool_upload"}
+        for used in (None, *objects):
+            with self.subTest(used=used):
+                source, program = self.work / "objects.c", self.work / f"objects-{used}"
+                call = f"(void *)(uintptr_t){objects[used]}" if used else "0"
+                source.write_text("#include <stdint.h>\n#include <gpupool/gpupool.h>\n#include <gpupool/pair.h>\n"
+                                  "#include <gpupool/staging.h>\n#include <gpupool/synced.h>\n"
+                                  f"int main(void) {{ gpupool_close(0); return {call} == (void *)1; }}\n")
+                run(CC, source, "-o", program, *flags)
+                linked = run("nm", program)
+                found = {name for name, function in objects.items() if re.search(rf"\b{function}$", linked, re.MULTILINE)}
+                self.assertEqual(found, {used} - {None})
+                self.assertEqual("copy_workers" in linked, used == "staging")
 
     def test_programs_are_built_by_pkg_config(self):
         environment = {**os.environ, "PKG_CONFIG_PATH": str(self.prefix / LIB / "pkgconfig")}

@@ -6,7 +6,6 @@
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/session/error.h"
-#include "client/session/lease.h"
 
 /* Below that what the driver takes for each chunk is more than the copying. */
 #define BLOCK_MIN_BYTES (64 * KIB)
@@ -67,16 +66,14 @@ bool block_acquire_more(struct gpupool_client *client, uint32_t pool, uint64_t s
 }
 
 void block_release(struct gpupool_client *client, const struct gpupool_buffer *block, struct fence fence) {
-    struct piece *piece = cache_piece(block);
+    struct gpupool_buffer buffer = *block;
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    if (piece == NULL) {
-        (void)lease_release_patiently(&client->session, block->lease, block->generation, 0, 0, fence);
-    } else if (cache_put_behind(&client->cache, piece, fence) < 0 &&
-               fence_wait(&client->session, fence, connection_deadline_ns(&client->session.connection, 0)) ==
-                   0) {
-        cache_put(&client->cache, piece); /* there was no memory to note what it waits for */
-    }
+    int r = buffer_release_behind(client, &buffer, fence);
+    /* There was no memory to note what it waits for. */
+    if (r == GPUPOOL_E_NO_MEMORY &&
+        fence_wait(&client->session, fence, connection_deadline_ns(&client->session.connection, 0)) == 0)
+        (void)buffer_release_behind(client, &buffer, FENCE_NONE);
     error_restore(text);
 }
