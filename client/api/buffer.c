@@ -103,27 +103,24 @@ static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffe
     return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
 }
 
-int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags) {
+/* Checks what a request needs of a pool, besides memory. */
+static int check_pool(struct gpupool_client *client, const struct pool *pool, void *stream, uint32_t flags) {
     const struct gpu *gpu;
-    struct pool pool;
     char text[GPU_UUID_TEXT_SIZE];
 
-    int r = pools_find(&client->session, id, &pool);
-    if (r < 0)
-        return r;
-    if (pool.kind == PROTO_POOL_HOST) {
+    if (pool->kind == PROTO_POOL_HOST) {
         unsigned device;
         return (flags & GPUPOOL_ZERO) == 0 || stream == NULL || stream == GPUPOOL_NO_STREAM
                    ? 0
                    : find_stream(client, GPUPOOL_POOL_HOST, -1, stream, &gpu, &device);
     }
-    r = devices_need_gpu(&client->session.devices, &gpu);
+    int r = devices_need_gpu(&client->session.devices, &gpu);
     if (r < 0)
         return r;
-    int ordinal = devices_find(&client->session.devices, pool.uuid);
+    int ordinal = devices_find(&client->session.devices, pool->uuid);
     if (ordinal < 0) {
         struct gpu_uuid uuid;
-        memcpy(uuid.bytes, pool.uuid, sizeof uuid.bytes);
+        memcpy(uuid.bytes, pool->uuid, sizeof uuid.bytes);
         gpu_uuid_format(&uuid, text);
         return error_set(GPUPOOL_E_NO_POOL,
                          "device %s is not visible in this process (CUDA_VISIBLE_DEVICES?)", text);
@@ -132,6 +129,18 @@ int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, 
     return (flags & GPUPOOL_ZERO) == 0 || stream == GPUPOOL_NO_STREAM
                ? 0
                : devices_check_stream(gpu, (unsigned)ordinal, stream);
+}
+
+int buffer_find_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags,
+                     struct pool *ret_pool) {
+    struct pool pool;
+
+    int r = pools_find(&client->session, id, &pool);
+    if (r == 0)
+        r = check_pool(client, &pool, stream, flags);
+    if (r == 0)
+        *ret_pool = pool;
+    return r;
 }
 
 /* A client without a cache is never asked to close a segment. What it has mapped and does not use may be just
@@ -172,12 +181,13 @@ void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer
 static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct gpupool_buffer buffer;
+    struct pool pool;
 
-    int r = buffer_check_pool(client, pool_id, stream, flags);
+    int r = buffer_find_pool(client, pool_id, stream, flags, &pool);
     if (r < 0)
         return r;
     r = client->cache.enabled
-            ? cache_acquire(&client->cache, pool_id, size_bytes, stream, timeout_ns, probe, &buffer)
+            ? cache_acquire(&client->cache, &pool, size_bytes, stream, timeout_ns, probe, &buffer)
             : acquire_lease(client, pool_id, size_bytes, timeout_ns, probe, &buffer);
     if (r < 0)
         return r;

@@ -8,11 +8,13 @@
 
 struct gpupool_buffer;
 struct gpupool_client;
+struct pool;
 
-/* Checks what can be checked before the daemon is asked for memory: the pool is known, its device is visible
- * in this process, and a stream that is to zero the memory (flag GPUPOOL_ZERO) is not being captured. 0, NO_POOL,
- * NO_GPU, CAPTURING, or what the connection says. */
-int buffer_check_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags);
+/* Finds a pool, and checks what can be checked before the daemon is asked for memory: the pool's device is
+ * visible in this process, and a stream that is to zero the memory (flag GPUPOOL_ZERO) is not being captured.
+ * 0, NO_POOL, NO_GPU, CAPTURING, or what the connection says. */
+int buffer_find_pool(struct gpupool_client *client, uint32_t id, void *stream, uint32_t flags,
+                     struct pool *ret_pool);
 
 /* gpupool_acquire() without flags, for an object of the library. probe: PROTO_ACQUIRE_PROBE_…, the refusals
  * after which the object asks again or does without. The daemon does not count these as failures. */

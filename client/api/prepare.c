@@ -145,13 +145,11 @@ static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t byt
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns), idle = 0;
     struct pool pool;
 
-    int r = buffer_check_pool(client, pool_id, GPUPOOL_NO_STREAM, 0);
-    if (r == 0)
-        r = pools_find(&client->session, pool_id, &pool);
+    int r = buffer_find_pool(client, pool_id, GPUPOOL_NO_STREAM, 0, &pool);
     if (r == 0 && client->cache.enabled && pool.kind == PROTO_POOL_HOST) {
         r = check_shortage(client, pool_id);
         if (r == 0)
-            r = cache_stream_heap(&client->cache, pool_id, GPUPOOL_NO_STREAM, &preparation.stream_heap);
+            r = cache_stream_heap(&client->cache, &pool, GPUPOOL_NO_STREAM, &preparation.stream_heap);
         if (r == 0)
             idle = idle_bytes(client, preparation.stream_heap);
     }

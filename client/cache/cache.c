@@ -77,22 +77,18 @@ static struct stream_heap *find_stream_heap(struct cache *cache, uint32_t pool, 
     return NULL;
 }
 
-int cache_stream_heap(struct cache *cache, uint32_t pool_id, void *stream,
+int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream,
                       struct stream_heap **ret_stream_heap) {
-    struct pool pool;
     int device = -1;
 
-    int r = pools_find(cache->session, pool_id, &pool);
-    if (r < 0)
-        return r;
-    if (pool.kind == PROTO_POOL_HOST)
+    if (pool->kind == PROTO_POOL_HOST)
         stream = GPUPOOL_NO_STREAM;
     else
-        device = devices_find(&cache->session->devices, pool.uuid);
+        device = devices_find(&cache->session->devices, pool->uuid);
     pthread_mutex_lock(&cache->stream_heaps_lock);
-    struct stream_heap *stream_heap = find_stream_heap(cache, pool_id, stream);
+    struct stream_heap *stream_heap = find_stream_heap(cache, pool->id, stream);
     if (stream_heap == NULL) {
-        stream_heap = stream_heap_new(cache, pool_id, pool.kind, device, stream);
+        stream_heap = stream_heap_new(cache, pool->id, pool->kind, device, stream);
         if (stream_heap != NULL) {
             stream_heap->counters = &cache->counters;
             list_append(&cache->stream_heaps, &stream_heap->link);
@@ -256,8 +252,8 @@ static bool stream_heap_may_collect(struct stream_heap *stream_heap, uint64_t si
     return may;
 }
 
-int cache_acquire(struct cache *cache, uint32_t pool, uint64_t size_bytes, void *stream, uint64_t timeout_ns,
-                  uint32_t probe, struct gpupool_buffer *ret_buffer) {
+int cache_acquire(struct cache *cache, const struct pool *pool, uint64_t size_bytes, void *stream,
+                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct piece *piece = NULL;
     struct stream_heap *stream_heap = NULL;
     uint64_t deadline_ns;

@@ -5,8 +5,9 @@
  * The cache of a client: its stream heaps (the process's heap) and its threads' caches, and the purger, which
  * sees to it that idle memory goes back to the daemon.
  *
- *   thread cache ──miss──▶ depot ──miss──▶ stream heap ──miss──▶ own, then other threads' caches of the
- * stream heap ──miss──▶ an extent from the daemon (grow.h)
+ *   thread cache ──miss──▶ depot ──miss──▶ stream heap
+ *       ──miss──▶ the stream heap's pieces in this and then in other threads' caches
+ *       ──miss──▶ an extent from the daemon (grow.h)
  *
  * Device memory comes back into the stream heap of its stream at once: the stream orders its next use. What
  * is released on another stream, on the per-thread default stream (which is another one in each thread, under
@@ -29,7 +30,8 @@
 #include "client/include/gpupool/gpupool.h"
 #include "proto/limits.h"
 
-struct cache;
+struct pool;
+struct session;
 
 struct cache {
     struct session *session; /* borrowed */
@@ -64,8 +66,8 @@ int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool wit
 void cache_stop(struct cache *cache);
 
 /* The stream heap of a pool and a stream, made when it is first asked for. Host memory has one stream heap,
- * whatever the stream. 0, NO_POOL, NO_MEMORY, or what the connection says. */
-int cache_stream_heap(struct cache *cache, uint32_t pool_id, void *stream,
+ * whatever the stream. 0 or NO_MEMORY. */
+int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream,
                       struct stream_heap **ret_stream_heap);
 
 /* From what this thread and the process have of a stream heap that this thread has used before: no driver is
@@ -74,8 +76,8 @@ bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const v
                 struct gpupool_buffer *ret_buffer);
 
 /* Fills in a buffer from the cache, or from a new extent. probe: as in buffer_acquire(). */
-int cache_acquire(struct cache *cache, uint32_t pool, uint64_t size_bytes, void *stream, uint64_t timeout_ns,
-                  uint32_t probe, struct gpupool_buffer *ret_buffer);
+int cache_acquire(struct cache *cache, const struct pool *pool, uint64_t size_bytes, void *stream,
+                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer);
 
 /* What is taken from a stream heap's heap for a request: a piece of its class; of a tight pool no more than
  * it needs. */
