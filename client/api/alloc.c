@@ -37,7 +37,7 @@ static __attribute__((noinline)) void *alloc_noted(struct gpupool_client *client
     return NULL;
 }
 
-/* What is not done by a hit. */
+/* Allocates where there is no hit. */
 static __attribute__((noinline)) void *alloc_slowly(struct gpupool_client *client, uint32_t pool,
                                                     uint64_t size_bytes, void *stream) {
     struct gpupool_buffer buffer;
@@ -81,7 +81,7 @@ static int find_pointer(const void *memory, struct piece **ret_piece) {
     return 0;
 }
 
-/* What is not done by going back into the thread's cache. */
+/* Frees memory that does not go back into the thread's cache. */
 static __attribute__((noinline)) int free_slowly(const void *memory, void *stream) {
     struct gpupool_buffer buffer;
     struct piece *piece = NULL;

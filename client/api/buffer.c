@@ -143,8 +143,8 @@ int buffer_find_pool(struct gpupool_client *client, uint32_t id, void *stream, u
     return r;
 }
 
-/* A client without a cache is never asked to close a segment. What it has mapped and does not use may be just
- * what its own request lacks, so it asks by itself when the pool has no room, and then waits. */
+/* A client without a cache is never asked to close a segment. Its idle mappings may be just the room that its
+ * own request lacks, so it asks by itself when the pool has no room, and then waits. */
 static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
                          uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     const uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ns);
@@ -202,7 +202,7 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
     return 0;
 }
 
-/* What is not done by a hit. */
+/* Acquires where there is no hit. */
 static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *client, uint32_t pool,
                                                     uint64_t size_bytes, void *stream, uint64_t timeout_ns,
                                                     uint32_t flags, uint32_t probe,
@@ -234,7 +234,7 @@ int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_b
 
 int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                     uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
-    /* What most calls of a client with a cache come down to. */
+    /* Most calls of a client with a cache are such a hit. */
     if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
         cache_take_fast(&client->cache, pool, size_bytes, stream, ret_buffer))
         return 0;
@@ -367,7 +367,7 @@ static inline bool release_fast(const struct gpupool_client *client, const struc
            cache_put_fast(&client->cache, piece);
 }
 
-/* What is not done with that. named: as for device_of(). */
+/* Releases where release_fast() does not. named: as for device_of(). */
 static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
                                                     struct gpupool_buffer *buffer, int named, void *stream) {
     int r = client_enter(client);

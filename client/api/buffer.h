@@ -2,7 +2,7 @@
 #ifndef CLIENT_API_BUFFER_H
 #define CLIENT_API_BUFFER_H
 /*
- * What the library's own objects need of buffers beyond the public calls.
+ * Calls on buffers for the library's own objects, beyond the public calls.
  */
 #include "client/session/fence.h"
 
@@ -27,12 +27,12 @@ int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_b
 int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buffer, unsigned device,
                       void *stream);
 
-/* Gives back a buffer that could not be used, and that no GPU work uses but what its stream had before. Does not fail: where
- * the daemon is gone there is nothing to give back to. */
+/* Gives back a buffer that could not be used. Only earlier work of its stream may use it. Does not fail: where
+ * the daemon is gone, the memory needs no release. */
 void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer);
 
 /* gpupool_release(), behind a fence that was left already: by a stream of another device than the buffer's,
- * or by one that all who used it were brought behind. */
+ * or by one that is behind all its uses. */
 int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence);
 
 #endif

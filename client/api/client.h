@@ -18,8 +18,8 @@
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/session.h"
 
-/* What an object of the library keeps with a client, from its first use until the client closes. The object
- * makes it, so that a program which does not use the object links nothing of it. */
+/* State that an object of the library keeps with a client, from the first use of the object until the client
+ * closes. The object makes it, so that a program which does not use the object links nothing of it. */
 struct client_attachment {
     /* Ends and frees it. No call is under way. is_child: in a forked child, which has none of the threads,
      * and whose locks are the parent's. */
@@ -37,7 +37,7 @@ struct gpupool_client {
     _Atomic(struct client_attachment *) staging; /* NULL: nothing was copied yet */
 };
 
-/* What every call begins with: INVALID for no client, FORKED in a child. */
+/* Begins every call: INVALID for no client, FORKED in a child. */
 int client_enter(const struct gpupool_client *client);
 
 /* Whether client_enter would surely return 0: for fast paths, which leave what is rare to it. */

@@ -45,8 +45,8 @@ static void client_end_attachment(struct gpupool_client *client, bool is_child) 
         attachment->end(attachment, is_child);
 }
 
-/* The cache counts in the page that is shared with the daemon. Without one nobody but the statistics misses
- * anything, unless it was the connection that ended. */
+/* The cache counts in the page that is shared with the daemon. Without a page only the statistics are
+ * incomplete, unless it was the connection that ended. */
 static int client_count(struct gpupool_client *client, uint64_t deadline_ns) {
     char text[ERROR_TEXT_SIZE];
 

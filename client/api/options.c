@@ -25,7 +25,7 @@
  * still wait that long to be told that there is no memory. */
 #define DEFAULT_ALLOC_TIMEOUT_NS (10 * NS_PER_S)
 
-/* What $GPUPOOL_ALLOC_TIMEOUT says ("250ms", "1min", "forever"), else the default. 0 or INVALID. */
+/* Reads $GPUPOOL_ALLOC_TIMEOUT ("250ms", "1min", "forever"), else the default. 0 or INVALID. */
 static int read_alloc_timeout(uint64_t *ret_timeout_ns) {
     const char *text = getenv("GPUPOOL_ALLOC_TIMEOUT");
 
@@ -105,8 +105,8 @@ int options_read_copying(bool with_threads, struct copy_options *ret_copying) {
     if (chunk != NULL) {
         if (units_parse_bytes(chunk, &bytes) < 0 || bytes < COPY_CHUNK_MIN_BYTES ||
             bytes > COPY_CHUNK_MAX_BYTES)
-            return error_set(GPUPOOL_E_INVALID, "GPUPOOL_STAGING_CHUNK is '%s': not a size from %s to %s", chunk,
-                             BYTES_TEXT(COPY_CHUNK_MIN_BYTES), BYTES_TEXT(COPY_CHUNK_MAX_BYTES));
+            return error_set(GPUPOOL_E_INVALID, "GPUPOOL_STAGING_CHUNK is '%s': not a size from %s to %s",
+                             chunk, BYTES_TEXT(COPY_CHUNK_MIN_BYTES), BYTES_TEXT(COPY_CHUNK_MAX_BYTES));
     }
     *ret_copying = (struct copy_options){
         .threads = !with_threads ? 1

@@ -2,7 +2,7 @@
 #ifndef CLIENT_API_OPTIONS_H
 #define CLIENT_API_OPTIONS_H
 /*
- * What a client is opened with: the program's options, else the environment's, else the defaults.
+ * The settings of a client: the program's options, else the environment's, else the defaults.
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -83,7 +83,8 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
     return 0;
 }
 
-/* What is idle in the stream heap. Gathers first what lies in the caches of threads. It counts as used now.
+/* The bytes that are idle in the stream heap. Gathers first what lies in the caches of threads. It counts as
+ * used now.
  */
 static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *stream_heap) {
     cache_collect(&client->cache, NULL, stream_heap, false);
@@ -128,7 +129,7 @@ static int check_shortage(struct gpupool_client *client, uint32_t pool) {
                : 0;
 }
 
-/* Adds the leases to the stream heap. What does not get there was given back. */
+/* Adds the leases to the stream heap. A lease that does not get there was given back. */
 static int keep(struct preparation *preparation) {
     int r = check_shortage(preparation->client, preparation->pool);
 

@@ -28,7 +28,7 @@
 /* How long a killed daemon may take to be gone before its files are removed all the same. */
 #define KILL_TIMEOUT_NS (5 * NS_PER_S)
 
-/* What comes through the pipe before the daemon's "1": from the forked process, its pid; and, when the
+/* The messages in the pipe before the daemon's "1": from the forked process, its pid; and, when the
  * program could not be executed, why. */
 struct birth {
     int32_t pid;
@@ -269,8 +269,8 @@ static void launch_kill(int ready_fd, pid_t pid) {
         ;
 }
 
-/* Writes the arguments that the daemon was started with, each behind a blank, as a shell takes them. What
- * does not fit is left out. */
+/* Writes the arguments that the daemon was started with, each behind a blank, as a shell takes them. Words
+ * that do not fit are left out. */
 static void write_arguments(const struct launch *launch, char *text, size_t size) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,%+";
     size_t used = 0;

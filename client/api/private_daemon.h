@@ -3,11 +3,11 @@
 #define CLIENT_API_PRIVATE_DAEMON_H
 /*
  * Starting a daemon for one client: for programs and tests that run without a service. The daemon gets a
- * directory of its own (mode 0700) with its two sockets, is nobody's child (it is forked twice) and ends with
- * its last client; it then removes sockets and directory itself. Until it says that it serves, they are this
- * side's to remove.
+ * directory of its own (mode 0700) with its two sockets, has no parent here (it is forked twice) and ends
+ * with its last client; it then removes sockets and directory itself. Until it says that it serves, they are
+ * this side's to remove.
  *
- * What the daemon must do with --ready-fd N: write one byte "1" to N when it serves, and close it; or close
+ * The daemon gets --ready-fd N. It has to write one byte "1" to N when it serves, and close it; or close
  * it.
  */
 #include <stdint.h>

@@ -8,7 +8,8 @@
  *
  * A client owns one set. A stream is noted under the buffer's key: its piece, or its lease where it has no
  * piece. A piece says by `recorded` that it has some, so that the fast paths need not look here. The streams
- * of one key form a list, which the release takes out of the set as a whole. What fails puts it back.
+ * of one key form a list, which the release takes out of the set as a whole. A release that fails puts it
+ * back.
  *
  * Invariant: no key has the same stream twice.
  *

@@ -8,13 +8,13 @@
 #include "client/cache/give_back.h"
 #include "client/session/error.h"
 
-/* What a call begins with that makes something, or moves bytes. */
+/* Begins a call that makes something, or moves bytes. */
 static int enter(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
     int r = client_enter(client);
     return r < 0 ? r : client_need_device(client, device, ret_gpu);
 }
 
-/* What a call begins with that takes a stream as it is. A program may have made one on any device, for host
+/* Begins a call that takes a stream as it is. A program may have made one on any device, for host
  * memory. */
 static int enter_any(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
     int r = client_enter(client);
@@ -45,7 +45,7 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
     if (r < 0)
         return r;
     /* The driver may give the handle to another stream, which would not order what lies here for this one.
-     * What fails here says so by itself, when the memory is given back the next time. */
+     * A failure here shows when the memory is given back the next time. */
     if (client->cache.enabled)
         give_back_stream(&client->cache, device, stream);
     fences_leave_stream(&client->session.fences, (unsigned)device, stream);

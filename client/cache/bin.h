@@ -94,7 +94,7 @@ void bin_put(struct bin *bin, struct stream_heap *stream_heap, unsigned size_cla
 /* Gives all pieces to the stream heap. Takes its lock. */
 void bin_flush(struct bin *bin, struct stream_heap *stream_heap);
 
-/* The same where the stream heap's lock is held. */
+/* As bin_flush(), where the stream heap's lock is held. */
 void bin_flush_locked(struct bin *bin, struct stream_heap *stream_heap);
 
 /* Frees the magazines, whatever is in them. */

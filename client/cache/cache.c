@@ -154,8 +154,8 @@ static void empty_into_stream_heap(struct thread_bins *own) {
     pthread_mutex_unlock(&stream_heap->lock);
 }
 
-/* From what this thread has at hand: its bin, what others put into the depot, and the stream heap. What lies
- * in other bins and in the depot is gathered before the stream heap grows. */
+/* From what this thread has at hand: its bin, what others put into the depot, and the stream heap. Pieces in
+ * other bins and in the depot are gathered before the stream heap grows. */
 static int take_at_hand(struct thread_bins *own, uint64_t size_bytes, struct piece **ret_piece) {
     unsigned size_class = size_class_of(size_bytes);
 

@@ -9,11 +9,11 @@
  *       ──miss──▶ the stream heap's pieces in this and then in other threads' caches
  *       ──miss──▶ an extent from the daemon (grow.h)
  *
- * Device memory comes back into the stream heap of its stream at once: the stream orders its next use. What
- * is released on another stream, on the per-thread default stream (which is another one in each thread, under
- * one name), and host memory, which the CPU may touch at once, stands behind a fence of that stream first
- * (deferred.h). Memory that goes to the daemon does so behind a fence of its stream heap's stream. Nobody
- * waits for a stream.
+ * Device memory comes back into the stream heap of its stream at once: the stream orders its next use. Memory
+ * that is released on another stream, or on the per-thread default stream (which is another one in each
+ * thread, under one name), and host memory, which the CPU may touch at once, stand behind a fence of that
+ * stream first (deferred.h). Memory that goes to the daemon does so behind a fence of its stream heap's
+ * stream. No thread waits for a stream.
  *
  * Locks, in this order: that of who gives back; the list of stream heaps; the registry of thread caches; a
  * thread cache; a stream heap; a stream heap's depot, or the counters'. Only the first is held over an
@@ -55,14 +55,14 @@ void cache_init(struct cache *cache, struct session *session);
 /* Frees bookkeeping. The purger has stopped. */
 void cache_deinit(struct cache *cache);
 
-/* As cache_deinit in a forked child: takes no locks, for nobody here would open them. */
+/* As cache_deinit in a forked child: takes no locks, which no thread here would open. */
 void cache_forget(struct cache *cache);
 
 /* Turns the cache on and starts the purger. reclaim_fd: readable when the daemon wants idle memory back;
  * taken; -1: it never asks. 0 or NO_MEMORY. */
 int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
 
-/* Stops the purger and takes the caches from their threads. What is cached goes back with the farewell. */
+/* Stops the purger and takes the caches from their threads. Cached memory goes back with the farewell. */
 void cache_stop(struct cache *cache);
 
 /* The stream heap of a pool and a stream, made when it is first asked for. Host memory has one stream heap,
@@ -79,8 +79,8 @@ bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const v
 int cache_acquire(struct cache *cache, const struct pool *pool, uint64_t size_bytes, void *stream,
                   uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer);
 
-/* What is taken from a stream heap's heap for a request: a piece of its class; of a tight pool no more than
- * it needs. */
+/* The size that a request takes from a stream heap: that of its class; from a tight pool no more than it
+ * needs. */
 uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Puts a buffer's piece, whose GPU work is done or ordered, into this thread's cache. */
@@ -94,7 +94,7 @@ void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uin
  * NO_MEMORY: nothing was done. */
 int cache_put_behind(struct cache *cache, struct piece *piece, struct fence fence);
 
-/* The same for the part of a piece from kept_bytes on. */
+/* As cache_put_behind(), for the part of a piece from kept_bytes on. */
 int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_bytes, struct fence fence);
 
 /* Gives idle memory back to the daemon: all, or that of stream heaps that were not used since the last call
@@ -103,8 +103,8 @@ int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_
  * which is being captured. */
 int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes);
 
-/* Whether the GPU has work of this process on a stream that the cache has memory for. What runs on other
- * streams is not seen. */
+/* Whether the GPU has work of this process on a stream that the cache has memory for. Work on other streams
+ * is not seen. */
 bool cache_is_busy(struct cache *cache);
 
 /* The piece of a buffer; NULL when the buffer is a lease of its own. */
@@ -119,7 +119,7 @@ static inline bool cache_orders(const struct stream_heap *stream_heap, const voi
 }
 
 /* Whether there is a stream that orders the stream heap's memory at all. Else what is free in it is not in
- * use by the GPU, whoever takes it. */
+ * use by the GPU. */
 static inline bool cache_has_order(const struct stream_heap *stream_heap) {
     return stream_heap->kind == GPUPOOL_POOL_DEVICE && stream_heap->stream != GPUPOOL_NO_STREAM &&
            cache_orders(stream_heap, stream_heap->stream);
@@ -178,7 +178,7 @@ static inline struct piece *cache_hit(const struct cache *cache, uint32_t pool, 
     return piece;
 }
 
-/* The same into a buffer. */
+/* As cache_hit(), into a buffer. */
 static inline bool cache_take_fast(const struct cache *cache, uint32_t pool, uint64_t size_bytes,
                                    const void *stream, struct gpupool_buffer *ret_buffer) {
     struct piece *piece = cache_hit(cache, pool, size_bytes, stream);

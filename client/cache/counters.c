@@ -16,8 +16,8 @@ void counters_set_page(struct counters *counters, struct proto_page *page) {
     counters->page = page;
 }
 
-/* A line of the pool whose thread has ended, else one that nobody had: the daemon looks no further than the
- * first of these. */
+/* A line of the pool whose thread has ended, else one that no thread had: the daemon looks no further than
+ * the first of these. */
 static struct proto_counters *find_line(struct counters *counters, uint32_t pool) {
     struct proto_counters *lines = counters->page->counters;
 

@@ -6,9 +6,9 @@
  * (proto/page.h says what they mean). A line is one thread's and one pool's at a time; when the thread ends,
  * the next one that uses the pool goes on with it, sums and all.
  *
- * There may be no page, or no line left: then there is no line to be had, the thread counts where nobody
- * looks, and the statistics miss it. A buffer that is taken there and given back elsewhere makes the sums of
- * the pool too small by it.
+ * There may be no page, or no line left: then there is no line to be had, the thread counts outside the page,
+ * and the statistics miss it. A buffer that is taken there and given back elsewhere makes the sums of the
+ * pool too small by it.
  *
  * Thread-safe, by a lock that is a leaf. The lines themselves are written without: each by its thread alone.
  */
@@ -21,7 +21,7 @@
 
 struct counters {
     pthread_mutex_t lock;
-    struct proto_page *page; /* NULL: nobody counts */
+    struct proto_page *page; /* NULL: no thread counts */
     unsigned lines;          /* in use, the lowest; those of ended threads among them */
     bool taken[PROTO_PAGE_COUNTERS];
 };

@@ -27,8 +27,8 @@ int deferred_reserve_locked(struct stream_heap *stream_heap, struct fence fence)
 /* Puts a piece behind a fence, for which there is a reserve. Its generation is even. */
 void deferred_push_locked(struct stream_heap *stream_heap, struct piece *piece, struct fence fence);
 
-/* Gives what is ready to the stream heap's heap, at most limit pieces: looks at the heads of the queues. What
- * comes after the limit has its turn next time. False: nothing was ready. */
+/* Gives what is ready to the stream heap's heap, at most limit pieces: looks at the heads of the queues.
+ * Pieces beyond the limit have their turn next time. False: nothing was ready. */
 bool deferred_settle_locked(struct stream_heap *stream_heap, unsigned limit);
 
 /* The newest fence of up to capacity queues. Returns how many. */

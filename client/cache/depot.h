@@ -11,9 +11,9 @@
  * pieces themselves are not looked at on the way, so that their cache lines move once, from the thread that
  * gave to the thread that takes, which asks for them ahead of time.
  *
- * What lies here is in no heap and cannot be joined with its neighbours; so it is bounded, by bytes and by
- * magazines for each class, and stream_heap_flush_depot_locked gives it to the heap before the stream heap is
- * said to have no room, and when it is idle.
+ * Pieces in the depot are in no heap and cannot be joined with their neighbours. So they are bounded, by
+ * bytes and by magazines for each class, and stream_heap_flush_depot_locked gives them to the heap before the
+ * stream heap is said to have no room, and when it is idle.
  *
  * Locking: a lock of its own, a leaf. A magazine is its holder's: a bin's, or one that is on a stack here.
  */
@@ -85,7 +85,7 @@ struct magazine *depot_drain(struct depot *depot, bool idle_only, unsigned *size
 /* Leaves an empty magazine. Accepts NULL. */
 void depot_recycle(struct depot *depot, struct magazine *empty);
 
-/* Frees empty magazines that nobody needs. */
+/* Frees empty magazines. */
 void depot_shrink(struct depot *depot);
 
 #endif

@@ -15,7 +15,7 @@
  * bring. */
 #define PART_BYTES_MIN (2 * MIB)
 
-/* What is chosen. */
+/* The memory to give back. */
 struct choice {
     bool idle_only; /* of stream heaps that were not used since the last time */
     bool of_stream; /* only that of one stream */
@@ -23,7 +23,7 @@ struct choice {
     const void *stream;
     uint32_t pool;          /* only that of one pool; 0: of all */
     const struct stream_heap
-        *own;               /* …of this stream heap only what borders on memory that the daemon may have */
+        *own; /* of this stream heap only parts that border on memory that the daemon may have */
     uint64_t part_bytes;    /* parts of extents that are in use: of so many bytes at least */
 };
 
@@ -125,8 +125,8 @@ static int take_out(struct cache *cache, const struct choice *choice) {
     return failed;
 }
 
-/* What the daemon refuses would be refused again: it split a part off, and this process did not hear of it.
- * That memory is out of the stream heap, and returns with the farewell. */
+/* A part that the daemon refuses would be refused again: the daemon split a part off, and this process did
+ * not hear of it. That memory is out of the stream heap, and returns with the farewell. */
 static bool part_is_refused(int error) {
     return error == GPUPOOL_E_STALE || error == GPUPOOL_E_INVALID || error == GPUPOOL_E_SHARED;
 }
@@ -211,7 +211,7 @@ static int hear(struct cache *cache) {
 static int give_back(struct cache *cache, const struct choice *choice, uint64_t *ret_bytes) {
 
     *ret_bytes = 0;
-    /* What cannot go anywhere stays where the process can use it. */
+    /* While the connection is broken, memory stays where the process can use it. */
     int broken = connection_check(&cache->session->connection);
     if (broken < 0)
         return broken;

@@ -2,10 +2,10 @@
 #ifndef CLIENT_CACHE_GIVE_BACK_H
 #define CLIENT_CACHE_GIVE_BACK_H
 /*
- * How idle memory of a cache goes back to the daemon, in parts of extents. Nobody waits for the GPU: what a
- * stream orders goes behind one fence of that stream, what is deferred behind the fence that it stands behind
- * anyway. The memory of a stream that is being captured stays in its stream heap; so does that of a stream
- * which the driver does not know any more.
+ * How idle memory of a cache goes back to the daemon, in parts of extents. No thread waits for the GPU:
+ * memory that a stream orders goes behind one fence of that stream, deferred memory behind its own fence. The
+ * memory of a stream that is being captured stays in its stream heap; so does that of a stream which the
+ * driver does not know any more.
  *
  * Parts that were taken out of a stream heap and could not be released are pending, in the cache, for the
  * next time.
@@ -18,18 +18,18 @@
 
 struct cache;
 
-/* Gives the idle memory of a stream's stream heaps back, because the stream ends. What fails says so when the
- * memory is to be given back the next time. */
+/* Gives the idle memory of a stream's stream heaps back, because the stream ends. A failure shows when the
+ * memory is given back the next time. */
 void give_back_stream(struct cache *cache, int device, const void *stream);
 
 /* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size; of one
  * stream heap, if one is named, only parts that may be longer together with what the daemon has. Waits for no
- * GPU work. Returns how many bytes. What cannot go back stays. */
+ * GPU work. Returns how many bytes. Memory that cannot go back stays. */
 uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct stream_heap *own);
 
 /* In a shortage: gives back a piece that has just been released (its generation is even), behind a fence of
- * its stream heap's stream; or what else is idle in a stream heap. What cannot go back stays in the stream
- * heap. */
+ * its stream heap's stream; or what else is idle in a stream heap. Memory that cannot go back stays in the
+ * stream heap. */
 void give_back_piece(struct cache *cache, struct piece *piece);
 void give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap);
 

@@ -5,12 +5,12 @@
  * How a stream heap gets more memory when it has none for a request, in four steps.
  *
  * - Look: at deferred pieces whose fences have become ready in the meantime.
- * - Ask: the daemon for an extent. Its pool grows for it, but nobody is asked for memory.
+ * - Ask: the daemon for an extent. Its pool grows for it, but no process is asked for memory.
  * - Collect, once, what this process has: in other threads' caches, and behind fences that the stream heap's
- * stream can wait for. The pool is tight from now on (shortage.h). What is idle in other stream heaps goes to
+ * stream can wait for. The pool is tight from now on (shortage.h). Idle memory of other stream heaps goes to
  * the daemon.
- * - Ask again, for just what is needed, and wait until the deadline. What other threads release in the
- *   meantime goes to the daemon as soon as it is long enough.
+ * - Ask again, for just what is needed, and wait until the deadline. Memory that other threads release in the
+ * meantime goes to the daemon as soon as it is long enough.
  *
  * Of a pool that is short nothing is kept here, so the second step and most of the third are left out. No
  * mapping is closed on the way, unless the daemon finds that nothing else helps (lease_close_idle).

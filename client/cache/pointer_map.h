@@ -9,12 +9,12 @@
  * addresses), 12 in a leaf (2 MiB), one entry for each 512 bytes, which is what a piece is aligned to.
  * Branches and leaves are made when the first entry in their reach is, from pages that cost memory only where
  * entries are (a leaf of 2 MiB in pieces of 512 bytes: 32 KiB; one with a single piece: 4 KiB). They are
- * never taken apart, because readers take no locks; what they cost is bounded by the addresses that the
+ * never taken apart, because readers take no locks; their cost is bounded by the addresses that the
  * process ever used.
  *
  * An entry is there from the first time that a piece is handed out as a pointer until its memory leaves the
- * piece. Whoever sets or clears an entry owns the piece at that moment; entries are atomic, so that a look-up
- * of any address at any time is harmless.
+ * piece. The thread that sets or clears an entry owns the piece at that moment; entries are atomic, so that a
+ * look-up of any address at any time is harmless.
  *
  * Thread-safe, without locks, so also in a forked child.
  */
@@ -25,7 +25,7 @@
 #include "heap/heap.h"
 
 #define POINTER_MAP_ADDRESS_BITS                                                                             \
-    48u /* of user space on x86-64 and arm64; what mmap gives unless asked for more */
+    48u /* of user space on x86-64 and arm64; mmap gives no higher address unless asked */
 #define POINTER_MAP_GRANULE_BITS 9u
 #define POINTER_MAP_LEAF_BITS    12u
 #define POINTER_MAP_BRANCH_BITS  14u
@@ -71,7 +71,7 @@ static inline unsigned pointer_map_branch_of(const void *memory) {
 }
 
 /* Enters a piece at the address where its memory begins. Returns 0; -ENOMEM; -ERANGE for an address that the
- * table does not cover. What was there before is replaced. */
+ * table does not cover. An earlier entry is replaced. */
 int pointer_map_set(const void *memory, struct piece *piece);
 
 /* Clears the entry, if it is the piece's: another client of the process may have the memory by now. */

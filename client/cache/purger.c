@@ -160,7 +160,7 @@ int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool wi
 }
 
 /* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
- * first, because whoever else holds it can have made it block. */
+ * first, because another holder can have made it block. */
 static bool has_gone_off(int fd) {
     struct pollfd ready = {.fd = fd, .events = POLLIN};
     uint64_t count;

@@ -66,7 +66,8 @@ void shortage_end_if_over(struct cache *cache, uint32_t pool) {
     atomic_fetch_and(&cache->shortage.short_pools, ~shortage_bit(pool));
     if (is_marked(cache, pool)) { /* since then, and its question was answered while the mark was set */
         shortage_begin(cache, pool);
-        (void)give_back_pool(cache, pool, NULL); /* what was released in between: nobody else gives it back */
+        (void)give_back_pool(cache, pool,
+                             NULL); /* memory that was released in between: no other thread gives it back */
     }
 }
 
@@ -91,7 +92,8 @@ void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter) {
     pthread_mutex_unlock(&shortage->lock);
 }
 
-/* Whether a thread is to be offered a range. What was offered a while ago has gone to another process. */
+/* Whether a thread is to be offered a range. A range that was offered a while ago has gone to another
+ * process. */
 static bool is_open(const struct waiting_thread *waiter, const struct stream_heap *stream_heap) {
     return waiter->pool == stream_heap->pool &&
            (waiter->offered_ns == 0 || clock_now_ns() - waiter->offered_ns > OFFER_NS);

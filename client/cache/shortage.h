@@ -2,7 +2,7 @@
 #ifndef CLIENT_CACHE_SHORTAGE_H
 #define CLIENT_CACHE_SHORTAGE_H
 /*
- * What the cache keeps of a pool that has no room. There are two marks for each pool.
+ * The rules for a pool that has no room. There are two marks for each pool.
  *
  * A pool is tight when it refused more, or granted much less than a stream heap asked for. Threads keep
  * nothing at hand then: what is released goes into its stream heap's heap at once, where it joins its
@@ -56,8 +56,8 @@ struct waiting_thread {
 void shortage_init(struct shortage *shortage);
 void shortage_deinit(struct shortage *shortage);
 
-/* Marks a pool as tight, or short, and empties the threads' caches of it into their stream heaps. What is in
- * the stream heaps of a short pool is the caller's to give back. */
+/* Marks a pool as tight, or short, and empties the threads' caches of it into their stream heaps. The caller
+ * gives back the free memory in the stream heaps of a short pool. */
 void shortage_tighten(struct cache *cache, uint32_t pool);
 void shortage_begin(struct cache *cache, uint32_t pool);
 

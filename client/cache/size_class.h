@@ -49,7 +49,7 @@ static inline uint64_t size_class_bytes(unsigned size_class) {
     return (step << power) * HEAP_GRANULE;
 }
 
-/* What is taken from the process's heap for a request. */
+/* The size that a request takes from the process's heap. */
 static inline uint64_t size_class_round(uint64_t size_bytes) {
     if (size_bytes <= SIZE_CLASS_ROUNDED_MAX)
         return size_class_bytes(size_class_of(size_bytes));

@@ -31,10 +31,10 @@
  *
  * Measured on twelve variations of each of the eight traces in tests/traces (replay --vary 1 to 12), five
  * passes: the pool reserves 0.82 of what PyTorch's default allocator does, 1.031 at most, 1 of 96 above 1.02.
- * What fits where is partly luck, so a single trace proves little. On four variations and with more classes
- * at hand, where these factors gave 0.83, twice what is free without regard to the size gave 0.84, once what
- * is free 0.94, at most an eighth of what the stream heap has 0.95; extents of up to 512 MiB 0.81, but twice
- * as many above 1.02.
+ * Which piece fits where is partly luck, so a single trace proves little. On four variations and with more
+ * classes at hand, where these factors gave 0.83, twice what is free without regard to the size gave 0.84,
+ * once what is free 0.94, at most an eighth of what the stream heap has 0.95; extents of up to 512 MiB 0.81,
+ * but twice as many above 1.02.
  *
  * Device memory without a stream is what another allocator cuts further: from a segment's granule on, it gets
  * what it asks for. (PyTorch takes segments of 2 MiB for small tensors: with a share of these more, its pool
@@ -46,7 +46,7 @@
 #define EXTENT_BYTES_LARGE (20 * MIB)
 #define EXTENT_FEW         4u
 #define EXTENT_BYTES_MAX   (256 * MIB)
-/* What a lease goes through without an answer, of which each thing may leave it in one range more. The daemon
+/* The number of unanswered messages about a lease. Each may leave the lease in one range more. The daemon
  * has room for PROTO_ONE_WAY_MAX. */
 #define EXTENT_ONE_WAY_MAX (4 * LEASE_ONE_WAY_MAX)
 
@@ -63,8 +63,9 @@ struct piece_chunk {
     struct piece pieces[PIECES_IN_CHUNK];
 };
 
-/* Of stream heaps that are gone. Without a lock, because a forked child puts some back too; who takes takes
- * all, and puts the rest back, so that no chunk can come back in between and be taken for another (ABA). */
+/* Of stream heaps that are gone. Without a lock, because a forked child puts some back too; a thread that
+ * takes takes all, and puts the rest back, so that no chunk can come back in between and be taken for another
+ * (ABA). */
 static _Atomic(struct piece_chunk *) spare_chunks;
 
 /* Puts a chain of chunks back. */
@@ -373,7 +374,7 @@ static void extent_end(struct extent *extent) {
 }
 
 static void extent_lose(struct extent *extent, struct heap_range *range) {
-    range->user = NULL; /* absent: taken by nobody */
+    range->user = NULL; /* absent: taken by no piece */
     extent->absent_bytes += range->size;
     extent->stream_heap->absent_bytes += range->size;
     if (extent->absent_bytes == extent->size_bytes)

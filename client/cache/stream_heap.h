@@ -13,7 +13,7 @@
  * theirs is gone; their generations only ascend. So a stale buffer that names one meets another generation,
  * whether the buffer was released or its client closed.
  *
- * A part of an extent that went back to the daemon is absent: taken in the heap by nobody. An extent ends
+ * A part of an extent that went back to the daemon is absent: taken in the heap by no piece. An extent ends
  * when all of it is absent. A new lease that lies at the end of an extent, or where it has absent parts, is
  * merged with the extent's: what lies side by side can so be cut as one, and a stream heap that grows step by
  * step fragments no more than one large extent would.
@@ -104,7 +104,7 @@ enum stream_heap_half {
 };
 
 struct stream_heap {
-    /* what a hit reads, and nobody writes */
+    /* a hit reads these, and no thread writes them */
     struct cache *owner; /* compared and handed on; its session's fences are asked for deferred pieces */
     uint32_t pool;
     uint32_t kind; /* enum gpupool_pool_kind */
@@ -180,8 +180,8 @@ int stream_heap_shrink_locked(struct piece *piece, uint64_t capacity_bytes);
 /* As stream_heap_shrink_locked, and the tail becomes a piece of its own instead. Its generation is even. */
 int stream_heap_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct piece **ret_tail);
 
-/* The daemon is about to be asked to make a lease of its own of a piece; it refused. What it did not answer
- * stays begun. */
+/* The daemon is about to be asked to make a lease of its own of a piece; it refused. A split that the daemon
+ * did not answer stays begun. */
 void stream_heap_begin_split_locked(struct piece *piece);
 void stream_heap_cancel_split_locked(struct piece *piece);
 
@@ -197,11 +197,11 @@ void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct pie
 bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
                                 struct stream_heap_part *ret_part);
 
-/* The same for a free part next to memory of the extent that the daemon has: together they may be longer than
- * either. */
+/* As stream_heap_reclaim_locked(), for a free part next to memory of the extent that the daemon has: together
+ * they may be longer than either. */
 bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
 
-/* The same for the memory of a piece, whose object goes back. */
+/* As stream_heap_reclaim_locked(), for the memory of a piece, whose object goes back. */
 void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_part);
 
 /* Whether nothing of an extent is in use or cached. */

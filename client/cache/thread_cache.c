@@ -60,8 +60,8 @@ static void on_thread_exit(void *argument) {
     pthread_mutex_unlock(&registry);
 }
 
-/* A forked child has one thread, whose caches were for clients of the parent. Nobody is inside or visiting
- * while the registry is locked, so no lock is left behind that nobody would open. */
+/* A forked child has one thread, whose caches were for clients of the parent. No thread is inside or visiting
+ * while the registry is locked, so no lock is left behind that no thread would open. */
 static void after_fork_in_child(void) {
     for (struct thread_cache *cache = client_thread.caches; cache != NULL; cache = cache->next_of_thread) {
         list_remove(&cache->link);

@@ -8,7 +8,7 @@
  * It belongs to its thread, which uses it without locks or atomic operations. Others reach into it rarely: to
  * take idle memory when it is needed elsewhere, when the thread or the client ends. The lock for that costs
  * the owner next to nothing: the owner announces that it is inside by a plain store and looks whether anybody
- * else is; whoever wants in says so, then has the kernel put a memory barrier into every running thread
+ * else is; a visitor sets `visited`, has the kernel put a memory barrier into every running thread
  * (membarrier, Linux 4.14), and waits until the owner is outside. Where there is no membarrier, and under
  * ThreadSanitizer, which does not know it, the owner takes the mutex as well; without membarrier the fast
  * paths are then left out, as they take none.
@@ -43,11 +43,11 @@ struct thread_bins {
     uint32_t single_class;           /* the one from SIZE_CLASS_SINGLE on whose bin may have pieces */
     uint64_t used[BIN_WORDS];        /* a bit for each bin that has magazines: the others are empty */
     struct bin bins[SIZE_CLASSES];
-    _Alignas(CACHE_LINE_BYTES) struct proto_counters own_counters; /* where nobody looks */
+    _Alignas(CACHE_LINE_BYTES) struct proto_counters own_counters; /* outside the page */
 };
 
 struct thread_cache {
-    /* the owner's, on a cache line that is nobody else's */
+    /* the owner's, on a cache line of its own */
     _Alignas(CACHE_LINE_BYTES) _Atomic(struct cache *)
         owner;                /* the client's cache; changed under the registry's lock; NULL: none */
     struct thread_bins *last; /* the stream heap used last, found first */
@@ -84,7 +84,7 @@ void thread_cache_enter_slowly(struct thread_cache *cache);
 #define THREAD_CACHE_KNOWS_MEMBARRIER true
 #endif
 
-/* The owner goes in and out. In between nobody else is. */
+/* The owner goes in and out. In between no other thread is inside. */
 static inline void thread_cache_enter(struct thread_cache *cache) {
     atomic_store_explicit(&cache->inside, true, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst); /* the store above stays above; membarrier does the rest */

@@ -3,9 +3,9 @@
  * Pairs: see <gpupool/pair.h>, where the accesses that find enough are. Here is what changes a side: growth,
  * adoption, clearing.
  *
- * A side has no memory, a loan, or memory of the user's. A change goes in three steps: what is new is there
- * first; what is old goes back behind the stream; and only then the side is written, so that a failure leaves
- * it as it was.
+ * A side has no memory, a loan, or memory of the user's. A change goes in three steps: first the new memory
+ * is taken; then the old memory goes back behind the stream; only then the side is written, so that a failure
+ * leaves it as it was.
  *
  * The stream of a call is named, or none, or all: then the loan goes back once the device has done all its
  * work.
@@ -122,7 +122,7 @@ static int zero(const struct gpupool_pair *pair, const struct gpu *gpu, const st
     return error == 0 ? 0 : devices_fail(gpu, error, "zeroing it");
 }
 
-/* Gives back a block that does not become the side's. What was enqueued to zero it is over then: not every
+/* Gives back a block that does not become the side's. The work that zeroes it is over then: not every
  * stream orders that before the block's next use. */
 static void discard(const struct gpupool_pair *pair, const struct gpu *gpu,
                     const struct gpupool_buffer *buffer, void *stream) {
@@ -174,8 +174,8 @@ static int remember_both(const struct gpupool_pair *pair, const struct gpupool_p
     return r;
 }
 
-/* The same, from the daemon's own mouth before anything is given up for it: it may have raised the limit, or
- * be gone, and then nothing would come in its place. */
+/* Asks the daemon for the limit, before the loan is given up: the daemon may have raised the limit, or be
+ * gone, and then the side would get nothing for its loan. */
 static int cannot_hold_both(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
                             uint32_t pool_id, uint64_t size_bytes, bool *ret_cannot) {
     struct gpupool_client *client = pair->client;

@@ -90,7 +90,7 @@ static bool must_enqueue(struct gpupool_synced *array, enum synced_side side, co
             synced_must_order(array->client, &array->sides[side].usage, by, step->writes));
 }
 
-/* What an access takes. */
+/* The step of an access. */
 static struct synced_step step_of(const struct gpupool_synced *array, enum synced_side side,
                                   unsigned access) {
     struct synced_step step = synced_step(array->state, side, access);

@@ -60,10 +60,10 @@ int memory_need(struct gpupool_client *client, struct synced_memory *memory, enu
     if (memory->data != NULL && size_bytes <= memory->capacity_bytes)
         return 0;
     int r = find_pool(client, side, by->device, &pool);
-    /* What is too small has no contents that count: its room may be just what is missing. */
+    /* Memory that is too small has no contents that count: its room may be just what is missing. */
     if (r == 0)
         r = memory_drop(client, memory, by);
-    /* Not the stream's, which may end before the array: what nobody uses is anybody's. */
+    /* Not the stream's, which may end before the array: unused memory can serve any stream. */
     if (r == 0)
         r = gpupool_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, client->alloc_timeout_ns, 0,
                             &memory->buffer);

@@ -17,12 +17,12 @@ struct synced_memory {
     struct synced_usage usage;
 };
 
-/* Gives the memory back, on a stream that is brought behind all who use it; by NULL: nobody does any more. On
- * failure it is still there. 0, CAPTURING, DRIVER, … */
+/* Gives the memory back, on a stream that is brought behind all its uses; by NULL: it is not in use any more.
+ * On failure it is still there. 0, CAPTURING, DRIVER, … */
 int memory_drop(struct gpupool_client *client, struct synced_memory *memory, const struct synced_stream *by);
 
-/* Makes sure that there are size_bytes; what was there and is too small is dropped, on the stream. New memory
- * is used by nobody. 0, what memory_drop() and gpupool_acquire() say. */
+/* Makes sure that there are size_bytes. Memory that is too small is dropped, on the stream. New memory is not
+ * in use. 0, what memory_drop() and gpupool_acquire() say. */
 int memory_need(struct gpupool_client *client, struct synced_memory *memory, enum synced_side side,
                 uint64_t size_bytes, const struct synced_stream *by);
 

@@ -2,9 +2,9 @@
 #ifndef CLIENT_OBJECTS_SYNCED_STATE_H
 #define CLIENT_OBJECTS_SYNCED_STATE_H
 /*
- * What an access does to a synchronised array: which of its two copies is the newer, what has to come into
- * one of them before it can be used, and what holds afterwards. Values only: client/objects/synced.c copies,
- * zeroes and waits, and then makes the new state the array's.
+ * The effect of an access on a synchronised array: which of its two copies is the newer, what has to come
+ * into one of them before it can be used, and what holds afterwards. Values only: client/objects/synced.c
+ * copies, zeroes and waits, and then makes the new state the array's.
  *
  * A state is a set of the sides that are good, as the numbers of enum gpupool_synced_state say: bit 0 host,
  * bit 1 device.
@@ -18,7 +18,7 @@ enum synced_side {
     SYNCED_DEVICE = 1,
 };
 
-/* A push or a pull, beside the accesses: the side is to be made good, and nobody writes it. */
+/* A push or a pull, beside the accesses: the side is to be made good, and not to be written. */
 #define SYNCED_FETCH 0
 
 enum synced_fill {
@@ -30,7 +30,7 @@ enum synced_fill {
 struct synced_step {
     enum synced_fill fill;
     bool needs_memory; /* of the side */
-    bool writes;       /* whoever accesses writes the side, so that its other users must be through */
+    bool writes;       /* the access writes the side, so its other uses must be over */
     enum gpupool_synced_state after;
 };
 
@@ -43,7 +43,7 @@ static inline enum gpupool_synced_state synced_newer(enum synced_side side) {
     return side == SYNCED_HOST ? GPUPOOL_SYNCED_HOST_NEWER : GPUPOOL_SYNCED_DEVICE_NEWER;
 }
 
-/* What an access (enum gpupool_access, or SYNCED_FETCH) to a side takes. */
+/* The step of an access (enum gpupool_access, or SYNCED_FETCH) to a side. */
 struct synced_step synced_step(enum gpupool_synced_state state, enum synced_side side, unsigned access);
 
 /* The state after the memory of a side is gone, with what was in it. */

@@ -57,7 +57,7 @@ void usage_note_read(struct synced_usage *usage, const struct synced_stream *by,
     bool is_writer = usage->has_writer && synced_stream_is(&usage->writer.stream, by);
 
     if (is_writer && (fence == NULL || usage->writer.is_open)) {
-        usage->writer.is_open = true; /* whoever waits for all of it will wait for this */
+        usage->writer.is_open = true; /* a wait for all of it includes this */
         return;
     }
     /* A copy of the writer's own has its entry among the readers: who reads what was written must not wait

@@ -2,18 +2,19 @@
 #ifndef CLIENT_OBJECTS_SYNCED_USAGE_H
 #define CLIENT_OBJECTS_SYNCED_USAGE_H
 /*
- * Who uses a piece of memory on the GPU: the stream that wrote it last, and those that read it since. Each
- * memory of a synchronised array owns one such record, its host memory too: copies read and write that.
+ * The uses of a piece of memory on the GPU: by the stream that wrote it last, and by those that read it
+ * since. Each memory of a synchronised array owns one such record, its host memory too: copies read and write
+ * that.
  *
- * Who wants to read comes behind the writer; who wants to write, behind the writer and all readers. A stream
+ * A reader comes behind the writer. A writer comes behind the last writer and all readers. A stream
  * does not wait for itself. This object says behind whom (usage_next); client/objects/synced_order.c makes
  * streams wait, and afterwards the access is noted here. So every reader in the record is ordered behind the
- * writer, and noting a write forgets all others: whoever comes behind the new writer comes behind them.
+ * writer, and noting a write forgets all others: a stream behind the new writer is behind them.
  *
  * A use is a copy of the library's own, which ends with a fence that was left right behind it, or an access:
- * the caller's work comes after the call, nobody knows when, so the use is *open*, and the fence is left when
- * somebody has to wait for it. It covers what was enqueued until then. The writer's fence stands behind what
- * it wrote; when it goes on reading after that, it is open besides.
+ * the caller's work comes at some time after the call, so the use is *open*, and the fence is left when
+ * another use has to wait for it. It covers what was enqueued until then. The writer's fence stands behind
+ * what it wrote; when it goes on reading after that, it is open besides.
  *
  * Data only: no call here waits, or asks the driver for anything.
  */
@@ -53,8 +54,8 @@ static inline bool synced_stream_is(const struct synced_stream *a, const struct 
 /* The reader that a stream is; NULL: it is none. */
 struct synced_point *usage_find_reader(struct synced_usage *usage, const struct synced_stream *by);
 
-/* Notes a read or a write of a stream that has to wait for nobody. False: somebody is in its way, or it is
- * not in the record yet; then nothing is changed. A few loads and stores. */
+/* Notes a read or a write of a stream that has to wait for no other. False: another stream is in its way, or
+ * it is not in the record yet; then nothing is changed. A few loads and stores. */
 static inline bool usage_read_at_once(struct synced_usage *usage, const struct synced_stream *by) {
     if (usage->has_writer && synced_stream_is(&usage->writer.stream, by)) {
         usage->writer.is_open = true;

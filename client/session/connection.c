@@ -49,7 +49,8 @@ void connection_deinit(struct connection *connection) {
 }
 
 void connection_forget(struct connection *connection) {
-    /* Those of the parent's threads that were waiting at the fork are copies that nobody here will take. */
+    /* Those of the parent's threads that were waiting at the fork are copies, and no thread of this process
+     * takes them. */
     requests_free(&connection->waiting, true);
     requests_free(&connection->abandoned, true);
     requests_free(&connection->spare, true);
@@ -356,7 +357,7 @@ static int request_sleep(struct request *request, uint64_t deadline_ns) {
     return error == ETIMEDOUT ? -ETIMEDOUT : 0;
 }
 
-/* Waits for the reply, reading for all where nobody else does. Locked; unlocks while it waits. */
+/* Waits for the reply, reading for all while no other thread reads. Locked; unlocks while it waits. */
 static int request_wait(struct request *request, uint64_t deadline_ns) {
     struct connection *connection = request->connection;
     int r = 0;

@@ -6,9 +6,9 @@
  * under way. A client owns one connection; the connection owns the socket and the request objects.
  *
  * There is no thread that reads. Of the threads that wait for a reply, one at a time is the reader: it takes
- * packets from the socket, hands replies to the requests that they belong to, whoever waits for them, and
- * when it has its own it passes the role on. What the reader does for others is short: it enters segment
- * descriptions in order of arrival and confirms descriptors; it never maps anything.
+ * packets from the socket, hands replies to the requests that they belong to, and when it has its own it
+ * passes the role on. The reader's work for others is short: it enters segment descriptions in order of
+ * arrival and confirms descriptors; it never maps anything.
  *
  *     request:  fresh ──exchange──▶ WAITING ──reply──▶ its caller's, until request_recycle ──▶ spare
  *                                      └──timeout──▶ ABANDONED ──late reply──▶ spare

@@ -191,7 +191,8 @@ bool devices_stream_is_busy(const struct gpu *gpu, unsigned device, void *stream
 }
 
 int devices_check_device(const struct gpu *gpu, unsigned device) {
-    void *own = GPUPOOL_PER_THREAD; /* whose captures are this thread's: nobody begins one meanwhile */
+    void *own =
+        GPUPOOL_PER_THREAD; /* whose captures are this thread's: no other thread begins one meanwhile */
     bool capturing = false;
 
     /* A failed device says so whatever is asked. To ask a stream that is captured how far it is spoils that.

@@ -4,7 +4,7 @@
 /*
  * The GPUs as this process sees them. A client owns one list. It is empty until something needs a GPU, so
  * that a program that only uses host pools never initialises CUDA; then it is filled once and does not
- * change. What is the same device in the daemon and here is the UUID; ordinals differ with
+ * change. The UUID names the same device in the daemon and here. Ordinals differ with
  * CUDA_VISIBLE_DEVICES.
  *
  * The list also notes which devices the client has used, because its farewell must wait for their work.
@@ -77,8 +77,8 @@ bool devices_stream_is_busy(const struct gpu *gpu, unsigned device, void *stream
  * DRIVER. */
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream);
 
-/* Asks whether a device works still, of whom something is waited for that a failed one never does. Nobody's
- * capture is disturbed. 0, DRIVER. */
+/* Asks whether a device works still, of whom something is waited for that a failed one never does. No capture
+ * is disturbed. 0, DRIVER. */
 int devices_check_device(const struct gpu *gpu, unsigned device);
 
 /* Whether a driver error says that a capture forbids what was asked, and no more. */

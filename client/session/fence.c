@@ -71,7 +71,7 @@ static void prepare_locked(struct session *session, const struct gpu *gpu) {
     if (fences->tried)
         return;
     fences->tried = true;
-    error_save(text); /* that there are no words fails nobody */
+    error_save(text); /* without words no call fails */
     int r = page_need(session, connection_deadline_ns(&session->connection, 0));
     error_restore(text);
     if (r < 0)
@@ -168,7 +168,7 @@ static int driver_failed(const struct gpu *gpu, int error, unsigned device, cons
     return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
 }
 
-/* What a fence is where there is none. */
+/* Waits for the stream where it cannot leave a fence. */
 static int wait_for_stream(const struct gpu *gpu, unsigned device, void *stream, struct fence *ret_fence) {
     int error = gpu->stream_synchronize(device, stream);
     if (error != 0)

@@ -63,8 +63,8 @@ struct fences {
     struct list buckets[FENCE_BUCKETS];
 };
 
-/* Which thread this is; numbers are not used again, so that a new thread's stream is nobody's old one. Never
- * 0. */
+/* Which thread this is; numbers are not used again, so that a new thread's stream is never taken for an old
+ * one. Never 0. */
 uint64_t fence_thread_number(void);
 
 void fences_init(struct fences *fences);
@@ -82,8 +82,8 @@ void fences_forget(struct fences *fences);
  * CAPTURING (the stream is being captured into a graph: nothing was enqueued), DRIVER. */
 int fences_enqueue(struct session *session, unsigned device, void *stream, struct fence *ret_fence);
 
-/* The stream ends. What it has still to write comes to a word that is nobody's until then: the next stream
- * under this handle gets another one. Thread-safe. */
+/* The stream ends. Its pending writes reach a word that no other stream has before they are done: the next
+ * stream under this handle gets another one. Thread-safe. */
 void fences_leave_stream(struct fences *fences, unsigned device, const void *stream);
 
 /* The daemon hands on what lies behind fences once it has seen them arrive, and says so in a message.

@@ -21,7 +21,7 @@ void fork_guard_init(struct fork_guard *guard);
 /* Accepts a zeroed guard; may be called in a child. */
 void fork_guard_deinit(struct fork_guard *guard);
 
-/* What is done without the page. */
+/* Compares pids: the answer without the page. */
 bool fork_guard_is_another_process(const struct fork_guard *guard);
 
 /* Whether the calling process is a forked descendant of the one that initialised the guard. Every call of the

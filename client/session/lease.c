@@ -68,7 +68,8 @@ int lease_acquire(struct session *session, uint32_t pool_id, uint64_t size_bytes
     return lease_acquire_as(session, &acquire, ret_lease, ret_pool, ret_segment);
 }
 
-/* Closes a segment and tells the daemon. What the driver would not close stays the session's until its end.
+/* Closes a segment and tells the daemon. A segment that the driver would not close stays the session's until
+ * its end.
  */
 static int close_segment(struct session *session, uint32_t pool_id, uint64_t segment) {
     uint64_t start_ns = clock_now_ns();

@@ -3,8 +3,8 @@
 #define CLIENT_SESSION_LEASE_H
 /*
  * Leases: what the daemon lends to this client. Each function here is one exchange with it, or one message
- * that is not answered. What a lease is used for, as a buffer of its own or as an extent that buffers are cut
- * from, is for others to say.
+ * that is not answered. Callers decide whether a lease is a buffer of its own or an extent that buffers are
+ * cut from.
  *
  * Thread-safe. Errors are GPUPOOL_E_…, with the error text set.
  */
@@ -25,7 +25,7 @@ struct session;
 int lease_acquire(struct session *session, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
                   struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
-/* The same with all that an ACQUIRE can say (proto.h). */
+/* As lease_acquire(), with all members of an ACQUIRE (proto.h). */
 int lease_acquire_as(struct session *session, const struct proto_acquire *acquire,
                      struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
@@ -42,8 +42,8 @@ int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_by
 int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
                struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
 
-/* Gives a part of a lease back; size 0: all of it. Nobody gets the memory before the fence is ready. LIMIT:
- * the daemon keeps no more for this session that is not ready; nothing was released. */
+/* Gives a part of a lease back; size 0: all of it. No session gets the memory before the fence is ready.
+ * LIMIT: the daemon keeps no more for this session that is not ready; nothing was released. */
 int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CLIENT_SESSION_MEMFD_H
 #define CLIENT_SESSION_MEMFD_H
-/* What a descriptor from the daemon must be before it is mapped. */
+/* Checks a descriptor from the daemon before it is mapped. */
 #include <stdint.h>
 
 /* NULL when fd is a memfd of the size that was said, and sealed so that it stays so; else what is wrong with

@@ -24,12 +24,12 @@ struct page {
 
 void page_init(struct page *page);
 
-/* Asks the daemon for the page and maps it, unless that was done before. One exchange in a client's life;
- * what failed once fails again, with the same error. Thread-safe. 0; DRIVER (the kernel maps nothing),
+/* Asks the daemon for the page and maps it, unless that was done before. One exchange in a session's life. A
+ * call after a failure fails again, with the same error. Thread-safe. 0; DRIVER (the kernel maps nothing),
  * PROTOCOL (what came is no such page) and what connection_exchange says. */
 int page_need(struct session *session, uint64_t deadline_ns);
 
-/* Unmaps it. Nobody may use it any more, the GPU included. */
+/* Unmaps it. No thread and no GPU work uses it any more. */
 void page_close(struct page *page);
 
 #endif

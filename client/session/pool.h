@@ -2,9 +2,9 @@
 #ifndef CLIENT_SESSION_POOL_H
 #define CLIENT_SESSION_POOL_H
 /*
- * What the client remembers of the daemon's pools: the part that does not change (id, kind, UUID, NUMA node; the
- * limit, only where the operator changes it), so that an acquire knows its device without asking. A client owns one table. It is filled by the first
- * list, and asked for again when an id is not in it.
+ * The session's table of the daemon's pools: the part that does not change (id, kind, UUID, NUMA node; the
+ * limit, only where the operator changes it), so that an acquire knows its device without asking. A session
+ * owns one table. It is filled by the first list, and asked for again when an id is not in it.
  *
  * The lock is a leaf: nothing else is locked while it is held.
  */

@@ -3,12 +3,12 @@
 #define CLIENT_SESSION_SEGMENT_H
 /*
  * The segments that this client has been told of. A client owns one table; a segment stays in it, at the same
- * place, until the client closes, or until the daemon has it closed because nobody has a lease in it.
+ * place, until the client closes, or until the daemon has it closed because no session has a lease in it.
  *
- * The daemon describes a segment once in a session, with the first lease in it. Whoever reads that lease from
- * the socket enters the description (segments_enter), in order of arrival, so that a later lease without a
- * description finds it. Opening is left to the thread that got the lease, because it may take long: a host
- * segment is mapped and registered with the driver, a device segment's handle is opened.
+ * The daemon describes a segment once in a session, with the first lease in it. The thread that reads that
+ * lease from the socket enters the description (segments_enter), in order of arrival, so that a later lease
+ * without a description finds it. Opening is left to the thread that got the lease, because it may take long:
+ * a host segment is mapped and registered with the driver, a device segment's handle is opened.
  *
  *     DESCRIBED ──segments_open──▶ OPENING ──▶ OPEN
  *         ▲                           │
@@ -63,7 +63,7 @@ struct segments {
 
 void segments_init(struct segments *segments);
 
-/* Closes what is open: unregisters and unmaps, closes handles. Nobody may use the memory any more. Returns
+/* Closes what is open: unregisters and unmaps, closes handles. No thread uses the memory any more. Returns
  * true when the driver did all of it, so that the daemon may be told that this process maps nothing. */
 bool segments_close(struct segments *segments);
 

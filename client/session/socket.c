@@ -143,8 +143,8 @@ int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, 
         if (n < 0) {
             if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)
                 continue;
-            /* Said once when the other end closed with something of ours unread; what it had sent before is
-             * still to be had. */
+            /* Said once when the other end closed with something of ours unread; its earlier packets can
+             * still be read. */
             if (errno == ECONNRESET && !reset) {
                 reset = true;
                 continue;

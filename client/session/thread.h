@@ -2,7 +2,7 @@
 #ifndef CLIENT_SESSION_THREAD_H
 #define CLIENT_SESSION_THREAD_H
 /*
- * What the library keeps of the calling thread and its fast paths touch. It is one object, because the
+ * The part of the calling thread's state that fast paths touch. It is one object, because the
  * address of a thread-local variable of a shared library takes a call: a fast path makes one.
  */
 struct thread_cache;

@@ -21,8 +21,8 @@ int block_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_by
 bool block_acquire_more(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
                         struct gpupool_buffer *ret_block);
 
-/* Gives a block back, whose next user comes when the fence is ready. What cannot be given back (the daemon is
- * gone) is the client's until it closes. Leaves the thread's error text alone. */
+/* Gives a block back, whose next user comes when the fence is ready. A block that cannot be given back (the
+ * daemon is gone) is the client's until it closes. Leaves the thread's error text alone. */
 void block_release(struct gpupool_client *client, const struct gpupool_buffer *block, struct fence fence);
 
 #endif

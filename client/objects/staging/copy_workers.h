@@ -47,8 +47,8 @@ void copy_workers_give(struct copy_workers *workers, struct job *job, unsigned t
 /* Takes a job back, and waits until no thread is at it. */
 void copy_workers_take_back(struct copy_workers *workers, struct job *job);
 
-/* Wakes a thread that sleeps, if there is one, for what a job has to be done, or to watch. Who is woken does
- * the same. */
+/* Wakes a thread that sleeps, if there is one, for what a job has to be done, or to watch. That thread wakes
+ * the next one in the same way. */
 void copy_workers_wake_locked(struct copy_workers *workers, const struct job *job);
 
 #endif

@@ -202,7 +202,7 @@ static int enqueue_locked(struct job *job, struct slot *slot) {
 
     if (!job->is_upload)
         slot->chunk = job->begun++;
-    pthread_mutex_unlock(lock); /* nobody else takes the slot in the state that it is in */
+    pthread_mutex_unlock(lock); /* no other thread takes the slot in this state */
     int r = enqueue(job, slot);
     pthread_mutex_lock(lock);
     slot->state = r == 0 ? SLOT_FLYING : SLOT_FREE;

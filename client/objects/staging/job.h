@@ -16,8 +16,8 @@
  * copy engine outruns stays small. When a job ends, as it should or not, its blocks go back behind their
  * fences.
  *
- * What is marked so below is guarded by the copy workers' lock; a slot's block and chunk belong to whoever
- * has the slot in WORKING, else to the calling thread.
+ * The copy workers' lock guards the members that are marked below. A slot's block and chunk belong to the
+ * thread that has the slot in WORKING, else to the calling thread.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -53,7 +53,7 @@ struct slot {
 };
 
 struct job {
-    /* What is to be done. Set by who makes it. */
+    /* The copy to make. The caller sets these members. */
     struct gpupool_client *client;
     struct staging *staging; /* the client's */
     unsigned device;
