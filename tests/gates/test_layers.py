@@ -21,8 +21,8 @@ SOUND = {
     "client/api/client.h": '#include "client/cache/cache.h"\n',
     "client/objects/pair.c": '#include <gpupool/pair.h>\n#include "client/api/client.h"\n',
     "client/tool/main.c": '#include "client/session/session.h"\n',
-    "daemon/pool/core.h": '#include "proto/proto.h"\n',
-    "daemon/main.c": '#include "daemon/pool/core.h"\n#include "gpu/gpu.h"\n',
+    "daemon/core/core.h": '#include "proto/proto.h"\n',
+    "daemon/main.c": '#include "daemon/core/core.h"\n#include "gpu/gpu.h"\n',
 }
 # The file that is planted in the sound tree, its text, and a word of the report.
 PLANTED = {
@@ -32,8 +32,8 @@ PLANTED = {
     "an interface that names an object": ("client/api/open.c", '#include "client/objects/pair.h"\n', "client/objects/pair.h"),
     "a tool that names the preload library": ("client/tool/run.c", '#include "client/preload/lending.h"\n', "client/preload/lending.h"),
     "a daemon that names the client": ("daemon/loop.c", '#include "client/session/session.h"\n', "client/session/session.h"),
-    "a client that names the daemon": ("client/api/open.c", '#include "daemon/pool/core.h"\n', "daemon/pool/core.h"),
-    "a core that names the shell": ("daemon/pool/request.c", '#include "daemon/loop.h"\n', "daemon/loop.h"),
+    "a client that names the daemon": ("client/api/open.c", '#include "daemon/core/core.h"\n', "daemon/core/core.h"),
+    "a core that names the shell": ("daemon/core/request.c", '#include "daemon/loop.h"\n', "daemon/loop.h"),
     "a name by the file's own folder": ("client/session/page.c", '#include "../cache/cache.h"\n', "page.c"),
     "a circle": ("client/session/fence.h", '#include "client/session/session.h"\n', "a circle: "),
     "a folder without a layer": ("client/misc/misc.c", "", "no place in the table"),
