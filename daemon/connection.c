@@ -253,7 +253,6 @@ static void connection_free(struct connection *connection) {
     connection_close_handle((uv_handle_t *)&connection->poll);
     if (connection->pidfd >= 0)
         connection_close_handle((uv_handle_t *)&connection->process_poll);
-    daemon_session_left(daemon);
 }
 
 static void connection_on_socket_closed(uv_handle_t *handle) {
@@ -264,13 +263,11 @@ static void connection_on_socket_closed(uv_handle_t *handle) {
 
 /* The lost session's memory is safe. */
 static void connection_reap(struct connection *connection) {
-    struct daemon *daemon = connection->daemon;
     struct session *session = connection->session;
 
     connection->session = NULL;
     core_session_gone(session, clock_now_ns());
     connection_free(connection);
-    daemon_drain(daemon);
 }
 
 static void connection_note_gpu_work(struct connection *connection) {
@@ -348,7 +345,6 @@ static void connection_end(struct connection *connection, const char *why) {
     connection->reclaim_fd = close_fd(connection->reclaim_fd);
     core_session_lose(connection->session, clock_now_ns(), connection->reason);
     connection_leave_socket(connection);
-    daemon_session_left(connection->daemon);
     if (connection->process_over) {
         connection_on_process_over(connection);
         return;

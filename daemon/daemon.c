@@ -48,7 +48,6 @@ static void daemon_on_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
     daemon->tick_ns = NS_FOREVER;
     core_tick(daemon->core, clock_now_ns());
-    daemon_drain(daemon);
 }
 
 static void daemon_arm_tick(struct daemon *daemon) {
@@ -90,7 +89,9 @@ static void daemon_announce_ready(struct daemon *daemon) {
     }
 }
 
-void daemon_drain(struct daemon *daemon) {
+/* Sends the core's answers, starts its growths and retirements, and asks sessions for idle memory. Sending an
+ * answer can end a session, and a growth can fail at once: both lead to further decisions. */
+static void daemon_carry_out(struct daemon *daemon) {
     struct answer answer;
     struct pool *pool;
     struct segment *segment;
@@ -98,9 +99,6 @@ void daemon_drain(struct daemon *daemon) {
     uint64_t size_bytes;
     bool more = true;
 
-    if (daemon->draining)
-        return; /* sending an answer can end a session, which decides more: the loop below sees it */
-    daemon->draining = true;
     while (more) {
         more = false;
         while (core_next_answer(daemon->core, &answer)) {
@@ -120,9 +118,6 @@ void daemon_drain(struct daemon *daemon) {
         while (core_next_reclaim(daemon->core, &session))
             connection_ask_reclaim(session->owner);
     }
-    daemon->draining = false;
-    daemon_arm_tick(daemon);
-    daemon_announce_ready(daemon);
 }
 
 /* --- pools --- */
@@ -375,7 +370,6 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     journal_turn(daemon);
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
-    daemon_drain(daemon);
 }
 
 /* --- signals, end --- */
@@ -407,7 +401,9 @@ static void daemon_on_private_timer(uv_timer_t *timer) {
     }
 }
 
-void daemon_session_left(struct daemon *daemon) {
+/* A private daemon ends after its last client. Memory in quarantine does not keep it: the driver keeps memory
+ * that a dying process has mapped. */
+static void daemon_stop_if_unused(struct daemon *daemon) {
     if (!daemon->options.private || !daemon->served || daemon->stopping)
         return;
     list_for_each(position, &daemon->connections) {
@@ -415,7 +411,6 @@ void daemon_session_left(struct daemon *daemon) {
         if (state == CONNECTION_OPEN || state == CONNECTION_GREETING)
             return;
     }
-    /* What is in quarantine does not hold us up: the driver keeps memory that a dying process has mapped. */
     daemon_stop(daemon);
 }
 
@@ -432,9 +427,15 @@ static void daemon_on_hurry(uv_idle_t *idle) {
     (void)idle;
 }
 
-/* While somebody waits the loop only looks who else has come, and does not sleep. */
+/* The one place where the core's decisions are fetched: every callback of the loop may have changed the core.
+ * While a client waits for its turn, the loop polls without sleeping. */
 static void daemon_before_poll(uv_prepare_t *prepare) {
     struct daemon *daemon = prepare->data;
+
+    daemon_carry_out(daemon);
+    daemon_arm_tick(daemon);
+    daemon_announce_ready(daemon);
+    daemon_stop_if_unused(daemon);
     if (turns_are_over(&daemon->turns))
         uv_idle_stop(&daemon->in_a_hurry);
     else
@@ -444,10 +445,8 @@ static void daemon_before_poll(uv_prepare_t *prepare) {
 static void daemon_after_poll(uv_check_t *check) {
     struct daemon *daemon = check->data;
     struct turn *turn = turns_next(&daemon->turns);
-    if (turn == NULL)
-        return;
-    turn->serve(turn);
-    daemon_drain(daemon);
+    if (turn != NULL)
+        turn->serve(turn);
 }
 
 static void daemon_start_turns(struct daemon *daemon) {
@@ -628,7 +627,6 @@ int daemon_run(const struct daemon_options *options) {
         r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->turns, daemon->closer,
                            daemon_on_admin, NULL, daemon);
     if (r == 0) {
-        daemon_drain(daemon);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         notifier_tell(&daemon->notifier, "STOPPING=1");
     }

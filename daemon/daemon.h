@@ -3,8 +3,9 @@
 #define DAEMON_DAEMON_H
 /*
  * The daemon: the libuv loop and everything on it. It owns the core, the suppliers, the listeners, the
- * connections and the admin clients; each of them turns what happens into calls of the core and then has
- * daemon_drain() carry out what the core decided.
+ * connections and the admin clients. Each of them turns events into calls of the core. Before the loop polls,
+ * the daemon carries out the core's decisions: it sends answers, starts growths and retirements, and asks
+ * sessions for idle memory.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -74,7 +75,7 @@ struct daemon {
     uv_check_t after_poll;
     uv_idle_t in_a_hurry;  /* active while somebody waits for a turn: the loop looks who else has come */
     unsigned n_complaints; /* of broken packets, in the log since the last housekeeping */
-    bool draining, served, stopping;
+    bool served, stopping;
     bool ready_announced;
     bool stall_reported;                     /* that the kernel takes no replies, until it does */
     const char *notices[DAEMON_NOTICES_MAX]; /* what the operator should know; constant strings */
@@ -103,13 +104,6 @@ int daemon_start(struct daemon *daemon);
 /* Everything back to nothing, in the opposite order, after the driver calls that are under way. What clients
  * still hold stays mapped in them: the driver and the kernel keep it for them. */
 void daemon_free(struct daemon *daemon);
-
-/* Sends the core's answers, starts its growths and retirements, asks sessions for idle memory, and arms the
- * timer for its next deadline. To be called after every call that changes the core. */
-void daemon_drain(struct daemon *daemon);
-
-/* Tells the daemon that a session has gone: a private one ends after the last. */
-void daemon_session_left(struct daemon *daemon);
 
 void daemon_add_notice(struct daemon *daemon, const char *notice);
 

@@ -101,7 +101,6 @@ static void reload_done(struct worker_job *worker_job) {
         reload_apply(reload->daemon, &job->fresh);
     free(job);
     reload_end(reload);
-    daemon_drain(reload->daemon);
 }
 
 static void reload_begin(struct reload *reload) {

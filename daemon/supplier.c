@@ -66,7 +66,6 @@ static void start_done(struct worker_job *job) {
         core_pool_failed(supplier->pool, start->error, clock_now_ns());
     }
     free(start);
-    daemon_drain(supplier->daemon);
 }
 
 /* On the worker's thread, after a call has failed. */
@@ -127,7 +126,6 @@ static void check_done(struct worker_job *job) {
     supplier->checking = false;
     report_loss(check);
     free(check);
-    daemon_drain(supplier->daemon);
 }
 
 static void discard_done(struct worker_job *job) {
@@ -137,7 +135,6 @@ static void discard_done(struct worker_job *job) {
 static void grow_done(struct worker_job *job) {
     struct supply_job *grow = container_of(job, struct supply_job, job);
     struct supplier *supplier = grow->supplier;
-    struct daemon *daemon = supplier->daemon;
     struct pool *pool = supplier->pool;
 
     report_loss(grow);
@@ -154,20 +151,16 @@ static void grow_done(struct worker_job *job) {
             grow->job.run = free_run;
             grow->job.done = discard_done;
             worker_submit(&supplier->worker, &grow->job);
-            daemon_drain(daemon);
             return;
         }
     }
     free(grow);
-    daemon_drain(daemon);
 }
 
 static void retire_done(struct worker_job *job) {
     struct supply_job *retire = container_of(job, struct supply_job, job);
-    struct daemon *daemon = retire->supplier->daemon;
     core_segment_retired(retire->segment, clock_now_ns());
     free(retire);
-    daemon_drain(daemon);
 }
 
 int supplier_start(struct supplier *supplier) {

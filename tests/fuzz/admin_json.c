@@ -27,7 +27,7 @@ static int sockets[2]; /* the sessions' ends */
 static void acquire(struct session *session, uint32_t pool, uint64_t size_bytes) {
     const struct proto_acquire acquire = {.pool = pool, .size_bytes = size_bytes, .timeout_ns = UINT64_MAX};
     MUST(core_acquire(session, 1, &acquire, stage->now_ns) == 0);
-    daemon_drain(stage->daemon);
+    stage_turn(stage);
     while (stage_run_any_job(stage)) {
     }
     stage_turn(stage);
@@ -117,7 +117,7 @@ static void ask(uid_t uid, const uint8_t *line, size_t size) {
     check_reply(reply);
     free(reply);
     free(copy);
-    daemon_drain(stage->daemon);
+    stage_turn(stage);
     while (stage_run_any_job(stage)) {
     }
 }

@@ -138,7 +138,7 @@ static void configure_pool(struct input *input) {
     sizes.reserve_bytes = input_below(input, 8) * MIB;
     sizes.low_water_bytes = input_below(input, 8) * MIB;
     core_pool_configure(pool, &sizes, scene.stage->now_ns);
-    daemon_drain(scene.stage->daemon);
+    stage_turn(scene.stage);
 }
 
 static void connect_admin(struct input *input) {

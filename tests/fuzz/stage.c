@@ -236,10 +236,15 @@ void stage_unlist(struct stage_process *process) {
 }
 
 void stage_turn(struct stage *stage) {
-    /* Libuv closes, polls and runs what is idle once a turn, and whoever has sent something has a turn of his
-     * own. */
-    for (unsigned i = 0; i < 3 || (i < TURNS_MAX && !turns_are_over(&stage->daemon->turns)); i++)
+    const struct turns *turns = &stage->daemon->turns;
+    uint64_t last = turns->last;
+
+    /* Libuv closes, polls and runs idle handles once a turn of the loop, and each client that has sent
+     * something is served in a turn of its own. The daemon carries out decisions in the turn after that. */
+    for (unsigned i = 0; i < 3 || (i < TURNS_MAX && (last != turns->last || !turns_are_over(turns))); i++) {
+        last = turns->last;
         uv_run(&stage->daemon->loop, UV_RUN_NOWAIT);
+    }
 }
 
 void stage_check(const struct stage *stage) {

@@ -126,9 +126,10 @@ bool worker_is_alive(struct worker *worker) {
 
 bool stage_run_job(struct stage *on, unsigned worker) {
     MUST(on == stage);
-    if (worker >= n_workers || workers[worker] == NULL)
+    if (worker >= n_workers || workers[worker] == NULL || !run_job(workers[worker]))
         return false;
-    return run_job(workers[worker]);
+    stage_turn(on);
+    return true;
 }
 
 bool stage_run_any_job(struct stage *on) {
