@@ -2,13 +2,13 @@
 #include "daemon/config.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "daemon/config_parse.h"
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"
 
@@ -65,36 +65,6 @@ void config_move(struct config *to, struct config *from) {
     move_list(&to->sections, &from->sections);
     move_list(&to->rules, &from->rules);
     from->device.allow = from->host.allow = NULL;
-}
-
-int config_complain(char *error, size_t size, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error, size, format, arguments);
-    va_end(arguments);
-    return -EINVAL;
-}
-
-int config_parse_size(const char *text, struct config_size *ret_size) {
-    struct config_size size = {.set = true};
-    size_t length = strlen(text);
-
-    if (length > 0 && text[length - 1] == '%') {
-        char *end;
-        errno = 0;
-        unsigned long percent = strtoul(text, &end, 10);
-        if (errno != 0 || end != text + length - 1 || end == text || *text == '-' || *text == '+' ||
-            percent > 100)
-            return -EINVAL;
-        size.is_percent = true;
-        size.value = percent;
-    } else {
-        int r = units_parse_bytes(text, &size.value);
-        if (r < 0 || size.value > PROTO_SIZE_MAX)
-            return -EINVAL;
-    }
-    *ret_size = size;
-    return 0;
 }
 
 static int parse_number(const char *text, unsigned long minimum, unsigned long maximum,
@@ -282,9 +252,9 @@ int config_set(struct config *config, const char *section, const char *key, cons
         return config_complain(error, error_size, "[%s]: the section's name has more than %u characters",
                                section, CONFIG_SECTION_MAX - 1);
     if (strcmp(section, "quota") == 0)
-        return config_set_quota(config, "", key, value, error, error_size);
+        return config_set_quota(&config->quota, &config->rules, "", key, value, error, error_size);
     if (strncmp(section, "quota ", 6) == 0)
-        return config_set_quota(config, section + 6, key, value, error, error_size);
+        return config_set_quota(&config->quota, &config->rules, section + 6, key, value, error, error_size);
     if (*section == '\0')
         return config_complain(error, error_size, "'%s' stands before the first section", key);
     int r = find_section(config, section, &one, error, error_size);

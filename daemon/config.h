@@ -77,10 +77,6 @@ void config_move(struct config *to, struct config *from);
 /* Exactly: half of 80 GiB is 40 GiB, and not a segment less. */
 uint64_t config_percent_of(uint64_t bytes, uint64_t percent);
 
-/* For config_quota.c. A size or a share: 0 or -EINVAL. / Writes a complaint and returns -EINVAL. */
-int config_parse_size(const char *text, struct config_size *ret_size);
-int config_complain(char *error, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-
 /* Sets one key of a section, as the file and the command line do. Returns 0, or -EINVAL with the complaint in
  * error. */
 int config_set(struct config *config, const char *section, const char *key, const char *value, char *error,

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/config.h"
 #include "daemon/core/policy.h"
 
 #define BLANKS " \t"
@@ -115,19 +114,19 @@ static int set_limit(struct config_limits *limits, const char *key, const char *
     return config_complain(error, error_size, "[quota] has no key '%s'; see gpupoold.conf(5)", key);
 }
 
-int config_set_quota(struct config *config, const char *who, const char *key, const char *value, char *error,
-                     size_t error_size) {
+int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who, const char *key,
+                     const char *value, char *error, size_t error_size) {
     struct config_who wanted;
     const char *list = who;
 
     if (*who == '\0')
-        return set_limit(&config->quota, key, value, error, error_size);
+        return set_limit(everybody, key, value, error, error_size);
     if (config_next_who(&list, &wanted) < 0 || list != NULL)
         return config_complain(error, error_size,
                                "[quota %s]: there are [quota], [quota user:NAME] and [quota "
                                "group:NAME]",
                                who);
-    list_for_each(position, &config->rules) {
+    list_for_each(position, rules) {
         struct config_rule *rule = container_of(position, struct config_rule, link);
         if (rule->who.is_group == wanted.is_group && strcmp(rule->who.name, wanted.name) == 0)
             return set_limit(&rule->limits, key, value, error, error_size);
@@ -136,6 +135,6 @@ int config_set_quota(struct config *config, const char *who, const char *key, co
     if (rule == NULL)
         return config_complain(error, error_size, "out of memory");
     rule->who = wanted;
-    list_append(&config->rules, &rule->link);
+    list_append(rules, &rule->link);
     return set_limit(&rule->limits, key, value, error, error_size);
 }

@@ -4,24 +4,16 @@
 /*
  * The part of the configuration that is about users: the sections [quota], [quota user:NAME] and
  * [quota group:NAME], and lists of users and groups ("user:alice, group:research"). Names stay names here,
- * and shares stay shares: users.c looks them up when the configuration takes effect.
+ * and shares stay shares: access.c looks them up when the configuration takes effect.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/list.h"
-
-struct config;
+#include "daemon/config_parse.h"
 
 #define CONFIG_NAME_SIZE 64u /* of a user or group, NUL included; the C library's tools allow 32 */
-
-/* A size, a share of something, or as much as one likes. */
-struct config_size {
-    bool set;
-    bool is_percent, is_unlimited;
-    uint64_t value; /* bytes (or a number), or percent */
-};
 
 /* What a tenant may have. Shares are of the pool's limit. */
 struct config_limits {
@@ -41,10 +33,10 @@ struct config_rule {
     struct list link;
 };
 
-/* Sets a key of the section [quota] (who is empty) or [quota WHO]. Returns 0, or -EINVAL with the complaint
- * in error. */
-int config_set_quota(struct config *config, const char *who, const char *key, const char *value, char *error,
-                     size_t error_size);
+/* Sets a key of the section [quota] (who is empty), in everybody, or of [quota WHO], in rules (struct
+ * config_rule.link). Returns 0, or -EINVAL with the complaint in error. */
+int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who, const char *key,
+                     const char *value, char *error, size_t error_size);
 
 /* Takes the next of a list apart; *list is behind it afterwards, NULL at the end. Returns 1, 0 at the end, or
  * -EINVAL: there is something else. */
