@@ -14,13 +14,13 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "daemon/access.h"
-#include "daemon/admin.h"
-#include "daemon/closer.h"
-#include "daemon/config_check.h"
-#include "daemon/connection.h"
-#include "daemon/log.h"
-#include "daemon/numa.h"
+#include "daemon/config/access.h"
+#include "daemon/admin/admin.h"
+#include "daemon/loop/closer.h"
+#include "daemon/config/config_check.h"
+#include "daemon/data/connection.h"
+#include "daemon/loop/log.h"
+#include "daemon/supply/numa.h"
 #include "daemon/core/core.h"
 
 /* How long a connection may take to say HELLO. */
@@ -436,7 +436,7 @@ static void daemon_before_poll(uv_prepare_t *prepare) {
     daemon_arm_tick(daemon);
     daemon_announce_ready(daemon);
     daemon_stop_if_unused(daemon);
-    if (turns_are_over(&daemon->turns))
+    if (scheduler_is_idle(&daemon->scheduler))
         uv_idle_stop(&daemon->in_a_hurry);
     else
         uv_idle_start(&daemon->in_a_hurry, daemon_on_hurry);
@@ -444,7 +444,7 @@ static void daemon_before_poll(uv_prepare_t *prepare) {
 
 static void daemon_after_poll(uv_check_t *check) {
     struct daemon *daemon = check->data;
-    struct turn *turn = turns_next(&daemon->turns);
+    struct turn *turn = scheduler_next(&daemon->scheduler);
     if (turn != NULL)
         turn->serve(turn);
 }
@@ -493,7 +493,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     daemon->started_ns = clock_now_ns();
     daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
     daemon->admin_listener = daemon->data_listener;
-    turns_init(&daemon->turns);
+    scheduler_init(&daemon->scheduler);
     list_init(&daemon->connections);
     list_init(&daemon->greeting);
     list_init(&daemon->admin_clients);
@@ -620,11 +620,11 @@ int daemon_run(const struct daemon_options *options) {
         r = daemon_start(daemon);
     if (r == 0) {
         daemon_start_signals(daemon);
-        r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->turns, daemon->closer,
+        r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->scheduler, daemon->closer,
                            daemon_on_data, daemon_make_room, daemon);
     }
     if (r == 0)
-        r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->turns, daemon->closer,
+        r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->scheduler, daemon->closer,
                            daemon_on_admin, NULL, daemon);
     if (r == 0) {
         uv_run(&daemon->loop, UV_RUN_DEFAULT);

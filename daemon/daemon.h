@@ -12,17 +12,17 @@
 #include <uv.h>
 
 #include "base/list.h"
-#include "daemon/admin_budget.h"
-#include "daemon/config.h"
+#include "daemon/admin/admin_budget.h"
+#include "daemon/config/config.h"
 #include "daemon/health.h"
-#include "daemon/journal.h"
-#include "daemon/lingering.h"
-#include "daemon/listener.h"
-#include "daemon/notifier.h"
-#include "daemon/reaper.h"
-#include "daemon/reload.h"
-#include "daemon/supplier.h"
-#include "daemon/turns.h"
+#include "daemon/data/journal.h"
+#include "daemon/data/lingering.h"
+#include "daemon/loop/listener.h"
+#include "daemon/loop/notifier.h"
+#include "daemon/death/reaper.h"
+#include "daemon/config/reload.h"
+#include "daemon/supply/supplier.h"
+#include "daemon/loop/scheduler.h"
 #include "gpu/gpu.h"
 #include "proto/limits.h"
 #include "proto/proto.h"
@@ -54,7 +54,7 @@ struct daemon {
     struct listener data_listener, admin_listener;
     struct closer *closer;     /* of clients' sockets */
     struct lingering lingering;
-    struct turns turns;        /* who is to be served next */
+    struct scheduler scheduler;
     struct list connections;   /* struct connection.link */
     struct list greeting;      /* struct connection.greeting_link: who has not said HELLO, by arrival */
     struct list admin_clients; /* struct admin_client.link */

@@ -4,7 +4,7 @@
 #include <systemd/sd-daemon.h>
 
 #include "daemon/daemon.h"
-#include "daemon/log.h"
+#include "daemon/loop/log.h"
 #include "daemon/core/core.h"
 
 /* Between two looks where there is no watchdog: a check of an idle device takes some 10 us of its worker. */

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "daemon/daemon.h"
-#include "daemon/log.h"
+#include "daemon/loop/log.h"
 #include "gpu/gpu.h"
 
 enum {

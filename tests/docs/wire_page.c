@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/outbox.h"
+#include "daemon/data/outbox.h"
 #include "daemon/core/limits.h"
 #include "proto/page.h"
 #include "proto/proto.h"

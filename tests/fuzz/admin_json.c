@@ -11,9 +11,9 @@
 
 #include "base/cleanup.h"
 #include "client/tool/json.h"
-#include "daemon/admin.h"
-#include "daemon/admin_json.h"
-#include "daemon/connection.h"
+#include "daemon/admin/admin.h"
+#include "daemon/admin/admin_json.h"
+#include "daemon/data/connection.h"
 #include "daemon/core/core.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/stage.h"

@@ -12,7 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "daemon/core/limits.h"
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"

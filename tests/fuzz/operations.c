@@ -15,8 +15,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "daemon/admin.h"
-#include "daemon/connection.h"
+#include "daemon/admin/admin.h"
+#include "daemon/data/connection.h"
 #include "daemon/core/core.h"
 #include "tests/fuzz/scene.h"
 

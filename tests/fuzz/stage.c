@@ -10,8 +10,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/admin.h"
-#include "daemon/connection.h"
+#include "daemon/admin/admin.h"
+#include "daemon/data/connection.h"
 #include "daemon/core/core.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -236,13 +236,14 @@ void stage_unlist(struct stage_process *process) {
 }
 
 void stage_turn(struct stage *stage) {
-    const struct turns *turns = &stage->daemon->turns;
-    uint64_t last = turns->last;
+    const struct scheduler *scheduler = &stage->daemon->scheduler;
+    uint64_t last = scheduler->last;
 
     /* Libuv closes, polls and runs idle handles once a turn of the loop, and each client that has sent
      * something is served in a turn of its own. The daemon carries out decisions in the turn after that. */
-    for (unsigned i = 0; i < 3 || (i < TURNS_MAX && (last != turns->last || !turns_are_over(turns))); i++) {
-        last = turns->last;
+    for (unsigned i = 0;
+         i < 3 || (i < TURNS_MAX && (last != scheduler->last || !scheduler_is_idle(scheduler))); i++) {
+        last = scheduler->last;
         uv_run(&stage->daemon->loop, UV_RUN_NOWAIT);
     }
 }

@@ -10,12 +10,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "daemon/holders.h"
-#include "daemon/host_pages.h"
-#include "daemon/log.h"
-#include "daemon/numa.h"
-#include "daemon/peer.h"
-#include "daemon/worker.h"
+#include "daemon/death/holders.h"
+#include "daemon/supply/host_pages.h"
+#include "daemon/loop/log.h"
+#include "daemon/supply/numa.h"
+#include "daemon/loop/peer.h"
+#include "daemon/loop/worker.h"
 #include "gpu/gpu.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/stage.h"
@@ -41,7 +41,7 @@ static bool fails(void) {
     return failing;
 }
 
-/* --- daemon/log.h --- */
+/* --- daemon/loop/log.h --- */
 
 void log_set_level(enum log_level level) {
     (void)level;
@@ -67,7 +67,7 @@ void log_message(enum log_level level, const char *format, ...) {
         fprintf(stderr, "%d: %s\n", (int)level, line);
 }
 
-/* --- daemon/worker.h --- */
+/* --- daemon/loop/worker.h --- */
 
 int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
     (void)loop;
@@ -139,7 +139,7 @@ bool stage_run_any_job(struct stage *on) {
     return false;
 }
 
-/* --- daemon/peer.h --- */
+/* --- daemon/loop/peer.h --- */
 
 /* Whose the daemon's sockets are, by descriptor. */
 static struct {
@@ -200,7 +200,7 @@ bool peer_is_remembered(int fd) {
     return true;
 }
 
-/* --- daemon/host_pages.h, daemon/numa.h --- */
+/* --- daemon/supply/host_pages.h, daemon/supply/numa.h --- */
 
 int host_pages_make(void *memory, uint64_t size_bytes, bool huge, struct worker *worker,
                     uint64_t *ret_huge_bytes) {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "daemon/descriptors.h"
+#include "daemon/loop/descriptors.h"
 #include "tests/integration/harness.h"
 #include "tests/raw_client.h"
 

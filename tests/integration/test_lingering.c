@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "daemon/lingering.h"
+#include "daemon/data/lingering.h"
 #include "tests/integration/wire_peer.h"
 #include "tests/raw_client.h"
 

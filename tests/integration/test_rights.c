@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "daemon/rights.h"
+#include "daemon/loop/rights.h"
 #include "tests/integration/faults_fixture.h"
 #include "tests/integration/puppet.h"
 #include "tests/lingering_socket.h"

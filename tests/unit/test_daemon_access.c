@@ -15,11 +15,11 @@
 #include <cmocka.h>
 
 #include "core_fixture.h"
-#include "daemon/access.h"
-#include "daemon/config.h"
+#include "daemon/config/access.h"
+#include "daemon/config/config.h"
 #include "daemon/core/session.h"
 #include "daemon/daemon.h"
-#include "daemon/peer.h"
+#include "daemon/loop/peer.h"
 #include "directory_fixture.h"
 
 /* A daemon that has nothing but a core with a device pool of 64 MiB and a host pool of 32 MiB. */

@@ -21,9 +21,9 @@
 #include <cmocka.h>
 
 #include "base/units.h"
-#include "daemon/backing.h"
-#include "daemon/host_pages.h"
-#include "daemon/numa.h"
+#include "daemon/supply/backing.h"
+#include "daemon/supply/host_pages.h"
+#include "daemon/supply/numa.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

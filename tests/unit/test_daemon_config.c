@@ -21,7 +21,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"
 #include "directory_fixture.h"

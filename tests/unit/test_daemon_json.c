@@ -14,8 +14,8 @@
 
 #include "client/tool/json.h"
 #include "core_fixture.h"
-#include "daemon/admin.h"
-#include "daemon/admin_json.h"
+#include "daemon/admin/admin.h"
+#include "daemon/admin/admin_json.h"
 #include "daemon/daemon.h"
 
 #define UID_STRANGER 65533u

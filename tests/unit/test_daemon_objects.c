@@ -24,12 +24,12 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "daemon/closer.h"
-#include "daemon/listener.h"
-#include "daemon/peer.h"
-#include "daemon/rights.h"
-#include "daemon/turns.h"
-#include "daemon/worker.h"
+#include "daemon/loop/closer.h"
+#include "daemon/loop/listener.h"
+#include "daemon/loop/peer.h"
+#include "daemon/loop/rights.h"
+#include "daemon/loop/scheduler.h"
+#include "daemon/loop/worker.h"
 #include "gpu/gpu.h"
 #include "directory_fixture.h"
 
@@ -188,7 +188,7 @@ static void an_adopted_path_may_fill_the_address(void **state) {
 struct door {
     struct closer *closer;
     uv_loop_t loop;
-    struct turns turns;
+    struct scheduler scheduler;
     struct listener listener;
     int accepted; /* -1: nobody yet */
 };
@@ -199,14 +199,14 @@ static void on_accept(struct listener *listener, int fd) {
 
 static void door_make(struct door *door) {
     door->accepted = -1;
-    turns_init(&door->turns);
+    scheduler_init(&door->scheduler);
     assert_int_equal(uv_loop_init(&door->loop), 0);
     assert_int_equal(closer_new(&door->closer), 0);
     assert_int_equal(listener_open(&door->listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
 }
 
 static void door_open(struct door *door, bool (*make_room)(struct listener *listener)) {
-    assert_int_equal(listener_start(&door->listener, &door->loop, &door->turns, door->closer, on_accept,
+    assert_int_equal(listener_start(&door->listener, &door->loop, &door->scheduler, door->closer, on_accept,
                                     make_room, &door->accepted),
                      0);
 }
@@ -214,10 +214,10 @@ static void door_open(struct door *door, bool (*make_room)(struct listener *list
 /* What the daemon's loop does. */
 static void door_serve(struct door *door) {
     uv_run(&door->loop, UV_RUN_ONCE);
-    struct turn *turn = turns_next(&door->turns);
+    struct turn *turn = scheduler_next(&door->scheduler);
     assert_non_null(turn);
     turn->serve(turn);
-    assert_true(turns_are_over(&door->turns));
+    assert_true(scheduler_is_idle(&door->scheduler));
 }
 
 static void door_remove(struct door *door) {

@@ -16,7 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/connection.h"
+#include "daemon/data/connection.h"
 #include "daemon/core/core.h"
 #include "tests/entries.h"
 #include "tests/fuzz/stage.h"
@@ -129,8 +129,8 @@ static void flood_beside(int victim) {
             turn_once();
         assert_true(replies_before_mine(victim, request++) <= 1);
     }
-    assert_false(turns_are_over(&stage->daemon->turns)); /* it was a flood to the end */
-    while (!turns_are_over(&stage->daemon->turns)) {
+    assert_false(scheduler_is_idle(&stage->daemon->scheduler)); /* it was a flood to the end */
+    while (!scheduler_is_idle(&stage->daemon->scheduler)) {
         stage_turn(stage);
         (void)hear_all(sockets, SOCKETS);
     }

@@ -22,7 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/holders.h"
+#include "daemon/death/holders.h"
 
 #define FILES      "/dev/nvidia"
 #define DEAD_UID   1000u

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "daemon/log.h"
+#include "daemon/loop/log.h"
 
 #define MESSAGES 20000u /* more than a pipe or a socket has room for */
 

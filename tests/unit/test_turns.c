@@ -8,12 +8,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "daemon/turns.h"
+#include "daemon/loop/scheduler.h"
 
 #define ANNA 1000u
 #define BEN  1001u
 
-static struct turns turns;
+static struct scheduler scheduler;
 
 static void serve(struct turn *turn) {
     (void)turn;
@@ -21,17 +21,17 @@ static void serve(struct turn *turn) {
 
 static int set_up(void **state) {
     (void)state;
-    turns_init(&turns);
+    scheduler_init(&scheduler);
     return 0;
 }
 
 static void join(struct turn *turn, uid_t uid, pid_t pid) {
-    assert_int_equal(turn_join(turn, &turns, uid, pid, serve), 0);
+    assert_int_equal(turn_join(turn, &scheduler, uid, pid, serve), 0);
 }
 
 /* Who is served, and asks again at once. */
 static struct turn *serve_next(void) {
-    struct turn *turn = turns_next(&turns);
+    struct turn *turn = scheduler_next(&scheduler);
     assert_non_null(turn);
     turn_wait(turn);
     return turn;
@@ -52,11 +52,11 @@ static void who_asks_seldom_is_next(void **state) {
         turn_wait(&seldom);
         if (round % 5 == 0) /* it was the last to be served, or nobody was: one of the others is before it */
             assert_ptr_equal(serve_next()->process, busy[0].process);
-        assert_ptr_equal(turns_next(&turns), &seldom);
+        assert_ptr_equal(scheduler_next(&scheduler), &seldom);
     }
     for (unsigned i = 0; i < 16; i++)
         turn_leave(&busy[i]);
-    assert_true(turns_are_over(&turns));
+    assert_true(scheduler_is_idle(&scheduler));
     turn_leave(&seldom);
 }
 
@@ -88,10 +88,10 @@ static void connections_of_a_process_and_processes_of_a_user_share_its_turns(voi
         assert_int_equal(each[i], i < 3 ? 10 : 30);
     for (unsigned i = 0; i < 6; i++)
         turn_leave(&annas[i]);
-    assert_false(turns_are_over(&turns)); /* Ben's still wait */
+    assert_false(scheduler_is_idle(&scheduler)); /* Ben's still wait */
     for (unsigned i = 0; i < 2; i++)
         turn_leave(&bens[i]);
-    assert_true(turns_are_over(&turns));
+    assert_true(scheduler_is_idle(&scheduler));
 }
 
 static void processes_made_anew_for_each_question_gain_nothing(void **state) {
@@ -135,12 +135,13 @@ static void who_is_next_was_served_longest_ago(void **state) {
         if (random / 90 % 4 == 0)
             continue;
         struct turn *next =
-            list_is_empty(&turns.waiting)
+            list_is_empty(&scheduler.waiting)
                 ? NULL
-                : list_first(&list_first(&list_first(&turns.waiting, struct turn_user, rank.link)->waiting,
-                                         struct turn_process, rank.link)
-                                  ->waiting,
-                             struct turn, link);
+                : list_first(
+                      &list_first(&list_first(&scheduler.waiting, struct turn_user, rank.link)->waiting,
+                                  struct turn_process, rank.link)
+                           ->waiting,
+                      struct turn, link);
         unsigned n_waiting = 0;
         for (unsigned u = 0; u < 6; u++)
             for (unsigned p = 0; p < 5; p++)
@@ -154,8 +155,8 @@ static void who_is_next_was_served_longest_ago(void **state) {
                     if (next->process->user == other->process->user)
                         assert_true(next->process->rank.served <= other->process->rank.served);
                 }
-        assert_int_equal(n_waiting, turns.n_waiting);
-        assert_ptr_equal(turns_next(&turns), next);
+        assert_int_equal(n_waiting, scheduler.n_waiting);
+        assert_ptr_equal(scheduler_next(&scheduler), next);
         if (next != NULL) {
             served++;
             assert_true(next->process->rank.served > last);
@@ -167,7 +168,7 @@ static void who_is_next_was_served_longest_ago(void **state) {
         for (unsigned p = 0; p < 5; p++)
             for (unsigned t = 0; t < 3; t++)
                 turn_leave(&all[u][p][t]);
-    assert_int_equal(turns.n_waiting, 0);
+    assert_int_equal(scheduler.n_waiting, 0);
 }
 
 static void who_waits_twice_waits_once_and_who_leaves_is_not_served(void **state) {
@@ -184,29 +185,29 @@ static void who_waits_twice_waits_once_and_who_leaves_is_not_served(void **state
     turn_leave(&first);
     turn_leave(&stranger);
     assert_false(turn_is_waiting(&first));
-    assert_ptr_equal(turns_next(&turns), &second);
-    assert_null(turns_next(&turns));
+    assert_ptr_equal(scheduler_next(&scheduler), &second);
+    assert_null(scheduler_next(&scheduler));
     turn_leave(&second);
-    for (unsigned i = 0; i < TURNS_USER_CHAINS; i++)
-        assert_true(list_is_empty(&turns.users[i]));
-    for (unsigned i = 0; i < TURNS_PROCESS_CHAINS; i++)
-        assert_true(list_is_empty(&turns.processes[i]));
+    for (unsigned i = 0; i < SCHEDULER_USER_CHAINS; i++)
+        assert_true(list_is_empty(&scheduler.users[i]));
+    for (unsigned i = 0; i < SCHEDULER_PROCESS_CHAINS; i++)
+        assert_true(list_is_empty(&scheduler.processes[i]));
 }
 
 static void new_connections_wait_for_a_bounded_number_of_requests(void **state) {
     struct turn listener, request;
     (void)state;
 
-    join(&listener, TURNS_NOBODY, 3);
+    join(&listener, SCHEDULER_LISTENERS, 3);
     join(&request, ANNA, 1);
     turn_wait(&listener);
-    assert_ptr_equal(turns_next(&turns), &listener); /* no request waits */
+    assert_ptr_equal(scheduler_next(&scheduler), &listener); /* no request waits */
     turn_wait(&listener);
     turn_wait(&request);
-    for (unsigned i = 0; i < TURNS_PASSES_MAX + 1; i++) /* the first is the request's own turn */
+    for (unsigned i = 0; i < SCHEDULER_PASSES_MAX + 1; i++) /* the first is the request's own turn */
         assert_ptr_equal(serve_next(), &request);
     assert_ptr_equal(serve_next(), &listener);
-    for (unsigned i = 0; i < TURNS_PASSES_MAX + 1; i++)
+    for (unsigned i = 0; i < SCHEDULER_PASSES_MAX + 1; i++)
         assert_ptr_equal(serve_next(), &request);
     assert_ptr_equal(serve_next(), &listener);
     turn_leave(&request);

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/admin/admin_json.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/admin/admin_report.h"
+#include "daemon/daemon.h"
+#include "daemon/core/core.h"
+#include "daemon/admin/quarantine.h"
+
+#define REQUEST_DEPTH_MAX 4 /* requests are flat */
+
+/* --- what comes in --- */
+
+/* The length of the UTF-8 character at text, or 0: overlong forms, surrogates and what lies beyond U+10FFFF
+ * are none. */
+static size_t utf8_length(const unsigned char *text, size_t size) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = text[0] < 0x80       ? 1
+                    : text[0] >> 5 == 6  ? 2
+                    : text[0] >> 4 == 14 ? 3
+                    : text[0] >> 3 == 30 ? 4
+                                         : 0;
+    if (length == 0 || length > size)
+        return 0;
+    uint32_t character = length == 1 ? text[0] : text[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (text[i] >> 6 != 2)
+            return 0;
+        character = character << 6 | (text[i] & 0x3f);
+    }
+    if (character < least[length] || character > 0x10ffff || (character >= 0xd800 && character <= 0xdfff))
+        return 0;
+    return length;
+}
+
+static size_t count_digits(const unsigned char *text, size_t size) {
+    size_t digits = 0;
+    while (digits < size && text[digits] >= '0' && text[digits] <= '9')
+        digits++;
+    return digits;
+}
+
+/* The length of the number that begins at text, or 0 where JSON knows none like it: cJSON takes what strtod
+ * takes, so also 01 and 1. */
+static size_t number_length(const unsigned char *text, size_t size) {
+    size_t i = text[0] == '-' ? 1 : 0, digits = count_digits(text + i, size - i);
+
+    if (digits == 0 || (digits > 1 && text[i] == '0'))
+        return 0;
+    i += digits;
+    if (i < size && text[i] == '.') {
+        digits = count_digits(text + i + 1, size - i - 1);
+        if (digits == 0)
+            return 0;
+        i += 1 + digits;
+    }
+    if (i < size && (text[i] == 'e' || text[i] == 'E')) {
+        i++;
+        if (i < size && (text[i] == '+' || text[i] == '-'))
+            i++;
+        digits = count_digits(text + i, size - i);
+        if (digits == 0)
+            return 0;
+        i += digits;
+    }
+    return i;
+}
+
+/* Returns NULL, or what is wrong with the line before JSON is even looked at. */
+static const char *scan(const char *line, size_t size) {
+    const unsigned char *text = (const unsigned char *)line;
+    unsigned depth = 0;
+    bool in_string = false;
+
+    for (size_t i = 0; i < size;) {
+        size_t length = utf8_length(text + i, size - i);
+        if (length == 0)
+            return "the request is not valid UTF-8";
+        if (text[i] < ' ' && text[i] != '\t' && text[i] != '\r')
+            return "the request has a control character in it";
+        if (!in_string && (text[i] == '-' || count_digits(text + i, 1) > 0)) {
+            length = number_length(text + i, size - i);
+            if (length == 0)
+                return "the request has a number that is none in JSON";
+            i += length;
+            continue;
+        }
+        if (in_string && text[i] == '\\') {
+            if (size - i >= 6 && memcmp(text + i + 1, "u0000", 5) == 0)
+                return "the request has a NUL in it"; /* where cJSON's strings would end */
+            i += 2; /* whatever is escaped, a multi-byte character cannot be */
+            continue;
+        }
+        if (text[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && (text[i] == '{' || text[i] == '[') && ++depth > REQUEST_DEPTH_MAX)
+            return "the request is nested too deeply: a request is one flat object";
+        else if (!in_string && (text[i] == '}' || text[i] == ']') && depth > 0)
+            depth--;
+        i += length;
+    }
+    return NULL;
+}
+
+/* The one function that reads integers: cJSON keeps numbers as doubles, which are exact up to 2^53. */
+static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_integer) {
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0) || item->valuedouble > (double)maximum)
+        return false;
+    uint64_t integer = (uint64_t)item->valuedouble;
+    if ((double)integer != item->valuedouble)
+        return false;
+    *ret_integer = integer;
+    return true;
+}
+
+#define COMMANDS "ping, stats, pools, sessions, quota, quarantine, trim, quarantine-release"
+
+struct request_keys {
+    const char *command;
+    bool has_pool, has_session;
+    uint64_t pool, session;
+};
+
+/* Takes a parsed request apart. Returns NULL or what is wrong. */
+static const char *read_keys(const cJSON *request, struct request_keys *ret_keys) {
+    struct request_keys keys = {0};
+    const cJSON *item;
+
+    if (!cJSON_IsObject(request))
+        return "a request is an object, such as {\"command\":\"stats\"}";
+    cJSON_ArrayForEach(item, request) {
+        if (strcmp(item->string, "command") == 0) {
+            if (keys.command != NULL)
+                return "'command' is given twice";
+            if (!cJSON_IsString(item))
+                return "'command' is a string: " COMMANDS;
+            keys.command = item->valuestring;
+        } else if (strcmp(item->string, "pool") == 0) {
+            if (keys.has_pool)
+                return "'pool' is given twice";
+            if (!read_integer(item, UINT32_MAX, &keys.pool))
+                return "'pool' is a pool's id, a whole number";
+            keys.has_pool = true;
+        } else if (strcmp(item->string, "session") == 0) {
+            if (keys.has_session)
+                return "'session' is given twice";
+            if (!read_integer(item, UINT64_C(1) << 53, &keys.session))
+                return "'session' is a session's id, a whole number";
+            keys.has_session = true;
+        } else {
+            return "the request has an unknown key: there are 'command', 'pool' (for trim) and 'session' "
+                   "(for "
+                   "quarantine-release)";
+        }
+    }
+    if (keys.command == NULL)
+        return "the request has no 'command': one of " COMMANDS;
+    *ret_keys = keys;
+    return NULL;
+}
+
+/* --- what goes out --- */
+
+/* Prints the reply on one line. Takes it. */
+static char *finish(cJSON *reply) {
+    char *text = cJSON_PrintUnformatted(reply);
+    cJSON_Delete(reply);
+    if (text == NULL)
+        return NULL;
+    size_t length = strlen(text);
+    char *line = realloc(text, length + 2);
+    if (line == NULL) {
+        free(text);
+        return NULL;
+    }
+    memcpy(line + length, "\n", 2);
+    return line;
+}
+
+char *admin_json_error(const char *code, const char *message) {
+    cJSON *reply = cJSON_CreateObject();
+    cJSON *error = cJSON_AddObjectToObject(reply, "error");
+    cJSON_AddStringToObject(error, "code", code);
+    cJSON_AddStringToObject(error, "message", message);
+    return finish(reply);
+}
+
+static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    const struct core *core = daemon->core;
+    uint64_t total = 0;
+
+    if (uid != 0 && uid != geteuid())
+        return admin_json_error("permission-denied", "trim is for root and for the daemon's own user");
+    if (keys->has_pool && core_find_pool(core, (uint32_t)keys->pool) == NULL)
+        return admin_json_error("no-such-pool", "no pool has this id; 'pools' lists them");
+    cJSON *reply = cJSON_CreateObject();
+    cJSON *pools = cJSON_CreateArray();
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        struct pool *pool = core->pools[i];
+        if (keys->has_pool && pool->id != keys->pool)
+            continue;
+        uint64_t bytes = core_trim(pool);
+        cJSON *entry = cJSON_CreateObject();
+        report_integer(entry, "id", pool->id);
+        report_integer(entry, "trimmed_bytes", bytes);
+        cJSON_AddItemToArray(pools, entry);
+        total += bytes;
+    }
+    report_integer(reply, "trimmed_bytes", total);
+    cJSON_AddItemToObject(reply, "pools", pools);
+    return finish(reply);
+}
+
+static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    struct quarantine_released released;
+
+    if (!keys->has_session)
+        return admin_json_error("invalid-request", "quarantine-release needs a 'session'");
+    if (uid != 0)
+        return admin_json_error("permission-denied", "what is in quarantine is for root alone to release");
+    int r = quarantine_release(daemon, keys->session, &released);
+    if (r == -ENOENT)
+        return admin_json_error("no-such-session",
+                                "no session in quarantine has this id; 'quarantine' lists them");
+    cJSON *reply = cJSON_CreateObject();
+    report_integer(reply, "session", keys->session);
+    report_integer(reply, "pid", released.pid > 0 ? (uint64_t)released.pid : 0);
+    report_integer(reply, "released_bytes", released.bytes);
+    report_string(reply, "quarantine_reason", released.reason);
+    return finish(reply);
+}
+
+static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    const struct core *core = daemon->core;
+
+    if (strcmp(keys->command, "trim") == 0 && !keys->has_session)
+        return answer_trim(daemon, uid, keys);
+    if (keys->has_pool)
+        return admin_json_error("invalid-request", "'pool' goes with trim only");
+    if (strcmp(keys->command, "quarantine-release") == 0)
+        return answer_quarantine_release(daemon, uid, keys);
+    if (keys->has_session)
+        return admin_json_error("invalid-request", "'session' goes with quarantine-release only");
+    bool stats = strcmp(keys->command, "stats") == 0;
+    bool ping = strcmp(keys->command, "ping") == 0;
+    bool pools = strcmp(keys->command, "pools") == 0;
+    bool sessions = strcmp(keys->command, "sessions") == 0;
+    bool quota = strcmp(keys->command, "quota") == 0;
+    bool quarantine = strcmp(keys->command, "quarantine") == 0;
+    if (!stats && !ping && !pools && !sessions && !quota && !quarantine)
+        return admin_json_error("unknown-command", "the commands are " COMMANDS);
+    core_poll_fences(daemon->core);
+    cJSON *reply = cJSON_CreateObject();
+    if (stats || ping)
+        report_daemon(reply, daemon, ping);
+    if (stats || pools)
+        report_pools(reply, core);
+    if (stats || sessions || quarantine)
+        report_sessions(reply, core, uid, quarantine);
+    if (quota)
+        report_quotas(reply, core);
+    return finish(reply);
+}
+
+char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size_t size) {
+    struct request_keys keys;
+    const char *end, *wrong = scan(line, size);
+
+    if (wrong != NULL)
+        return admin_json_error("invalid-request", wrong);
+    cJSON *request = cJSON_ParseWithLengthOpts(line, size, &end, 0);
+    while (request != NULL && end < line + size && strchr(" \t\r", *end) != NULL)
+        end++;
+    if (request == NULL || end != line + size) {
+        cJSON_Delete(request);
+        return admin_json_error("invalid-request", "the line is not one JSON object");
+    }
+    wrong = read_keys(request, &keys);
+    char *reply = wrong != NULL ? admin_json_error("invalid-request", wrong) : answer(daemon, uid, &keys);
+    cJSON_Delete(request);
+    return reply;
+}

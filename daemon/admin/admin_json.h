@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_ADMIN_ADMIN_JSON_H
+#define DAEMON_ADMIN_ADMIN_JSON_H
+/*
+ * The administrative commands: from a line of JSON to a line of JSON. docs/schema has a JSON schema for each
+ * reply; admin_report.h writes what they consist of.
+ *
+ * cJSON is lenient (leading zeros, bad UTF-8, duplicate keys, any depth, 40 bytes of heap a byte of input),
+ * so a line is scanned before it is parsed, and only known keys of the right type are accepted.
+ */
+#include <stddef.h>
+#include <sys/types.h>
+
+struct daemon;
+
+/* Carries a request out for a user. Returns the reply with its newline, owned by the caller; NULL without
+ * memory. */
+char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size_t size);
+
+/* {"error":{"code":…,"message":…}} and a newline. */
+char *admin_json_error(const char *code, const char *message);
+
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/admin/admin_report.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "daemon/supply/backing.h"
+#include "daemon/data/connection.h"
+#include "daemon/core/pool.h"
+#include "daemon/daemon.h"
+#include "daemon/core/core.h"
+#include "daemon/core/histogram.h"
+#include "daemon/core/tenant.h"
+#include "daemon/core/use.h"
+#include "daemon/core/explain.h"
+
+/* Requests that a session's description has: a session may have some thousand. */
+#define REQUESTS_TOLD_MAX 16u
+
+void report_integer(cJSON *object, const char *key, uint64_t integer) {
+    const uint64_t exact = UINT64_C(1) << 53; /* beyond it a double would show another number */
+    cJSON_AddNumberToObject(object, key, (double)(integer < exact ? integer : exact));
+}
+
+void report_string(cJSON *object, const char *key, const char *string) {
+    if (string == NULL)
+        cJSON_AddNullToObject(object, key);
+    else
+        cJSON_AddStringToObject(object, key, string);
+}
+
+/* How many buffers a cache had; null where nobody counted. */
+static void put_hit_ratio(cJSON *object, const struct use *use) {
+    double hits = (double)use->hits, misses = (double)use->misses;
+    if (use->hits == 0 && use->misses == 0)
+        cJSON_AddNullToObject(object, "hit_ratio");
+    else
+        cJSON_AddNumberToObject(object, "hit_ratio", hits / (hits + misses));
+}
+
+static const char *gpu_name(enum proto_gpu_kind gpu) {
+    return gpu == PROTO_GPU_CUDA ? "cuda" : gpu == PROTO_GPU_SIM ? "sim" : "none";
+}
+
+void report_daemon(cJSON *reply, const struct daemon *daemon, bool brief) {
+    cJSON *object = cJSON_AddObjectToObject(reply, "daemon");
+
+    cJSON_AddStringToObject(object, "version", GPUPOOL_VERSION);
+    report_integer(object, "pid", (uint64_t)getpid());
+    report_integer(object, "uptime_ns", clock_now_ns() - daemon->started_ns);
+    cJSON_AddStringToObject(object, "gpu", gpu_name(daemon->gpu_kind));
+    if (brief)
+        return;
+    cJSON_AddStringToObject(object, "socket", daemon->data_listener.path);
+    report_string(object, "cuda_toolkit", gpu_cuda_built() ? gpu_cuda_toolkit() : NULL);
+    report_integer(object, "sessions", daemon->core->n_sessions);
+    report_integer(object, "sessions_limit", daemon->core->sessions_limit);
+    report_integer(object, "sessions_refused", daemon->core->n_sessions_refused);
+    report_integer(object, "lingering_sockets", daemon->lingering.n_sockets);
+    cJSON *notices = cJSON_AddArrayToObject(object, "notices");
+    for (unsigned i = 0; i < daemon->n_notices; i++)
+        cJSON_AddItemToArray(notices, cJSON_CreateString(daemon->notices[i]));
+}
+
+static void put_histogram(cJSON *object, const char *key, const struct histogram *histogram) {
+    static const struct {
+        const char *key;
+        unsigned permille;
+    } quantiles[] = {{"p50", 500}, {"p90", 900}, {"p99", 990}};
+    cJSON *times = cJSON_AddObjectToObject(object, key);
+
+    report_integer(times, "count", histogram->count);
+    report_integer(times, "sum", histogram->sum_ns);
+    for (unsigned i = 0; i < sizeof quantiles / sizeof *quantiles; i++)
+        if (histogram->count == 0)
+            cJSON_AddNullToObject(times, quantiles[i].key);
+        else
+            report_integer(times, quantiles[i].key, histogram_quantile_ns(histogram, quantiles[i].permille));
+    cJSON *buckets = cJSON_AddArrayToObject(times, "buckets");
+    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
+        uint64_t upper_ns = histogram_upper_ns(i);
+        if (histogram->buckets[i] == 0)
+            continue;
+        cJSON *bucket = cJSON_CreateArray();
+        cJSON_AddItemToArray(bucket, upper_ns == UINT64_MAX ? cJSON_CreateNull()
+                                                            : cJSON_CreateNumber((double)upper_ns));
+        cJSON_AddItemToArray(bucket, cJSON_CreateNumber((double)histogram->buckets[i]));
+        cJSON_AddItemToArray(buckets, bucket);
+    }
+}
+
+/* For how long the session that is in quarantine for longest has had memory of the pool there. */
+static void put_quarantine_age(cJSON *object, const struct pool *pool, uint64_t now_ns) {
+    const struct session *oldest = NULL;
+
+    list_for_each(position, &pool->core->sessions) {
+        const struct session *session = container_of(position, struct session, link);
+        if (session->state == SESSION_QUARANTINED && session->pools[pool->id - 1].leased_bytes > 0 &&
+            (oldest == NULL || session->lost_ns < oldest->lost_ns))
+            oldest = session;
+    }
+    if (oldest == NULL)
+        cJSON_AddNullToObject(object, "quarantine_oldest_ns");
+    else
+        report_integer(object, "quarantine_oldest_ns", now_ns - oldest->lost_ns);
+}
+
+static void put_counters(cJSON *object, const struct pool *pool) {
+    report_integer(object, "acquires", pool->stats.n_acquires);
+    report_integer(object, "releases", pool->stats.n_releases);
+    report_integer(object, "grows", pool->stats.n_grows);
+    report_integer(object, "retires", pool->stats.n_retires);
+    report_integer(object, "failures", pool->stats.n_failures);
+    report_integer(object, "timeouts", pool->stats.n_timeouts);
+    report_integer(object, "quota_refusals", pool->stats.n_quota_refusals);
+    report_integer(object, "probes", pool->stats.n_probes);
+    report_integer(object, "closes", pool->stats.n_closes);
+    report_integer(object, "close_ns", pool->stats.close_ns);
+    report_integer(object, "leased_peak_bytes", pool->stats.leased_peak_bytes);
+    report_integer(object, "reserved_peak_bytes", pool->stats.reserved_peak_bytes);
+    report_integer(object, "quarantined_peak_bytes", pool->stats.quarantined_peak_bytes);
+}
+
+static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
+    static const char *const states[] = {"starting", "ready", "failed", "lost"};
+    struct supplier *supplier = pool->owner;
+    uint64_t call_since_ns;
+    const char *call = supplier->started ? worker_call(&supplier->worker, &call_since_ns) : NULL;
+    bool is_host = pool->kind == PROTO_POOL_HOST;
+    cJSON *object = cJSON_CreateObject();
+    char uuid[GPU_UUID_TEXT_SIZE];
+    struct gpu_uuid binary;
+
+    memcpy(binary.bytes, pool->uuid, sizeof binary.bytes);
+    gpu_uuid_format(&binary, uuid);
+    report_integer(object, "id", pool->id);
+    cJSON_AddStringToObject(object, "kind", is_host ? "host" : "device");
+    cJSON_AddStringToObject(object, "name", pool->name);
+    report_string(object, "uuid", is_host ? NULL : uuid);
+    if (is_host)
+        cJSON_AddNullToObject(object, "device");
+    else
+        report_integer(object, "device", (uint64_t)pool->device);
+    if (pool->numa_node < 0)
+        cJSON_AddNullToObject(object, "numa_node");
+    else
+        report_integer(object, "numa_node", (uint64_t)pool->numa_node);
+    report_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
+    cJSON_AddStringToObject(object, "state", states[pool->state]);
+    report_integer(object, "limit_bytes", pool->limit_bytes);
+    report_integer(object, "step_bytes", pool_step_bytes(pool));
+    report_integer(object, "reserve_bytes", pool->reserve_bytes);
+    report_integer(object, "low_water_bytes", pool->low_water_bytes);
+    report_integer(object, "reserved_bytes", pool->reserved_bytes);
+    report_integer(object, "leased_bytes", pool->leased_bytes);
+    report_integer(object, "in_use_bytes", use->in_use_bytes);
+    report_integer(object, "cached_bytes", use->cached_bytes);
+    put_hit_ratio(object, use);
+    report_integer(object, "free_bytes", pool_free_bytes(pool));
+    report_integer(object, "fenced_bytes", pool->fenced_bytes);
+    report_integer(object, "quarantined_bytes", pool->quarantined_bytes);
+    report_integer(object, "largest_free_bytes", pool_largest_free_bytes(pool));
+    report_integer(object, "growing_bytes", pool->growth.bytes);
+    report_integer(object, "segments", pool->n_segments);
+    report_integer(object, "leases", pool->n_leases);
+    report_integer(object, "waiters", pool->waiters.count);
+    put_counters(object, pool);
+    put_quarantine_age(object, pool, clock_now_ns());
+    cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");
+    put_histogram(histograms, "acquire_ns", &pool->stats.serving);
+    put_histogram(histograms, "waiting_ns", &pool->stats.waiting);
+    put_histogram(histograms, "growth_ns", &pool->stats.growing);
+    report_string(object, "worker_call", call);
+    if (call != NULL)
+        report_integer(object, "worker_call_ns", clock_now_ns() - call_since_ns);
+    else
+        cJSON_AddNullToObject(object, "worker_call_ns");
+    report_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
+    return object;
+}
+
+/* By which rule it is known to be over, and what bears on that. */
+static void put_end(cJSON *object, const struct connection *connection) {
+    report_string(object, "end_rule",
+                  connection != NULL ? death_rule_name(connection_death_rule(connection)) : NULL);
+    cJSON_AddBoolToObject(object, "under_mps", connection != NULL && connection_under_mps(connection));
+}
+
+static cJSON *describe_holding(const struct session *session, const struct pool *pool,
+                               const struct use *use) {
+    cJSON *object = cJSON_CreateObject();
+    unsigned p = pool->id - 1;
+
+    report_integer(object, "id", pool->id);
+    report_integer(object, "leased_bytes", session->pools[p].leased_bytes);
+    report_integer(object, "in_use_bytes", use->in_use_bytes);
+    report_integer(object, "cached_bytes", use->cached_bytes);
+    report_integer(object, "fenced_bytes", session->pools[p].fenced_bytes);
+    report_integer(object, "closing_bytes", session->pools[p].closing_bytes);
+    report_integer(object, "segments", session->pools[p].n_mapped);
+    return object;
+}
+
+static cJSON *describe_request(const struct request *request, uint64_t now_ns) {
+    cJSON *object = cJSON_CreateObject();
+
+    report_integer(object, "pool", request->pool->id);
+    report_integer(object, "bytes", request->least_bytes);
+    report_integer(object, "wanted_bytes", request->size_bytes);
+    report_integer(object, "waiting_ns", now_ns - request->asked_ns);
+    if (request->deadline_ns == NS_FOREVER)
+        cJSON_AddNullToObject(object, "left_ns");
+    else
+        report_integer(object, "left_ns", request->deadline_ns > now_ns ? request->deadline_ns - now_ns : 0);
+    report_string(object, "reason", waiter_reason_name(waiter_reason(request)));
+    return object;
+}
+
+/* What it has of each pool, and what it waits for. Other users are not told. */
+static void put_details(cJSON *object, const struct session *session, const struct use *uses, bool is_told,
+                        uint64_t now_ns) {
+    const struct core *core = session->core;
+    unsigned n_told = 0;
+
+    if (!is_told) {
+        cJSON_AddNullToObject(object, "pools");
+        cJSON_AddNullToObject(object, "requests");
+        return;
+    }
+    cJSON *pools = cJSON_AddArrayToObject(object, "pools");
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (session->pools[i].leased_bytes > 0 || session->pools[i].fenced_bytes > 0 ||
+            session->pools[i].n_mapped > 0)
+            cJSON_AddItemToArray(pools, describe_holding(session, core->pools[i], &uses[i]));
+    cJSON *requests = cJSON_AddArrayToObject(object, "requests");
+    list_for_each(position, &session->requests) {
+        const struct request *request = container_of(position, struct request, session_link);
+        if (request->state != REQUEST_WAITING)
+            continue;
+        if (n_told++ == REQUESTS_TOLD_MAX)
+            return;
+        cJSON_AddItemToArray(requests, describe_request(request, now_ns));
+    }
+}
+
+static cJSON *describe_session(const struct session *session, bool is_told, uint64_t now_ns) {
+    bool quarantined = session->state == SESSION_QUARANTINED;
+    cJSON *object = cJSON_CreateObject();
+    struct use uses[PROTO_POOLS_MAX], use = {0};
+
+    use_of_session(session, uses);
+    for (unsigned i = 0; i < session->core->n_pools; i++)
+        use_add(&use, &uses[i]);
+    report_integer(object, "id", session->id);
+    report_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+    report_integer(object, "uid", session->peer.uid);
+    report_integer(object, "gid", session->peer.gid);
+    cJSON_AddStringToObject(object, "command", session->peer.command);
+    cJSON_AddStringToObject(object, "state", quarantined ? "quarantined" : "active");
+    report_string(object, "quarantine_reason", session->quarantine_reason);
+    if (quarantined)
+        report_integer(object, "quarantined_ns", now_ns - session->lost_ns);
+    else
+        cJSON_AddNullToObject(object, "quarantined_ns");
+    put_end(object, session->owner);
+    report_integer(object, "leases", session->n_leases);
+    report_integer(object, "leased_bytes", session->leased_bytes);
+    report_integer(object, "in_use_bytes", use.in_use_bytes);
+    report_integer(object, "cached_bytes", use.cached_bytes);
+    put_hit_ratio(object, &use);
+    report_integer(object, "fenced_bytes", session->fenced_bytes);
+    report_integer(object, "waiting", session->n_requests);
+    report_integer(object, "segments", session->n_segments);
+    report_integer(object, "connected_ns", now_ns - session->connected_ns);
+    put_details(object, session, uses, is_told, now_ns);
+    return object;
+}
+
+void report_pools(cJSON *reply, const struct core *core) {
+    cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
+    struct use uses[PROTO_POOLS_MAX];
+
+    use_of_pools(core, uses);
+    for (unsigned i = 0; i < core->n_pools; i++)
+        cJSON_AddItemToArray(pools, describe_pool(core->pools[i], &uses[i]));
+}
+
+void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quarantined_only) {
+    cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
+    uint64_t now_ns = clock_now_ns();
+    list_for_each(position, &core->sessions) {
+        const struct session *session = container_of(position, struct session, link);
+        bool is_told = uid == 0 || uid == geteuid() || uid == session->peer.uid;
+        if (!quarantined_only || session->state == SESSION_QUARANTINED)
+            cJSON_AddItemToArray(sessions, describe_session(session, is_told, now_ns));
+    }
+}
+
+/* A limit, null where there is none. */
+static void put_limit(cJSON *object, const char *key, uint64_t limit) {
+    if (limit == QUOTA_UNLIMITED)
+        cJSON_AddNullToObject(object, key);
+    else
+        report_integer(object, key, limit);
+}
+
+static cJSON *describe_quota(const struct tenant *tenant) {
+    const struct quota *quota = &tenant->quota;
+    const struct core *core = tenant->core;
+    cJSON *object = cJSON_CreateObject();
+
+    report_integer(object, "uid", tenant->uid);
+    report_integer(object, "sessions", quota->used[QUOTA_SESSIONS]);
+    put_limit(object, "sessions_limit", quota->limits[QUOTA_SESSIONS]);
+    report_integer(object, "leases", quota->used[QUOTA_LEASES]);
+    put_limit(object, "leases_limit", quota->limits[QUOTA_LEASES]);
+    report_integer(object, "waiting", quota->used[QUOTA_WAITING]);
+    put_limit(object, "waiting_limit", quota->limits[QUOTA_WAITING]);
+    report_integer(object, "reply_bytes", quota->used[QUOTA_REPLIES]);
+    put_limit(object, "reply_bytes_limit", quota->limits[QUOTA_REPLIES]);
+    report_integer(object, "refusals", quota->n_refusals);
+    cJSON *pools = cJSON_AddArrayToObject(object, "pools");
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        unsigned item = quota_item_of_pool(core->pools[i]->id);
+        cJSON *pool = cJSON_CreateObject();
+        report_integer(pool, "id", core->pools[i]->id);
+        cJSON_AddStringToObject(pool, "kind", core->pools[i]->kind == PROTO_POOL_HOST ? "host" : "device");
+        report_integer(pool, "bytes", quota->used[item]);
+        put_limit(pool, "bytes_limit", quota->limits[item]);
+        cJSON_AddItemToArray(pools, pool);
+    }
+    return object;
+}
+
+void report_quotas(cJSON *reply, const struct core *core) {
+    cJSON *quotas = cJSON_AddArrayToObject(reply, "quotas");
+    list_for_each(position, &core->tenants)
+        cJSON_AddItemToArray(quotas, describe_quota(container_of(position, struct tenant, link)));
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_ADMIN_ADMIN_REPORT_H
+#define DAEMON_ADMIN_ADMIN_REPORT_H
+/*
+ * What the administrative replies consist of: the daemon, its pools, its sessions and its users, as members
+ * of a JSON object. docs/schema describes each. Beside admin_json.c the only user of cJSON in the daemon.
+ *
+ * Reads the core and changes nothing. cJSON leaves members out where there is no memory, as it does
+ * everywhere.
+ */
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct core;
+struct daemon;
+
+/* Adds an integer; from 2^53 on it is shown as 2^53. */
+void report_integer(cJSON *object, const char *key, uint64_t integer);
+
+/* Adds a string, or null where it is NULL. */
+void report_string(cJSON *object, const char *key, const char *string);
+
+/* Adds "daemon"; brief: what ping tells. */
+void report_daemon(cJSON *reply, const struct daemon *daemon, bool brief);
+
+/* Adds "pools". */
+void report_pools(cJSON *reply, const struct core *core);
+
+/* Adds "sessions": all, or those in quarantine. uid: the user who asked. Only root, the daemon's own user and
+ * the session's user are told what a session has of each pool, and what it waits for. */
+void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quarantined_only);
+
+/* Adds "quotas". */
+void report_quotas(cJSON *reply, const struct core *core);
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/config/access.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "daemon/config/config.h"
+#include "daemon/daemon.h"
+#include "daemon/loop/log.h"
+#include "daemon/core/core.h"
+
+/* What one user may have unless the configuration says otherwise, so that nobody can have the daemon's memory
+ * or all of its sessions to themselves. Leases of 16 full processes: with their ranges some 640 MiB of
+ * bookkeeping; requests of 4 that wait with all the threads that they may; replies of 200,000 requests. */
+#define LEASES_DEFAULT  (16 * (uint64_t)SESSION_LEASES_DEFAULT)
+#define WAITING_DEFAULT (4 * (uint64_t)SESSION_WAITING_MAX)
+#define REPLIES_DEFAULT (64 * MIB)
+
+static uint64_t sessions_default(const struct config *config) {
+    return config->sessions_limit - config->sessions_limit / 64; /* some are left to others */
+}
+
+/* An id written as a number. */
+static bool parse_id(const char *name, uint32_t *ret_id) {
+    if (*name == '\0' || name[strspn(name, "0123456789")] != '\0')
+        return false;
+    errno = 0;
+    unsigned long long id = strtoull(name, NULL, 10);
+    if (errno != 0 || id >= UINT32_MAX) /* the last is nobody's: -1 means "as it is" to the kernel */
+        return false;
+    *ret_id = (uint32_t)id;
+    return true;
+}
+
+int access_find_group(const char *name, gid_t *ret_gid) {
+    uint32_t id;
+
+    if (parse_id(name, &id)) {
+        *ret_gid = id;
+        return 0;
+    }
+    const struct group *group = getgrnam(name);
+    if (group == NULL)
+        return -ENOENT;
+    *ret_gid = group->gr_gid;
+    return 0;
+}
+
+/* Puts the number of a user or group in place of its name. Returns whether there is one; logs and counts where
+ * there is none. */
+static bool look_up(struct config *config, struct config_who *who) {
+    uint32_t id;
+
+    if (who->is_group) {
+        gid_t gid;
+        if (access_find_group(who->name, &gid) < 0) {
+            log_warning("there is no group '%s': what the configuration says of it holds for nobody",
+                        who->name);
+            config->n_unknown_names++;
+            return false;
+        }
+        id = gid;
+    } else if (!parse_id(who->name, &id)) {
+        const struct passwd *user = getpwnam(who->name);
+        if (user == NULL) {
+            log_warning("there is no user '%s': what the configuration says of it holds for nobody",
+                        who->name);
+            config->n_unknown_names++;
+            return false;
+        }
+        id = user->pw_uid;
+    }
+    snprintf(who->name, sizeof who->name, "%" PRIu32, id);
+    return true;
+}
+
+/* Puts numbers in place of the names of a list, and leaves out unknown names. Returns 0 or -ENOMEM. */
+static int look_up_list(struct config *config, char **list) {
+    const char *position = *list;
+    struct config_who who;
+    char *numbers = NULL;
+    size_t size;
+
+    if (*list == NULL || strcmp(*list, "all") == 0)
+        return 0;
+    FILE *text = open_memstream(&numbers, &size);
+    if (text == NULL)
+        return -ENOMEM;
+    for (const char *separator = ""; config_next_who(&position, &who) > 0;)
+        if (look_up(config, &who)) {
+            fprintf(text, "%s%s:%s", separator, who.is_group ? "group" : "user", who.name);
+            separator = ",";
+        }
+    bool failed = ferror(text) != 0;
+    if (fclose(text) != 0 || failed) {
+        free(numbers);
+        return -ENOMEM;
+    }
+    free(*list);
+    *list = numbers;
+    return 0;
+}
+
+int access_look_up(struct config *config) {
+    list_for_each_safe(position, &config->rules) {
+        struct config_rule *rule = container_of(position, struct config_rule, link);
+        if (look_up(config, &rule->who))
+            continue;
+        list_remove(&rule->link);
+        free(rule);
+    }
+    int r = look_up_list(config, &config->device.allow);
+    if (r == 0)
+        r = look_up_list(config, &config->host.allow);
+    list_for_each(position, &config->sections) {
+        struct config_section *section = container_of(position, struct config_section, link);
+        r = r == 0 ? look_up_list(config, &section->pool.allow) : r;
+    }
+    return r;
+}
+
+/* After access_look_up(). */
+static struct policy_subject subject_of(const struct config_who *who) {
+    struct policy_subject subject = {.is_group = who->is_group};
+    bool is_number = parse_id(who->name, &subject.id);
+    assert(is_number);
+    (void)is_number;
+    return subject;
+}
+
+/* What was set, in numbers; total: what a share is of. */
+static uint64_t resolve(const struct config_size *size, uint64_t total, uint64_t fallback) {
+    if (!size->set)
+        return fallback;
+    if (size->is_unlimited)
+        return QUOTA_UNLIMITED;
+    return size->is_percent ? config_percent_of(total, size->value) : size->value;
+}
+
+/* A section's limits for the pools that there are; those that it does not set are those of fallback. */
+static void resolve_limits(const struct config_limits *limits, const struct core *core,
+                           const uint64_t fallback[QUOTA_ITEMS], uint64_t ret_limits[QUOTA_ITEMS]) {
+    memcpy(ret_limits, fallback, QUOTA_ITEMS * sizeof *ret_limits);
+    ret_limits[QUOTA_SESSIONS] = resolve(&limits->sessions, 0, fallback[QUOTA_SESSIONS]);
+    ret_limits[QUOTA_LEASES] = resolve(&limits->leases, 0, fallback[QUOTA_LEASES]);
+    ret_limits[QUOTA_WAITING] = resolve(&limits->waiting, 0, fallback[QUOTA_WAITING]);
+    ret_limits[QUOTA_REPLIES] = resolve(&limits->replies, 0, fallback[QUOTA_REPLIES]);
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        const struct pool *pool = core->pools[i];
+        unsigned item = quota_item_of_pool(pool->id);
+        ret_limits[item] = resolve(pool->kind == PROTO_POOL_HOST ? &limits->host : &limits->device,
+                                   pool->limit_bytes, fallback[item]);
+    }
+}
+
+/* Whom the configuration lets use a pool. */
+static int allow(struct policy *policy, uint32_t pool_id, const char *list) {
+    struct config_who who;
+
+    policy_restrict(policy, pool_id);
+    while (config_next_who(&list, &who) > 0) {
+        const struct policy_subject subject = subject_of(&who);
+        int r = policy_allow(policy, pool_id, &subject);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static void policy_freep(struct policy **policy) {
+    policy_free(*policy);
+}
+
+int access_apply(struct daemon *daemon) {
+    const struct config *config = daemon->config;
+    struct core *core = daemon->core;
+    _cleanup_(policy_freep) struct policy *policy = NULL;
+    uint64_t fallback[QUOTA_ITEMS], limits[QUOTA_ITEMS];
+
+    int r = policy_new(&policy);
+    if (r < 0)
+        return r;
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+        fallback[item] = QUOTA_UNLIMITED;
+    fallback[QUOTA_SESSIONS] = sessions_default(config);
+    fallback[QUOTA_LEASES] = LEASES_DEFAULT;
+    fallback[QUOTA_WAITING] = WAITING_DEFAULT;
+    fallback[QUOTA_REPLIES] = REPLIES_DEFAULT;
+    resolve_limits(&config->quota, core, fallback, policy->everybody);
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+        fallback[item] = POLICY_UNSET;
+    list_for_each(position, &config->rules) {
+        const struct config_rule *rule = container_of(position, struct config_rule, link);
+        const struct policy_subject subject = subject_of(&rule->who);
+        resolve_limits(&rule->limits, core, fallback, limits);
+        r = policy_add_rule(policy, &subject, limits);
+        if (r < 0)
+            return r;
+    }
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        const struct pool *pool = core->pools[i];
+        struct config_pool_sizes sizes;
+        bool is_host = pool->kind == PROTO_POOL_HOST;
+        config_resolve(config, pool->kind, is_host ? NULL : pool->uuid,
+                       is_host ? pool->numa_node : pool->device, 0, &sizes);
+        r = sizes.allow != NULL ? allow(policy, pool->id, sizes.allow) : 0;
+        if (r < 0)
+            return r;
+    }
+    core_set_policy(core, take_ptr(&policy), clock_now_ns());
+    return 0;
+}

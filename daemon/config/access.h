@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CONFIG_ACCESS_H
+#define DAEMON_CONFIG_ACCESS_H
+/*
+ * Which user may have what: makes the core's policy of the configuration. Names of users and groups are
+ * looked up before the configuration takes effect and only then: the system's databases may lie on another
+ * machine. A name that no user or group has allows nothing; the log says so.
+ */
+#include <sys/types.h>
+
+struct config;
+struct daemon;
+
+/* [slow] Replaces the names of users and groups in a configuration by their numbers, and leaves out those
+ * that no user or group has. For the start, and for a worker's thread. Returns 0 or -ENOMEM: then the
+ * configuration is to be thrown away. */
+int access_look_up(struct config *config);
+
+/* Sets the core's policy by the daemon's configuration, for the pools that it has. The configuration has been
+ * through access_look_up(). Returns 0 or -ENOMEM: then the policy stays as it was. */
+int access_apply(struct daemon *daemon);
+
+/* The group of a name or number. Returns 0 or -ENOENT. */
+int access_find_group(const char *name, gid_t *ret_gid);
+
+#endif

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/config/config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/units.h"
+#include "daemon/config/config_parse.h"
+#include "daemon/core/pool.h"
+#include "gpu/gpu.h"
+
+/* Descriptors: three a session and one spare must fit LimitNOFILE. */
+#define CONFIG_SESSIONS_MAX 100000u
+#define CONFIG_LEASES_MAX   16777216u
+
+static const struct config_pool pool_unset = {.enabled = -1, .huge_pages = -1};
+
+void config_init(struct config *config) {
+    *config = (struct config){
+        .socket = CONFIG_SOCKET_DEFAULT,
+        .admin_socket = CONFIG_ADMIN_SOCKET_DEFAULT,
+        .gpu = CONFIG_GPU_AUTO,
+        .sim_gpus = 1,
+        .sim_memory_bytes = 8 * GIB,
+        .sessions_limit = SESSIONS_MAX_DEFAULT,
+        .session_leases_limit = SESSION_LEASES_DEFAULT,
+        .log_level = LOG_LEVEL_INFO,
+        .device = pool_unset,
+        .host = pool_unset,
+    };
+    list_init(&config->sections);
+    list_init(&config->rules);
+}
+
+void config_deinit(struct config *config) {
+    list_for_each_safe(position, &config->sections) {
+        struct config_section *section = container_of(position, struct config_section, link);
+        list_remove(position);
+        free(section->pool.allow);
+        free(section);
+    }
+    list_for_each_safe(position, &config->rules) {
+        list_remove(position);
+        free(container_of(position, struct config_rule, link));
+    }
+    free(config->device.allow);
+    free(config->host.allow);
+    config->device.allow = config->host.allow = NULL;
+}
+
+/* Moves a list's members to another head. */
+static void move_list(struct list *to, struct list *from) {
+    list_init(to); /* a list's head does not move by copying */
+    list_for_each_safe(position, from) {
+        list_remove(position);
+        list_append(to, position);
+    }
+}
+
+void config_move(struct config *to, struct config *from) {
+    *to = *from;
+    move_list(&to->sections, &from->sections);
+    move_list(&to->rules, &from->rules);
+    from->device.allow = from->host.allow = NULL;
+}
+
+static int parse_number(const char *text, unsigned long minimum, unsigned long maximum,
+                        unsigned long *ret_number) {
+    char *end;
+    errno = 0;
+    if (*text < '0' || *text > '9')
+        return -EINVAL;
+    unsigned long number = strtoul(text, &end, 10);
+    if (errno != 0 || *end != '\0' || number < minimum || number > maximum)
+        return -EINVAL;
+    *ret_number = number;
+    return 0;
+}
+
+static int parse_choice(const char *text, const char *const *choices, int *ret_choice) {
+    for (int i = 0; choices[i] != NULL; i++)
+        if (strcmp(text, choices[i]) == 0) {
+            *ret_choice = i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+static int set_path(char path[CONFIG_PATH_SIZE], const char *key, const char *value, char *error,
+                    size_t error_size) {
+    if (value[0] != '/')
+        return config_complain(error, error_size, "%s: '%s' is not an absolute path", key, value);
+    if (strlen(value) >= CONFIG_PATH_SIZE)
+        return config_complain(
+            error, error_size,
+            "%s: the path has more than %u characters, which is what a Unix socket's may have", key,
+            CONFIG_PATH_SIZE - 1);
+    snprintf(path, CONFIG_PATH_SIZE, "%s", value);
+    return 0;
+}
+
+static int set_daemon(struct config *config, const char *key, const char *value, char *error,
+                      size_t error_size) {
+    static const char *const gpus[] = {"auto", "cuda", "sim", "none", NULL};
+    unsigned long number;
+    int choice;
+
+    if (strcmp(key, "socket") == 0)
+        return set_path(config->socket, key, value, error, error_size);
+    if (strcmp(key, "admin_socket") == 0)
+        return set_path(config->admin_socket, key, value, error, error_size);
+    if (strcmp(key, "gpu") == 0) {
+        if (parse_choice(value, gpus, &choice) < 0)
+            return config_complain(error, error_size, "gpu: '%s' is none of auto, cuda, sim, none", value);
+        config->gpu = (enum config_gpu)choice;
+        return 0;
+    }
+    if (strcmp(key, "sim_gpus") == 0) {
+        if (parse_number(value, 1, GPU_SIM_DEVICES_MAX, &number) < 0)
+            return config_complain(error, error_size, "sim_gpus: '%s' is not a number from 1 to %u", value,
+                                   GPU_SIM_DEVICES_MAX);
+        config->sim_gpus = (unsigned)number;
+        return 0;
+    }
+    if (strcmp(key, "sim_memory") == 0) {
+        uint64_t bytes;
+        if (units_parse_bytes(value, &bytes) < 0 || bytes < SEGMENT_GRANULE || bytes > PROTO_SIZE_MAX)
+            return config_complain(error, error_size,
+                                   "sim_memory: '%s' is not a size of at least 2 MiB, such as 8GiB", value);
+        config->sim_memory_bytes = bytes;
+        return 0;
+    }
+    if (strcmp(key, "sessions_limit") == 0) {
+        if (parse_number(value, 1, CONFIG_SESSIONS_MAX, &number) < 0)
+            return config_complain(error, error_size, "sessions_limit: '%s' is not a number from 1 to %u",
+                                   value, CONFIG_SESSIONS_MAX);
+        config->sessions_limit = (uint32_t)number;
+        return 0;
+    }
+    if (strcmp(key, "session_leases_limit") == 0) {
+        if (parse_number(value, 1, CONFIG_LEASES_MAX, &number) < 0)
+            return config_complain(error, error_size,
+                                   "session_leases_limit: '%s' is not a number from 1 to %u", value,
+                                   CONFIG_LEASES_MAX);
+        config->session_leases_limit = (uint32_t)number;
+        return 0;
+    }
+    if (strcmp(key, "group") == 0) {
+        if (*value == '\0' || strlen(value) >= sizeof config->group)
+            return config_complain(error, error_size, "group: '%s' is no group's name", value);
+        snprintf(config->group, sizeof config->group, "%s", value);
+        return 0;
+    }
+    if (strcmp(key, "log_level") == 0) {
+        if (log_parse_level(value, &config->log_level) < 0)
+            return config_complain(error, error_size,
+                                   "log_level: '%s' is none of error, warning, info, debug", value);
+        return 0;
+    }
+    return config_complain(error, error_size, "[daemon] has no key '%s'; see gpupoold.conf(5)", key);
+}
+
+static int set_pool(struct config_pool *pool, bool is_host, const char *key, const char *value, char *error,
+                    size_t error_size) {
+    static const char *const booleans[] = {"no", "yes", NULL};
+    static const char *const huge_pages[] = {"auto", "off", "require", NULL};
+    struct config_size *size = strcmp(key, "limit") == 0       ? &pool->limit
+                               : strcmp(key, "step") == 0      ? &pool->step
+                               : strcmp(key, "reserve") == 0   ? &pool->reserve
+                               : strcmp(key, "low_water") == 0 ? &pool->low_water
+                                                               : NULL;
+    if (size != NULL) {
+        if (config_parse_size(value, size) < 0)
+            return config_complain(error, error_size,
+                                   "%s: '%s' is neither a size such as 64MiB nor a share such as 50%%", key,
+                                   value);
+        return 0;
+    }
+    if (strcmp(key, "enabled") == 0) {
+        if (parse_choice(value, booleans, &pool->enabled) < 0)
+            return config_complain(error, error_size, "enabled: '%s' is neither yes nor no", value);
+        return 0;
+    }
+    if (strcmp(key, "allow") == 0)
+        return config_add_allowed(&pool->allow, value, error, error_size);
+    if (is_host && strcmp(key, "huge_pages") == 0) {
+        if (parse_choice(value, huge_pages, &pool->huge_pages) < 0)
+            return config_complain(error, error_size, "huge_pages: '%s' is none of auto, off, require",
+                                   value);
+        return 0;
+    }
+    return config_complain(error, error_size, "[%s] has no key '%s'; see gpupoold.conf(5)",
+                           is_host ? "host" : "device", key);
+}
+
+/* The section "[device 0]" and its like, made when it is first seen. */
+static int find_section(struct config *config, const char *name, struct config_section **ret_section,
+                        char *error, size_t error_size) {
+    bool is_host = strncmp(name, "host ", 5) == 0;
+    struct config_section wanted = {.kind = is_host ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
+                                    .pool = pool_unset};
+    struct gpu_uuid uuid;
+    unsigned long number = 0;
+
+    if (!is_host && strncmp(name, "device ", 7) != 0)
+        return config_complain(
+            error, error_size,
+            "there is no section [%s]; there are [daemon], [device], [host], [device NUMBER], "
+            "[device GPU-UUID], [host NODE], [quota], [quota user:NAME] and [quota group:NAME]",
+            name);
+    const char *which = name + (is_host ? 5 : 7);
+    if (!is_host && gpu_uuid_parse(which, &uuid) == 0) {
+        wanted.by_uuid = true;
+        memcpy(wanted.uuid, uuid.bytes, sizeof wanted.uuid);
+    } else if (parse_number(which, 0, 4095, &number) < 0) {
+        return config_complain(error, error_size, "[%s]: '%s' is %s", name, which,
+                               is_host ? "no NUMA node's number"
+                                       : "neither a device's number nor a GPU's UUID");
+    }
+    wanted.number = (int)number;
+    list_for_each(position, &config->sections) {
+        struct config_section *section = container_of(position, struct config_section, link);
+        if (section->kind == wanted.kind && section->by_uuid == wanted.by_uuid &&
+            section->number == wanted.number && memcmp(section->uuid, wanted.uuid, sizeof wanted.uuid) == 0) {
+            *ret_section = section;
+            return 0;
+        }
+    }
+    struct config_section *section = malloc(sizeof *section);
+    if (section == NULL)
+        return config_complain(error, error_size, "out of memory");
+    *section = wanted;
+    list_append(&config->sections, &section->link);
+    *ret_section = section;
+    return 0;
+}
+
+int config_set(struct config *config, const char *section, const char *key, const char *value, char *error,
+               size_t error_size) {
+    struct config_section *one = NULL;
+
+    if (strcmp(section, "daemon") == 0)
+        return set_daemon(config, key, value, error, error_size);
+    if (strcmp(section, "device") == 0)
+        return set_pool(&config->device, false, key, value, error, error_size);
+    if (strcmp(section, "host") == 0)
+        return set_pool(&config->host, true, key, value, error, error_size);
+    if (strlen(section) >= CONFIG_SECTION_MAX)
+        return config_complain(error, error_size, "[%s]: the section's name has more than %u characters",
+                               section, CONFIG_SECTION_MAX - 1);
+    if (strcmp(section, "quota") == 0)
+        return config_set_quota(&config->quota, &config->rules, "", key, value, error, error_size);
+    if (strncmp(section, "quota ", 6) == 0)
+        return config_set_quota(&config->quota, &config->rules, section + 6, key, value, error, error_size);
+    if (*section == '\0')
+        return config_complain(error, error_size, "'%s' stands before the first section", key);
+    int r = find_section(config, section, &one, error, error_size);
+    if (r < 0)
+        return r;
+    return set_pool(&one->pool, one->kind == PROTO_POOL_HOST, key, value, error, error_size);
+}
+
+uint64_t config_percent_of(uint64_t bytes, uint64_t percent) {
+    return bytes / 100 * percent + bytes % 100 * percent / 100;
+}
+
+static uint64_t resolve_size(const struct config_size *one, const struct config_size *kind, uint64_t fallback,
+                             uint64_t total_bytes) {
+    const struct config_size *size = one != NULL && one->set ? one : kind;
+    if (!size->set)
+        return fallback;
+    return size->is_percent ? config_percent_of(total_bytes, size->value) : size->value;
+}
+
+/* What a pool grows by unless told otherwise. Device memory is made in no time, so that its pools can grow by
+ * what is needed, except for a reserve, which is made before anybody says what is. Host memory takes time to
+ * make, and each process registers the whole of a segment. */
+static uint64_t default_step(enum proto_pool_kind kind, uint64_t reserve_bytes, uint64_t total_bytes) {
+    if (kind == PROTO_POOL_DEVICE && reserve_bytes == 0)
+        return POOL_STEP_BY_SIZE;
+    uint64_t bytes = kind == PROTO_POOL_HOST ? 0 : total_bytes / 64;
+    return bytes < 64 * MIB ? 64 * MIB : bytes > 512 * MIB ? 512 * MIB : bytes;
+}
+
+/* A step that is told is never none. */
+static uint64_t resolve_step(const struct config_size *one, const struct config_size *kind, uint64_t fallback,
+                             uint64_t total_bytes) {
+    uint64_t bytes = resolve_size(one, kind, fallback, total_bytes);
+    bool is_told = (one != NULL && one->set) || kind->set;
+    return is_told && bytes == POOL_STEP_BY_SIZE ? SEGMENT_GRANULE : bytes;
+}
+
+void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
+                    uint64_t total_bytes, struct config_pool_sizes *ret_sizes) {
+    const struct config_pool *common = kind == PROTO_POOL_HOST ? &config->host : &config->device;
+    const struct config_pool *one = NULL;
+    unsigned default_percent = kind == PROTO_POOL_HOST ? 50 : 90;
+
+    list_for_each(position, &config->sections) {
+        const struct config_section *section = container_of(position, struct config_section, link);
+        if (section->kind != kind)
+            continue;
+        if (section->by_uuid ? uuid != NULL && memcmp(section->uuid, uuid, PROTO_UUID_BYTES) == 0
+                             : section->number == number && one == NULL)
+            one = &section->pool; /* the UUID's section wins over the number's */
+    }
+    ret_sizes->limit_bytes = resolve_size(one ? &one->limit : NULL, &common->limit,
+                                          config_percent_of(total_bytes, default_percent), total_bytes);
+    ret_sizes->reserve_bytes = resolve_size(one ? &one->reserve : NULL, &common->reserve, 0, total_bytes);
+    ret_sizes->step_bytes =
+        resolve_step(one ? &one->step : NULL, &common->step,
+                     default_step(kind, ret_sizes->reserve_bytes, total_bytes), total_bytes);
+    /* Half a step: a client that needs little is not given two steps, one that takes piece after piece finds
+     * the next step made. A pool that grows by what is asked for makes nothing ahead: nobody knows the next
+     * size, and the memory of a GPU is what users run out of. */
+    ret_sizes->low_water_bytes =
+        resolve_size(one ? &one->low_water : NULL, &common->low_water,
+                     ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? 0 : ret_sizes->step_bytes / 2, total_bytes);
+    int enabled = one != NULL && one->enabled >= 0 ? one->enabled : common->enabled;
+    int huge_pages = one != NULL && one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
+    const char *allow = one != NULL && one->allow != NULL ? one->allow : common->allow;
+    ret_sizes->allow = allow != NULL && strcmp(allow, "all") == 0 ? NULL : allow;
+    ret_sizes->enabled = enabled != 0;
+    ret_sizes->huge_pages = huge_pages < 0 ? CONFIG_HUGE_PAGES_AUTO : (enum config_huge_pages)huge_pages;
+}

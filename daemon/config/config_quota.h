@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CONFIG_CONFIG_QUOTA_H
+#define DAEMON_CONFIG_CONFIG_QUOTA_H
+/*
+ * The part of the configuration that is about users: the sections [quota], [quota user:NAME] and
+ * [quota group:NAME], and lists of users and groups ("user:alice, group:research"). Names stay names here,
+ * and shares stay shares: access.c looks them up when the configuration takes effect.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "daemon/config/config_parse.h"
+
+#define CONFIG_NAME_SIZE 64u /* of a user or group, NUL included; the C library's tools allow 32 */
+
+/* What a tenant may have. Shares are of the pool's limit. */
+struct config_limits {
+    struct config_size sessions, leases, waiting, replies, device, host;
+};
+
+/* A user or a group, by name or number. */
+struct config_who {
+    bool is_group;
+    char name[CONFIG_NAME_SIZE];
+};
+
+/* A section for one user or group. */
+struct config_rule {
+    struct config_who who;
+    struct config_limits limits;
+    struct list link;
+};
+
+/* Sets a key of the section [quota] (who is empty), in everybody, or of [quota WHO], in rules (struct
+ * config_rule.link). Returns 0, or -EINVAL with the complaint in error. */
+int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who, const char *key,
+                     const char *value, char *error, size_t error_size);
+
+/* Takes the next of a list apart; *list is behind it afterwards, NULL at the end. Returns 1, 0 at the end, or
+ * -EINVAL: there is something else. */
+int config_next_who(const char **list, struct config_who *ret_who);
+
+/* Adds to a list of who may use a pool, "all" being everybody; *list is owned by the caller. Returns 0, or
+ * -EINVAL with the complaint in error. */
+int config_add_allowed(char **list, const char *value, char *error, size_t error_size);
+
+#endif

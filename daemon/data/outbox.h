@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_DATA_OUTBOX_H
+#define DAEMON_DATA_OUTBOX_H
+/*
+ * What is on its way to a client. Written at once where the socket takes it. What a client does not read is
+ * kept, in order, up to OUTBOX_MAX and what its user's quota of replies allows. After a message with a
+ * segment's descriptor nothing follows until the client says OPENED, so that at most one such descriptor is
+ * under way to it. The message that ends the session is the exception: it has no descriptor, and goes before
+ * what is kept. Embedded in a connection, which owns the socket.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "proto/proto.h"
+
+struct session;
+
+/* Kept replies: what all threads of a large process may be waiting for at once. */
+#define OUTBOX_MAX 4352u
+/* Of these, how many are written in one go: a client that begins to read has room for hundreds. */
+#define OUTBOX_WRITES_PER_TURN 4u
+
+struct outbox {
+    int fd;              /* borrowed */
+    struct list replies; /* struct reply.link, kept for a client that does not read */
+    unsigned n_replies;
+    uint64_t awaited_segment; /* its descriptor was sent, OPENED has not come; 0: none */
+    bool full;                /* the socket took no more the last time */
+    bool stalled; /* the kernel takes no reply for now, for a reason that the socket does not tell of */
+};
+
+void outbox_init(struct outbox *outbox, int fd);
+
+/* Sends a message, or keeps it: then a session is charged (NULL: nobody is). fd goes along, -1: none; it is
+ * borrowed until the message has gone. Returns 0, or a negative errno that ends the connection: -EDQUOT when
+ * the user's quota of replies is used up. */
+int outbox_send(struct outbox *outbox, struct session *payer, const struct proto_message *message, int fd);
+
+/* Writes the message that ends the session, at once and before the replies that are kept; these are lost with
+ * the session. The message has no descriptor. Returns 0, -EAGAIN when the socket takes nothing, or a negative
+ * errno. */
+int outbox_send_last(struct outbox *outbox, const struct proto_message *message);
+
+/* Writes what is kept, a few at most. Returns 0, or a negative errno that ends the connection. */
+int outbox_flush(struct outbox *outbox, struct session *payer);
+
+/* Whether replies are kept for want of room in the socket. What waits for OPENED does not count: it is for
+ * the client to say that. */
+bool outbox_is_stuck(const struct outbox *outbox);
+
+/* Forgets what is kept. payer: NULL when the session is over, which took its charges with it. */
+void outbox_drop(struct outbox *outbox, struct session *payer);
+
+#endif

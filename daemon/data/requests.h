@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_DATA_REQUESTS_H
+#define DAEMON_DATA_REQUESTS_H
+/*
+ * What a client asks for: each message that checked out, made a call of the core, and the core's answer made
+ * a message. Failures that are the client's doing are answered; those that are ours, or break the protocol,
+ * end the connection.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/proto.h"
+
+struct connection;
+struct lease;
+
+/* Whether a client waits for something after it has sent this. */
+bool request_is_answered(const struct proto_message *message);
+
+/* Deals with a message. Returns 0, or a negative errno that ends the connection. */
+int request_handle(struct connection *connection, const struct proto_message *message);
+
+/* Sends a lease, with its segment's description and descriptor the first time. Returns as connection_send().
+ */
+int request_send_lease(struct connection *connection, uint64_t request, struct lease *lease);
+
+#endif

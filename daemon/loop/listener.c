@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/loop/listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "daemon/config/access.h"
+#include "daemon/loop/log.h"
+#include "daemon/loop/rights.h"
+
+#define LISTEN_BACKLOG                                                                                       \
+    512 /* what a burst of starting workers may leave in line; the kernel caps it at somaxconn */
+#define SERVICE_GROUP "gpupool"
+
+static int unix_socket(int type, const char *path, struct sockaddr_un *ret_address) {
+    *ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    snprintf(ret_address->sun_path, sizeof ret_address->sun_path, "%s", path);
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Whether somebody answers at the path. */
+static bool socket_is_served(const char *path, int type) {
+    struct sockaddr_un address;
+    _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
+    if (fd < 0)
+        return false;
+    return connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN;
+}
+
+/* Says what failed at the path. Returns the error. */
+static int fail_at(const char *path, int error) {
+    log_error("%s: %s", path, strerror(-error));
+    return error;
+}
+
+/* Removes a socket that nobody serves. What is no socket is not touched. */
+static int remove_stale(const char *path) {
+    struct stat status;
+    if (lstat(path, &status) < 0)
+        return errno == ENOENT ? 0 : fail_at(path, -errno);
+    if (!S_ISSOCK(status.st_mode)) {
+        log_error("%s exists and is no socket: remove it, or choose another path", path);
+        return -EEXIST;
+    }
+    return unlink(path) < 0 && errno != ENOENT ? fail_at(path, -errno) : 0;
+}
+
+/* Lets the members of the service's group in, where there is such a group and we may. */
+static void give_to_group(const char *path) {
+    struct group *group = geteuid() == 0 ? getgrnam(SERVICE_GROUP) : NULL;
+    if (group != NULL && chown(path, (uid_t)-1, group->gr_gid) < 0)
+        log_warning("%s: cannot be given to group %s: %s", path, SERVICE_GROUP, strerror(errno));
+}
+
+/* Lets the members of the group in that the configuration names, or nobody: who was to be let in by it would
+ * otherwise be shut out, or others let in, without a word. */
+static int give_to_configured_group(const char *path, const char *name) {
+    gid_t gid;
+
+    if (access_find_group(name, &gid) < 0) {
+        log_error("group: there is no group '%s', to whose members %s is to be open", name, path);
+        return -ENOENT;
+    }
+    if (chown(path, (uid_t)-1, gid) < 0) {
+        int r = -errno;
+        log_error("%s: cannot be given to group %s: %s; the daemon's user has to be in the group, or root",
+                  path, name, strerror(-r));
+        return r;
+    }
+    return 0;
+}
+
+/* Locks PATH.lock, which the holder removes when it ends: a lock on a file that is no longer there is worth
+ * nothing, so the file has to be the same before and after. Returns a descriptor, -EWOULDBLOCK, or a negative
+ * errno. */
+static int lock_path(const char *path) {
+    for (;;) {
+        struct stat locked, there;
+        _cleanup_(close_fdp) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &locked) < 0)
+            return -errno;
+        if (stat(path, &there) == 0 && there.st_ino == locked.st_ino && there.st_dev == locked.st_dev)
+            return take_fd(&fd);
+    }
+}
+
+int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group) {
+    struct sockaddr_un address;
+    char lock[sizeof listener->path + sizeof ".lock"];
+
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    _cleanup_(close_fdp) int lock_fd = lock_path(lock);
+    if (lock_fd < 0 && lock_fd != -EWOULDBLOCK) {
+        log_error("%s: %s; the directory has to exist and be writable for the daemon", lock,
+                  strerror(-lock_fd));
+        return lock_fd;
+    }
+    if (lock_fd < 0 || socket_is_served(path, type)) {
+        log_error(
+            "another daemon serves %s: stop it, or choose another path with --socket and --admin-socket",
+            path);
+        return -EADDRINUSE;
+    }
+    int r = remove_stale(path);
+    if (r < 0)
+        return r;
+    _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
+    if (fd < 0)
+        return fail_at(path, fd);
+    rights_refuse(fd);
+    mode_t mask = umask(0777); /* nobody gets in before the mode is set */
+    r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
+    umask(mask);
+    bool bound = r == 0;
+    if (r == 0) {
+        if (*group != '\0')
+            r = give_to_configured_group(path, group);
+        else if ((mode & S_IWOTH) == 0)
+            give_to_group(path);
+        if (r < 0) {
+            unlink(path);
+            return r;
+        }
+        r = chmod(path, mode) < 0 ? -errno : 0;
+    }
+    if (r == 0)
+        r = listen(fd, LISTEN_BACKLOG) < 0 ? -errno : 0;
+    if (r < 0) {
+        if (bound)
+            unlink(path);
+        return fail_at(path, r);
+    }
+    *listener =
+        (struct listener){.fd = take_fd(&fd), .lock_fd = take_fd(&lock_fd), .spare_fd = -1, .owned = true};
+    snprintf(listener->path, sizeof listener->path, "%s", path);
+    return 0;
+}
+
+int listener_adopt(struct listener *listener, int fd, int type) {
+    struct sockaddr_un address = {0};
+    socklen_t length = sizeof address, size = sizeof(int);
+    int actual_type = 0, listening = 0;
+
+    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0 || address.sun_family != AF_UNIX ||
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &actual_type, &size) < 0 || actual_type != type ||
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0 || !listening)
+        return -EINVAL;
+    rights_refuse(fd); /* systemd before 258 does not */
+    *listener = (struct listener){.fd = fd, .lock_fd = -1, .spare_fd = -1};
+    /* a path that fills the address has no NUL */
+    snprintf(listener->path, sizeof listener->path, "%.*s", (int)sizeof address.sun_path, address.sun_path);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    return 0;
+}
+
+static int open_spare(void) {
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+void listener_complain(struct listener *listener) {
+    if (listener->complained)
+        return;
+    listener->complained = true; /* once in a while: whoever floods us is not to flood the log too */
+    log_warning(
+        "%s: no descriptors are left, clients are sent away; raise LimitNOFILE or lower sessions_limit",
+        listener->path);
+}
+
+/* Lets one in: each costs about as much as a question that is answered. */
+static void listener_serve(struct turn *turn) {
+    struct listener *listener = container_of(turn, struct listener, turn);
+
+    if (listener->make_room != NULL && listener->make_room(listener))
+        return;                 /* level triggered: who waits at the door is told of again */
+    if (listener->spare_fd < 0) /* there was none at the start, or a thread was quicker when it came back */
+        listener->spare_fd = open_spare();
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+        rights_accepted(fd);
+        listener->on_accept(listener, fd);
+        return;
+    }
+    if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)
+        return; /* level triggered: who still waits is told of again */
+    bool full = errno == EMFILE || errno == ENFILE;
+    if (full)
+        listener_complain(listener);
+    if (full && listener->spare_fd >= 0) {
+        /* Who cannot be let in has to be sent away, or the loop would turn on this forever. */
+        listener->spare_fd = close_fd(listener->spare_fd);
+        rights_close(listener->closer, accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
+        listener->spare_fd = open_spare();
+        return;
+    }
+    /* Not even that, or the kernel has no memory: listener_retry() goes on. */
+    uv_poll_stop(&listener->poll);
+    listener->resting = true;
+}
+
+static void listener_on_ready(uv_poll_t *poll, int status, int events) {
+    struct listener *listener = poll->data;
+    (void)events;
+    if (status >= 0)
+        turn_wait(&listener->turn);
+}
+
+void listener_retry(struct listener *listener) {
+    listener->complained = false;
+    if (!listener->resting)
+        return;
+    listener->resting = false;
+    uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
+}
+
+int listener_start(struct listener *listener, uv_loop_t *loop, struct scheduler *scheduler,
+                   struct closer *closer, void (*on_accept)(struct listener *, int),
+                   bool (*make_room)(struct listener *), void *user) {
+    listener->closer = closer;
+    listener->on_accept = on_accept;
+    listener->make_room = make_room;
+    listener->user = user;
+    listener->spare_fd = open_spare();
+    int r = turn_join(&listener->turn, scheduler, SCHEDULER_LISTENERS, listener->fd, listener_serve);
+    if (r < 0)
+        return r;
+    r = uv_poll_init(loop, &listener->poll, listener->fd);
+    if (r < 0)
+        return fail_at(listener->path, r);
+    listener->poll.data = listener;
+    listener->polling = true;
+    return uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
+}
+
+void listener_close(struct listener *listener) {
+    char lock[sizeof listener->path + sizeof ".lock"];
+
+    if (listener->polling) {
+        uv_poll_stop(&listener->poll);
+        uv_close((uv_handle_t *)&listener->poll, NULL);
+        listener->polling = false;
+    }
+    turn_leave(&listener->turn);
+    if (listener->owned) {
+        unlink(listener->path);
+        snprintf(lock, sizeof lock, "%s.lock", listener->path);
+        unlink(lock);
+        listener->owned = false;
+    }
+    listener->fd = close_fd(listener->fd);
+    listener->lock_fd = close_fd(listener->lock_fd);
+    listener->spare_fd = close_fd(listener->spare_fd);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/loop/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static _Atomic enum log_level log_level = LOG_LEVEL_INFO;
+static const char *const level_names[] = {"error", "warning", "info", "debug"};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned long n_lost; /* messages, since the last one that was written; under lock */
+
+void log_set_level(enum log_level level) {
+    log_level = level;
+}
+
+int log_parse_level(const char *text, enum log_level *ret_level) {
+    for (unsigned i = 0; i < sizeof level_names / sizeof *level_names; i++)
+        if (strcmp(text, level_names[i]) == 0) {
+            *ret_level = (enum log_level)i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+/* Writes a line, and never waits for the log's reader. poll() tells of a pipe that it has room for PIPE_BUF
+ * bytes; another process can fill the pipe in between. False: there is no room. */
+static bool write_line(const char *line, size_t size) {
+    ssize_t n = send(STDERR_FILENO, line, size, MSG_DONTWAIT | MSG_NOSIGNAL); /* the journal's is a socket */
+
+    if (n < 0 && errno == ENOTSOCK) {
+        struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+        if (poll(&room, 1, 0) == 0)
+            return false;
+        n = write(STDERR_FILENO, line, size);
+    }
+    return n >= 0 || errno != EAGAIN; /* else nobody is left to tell */
+}
+
+static size_t put_priority(char *line, size_t size, enum log_level level) {
+    static const char priorities[] = {'3', '4', '6', '7'};
+    if (getenv("JOURNAL_STREAM") != NULL)
+        return (size_t)snprintf(line, size, "<%c>", priorities[level]);
+    return (size_t)snprintf(line, size, "gpupoold: %s: ", level_names[level]);
+}
+
+/* Says how many messages are missing. False: there is no room for that either. */
+static bool tell_lost_locked(void) {
+    char line[128];
+    size_t used = put_priority(line, sizeof line, LOG_LEVEL_WARNING);
+
+    used += (size_t)snprintf(line + used, sizeof line - used,
+                             "%lu messages are missing here: nobody read the log\n", n_lost);
+    if (!write_line(line, used))
+        return false;
+    n_lost = 0;
+    return true;
+}
+
+void log_message(enum log_level level, const char *format, ...) {
+    int saved = errno;
+    char line[2048];
+    va_list arguments;
+
+    if (level > log_level)
+        return;
+    size_t used = put_priority(line, sizeof line, level);
+    va_start(arguments, format);
+    int n = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
+    va_end(arguments);
+    used = n < 0 || used + (size_t)n > sizeof line - 2 ? sizeof line - 2 : used + (size_t)n;
+    line[used++] = '\n';
+    pthread_mutex_lock(&lock);
+    if ((n_lost > 0 && !tell_lost_locked()) || !write_line(line, used))
+        n_lost++;
+    pthread_mutex_unlock(&lock);
+    errno = saved;
+}

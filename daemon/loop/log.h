@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_LOOP_LOG_H
+#define DAEMON_LOOP_LOG_H
+/*
+ * The daemon's messages: one line each on stderr, with syslog's priority prefix ("<3>") when the journal
+ * reads it. Every message says what happened, to which pool or pid, and what the operator can do.
+ * Thread-safe: one write a line.
+ *
+ * A message never waits for its reader: where stderr has no room it is lost, and the next one that is written
+ * says how many were.
+ */
+enum log_level {
+    LOG_LEVEL_ERROR,
+    LOG_LEVEL_WARNING,
+    LOG_LEVEL_INFO,
+    LOG_LEVEL_DEBUG,
+};
+
+void log_set_level(enum log_level level);
+/* "error", "warning", "info", "debug". Returns 0 or -EINVAL. */
+int log_parse_level(const char *text, enum log_level *ret_level);
+
+void log_message(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define log_error(...)   log_message(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_warning(...) log_message(LOG_LEVEL_WARNING, __VA_ARGS__)
+#define log_info(...)    log_message(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...)   log_message(LOG_LEVEL_DEBUG, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_LOOP_NOTIFIER_H
+#define DAEMON_LOOP_NOTIFIER_H
+/*
+ * A notifier: tells the service manager ($NOTIFY_SOCKET) how the daemon is, in order, on a thread of its own.
+ * sd_notify() waits while the manager's queue is full, for which it is enough that the manager is stopped or
+ * that a local user floods its socket; the loop does not. Without a service manager there is no thread.
+ */
+#include <stdbool.h>
+#include <uv.h>
+
+#include "daemon/loop/worker.h"
+
+struct notifier {
+    struct worker worker;
+    bool started;
+};
+
+/* Returns 0 or a negative errno. */
+int notifier_start(struct notifier *notifier, uv_loop_t *loop);
+
+/* Ends the thread when everything is said; see worker_stop(). Accepts one that did not start. */
+void notifier_stop(struct notifier *notifier);
+
+/* text: as sd_notify() takes it; copied. While NOTIFIER_WAITING_MAX wait, and without memory, it is not said.
+ */
+#define NOTIFIER_WAITING_MAX 8u
+void notifier_tell(struct notifier *notifier, const char *text);
+
+#endif

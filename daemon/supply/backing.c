@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/supply/backing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/mapping.h"
+#include "base/units.h"
+#include "daemon/loop/descriptors.h"
+#include "daemon/supply/host_pages.h"
+#include "daemon/loop/log.h"
+#include "daemon/supply/numa.h"
+#include "daemon/core/limits.h"
+#include "daemon/loop/worker.h"
+
+static struct backing *backing_alloc(enum proto_segment_kind kind, uint64_t size_bytes) {
+    struct backing *backing = calloc(1, sizeof *backing);
+    if (backing != NULL) {
+        backing->kind = kind;
+        backing->size_bytes = size_bytes;
+        backing->fd = -1;
+    }
+    return backing;
+}
+
+static void backing_freep(struct backing **backing) {
+    *backing = backing_free(*backing);
+}
+
+int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes, struct worker *worker,
+                       struct backing **ret_backing, char error[BACKING_ERROR_SIZE]) {
+    const char *call = "cudaMalloc";
+    _cleanup_(backing_freep) struct backing *backing = backing_alloc(PROTO_SEGMENT_LEGACY_IPC, size_bytes);
+
+    if (backing == NULL) {
+        snprintf(error, BACKING_ERROR_SIZE, "out of memory for bookkeeping");
+        return -ENOMEM;
+    }
+    backing->gpu = gpu;
+    backing->device = device;
+    worker_enter_call(worker, call);
+    int r = gpu->memory_allocate(device, size_bytes, &backing->memory);
+    if (r == 0) {
+        /* What another tenant left there must not be seen. */
+        call = "cudaMemsetAsync";
+        worker_enter_call(worker, call);
+        r = gpu->memory_set(device, backing->memory, 0, size_bytes, NULL);
+    }
+    if (r == 0) {
+        call = "cudaStreamSynchronize";
+        worker_enter_call(worker, call);
+        r = gpu->stream_synchronize(device, NULL);
+    }
+    if (r == 0) {
+        call = "cudaIpcGetMemHandle";
+        worker_enter_call(worker, call);
+        r = gpu->ipc_export(device, backing->memory, &backing->handle);
+    }
+    worker_leave_call(worker);
+    if (r != 0) {
+        snprintf(error, BACKING_ERROR_SIZE, "%s of %s on device %u failed with %s (%s)", call,
+                 BYTES_TEXT(size_bytes), device, gpu->error_name(r), gpu->error_text(r));
+        return -EIO;
+    }
+    *ret_backing = take_ptr(&backing);
+    return 0;
+}
+
+/* Whether the kernel gives transparent huge pages to a shared mapping that asks for them, when it is touched.
+ */
+static bool transparent_pages_available(void) {
+    char text[128] = "";
+    _cleanup_(fclosep) FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+    if (file == NULL || fgets(text, sizeof text, file) == NULL)
+        return false;
+    return strstr(text, "[never]") == NULL && strstr(text, "[deny]") == NULL;
+}
+
+/* Maps a memfd of the size. Returns 0 or a negative errno; on failure nothing is left. */
+static int map_memfd(struct backing *backing, unsigned flags) {
+    _cleanup_(close_fdp) int fd =
+        descriptors_for_client(memfd_create("gpupool", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
+    if (fd < 0)
+        return -errno;
+    /* A memfd is made with mode 0777, with which a client could give it extended attributes: kernel memory
+     * that counts as the daemon's. */
+    if (fchmod(fd, 0600) < 0 || ftruncate(fd, (off_t)backing->size_bytes) < 0)
+        return -errno;
+    /* With hugetlb this reserves the pages, or fails. */
+    void *mapping;
+    int r = mapping_make(fd, backing->size_bytes, HOST_PAGES_HUGE_BYTES, &mapping);
+    if (r < 0)
+        return r;
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        r = -errno;
+        munmap(mapping, backing->size_bytes);
+        return r;
+    }
+    backing->fd = take_fd(&fd);
+    backing->mapping = mapping;
+    return 0;
+}
+
+/* Keeps the machine alive: the kernel would answer an allocation that is too large by killing somebody, not
+ * by an error. What is left to others: 1/32 of the node, at least 256 MiB. */
+static int check_available(int node, uint64_t size_bytes, char error[BACKING_ERROR_SIZE]) {
+    uint64_t total, available;
+
+    if (numa_memory(node, &total, &available) < 0)
+        return 0;
+    uint64_t kept = total / 32 > 256 * MIB ? total / 32 : 256 * MIB;
+    if (available >= kept && available - kept >= size_bytes)
+        return 0;
+    snprintf(error, BACKING_ERROR_SIZE,
+             "node %d has %s of memory left, too little for a segment of %s beside the %s that stay free",
+             node, BYTES_TEXT(available), BYTES_TEXT(size_bytes), BYTES_TEXT(kept));
+    return -ENOMEM;
+}
+
+int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_pages, struct worker *worker,
+                     struct backing **ret_backing, char error[BACKING_ERROR_SIZE]) {
+    static _Atomic bool lock_complained;
+    bool ask_transparent = false;
+    uint64_t huge_bytes = 0;
+    int r = -ENOMEM;
+    _cleanup_(backing_freep) struct backing *backing = backing_alloc(PROTO_SEGMENT_MEMFD, size_bytes);
+
+    if (backing == NULL) {
+        snprintf(error, BACKING_ERROR_SIZE, "out of memory for bookkeeping");
+        return -ENOMEM;
+    }
+    if (huge_pages != CONFIG_HUGE_PAGES_OFF && numa_free_huge_pages(node) * 2 * MIB >= size_bytes) {
+        r = map_memfd(backing, MFD_HUGETLB | MFD_HUGE_2MB);
+        if (r == 0)
+            backing->pages = BACKING_PAGES_HUGETLB;
+    }
+    if (r < 0 && huge_pages == CONFIG_HUGE_PAGES_REQUIRE) {
+        snprintf(error, BACKING_ERROR_SIZE,
+                 "node %d has no %s of 2 MiB huge pages free, and huge_pages = require: reserve more "
+                 "with sysctl vm.nr_hugepages",
+                 node, BYTES_TEXT(size_bytes));
+        return r;
+    }
+    if (r < 0) {
+        r = check_available(node, size_bytes, error);
+        if (r < 0)
+            return r;
+        r = map_memfd(backing, 0);
+        if (r < 0) {
+            snprintf(error, BACKING_ERROR_SIZE, "making a memfd of %s failed: %s", BYTES_TEXT(size_bytes),
+                     strerror(-r));
+            return r;
+        }
+        backing->pages = BACKING_PAGES_PLAIN;
+        ask_transparent = huge_pages != CONFIG_HUGE_PAGES_OFF;
+        if (ask_transparent)
+            (void)madvise(backing->mapping, size_bytes, MADV_HUGEPAGE); /* a hint: for its first touches */
+    }
+    numa_prefer(backing->mapping, size_bytes, node); /* without NUMA there is nothing to prefer */
+    worker_enter_call(worker, "making pages");
+    r = host_pages_make(backing->mapping, size_bytes, ask_transparent, worker, &huge_bytes);
+    worker_leave_call(worker);
+    if (r < 0) {
+        snprintf(error, BACKING_ERROR_SIZE, "the kernel gave no pages for %s of host memory: %s",
+                 BYTES_TEXT(size_bytes), strerror(-r));
+        return r;
+    }
+    if (ask_transparent) {
+        if (huge_bytes >= size_bytes / 2 || (huge_bytes == 0 && transparent_pages_available()))
+            backing->pages = BACKING_PAGES_TRANSPARENT;
+        log_debug("%s of %s of host memory on node %d are in transparent huge pages", BYTES_TEXT(huge_bytes),
+                  BYTES_TEXT(size_bytes), node);
+    }
+    worker_enter_call(worker, "mlock");
+    r = host_pages_lock(backing->mapping, size_bytes);
+    worker_leave_call(worker);
+    backing->locked = r == 0;
+    if (!backing->locked && backing->pages != BACKING_PAGES_HUGETLB &&
+        !atomic_exchange(&lock_complained, true))
+        log_warning(
+            "host memory could not be locked (%s) and may be swapped out until a client pins it; raise "
+            "LimitMEMLOCK (ulimit -l)",
+            strerror(-r));
+    *ret_backing = take_ptr(&backing);
+    return 0;
+}
+
+struct backing *backing_free(struct backing *backing) {
+    if (backing == NULL)
+        return NULL;
+    if (backing->memory != NULL) {
+        int r = backing->gpu->memory_free(backing->device, backing->memory);
+        if (r != 0 && !backing->lost)
+            log_error("freeing %s on device %u failed with %s: the memory is lost until the daemon restarts",
+                      BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
+    }
+    if (backing->mapping != NULL)
+        host_pages_unmap(backing->mapping, backing->size_bytes);
+    close_fd(backing->fd);
+    free(backing);
+    return NULL;
+}
+
+struct backing *backing_retire(struct backing *backing) {
+    if (backing != NULL && backing->fd >= 0) {
+        host_pages_unmap(backing->mapping, backing->size_bytes); /* before: the pages are locked in it */
+        backing->mapping = NULL;
+        if (fallocate(backing->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      (off_t)backing->size_bytes) < 0)
+            log_warning(
+                "the pages of %s of host memory cannot be given up (%s): processes that still map them "
+                "keep them",
+                BYTES_TEXT(backing->size_bytes), strerror(errno));
+    }
+    return backing_free(backing);
+}
+
+const char *backing_pages_name(enum backing_pages pages) {
+    switch (pages) {
+    case BACKING_PAGES_HUGETLB:
+        return "hugetlb";
+    case BACKING_PAGES_TRANSPARENT:
+        return "transparent";
+    case BACKING_PAGES_PLAIN:
+        return "plain";
+    default:
+        return NULL;
+    }
+}

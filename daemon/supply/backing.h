@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SUPPLY_BACKING_H
+#define DAEMON_SUPPLY_BACKING_H
+/*
+ * A segment's backing: the allocation itself, made and freed on a worker's thread, zeroed and exported. A
+ * device backing is a cudaMalloc with its IPC handle; a host backing is a sealed memfd whose pages are there
+ * and stay there.
+ */
+#include <stdint.h>
+
+#include "daemon/config/config.h"
+#include "gpu/gpu.h"
+#include "proto/proto.h"
+
+struct worker;
+
+enum backing_pages {
+    BACKING_PAGES_NONE,        /* device memory */
+    BACKING_PAGES_HUGETLB,     /* 2 MiB pages from the system's reserve */
+    BACKING_PAGES_TRANSPARENT, /* 2 MiB pages that the kernel put together, half of the memory or more */
+    BACKING_PAGES_PLAIN,
+};
+
+struct backing {
+    enum proto_segment_kind kind;
+    uint64_t size_bytes;
+    /* device */
+    const struct gpu *gpu;
+    unsigned device;
+    void *memory;
+    struct gpu_ipc_handle handle;
+    /* host */
+    int fd;
+    void *mapping; /* keeps the pages locked; never read, and written only when the pages are made */
+    enum backing_pages pages;
+    bool locked;
+    bool lost; /* the device is: that it cannot be freed is no news */
+};
+
+#define BACKING_ERROR_SIZE 256u
+
+/* Both: [slow], on a worker's thread; worker: told about calls and progress, may be NULL. Return 0, or a
+ * negative errno with a text for people in error; *ret_backing is untouched then, and owned by the caller
+ * otherwise. The memory is zero. */
+int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes, struct worker *worker,
+                       struct backing **ret_backing, char error[BACKING_ERROR_SIZE]);
+/* node: where pages should come from. */
+int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_pages, struct worker *worker,
+                     struct backing **ret_backing, char error[BACKING_ERROR_SIZE]);
+
+/* [slow] Frees the allocation. Accepts NULL; returns NULL. A failing driver is logged: the memory is lost
+ * then. Processes that have it mapped keep it. */
+struct backing *backing_free(struct backing *backing);
+
+/* [slow] The same for a segment that was retired: no session has it mapped any more, as far as the daemon was
+ * told. The pages of host memory go even if a process still maps them (its next access finds a new page of
+ * zeros, which counts as its own): it was told that they are gone, and would keep the daemon's memory. */
+struct backing *backing_retire(struct backing *backing);
+
+/* "hugetlb", "transparent", "plain"; NULL for device memory. */
+const char *backing_pages_name(enum backing_pages pages);
+
+#endif

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/supply/supplier.h"
+#include "daemon/core/pool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "daemon/daemon.h"
+#include "daemon/supply/device_check.h"
+#include "daemon/loop/log.h"
+#include "daemon/core/core.h"
+
+struct supply_job {
+    struct worker_job job;
+    struct supplier *supplier;
+    struct segment *segment; /* to retire */
+    struct backing *backing; /* made, or to be freed */
+    uint64_t size_bytes;
+    enum config_huge_pages
+        huge_pages; /* as configured when it was decided: a reload may change the supplier's */
+    int result;
+    char error[BACKING_ERROR_SIZE];
+    bool lost; /* the device does not work any more; why: */
+    char lost_error[BACKING_ERROR_SIZE];
+};
+
+static struct supply_job *supply_job_new(struct supplier *supplier, void (*run)(struct worker_job *),
+                                         void (*done)(struct worker_job *)) {
+    struct supply_job *job = calloc(1, sizeof *job);
+    if (job != NULL) {
+        job->job.run = run;
+        job->job.done = done;
+        job->supplier = supplier;
+    }
+    return job;
+}
+
+static void start_run(struct worker_job *job) {
+    struct supply_job *start = container_of(job, struct supply_job, job);
+    struct supplier *supplier = start->supplier;
+    uint64_t free_bytes, total_bytes;
+
+    if (supplier->gpu == NULL)
+        return;
+    worker_enter_call(&supplier->worker, "cuDevicePrimaryCtxRetain");
+    start->result = supplier->gpu->device_memory((unsigned)supplier->pool->device, &free_bytes, &total_bytes);
+    worker_leave_call(&supplier->worker);
+    if (start->result != 0)
+        snprintf(start->error, sizeof start->error, "making a context on device %d failed with %s (%s)",
+                 supplier->pool->device, supplier->gpu->error_name(start->result),
+                 supplier->gpu->error_text(start->result));
+}
+
+static void start_done(struct worker_job *job) {
+    struct supply_job *start = container_of(job, struct supply_job, job);
+    struct supplier *supplier = start->supplier;
+
+    if (start->result == 0) {
+        core_pool_ready(supplier->pool, clock_now_ns());
+    } else {
+        log_error("%s: %s; the pool stays closed until the daemon restarts", supplier->pool->name,
+                  start->error);
+        core_pool_failed(supplier->pool, start->error, clock_now_ns());
+    }
+    free(start);
+}
+
+/* On the worker's thread, after a call has failed. */
+static void look_for_loss(struct supply_job *job) {
+    struct supplier *supplier = job->supplier;
+    job->lost = supplier->gpu != NULL && !device_answers(supplier->gpu, (unsigned)supplier->pool->device,
+                                                         &supplier->worker, job->lost_error);
+}
+
+/* On the loop, when a job is done. */
+static void report_loss(const struct supply_job *job) {
+    struct pool *pool = job->supplier->pool;
+    if (!job->lost || pool_is_closed(pool))
+        return;
+    log_error("%s: %s; the pool stays closed until the daemon restarts", pool->name, job->lost_error);
+    core_pool_lost(pool, job->lost_error, clock_now_ns());
+}
+
+static void grow_run(struct worker_job *job) {
+    struct supply_job *grow = container_of(job, struct supply_job, job);
+    struct supplier *supplier = grow->supplier;
+
+    if (supplier->gpu != NULL)
+        grow->result = backing_new_device(supplier->gpu, (unsigned)supplier->pool->device, grow->size_bytes,
+                                          &supplier->worker, &grow->backing, grow->error);
+    else
+        grow->result = backing_new_host(supplier->pool->numa_node, grow->size_bytes, grow->huge_pages,
+                                        &supplier->worker, &grow->backing, grow->error);
+    if (grow->result < 0)
+        look_for_loss(grow);
+}
+
+/* end: backing_free() or backing_retire(). */
+static void end_backing(struct worker_job *job, struct backing *(*end)(struct backing *backing)) {
+    struct supply_job *supply = container_of(job, struct supply_job, job);
+    struct worker *worker = &supply->supplier->worker;
+    worker_enter_call(worker, supply->supplier->gpu != NULL ? "cudaFree" : "munmap");
+    supply->backing = end(supply->backing);
+    worker_leave_call(worker);
+}
+
+static void free_run(struct worker_job *job) {
+    end_backing(job, backing_free);
+}
+
+static void retire_run(struct worker_job *job) {
+    end_backing(job, backing_retire);
+}
+
+static void check_run(struct worker_job *job) {
+    look_for_loss(container_of(job, struct supply_job, job));
+}
+
+static void check_done(struct worker_job *job) {
+    struct supply_job *check = container_of(job, struct supply_job, job);
+    struct supplier *supplier = check->supplier;
+
+    supplier->checking = false;
+    report_loss(check);
+    free(check);
+}
+
+static void discard_done(struct worker_job *job) {
+    free(container_of(job, struct supply_job, job));
+}
+
+static void grow_done(struct worker_job *job) {
+    struct supply_job *grow = container_of(job, struct supply_job, job);
+    struct supplier *supplier = grow->supplier;
+    struct pool *pool = supplier->pool;
+
+    report_loss(grow);
+    if (grow->result < 0) {
+        if (pool->last_error[0] == '\0') /* once for a series of failures */
+            log_warning("%s: growth by %s failed: %s; lower the pool's limit, or free memory of the %s",
+                        pool->name, BYTES_TEXT(grow->size_bytes), grow->error,
+                        supplier->gpu != NULL ? "device" : "machine");
+        core_growth_failed(pool, grow->error, clock_now_ns());
+    } else {
+        supplier->pages = grow->backing->pages;
+        log_debug("%s: grew by %s", pool->name, BYTES_TEXT(grow->size_bytes));
+        if (core_segment_made(pool, grow->size_bytes, grow->backing, clock_now_ns()) < 0) {
+            grow->job.run = free_run;
+            grow->job.done = discard_done;
+            worker_submit(&supplier->worker, &grow->job);
+            return;
+        }
+    }
+    free(grow);
+}
+
+static void retire_done(struct worker_job *job) {
+    struct supply_job *retire = container_of(job, struct supply_job, job);
+    core_segment_retired(retire->segment, clock_now_ns());
+    free(retire);
+}
+
+int supplier_start(struct supplier *supplier) {
+    char name[16];
+
+    snprintf(name, sizeof name, "%s %d", supplier->gpu != NULL ? "device" : "host",
+             supplier->gpu != NULL ? supplier->pool->device : supplier->pool->numa_node);
+    struct supply_job *start = supply_job_new(supplier, start_run, start_done);
+    if (start == NULL)
+        return -ENOMEM;
+    int r = worker_start(&supplier->worker, &supplier->daemon->loop, name);
+    if (r < 0) {
+        free(start);
+        return r;
+    }
+    supplier->started = true;
+    worker_submit(&supplier->worker, &start->job);
+    return 0;
+}
+
+void supplier_grow(struct supplier *supplier, uint64_t size_bytes) {
+    struct supply_job *grow = supply_job_new(supplier, grow_run, grow_done);
+    if (grow == NULL) {
+        core_growth_failed(supplier->pool, "the daemon has no memory for its bookkeeping", clock_now_ns());
+        return;
+    }
+    grow->size_bytes = size_bytes;
+    grow->huge_pages = supplier->huge_pages;
+    worker_submit(&supplier->worker, &grow->job);
+}
+
+/* What cannot be freed any more is no news. */
+static struct backing *mark_lost(const struct supplier *supplier, struct backing *backing) {
+    if (backing != NULL)
+        backing->lost = supplier->pool->state == POOL_LOST;
+    return backing;
+}
+
+void supplier_check(struct supplier *supplier) {
+    if (supplier->gpu == NULL || supplier->checking || !supplier->started || supplier->worker.pending > 0 ||
+        supplier->pool->state != POOL_READY)
+        return;
+    struct supply_job *check = supply_job_new(supplier, check_run, check_done);
+    if (check == NULL)
+        return; /* the next one */
+    supplier->checking = true;
+    worker_submit(&supplier->worker, &check->job);
+}
+
+bool supplier_is_alive(struct supplier *supplier) {
+    const char *name = supplier->pool->name;
+    bool alive = worker_is_alive(&supplier->worker);
+    uint64_t since_ns = 0;
+    const char *call = alive ? NULL : worker_call(&supplier->worker, &since_ns);
+
+    if (!alive && call == NULL)
+        call = "a job of the daemon's";
+    uint64_t for_ns = since_ns > 0 ? clock_now_ns() - since_ns : 0;
+    /* Also where one call after another takes its time: what hangs in the end is what counts. */
+    if (!alive && call != supplier->stalled_call)
+        log_warning("%s: %s has not come back for %s: nothing can be allocated or freed there until it does; "
+                    "systemd's watchdog is not answered",
+                    name, call, NS_TEXT(for_ns));
+    else if (alive && supplier->stalled_call != NULL)
+        log_warning("%s: its worker gets on again", name);
+    supplier->stalled_call = call;
+    core_pool_stalled(supplier->pool, call, for_ns);
+    return alive;
+}
+
+void supplier_retire(struct supplier *supplier, struct segment *segment) {
+    struct supply_job *retire = supply_job_new(supplier, retire_run, retire_done);
+    if (retire == NULL) {
+        /* Waiting is the lesser evil: without it the memory could not be accounted for. */
+        segment->backing = backing_retire(segment->backing);
+        core_segment_retired(segment, clock_now_ns());
+        return;
+    }
+    segment->backing = mark_lost(supplier, segment->backing);
+    retire->segment = segment;
+    retire->backing = segment->backing;
+    segment->backing = NULL;
+    worker_submit(&supplier->worker, &retire->job);
+}
+
+void supplier_stop(struct supplier *supplier) {
+    if (!supplier->started)
+        return;
+    supplier->started = false;
+    list_for_each(position, &supplier->pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        struct supply_job *discard = supply_job_new(supplier, free_run, discard_done);
+        if (discard == NULL) {
+            segment->backing = backing_free(segment->backing);
+            continue;
+        }
+        discard->backing = mark_lost(supplier, segment->backing);
+        segment->backing = NULL;
+        worker_submit(&supplier->worker, &discard->job);
+    }
+    worker_stop(&supplier->worker);
+    /* A growth that was under way has come in as a last segment. */
+    list_for_each(position, &supplier->pool->segments) {
+        struct segment *segment = container_of(position, struct segment, link);
+        segment->backing = backing_free(segment->backing);
+    }
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SUPPLY_SUPPLIER_H
+#define DAEMON_SUPPLY_SUPPLIER_H
+/*
+ * A supplier: what makes and frees the segments of one pool, on a worker thread of its own. It carries out
+ * the core's growth and retirement decisions and reports back; the loop never waits for it. One for each
+ * pool, owned by the daemon.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/supply/backing.h"
+#include "daemon/config/config.h"
+#include "daemon/loop/worker.h"
+
+struct daemon;
+struct pool;
+struct segment;
+
+struct supplier {
+    struct daemon *daemon;
+    struct pool *pool;
+    struct worker worker;
+    bool started;
+    const struct gpu *gpu; /* NULL for host pools */
+    uint64_t total_bytes;  /* the device's or the node's memory: what percentages are taken of */
+    enum config_huge_pages huge_pages;
+    enum backing_pages pages; /* of the newest segment */
+    bool checking;            /* a check of the device is under way */
+    const char
+        *stalled_call; /* what its worker was in at the last look and the one before; NULL: it got on */
+};
+
+/* Starts the worker, and with it the device's context (or nothing, for host memory): the pool becomes ready,
+ * or failed, when that is done. Returns 0 or a negative errno. */
+int supplier_start(struct supplier *supplier);
+
+/* Frees every segment of the pool and stops the worker. No session may be left. Blocks until the driver is
+ * done. Does nothing where the worker was not started. */
+void supplier_stop(struct supplier *supplier);
+
+void supplier_grow(struct supplier *supplier, uint64_t size_bytes);
+void supplier_retire(struct supplier *supplier, struct segment *segment);
+
+/* Has the worker ask its device whether it still works; the pool is lost when it does not. Nothing happens
+ * for host pools, for pools that are closed, and while the worker has other things to do. */
+void supplier_check(struct supplier *supplier);
+
+/* Whether the worker gets on; to be asked at intervals (see worker_is_alive). Says in the log and the pool
+ * when it stalls and when it has come back. */
+bool supplier_is_alive(struct supplier *supplier);
+
+#endif
