@@ -18,7 +18,8 @@
 #include "daemon/admin/admin.h"
 #include "daemon/loop/closer.h"
 #include "daemon/config/config_check.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
+#include "daemon/data/serve.h"
 #include "daemon/loop/log.h"
 #include "daemon/supply/numa.h"
 #include "daemon/core/core.h"
@@ -103,7 +104,7 @@ static void daemon_carry_out(struct daemon *daemon) {
         more = false;
         while (core_next_answer(daemon->core, &answer)) {
             journal_answer(daemon, &answer);
-            connection_send_answer(answer.session->owner, &answer);
+            serve_answer(answer.session->owner, &answer);
             core_answer_sent(&answer, clock_now_ns());
             more = true;
         }
@@ -116,7 +117,7 @@ static void daemon_carry_out(struct daemon *daemon) {
             more = true;
         }
         while (core_next_reclaim(daemon->core, &session))
-            connection_ask_reclaim(session->owner);
+            client_ask_reclaim(session->owner);
     }
 }
 
@@ -329,11 +330,11 @@ static int daemon_open_sockets(struct daemon *daemon) {
 }
 
 static void daemon_on_data(struct listener *listener, int fd) {
-    connection_accept(listener->user, fd);
+    serve_accept(listener->user, fd);
 }
 
 static bool daemon_make_room(struct listener *listener) {
-    return connection_make_room(listener->user);
+    return client_make_room(listener->user);
 }
 
 static void daemon_on_admin(struct listener *listener, int fd) {
@@ -347,16 +348,16 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     unsigned n_stalled = 0;
 
     while (!list_is_empty(&daemon->greeting)) {
-        struct connection *oldest = container_of(daemon->greeting.next, struct connection, greeting_link);
+        struct client *oldest = list_first(&daemon->greeting, struct client, greeting_link);
         if (now_ns - oldest->accepted_ns <= HANDSHAKE_NS)
             break;
-        connection_drop_unready(oldest);
+        client_drop_unready(oldest);
     }
-    list_for_each_safe(position, &daemon->connections) {
-        struct connection *connection = container_of(position, struct connection, link);
-        if (connection->outbox.stalled) {
+    list_for_each_safe(position, &daemon->clients) {
+        struct client *client = container_of(position, struct client, link);
+        if (client->connection.outbox.stalled) {
             n_stalled++;
-            connection_retry(connection);
+            client_retry(client);
         }
     }
     if (n_stalled > 0 && !daemon->stall_reported)
@@ -406,9 +407,9 @@ static void daemon_on_private_timer(uv_timer_t *timer) {
 static void daemon_stop_if_unused(struct daemon *daemon) {
     if (!daemon->options.private || !daemon->served || daemon->stopping)
         return;
-    list_for_each(position, &daemon->connections) {
-        enum connection_state state = container_of(position, struct connection, link)->state;
-        if (state == CONNECTION_OPEN || state == CONNECTION_GREETING)
+    list_for_each(position, &daemon->clients) {
+        enum client_state state = container_of(position, struct client, link)->state;
+        if (state == CLIENT_OPEN || state == CLIENT_GREETING)
             return;
     }
     daemon_stop(daemon);
@@ -494,7 +495,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
     daemon->admin_listener = daemon->data_listener;
     scheduler_init(&daemon->scheduler);
-    list_init(&daemon->connections);
+    list_init(&daemon->clients);
     list_init(&daemon->greeting);
     list_init(&daemon->admin_clients);
     list_init(&daemon->admin_resting);
@@ -556,10 +557,10 @@ void daemon_free(struct daemon *daemon) {
     }
     reaper_stop(&daemon->reaper);
     lingering_stop(&daemon->lingering);
-    while (!list_is_empty(&daemon->connections))
-        connection_discard(container_of(daemon->connections.next, struct connection, link));
+    while (!list_is_empty(&daemon->clients))
+        client_discard(list_first(&daemon->clients, struct client, link));
     while (!list_is_empty(&daemon->admin_clients))
-        admin_drop(container_of(daemon->admin_clients.next, struct admin_client, link));
+        admin_drop(list_first(&daemon->admin_clients, struct admin_client, link));
     struct segment *segment;
     while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
         supplier_retire(daemon_supplier(daemon, segment->pool), segment);

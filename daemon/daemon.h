@@ -3,7 +3,7 @@
 #define DAEMON_DAEMON_H
 /*
  * The daemon: the libuv loop and everything on it. It owns the core, the suppliers, the listeners, the
- * connections and the admin clients. Each of them turns events into calls of the core. Before the loop polls,
+ * clients and the admin clients. Each of them turns events into calls of the core. Before the loop polls,
  * the daemon carries out the core's decisions: it sends answers, starts growths and retirements, and asks
  * sessions for idle memory.
  */
@@ -55,13 +55,13 @@ struct daemon {
     struct closer *closer;     /* of clients' sockets */
     struct lingering lingering;
     struct scheduler scheduler;
-    struct list connections;   /* struct connection.link */
-    struct list greeting;      /* struct connection.greeting_link: who has not said HELLO, by arrival */
+    struct list clients;       /* struct client.link */
+    struct list greeting;      /* struct client.greeting_link: have not said HELLO, by arrival */
     struct list admin_clients; /* struct admin_client.link */
     struct list admin_resting; /* struct admin_client.resting_link */
     struct admin_budget admin_budget;
     uv_timer_t admin_timer; /* active while somebody rests */
-    unsigned n_admin_clients, n_connections;
+    unsigned n_admin_clients, n_clients;
     unsigned n_handshakes;     /* as greeting */
     unsigned n_users_greeting; /* whose they are */
     struct reaper reaper;
@@ -96,7 +96,7 @@ int daemon_run(const struct daemon_options *options);
 /*
  * What daemon_run() is made of, for those who bring GPU and clients themselves: a daemon without sockets,
  * signals and GPU. daemon->gpu may then be set; daemon_start() adds the pools and starts their workers and
- * the timers; connection_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or
+ * the timers; serve_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or
  * a negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().
  */
 int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon);

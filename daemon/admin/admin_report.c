@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "daemon/supply/backing.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
 #include "daemon/core/pool.h"
 #include "daemon/daemon.h"
 #include "daemon/core/core.h"
@@ -183,10 +183,9 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
 }
 
 /* By which rule it is known to be over, and what bears on that. */
-static void put_end(cJSON *object, const struct connection *connection) {
-    report_string(object, "end_rule",
-                  connection != NULL ? death_rule_name(connection_death_rule(connection)) : NULL);
-    cJSON_AddBoolToObject(object, "under_mps", connection != NULL && connection_under_mps(connection));
+static void put_end(cJSON *object, const struct client *client) {
+    report_string(object, "end_rule", client != NULL ? death_rule_name(client_death_rule(client)) : NULL);
+    cJSON_AddBoolToObject(object, "under_mps", client != NULL && client_under_mps(client));
 }
 
 static cJSON *describe_holding(const struct session *session, const struct pool *pool,

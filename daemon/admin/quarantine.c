@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/units.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
@@ -32,6 +32,6 @@ int quarantine_release(struct daemon *daemon, uint64_t session_id, struct quaran
         "process left on a GPU may write into what is lent anew",
         BYTES_TEXT(ret_released->bytes), (unsigned long long)session_id, (int)session->peer.pid,
         session->peer.command, ret_released->reason);
-    connection_force(session->owner);
+    client_force(session->owner);
     return 0;
 }

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "daemon/supply/backing.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/descriptors.h"
 #include "daemon/loop/log.h"
@@ -26,14 +26,21 @@ static void reply_begin(struct proto_message *reply, enum proto_operation operat
     reply->header = (struct proto_header){.operation = operation, .request = request};
 }
 
-static int send_error(struct connection *connection, uint64_t request, int error, const char *text) {
+static int send_error(struct client *client, uint64_t request, int error, const char *text) {
     struct proto_message message;
     reply_begin(&message, PROTO_ERROR, request);
     proto_failure_set(&message.failure, (enum proto_error)error, "%s", text);
-    return connection_send(connection, &message, -1);
+    return client_send(client, &message, -1);
 }
 
-int request_send_lease(struct connection *connection, uint64_t request, struct lease *lease) {
+int request_send_failure(struct client *client, uint64_t request, const struct proto_failure *failure) {
+    struct proto_message message;
+    reply_begin(&message, PROTO_ERROR, request);
+    message.failure = *failure;
+    return client_send(client, &message, -1);
+}
+
+int request_send_lease(struct client *client, uint64_t request, struct lease *lease) {
     struct proto_message message;
     const struct backing *backing = lease->block->segment->backing;
     bool describe;
@@ -42,139 +49,138 @@ int request_send_lease(struct connection *connection, uint64_t request, struct l
     reply_begin(&message, PROTO_LEASE, request);
     core_describe_lease(lease, &message.lease, &describe);
     if (describe) {
-        connection_lend_segment(connection, backing->kind != PROTO_SEGMENT_MEMFD);
+        client_lend_segment(client, backing->kind != PROTO_SEGMENT_MEMFD);
         message.lease.description.kind = backing->kind;
         if (backing->kind == PROTO_SEGMENT_MEMFD)
             fd = backing->fd;
         else
             memcpy(message.lease.description.handle, backing->handle.bytes, sizeof backing->handle.bytes);
     }
-    return connection_send(connection, &message, fd);
+    return client_send(client, &message, fd);
 }
 
-/* What a failed call of the core means: ours end the connection, the client's are answered. */
-static int refuse(struct connection *connection, uint64_t request, int error) {
+/* What a failed call of the core means: ours end the client, the client's are answered. */
+static int refuse(struct client *client, uint64_t request, int error) {
     if (error == -ENOMEM)
-        return send_error(connection, request, PROTO_E_NO_MEMORY,
+        return send_error(client, request, PROTO_E_NO_MEMORY,
                           "the daemon has no memory for its bookkeeping: try again later");
     if (error < 0)
         return error;
     switch (error) {
     case PROTO_E_STALE:
-        return send_error(connection, request, error,
+        return send_error(client, request, error,
                           "this session has no such lease: it was released before, or belongs to another");
     case PROTO_E_SHARED:
-        return send_error(connection, request, error,
+        return send_error(client, request, error,
                           "the block is shared: release it whole, or do not share what is to be divided");
     case PROTO_E_DRIVER:
-        return send_error(connection, request, error,
+        return send_error(client, request, error,
                           "the pool's device is lost: nothing of it is lent until the daemon restarts");
     case PROTO_E_NO_TOKEN:
         return send_error(
-            connection, request, error,
+            client, request, error,
             "nothing is shared under this token with this user: the holder may have released it "
             "before you attached");
     case PROTO_E_LIMIT:
-        if (quota_left(&connection->session->tenant->quota, QUOTA_LEASES) == 0) {
+        if (quota_left(&client->session->tenant->quota, QUOTA_LEASES) == 0) {
             char text[PROTO_TEXT_MAX / 2];
-            tenant_explain_quota(connection->session->tenant, QUOTA_LEASES, text, sizeof text);
-            return send_error(connection, request, error, text);
+            tenant_explain_quota(client->session->tenant, QUOTA_LEASES, text, sizeof text);
+            return send_error(client, request, error, text);
         }
-        return send_error(connection, request, error,
+        return send_error(client, request, error,
                           "this session has as many leases as it may, or has divided one into as many "
                           "parts: release some, or raise session_leases_limit in the daemon's "
                           "configuration");
     default:
-        return send_error(connection, request, error, proto_error_text((unsigned)error));
+        return send_error(client, request, error, proto_error_text((unsigned)error));
     }
 }
 
-static int send_ok(struct connection *connection, uint64_t request) {
+static int send_ok(struct client *client, uint64_t request) {
     struct proto_message message;
     reply_begin(&message, PROTO_OK, request);
-    return connection_send(connection, &message, -1);
+    return client_send(client, &message, -1);
 }
 
 /* Takes the client's wish to be asked for idle memory. Without a descriptor it is not asked, and that is all.
  */
-static void want_reclaim(struct connection *connection) {
-    connection->reclaim_fd =
-        descriptors_for_client(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-    if (connection->reclaim_fd < 0) {
+static void want_reclaim(struct client *client) {
+    client->reclaim_fd = descriptors_for_client(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+    if (client->reclaim_fd < 0) {
         log_warning(
             "pid %d (%s) cannot be asked for idle memory: %s; raise LimitNOFILE or lower sessions_limit",
-            (int)connection->peer.pid, connection->peer.command, strerror(errno));
+            (int)client->peer.pid, client->peer.command, strerror(errno));
         return;
     }
-    core_session_want_reclaim(connection->session);
+    core_session_want_reclaim(client->session);
 }
 
-static int handle_hello(struct connection *connection, const struct proto_message *message) {
-    struct daemon *daemon = connection->daemon;
+static int handle_hello(struct client *client, const struct proto_message *message) {
+    struct daemon *daemon = client->daemon;
     struct proto_message reply;
 
     reply_begin(&reply, PROTO_HELLO_REPLY, message->header.request);
     if (message->hello.version_min > PROTO_VERSION_MAX || message->hello.version_max < PROTO_VERSION_MIN) {
-        send_error(connection, message->header.request, PROTO_E_VERSION,
+        send_error(client, message->header.request, PROTO_E_VERSION,
                    message->hello.version_min > PROTO_VERSION_MAX
                        ? "the client library is newer than the daemon: update gpupoold"
                        : "the client library is older than the daemon: update libgpupool-client");
         return -EPROTO;
     }
     if (daemon->stopping) {
-        send_error(connection, message->header.request, PROTO_E_SHUTDOWN, "the daemon is stopping");
+        send_error(client, message->header.request, PROTO_E_SHUTDOWN, "the daemon is stopping");
         return -ESHUTDOWN;
     }
-    if (peer_is_unmapped(&connection->peer)) {
+    if (peer_is_unmapped(&client->peer)) {
         send_error(
-            connection, message->header.request, PROTO_E_DRIVER,
+            client, message->header.request, PROTO_E_DRIVER,
             "the daemon runs in a user namespace in which this process's user has no number, and cannot "
             "tell it from other such users: add the user to the namespace's uid_map (newuidmap), or run "
             "the daemon outside");
         return -EPERM;
     }
     int r = PROTO_E_LIMIT;
-    if (lingering_has_room(&daemon->lingering, connection->peer.uid)) {
-        r = connection_identify(connection);
+    if (lingering_has_room(&daemon->lingering, client->peer.uid)) {
+        r = client_identify(client);
         if (r < 0)
             return r;
-        r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
-        if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, connection->peer.uid))
-            r = core_session_open(daemon->core, &connection->peer, clock_now_ns(), &connection->session);
+        r = core_session_open(daemon->core, &client->peer, clock_now_ns(), &client->session);
+        if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, client->peer.uid))
+            r = core_session_open(daemon->core, &client->peer, clock_now_ns(), &client->session);
     } else { /* a user that never reads can have a refusal with each connection: it is to cost little */
         daemon->core->n_sessions_refused++;
     }
     if (r != 0) {
         struct proto_failure failure;
         if (r > 0)
-            core_explain_sessions(daemon->core, &connection->peer, &failure);
+            core_explain_sessions(daemon->core, &client->peer, &failure);
         if (r > 0)
-            journal_session_refused(daemon, &connection->peer, failure.text);
-        send_error(connection, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
+            journal_session_refused(daemon, &client->peer, failure.text);
+        send_error(client, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
     }
-    connection->session->owner = connection;
+    client->session->owner = client;
     if (message->hello.flags & PROTO_HELLO_RECLAIM)
-        want_reclaim(connection);
-    connection->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
-    connection_greeted(connection);
-    journal_session_begins(daemon, connection->session);
+        want_reclaim(client);
+    client->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
+    client_greeted(client);
+    journal_session_begins(daemon, client->session);
     daemon->served = true;
     reply.hello_reply = (struct proto_hello_reply){
         .magic = PROTO_MAGIC,
         .version =
             message->hello.version_max < PROTO_VERSION_MAX ? message->hello.version_max : PROTO_VERSION_MAX,
         .gpu = (uint16_t)daemon->gpu_kind,
-        .session = connection->session->id,
+        .session = client->session->id,
         .daemon_pid = (uint32_t)getpid(),
-        .flags = connection->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0,
+        .flags = client->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0,
     };
-    return connection_send(connection, &reply, connection->reclaim_fd);
+    return client_send(client, &reply, client->reclaim_fd);
 }
 
-static int handle_list_pools(struct connection *connection, const struct proto_message *message) {
-    struct core *core = connection->daemon->core;
+static int handle_list_pools(struct client *client, const struct proto_message *message) {
+    struct core *core = client->daemon->core;
     struct proto_message reply;
 
     core_poll_fences(core);
@@ -183,7 +189,7 @@ static int handle_list_pools(struct connection *connection, const struct proto_m
     reply.pools.reserved = 0;
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
-        if (!session_may_use(connection->session, pool))
+        if (!session_may_use(client->session, pool))
             continue;
         struct proto_pool *wire = &reply.pools.pools[reply.pools.count++];
         *wire = (struct proto_pool){
@@ -201,127 +207,124 @@ static int handle_list_pools(struct connection *connection, const struct proto_m
         memcpy(wire->uuid, pool->uuid, sizeof wire->uuid);
         memcpy(wire->name, pool->name, sizeof wire->name);
     }
-    return connection_send(connection, &reply, -1);
+    return client_send(client, &reply, -1);
 }
 
-static int handle_share(struct connection *connection, const struct proto_message *message) {
+static int handle_share(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     struct proto_token fresh;
 
     reply_begin(&reply, PROTO_TOKEN, message->header.request);
     if (getrandom(fresh.bytes, sizeof fresh.bytes, 0) != (ssize_t)sizeof fresh.bytes)
-        return send_error(connection, message->header.request, PROTO_E_DRIVER,
-                          "the kernel gave no random bytes");
+        return send_error(client, message->header.request, PROTO_E_DRIVER, "the kernel gave no random bytes");
     const struct proto_lease_name name = {message->share.lease, message->share.generation};
-    int r = core_share(connection->session, &name, message->share.size_bytes, &fresh, &reply.token);
+    int r = core_share(client->session, &name, message->share.size_bytes, &fresh, &reply.token);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return connection_send(connection, &reply, -1);
+        return refuse(client, message->header.request, r);
+    return client_send(client, &reply, -1);
 }
 
-static int handle_attach(struct connection *connection, const struct proto_message *message) {
+static int handle_attach(struct client *client, const struct proto_message *message) {
     struct lease *lease;
-    int r = core_attach(connection->session, &message->attach, &lease);
+    int r = core_attach(client->session, &message->attach, &lease);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return request_send_lease(connection, message->header.request, lease);
+        return refuse(client, message->header.request, r);
+    return request_send_lease(client, message->header.request, lease);
 }
 
-static int handle_release(struct connection *connection, const struct proto_message *message,
-                          uint64_t now_ns) {
+static int handle_release(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     int r;
 
     if (message->header.request == 0) { /* one-way */
-        r = core_release_one_way(connection->session, &message->release, now_ns);
+        r = core_release_one_way(client->session, &message->release, now_ns);
         if (r != 0)
             log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
-                      (int)connection->peer.pid, connection->peer.command,
+                      (int)client->peer.pid, client->peer.command,
                       r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
         return 0;
     }
-    r = core_release(connection->session, &message->release, now_ns);
+    r = core_release(client->session, &message->release, now_ns);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return send_ok(connection, message->header.request);
+        return refuse(client, message->header.request, r);
+    return send_ok(client, message->header.request);
 }
 
-static int handle_split(struct connection *connection, const struct proto_message *message) {
+static int handle_split(struct client *client, const struct proto_message *message) {
     struct lease *lease;
-    int r = core_split(connection->session, &message->split, &lease);
+    int r = core_split(client->session, &message->split, &lease);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return request_send_lease(connection, message->header.request, lease);
+        return refuse(client, message->header.request, r);
+    return request_send_lease(client, message->header.request, lease);
 }
 
 /* A client that is not told that a merge was refused goes by what it asked for. So its session ends then. */
-static int handle_merge_one_way(struct connection *connection, const struct proto_message *message) {
+static int handle_merge_one_way(struct client *client, const struct proto_message *message) {
     char reason[PROTO_TEXT_MAX / 2];
-    int r = core_merge_one_way(connection->session, &message->merge);
+    int r = core_merge_one_way(client->session, &message->merge);
 
     if (r <= 0)
         return r;
     snprintf(reason, sizeof reason, "MERGE.other_lease: cannot become part of the lease, one-way: %s",
              proto_error_text((unsigned)r));
-    return connection_reject(connection, 0, (enum proto_error)r, reason);
+    return client_reject(client, 0, (enum proto_error)r, reason);
 }
 
-static int handle_merge(struct connection *connection, const struct proto_message *message) {
+static int handle_merge(struct client *client, const struct proto_message *message) {
     if (message->header.request == 0)
-        return handle_merge_one_way(connection, message);
-    int r = core_merge(connection->session, &message->merge);
+        return handle_merge_one_way(client, message);
+    int r = core_merge(client->session, &message->merge);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return send_ok(connection, message->header.request);
+        return refuse(client, message->header.request, r);
+    return send_ok(client, message->header.request);
 }
 
-static int handle_query(struct connection *connection, const struct proto_message *message) {
+static int handle_query(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     reply_begin(&reply, PROTO_INFO, message->header.request);
-    int r = core_query(connection->session, &message->query, &reply.info);
+    int r = core_query(client->session, &message->query, &reply.info);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return connection_send(connection, &reply, -1);
+        return refuse(client, message->header.request, r);
+    return client_send(client, &reply, -1);
 }
 
-static int handle_idle(struct connection *connection, const struct proto_message *message, uint64_t now_ns) {
+static int handle_idle(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     struct proto_message reply;
     reply_begin(&reply, PROTO_SEGMENTS, message->header.request);
-    int r = core_idle(connection->session, &message->idle, now_ns, &reply.segments);
+    int r = core_idle(client->session, &message->idle, now_ns, &reply.segments);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return connection_send(connection, &reply, -1);
+        return refuse(client, message->header.request, r);
+    return client_send(client, &reply, -1);
 }
 
-static int handle_closed(struct connection *connection, const struct proto_message *message,
-                         uint64_t now_ns) {
-    int r = core_closed(connection->session, &message->closed, now_ns);
+static int handle_closed(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    int r = core_closed(client->session, &message->closed, now_ns);
     if (r != 0)
-        return refuse(connection, message->header.request, r);
-    return send_ok(connection, message->header.request);
+        return refuse(client, message->header.request, r);
+    return send_ok(client, message->header.request);
 }
 
-static int handle_ask_page(struct connection *connection, const struct proto_message *message) {
+static int handle_ask_page(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    if (connection->page.memory != NULL)
-        return send_error(connection, message->header.request, PROTO_E_INVALID,
+    if (client->page.memory != NULL)
+        return send_error(client, message->header.request, PROTO_E_INVALID,
                           "this session has its page already");
-    int r = page_make(&connection->page);
+    int r = page_make(&client->page);
     if (r < 0)
-        return send_error(connection, message->header.request, PROTO_E_DRIVER,
+        return send_error(client, message->header.request, PROTO_E_DRIVER,
                           "the kernel gave the daemon no memory for the session's page");
-    core_session_set_page(connection->session, connection->page.memory);
+    core_session_set_page(client->session, client->page.memory);
     reply_begin(&reply, PROTO_PAGE, message->header.request);
     reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
-    return connection_send(connection, &reply, connection->page.fd);
+    return client_send(client, &reply, client->page.fd);
 }
 
-static int handle_bye(struct connection *connection, const struct proto_message *message) {
-    journal_session_leaves(connection->daemon, connection->session);
-    core_session_close(connection->session, clock_now_ns());
-    connection->session = NULL;
-    connection->state = CONNECTION_CLOSING;
-    send_ok(connection, message->header.request);
+static int handle_bye(struct client *client, const struct proto_message *message) {
+    journal_session_leaves(client->daemon, client->session);
+    core_session_close(client->session, clock_now_ns());
+    client->session = NULL;
+    client->state = CLIENT_CLOSING;
+    send_ok(client, message->header.request);
     return -ESHUTDOWN; /* a socket that is closed still delivers what was sent */
 }
 
@@ -337,51 +340,50 @@ bool request_is_answered(const struct proto_message *message) {
     }
 }
 
-int request_handle(struct connection *connection, const struct proto_message *message) {
+int request_handle(struct client *client, const struct proto_message *message) {
     uint64_t now_ns = clock_now_ns();
     int r;
 
-    if (connection->state == CONNECTION_GREETING && message->header.operation != PROTO_HELLO)
-        return connection_reject(connection, message->header.request, PROTO_E_INVALID,
-                                 "header.operation: not HELLO in the first message of a session");
-    if (connection->state == CONNECTION_GREETING)
-        return handle_hello(connection, message);
+    if (client->state == CLIENT_GREETING && message->header.operation != PROTO_HELLO)
+        return client_reject(client, message->header.request, PROTO_E_INVALID,
+                             "header.operation: not HELLO in the first message of a session");
+    if (client->state == CLIENT_GREETING)
+        return handle_hello(client, message);
     switch (message->header.operation) {
     case PROTO_LIST_POOLS:
-        return handle_list_pools(connection, message);
+        return handle_list_pools(client, message);
     case PROTO_ACQUIRE:
-        r = core_acquire(connection->session, message->header.request, &message->acquire, now_ns);
-        return r == 0 ? 0 : refuse(connection, message->header.request, r);
+        r = core_acquire(client->session, message->header.request, &message->acquire, now_ns);
+        return r == 0 ? 0 : refuse(client, message->header.request, r);
     case PROTO_RELEASE:
-        return handle_release(connection, message, now_ns);
+        return handle_release(client, message, now_ns);
     case PROTO_SPLIT:
-        return handle_split(connection, message);
+        return handle_split(client, message);
     case PROTO_MERGE:
-        return handle_merge(connection, message);
+        return handle_merge(client, message);
     case PROTO_SHARE:
-        return handle_share(connection, message);
+        return handle_share(client, message);
     case PROTO_ATTACH:
-        return handle_attach(connection, message);
+        return handle_attach(client, message);
     case PROTO_QUERY:
-        return handle_query(connection, message);
+        return handle_query(client, message);
     case PROTO_ASK_PAGE:
-        return handle_ask_page(connection, message);
+        return handle_ask_page(client, message);
     case PROTO_IDLE:
-        return handle_idle(connection, message, now_ns);
+        return handle_idle(client, message, now_ns);
     case PROTO_CLOSED:
-        return handle_closed(connection, message, now_ns);
+        return handle_closed(client, message, now_ns);
     case PROTO_OPENED:
-        if (connection->outbox.awaited_segment == 0 ||
-            message->opened.segment != connection->outbox.awaited_segment)
-            return connection_reject(
-                connection, 0, PROTO_E_INVALID,
-                "OPENED.segment: not one whose descriptor was sent and is not opened yet");
-        connection->outbox.awaited_segment = 0;
-        return outbox_flush(&connection->outbox, connection->session);
+        if (client->connection.outbox.awaited_segment == 0 ||
+            message->opened.segment != client->connection.outbox.awaited_segment)
+            return client_reject(client, 0, PROTO_E_INVALID,
+                                 "OPENED.segment: not one whose descriptor was sent and is not opened yet");
+        client->connection.outbox.awaited_segment = 0;
+        return outbox_flush(&client->connection.outbox, client->session);
     case PROTO_BYE:
-        return handle_bye(connection, message);
+        return handle_bye(client, message);
     default:
-        return connection_reject(connection, message->header.request, PROTO_E_INVALID,
-                                 "header.operation: a second HELLO");
+        return client_reject(client, message->header.request, PROTO_E_INVALID,
+                             "header.operation: a second HELLO");
     }
 }

@@ -11,17 +11,20 @@
 
 #include "proto/proto.h"
 
-struct connection;
+struct client;
 struct lease;
 
 /* Whether a client waits for something after it has sent this. */
 bool request_is_answered(const struct proto_message *message);
 
 /* Deals with a message. Returns 0, or a negative errno that ends the connection. */
-int request_handle(struct connection *connection, const struct proto_message *message);
+int request_handle(struct client *client, const struct proto_message *message);
 
-/* Sends a lease, with its segment's description and descriptor the first time. Returns as connection_send().
+/* Sends a lease, with its segment's description and descriptor the first time. Returns as client_send().
  */
-int request_send_lease(struct connection *connection, uint64_t request, struct lease *lease);
+int request_send_lease(struct client *client, uint64_t request, struct lease *lease);
+
+/* Sends a refusal of the core's. Returns as client_send(). */
+int request_send_failure(struct client *client, uint64_t request, const struct proto_failure *failure);
 
 #endif

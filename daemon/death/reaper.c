@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
 #include "daemon/daemon.h"
 #include "daemon/death/holders.h"
 #include "daemon/loop/log.h"
@@ -259,7 +259,7 @@ static int prepare_look(struct reaper *reaper, struct reaper_job *job) {
     if (n_subjects == 0)
         return 0;
     job->subjects = calloc(n_subjects, sizeof *job->subjects);
-    job->exempt = calloc(daemon->n_connections + 1, sizeof *job->exempt);
+    job->exempt = calloc(daemon->n_clients + 1, sizeof *job->exempt);
     if (job->subjects == NULL || job->exempt == NULL)
         return -ENOMEM;
     list_for_each(position, &reaper->subjects) {
@@ -268,10 +268,10 @@ static int prepare_look(struct reaper *reaper, struct reaper_job *job) {
             job->subjects[job->n_subjects++] = (struct holders_subject){
                 .token = reaping->token, .origin = reaping->origin, .uid = reaping->uid};
     }
-    list_for_each(position, &daemon->connections) {
-        const struct connection *connection = container_of(position, struct connection, link);
-        if (connection->state == CONNECTION_OPEN && !connection->process_over && connection->peer.pid > 0)
-            job->exempt[job->n_exempt++] = connection->peer.pid;
+    list_for_each(position, &daemon->clients) {
+        const struct client *client = container_of(position, struct client, link);
+        if (client->state == CLIENT_OPEN && !client_process_is_over(client) && client->peer.pid > 0)
+            job->exempt[job->n_exempt++] = client->peer.pid;
     }
     return 0;
 }
@@ -377,7 +377,6 @@ void reaper_watch(struct reaper *reaper, struct reaping *reaping) {
 }
 
 void reaper_wait(struct reaper *reaper, struct reaping *reaping) {
-    reaping->facts.process_over = true;
     reaping_enter(reaper, reaping, REAPING_DYING);
 }
 

@@ -51,7 +51,7 @@ enum reaping_state {
     REAPING_DYING,
 };
 
-/* One process of a session. Embedded in a connection. */
+/* One process of a session. Embedded in a client. */
 struct reaping {
     enum reaping_state state;
     pid_t pid; /* 0: of a PID namespace that is not this one, nor below it */
@@ -76,7 +76,8 @@ void reaping_init(struct reaping *reaping, pid_t pid, uid_t uid, int pidfd, int 
 
 /* The process was given memory, or may end soon: is it in the list? Does nothing for one that was seen. */
 void reaper_watch(struct reaper *reaper, struct reaping *reaping);
-/* The process has ended: from now on on_facts() is called with each fact, never from inside this call. */
+/* The process has ended (facts.process_over): from now on on_facts() is called with each fact, never from
+ * inside this call. */
 void reaper_wait(struct reaper *reaper, struct reaping *reaping);
 /* Gives up; harmless when it is idle. */
 void reaper_forget(struct reaping *reaping);

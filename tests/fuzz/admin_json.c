@@ -13,7 +13,7 @@
 #include "client/tool/json.h"
 #include "daemon/admin/admin.h"
 #include "daemon/admin/admin_json.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
 #include "daemon/core/core.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/stage.h"
@@ -43,11 +43,10 @@ static struct session *open_session(unsigned number, uid_t uid) {
     size_t size = proto_encode(&hello, packet);
     MUST(write(fd, packet, size) == (ssize_t)size);
     stage_turn(stage);
-    const struct connection *connection =
-        container_of(stage->daemon->connections.previous, struct connection, link);
-    MUST(connection->session != NULL);
+    const struct client *client = container_of(stage->daemon->clients.previous, struct client, link);
+    MUST(client->session != NULL);
     sockets[number] = fd;
-    return connection->session;
+    return client->session;
 }
 
 static void set_stage(void) {

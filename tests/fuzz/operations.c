@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/admin/admin.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
 #include "daemon/core/core.h"
 #include "tests/fuzz/scene.h"
 
@@ -27,14 +27,14 @@ static void on_free(const void *memory) {
     ledger_free(&scene.ledger, memory);
 }
 
-static void send_hello(struct client *client, uint32_t flags) {
+static void send_hello(struct puppet *client, uint32_t flags) {
     struct proto_message hello = {.header = {.operation = PROTO_HELLO, .request = ++client->last_request},
                                   .hello = {.magic = PROTO_MAGIC,
                                             .version_min = PROTO_VERSION_MIN,
                                             .version_max = PROTO_VERSION_MAX,
                                             .flags = flags}};
     uint8_t packet[64];
-    client_send(client, packet, proto_encode(&hello, packet), 0);
+    puppet_send(client, packet, proto_encode(&hello, packet), 0);
 }
 
 #define CONNECT_SILENT  1u /* without HELLO */
@@ -45,30 +45,30 @@ static void send_hello(struct client *client, uint32_t flags) {
 #define CONNECT_NO_GPU  192u /* all of these, which are a user's number too */
 
 static void connect_client(struct input *input) {
-    struct client *client = scene_choose_client(input);
+    struct puppet *client = scene_choose_client(input);
     unsigned number = input_below(input, PROCESSES), flags = input_below(input, 256);
     struct stage_process *process = &scene.stage->processes[number];
 
-    client_disconnect(client);
+    puppet_disconnect(client);
     if (process->pid == 0 || (process->dead && (!process->listed || process->foreign))) {
         process = stage_begin_process(scene.stage, number, STAGE_UID + flags / 32 % USERS);
         process->foreign = (flags & CONNECT_FOREIGN) != 0;
     } else if (process->dead || (flags & CONNECT_AGAIN) == 0) {
         return;
     }
-    *client = (struct client){.fd = -1, .number = ++scene.connections, .process = number};
+    *client = (struct puppet){.fd = -1, .number = ++scene.connections, .process = number};
     client->fd = stage_connect(scene.stage, process);
-    if ((flags & CONNECT_NARROW) != 0 && !list_is_empty(&scene.stage->daemon->connections)) {
-        const struct connection *connection =
-            container_of(scene.stage->daemon->connections.previous, struct connection, link);
+    if ((flags & CONNECT_NARROW) != 0 && !list_is_empty(&scene.stage->daemon->clients)) {
+        const struct client *newest =
+            container_of(scene.stage->daemon->clients.previous, struct client, link);
         int bytes = 1; /* the kernel makes its minimum of it */
-        setsockopt(connection->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+        setsockopt(newest->connection.fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     }
     if ((flags & CONNECT_SILENT) == 0) {
         send_hello(client, ((flags & CONNECT_RECLAIM) != 0 ? PROTO_HELLO_RECLAIM : 0) |
                                ((flags & CONNECT_NO_GPU) == CONNECT_NO_GPU ? PROTO_HELLO_NO_GPU : 0));
         stage_turn(scene.stage);
-        (void)client_read_reply(client);
+        (void)puppet_read_reply(client);
     }
 }
 
@@ -86,7 +86,7 @@ static void kill_process(struct input *input) {
 
     for (unsigned i = 0; i < CLIENTS && !keep_sockets; i++)
         if (scene.clients[i].process == number)
-            client_disconnect(&scene.clients[i]);
+            puppet_disconnect(&scene.clients[i]);
     stage_kill(&scene.stage->processes[number]);
     ledger_end_process(&scene.ledger, number);
     note_end(number);
@@ -99,7 +99,7 @@ static void unlist_process(struct input *input) {
 }
 
 static void write_word(struct input *input) {
-    struct client *client = scene_choose_client(input);
+    struct puppet *client = scene_choose_client(input);
     unsigned word = input_below(input, 8) == 7 ? (unsigned)(input_edgy(input) % PROTO_PAGE_FENCES)
                                                : input_below(input, 4);
     uint64_t value = input_below(input, 4) == 3 ? input_edgy(input) : input_number(input, 1) % 8;
@@ -110,7 +110,7 @@ static void write_word(struct input *input) {
 
 /* Counters are the client's word; the stats have to bear whatever it is. */
 static void write_counters(struct input *input) {
-    struct client *client = scene_choose_client(input);
+    struct puppet *client = scene_choose_client(input);
     unsigned line = input_below(input, 4);
 
     if (client->page == NULL)
@@ -177,24 +177,24 @@ static void hear_admin(struct input *input) {
 }
 
 static void hear_client(struct input *input) {
-    struct client *client = scene_choose_client(input);
-    for (unsigned n = 1 + input_below(input, 16); n > 0 && client_read_reply(client); n--)
+    struct puppet *client = scene_choose_client(input);
+    for (unsigned n = 1 + input_below(input, 16); n > 0 && puppet_read_reply(client); n--)
         stage_turn(scene.stage);
 }
 
 /* What a good client does with what comes: it reads, and confirms descriptors. */
 static void behave(struct input *input) {
-    struct client *client = scene_choose_client(input);
+    struct puppet *client = scene_choose_client(input);
 
     for (unsigned n = 0; n < 8; n++) {
         stage_turn(scene.stage);
-        while (client_read_reply(client)) {
+        while (puppet_read_reply(client)) {
         }
         if (client->unopened == 0 || client->fd < 0)
             return;
         struct proto_message opened = {.header = {.operation = PROTO_OPENED}, .opened = {client->unopened}};
         uint8_t packet[64];
-        client_send(client, packet, proto_encode(&opened, packet), 0);
+        puppet_send(client, packet, proto_encode(&opened, packet), 0);
     }
 }
 
@@ -230,10 +230,10 @@ static void step(struct input *input) {
     case 5:
     case 6:
     case 7:
-        client_send_request(input);
+        puppet_send_request(input);
         break;
     case 8:
-        client_send_bytes(input);
+        puppet_send_bytes(input);
         break;
     case 9:
         hear_client(input);
@@ -247,7 +247,7 @@ static void step(struct input *input) {
         run_jobs(input);
         break;
     case 14:
-        client_disconnect(scene_choose_client(input));
+        puppet_disconnect(scene_choose_client(input));
         break;
     case 15:
         kill_process(input);
@@ -287,10 +287,10 @@ static void step(struct input *input) {
 /* Nobody can tell of the end of a process whose PID namespace the daemon does not see: an operator says so.
  */
 static void force_foreign(const struct daemon *daemon) {
-    list_for_each_safe(position, &daemon->connections) {
-        struct connection *connection = container_of(position, struct connection, link);
-        if (connection->state == CONNECTION_LOST && connection->peer.pid == 0)
-            connection_force(connection);
+    list_for_each_safe(position, &daemon->clients) {
+        struct client *client = container_of(position, struct client, link);
+        if (client->state == CLIENT_LOST && client->peer.pid == 0)
+            client_force(client);
     }
 }
 
@@ -301,7 +301,7 @@ static void end_scene(void) {
 
     stage->driver_fails = stage->process_list_fails = false;
     for (unsigned i = 0; i < CLIENTS; i++)
-        client_disconnect(&scene.clients[i]);
+        puppet_disconnect(&scene.clients[i]);
     for (unsigned i = 0; i < ADMINS; i++)
         scene.admins[i] = close_fd(scene.admins[i]);
     for (unsigned i = 0; i < STAGE_PROCESSES; i++) {
@@ -315,12 +315,11 @@ static void end_scene(void) {
         }
         stage_pass(stage, 50 * NS_PER_MS);
         force_foreign(daemon);
-        if (daemon->n_connections == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0 &&
-            n > 4)
+        if (daemon->n_clients == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0 && n > 4)
             break;
     }
     stage_check(stage);
-    MUST(daemon->n_connections == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0);
+    MUST(daemon->n_clients == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0);
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
         const struct pool *pool = daemon->core->pools[i];
         MUST(pool->n_leases == 0 && pool->waiters.count == 0);

@@ -26,7 +26,7 @@
 #define GIVEN_UP    256u
 
 /* One end of a connection to the daemon, and what its user knows. */
-struct client {
+struct puppet {
     int fd;          /* -1: not connected */
     unsigned number; /* of the connection: never used again */
     unsigned process;
@@ -55,7 +55,7 @@ struct client {
 struct scene {
     struct stage *stage;
     struct ledger ledger;
-    struct client clients[CLIENTS];
+    struct puppet clients[CLIENTS];
     int admins[ADMINS];
     unsigned connections;
     struct proto_token tokens[TOKENS];
@@ -65,18 +65,18 @@ struct scene {
 
 extern struct scene scene;
 
-struct client *scene_choose_client(struct input *input);
+struct puppet *scene_choose_client(struct input *input);
 
 /* Sends a packet, and notes what it means. Harmless for one that is not connected. */
-void client_send(struct client *client, const uint8_t *packet, size_t size, unsigned n_fds);
+void puppet_send(struct puppet *client, const uint8_t *packet, size_t size, unsigned n_fds);
 /* Reads one reply. False: there is none. */
-bool client_read_reply(struct client *client);
+bool puppet_read_reply(struct puppet *client);
 /* Harmless when it is not connected. */
-void client_disconnect(struct client *client);
+void puppet_disconnect(struct puppet *client);
 
 /* A request that is right in form, mostly. */
-void client_send_request(struct input *input);
+void puppet_send_request(struct input *input);
 /* Bytes; with a header that is right, or without. */
-void client_send_bytes(struct input *input);
+void puppet_send_bytes(struct input *input);
 
 #endif

@@ -13,13 +13,13 @@
 
 struct scene scene;
 
-struct client *scene_choose_client(struct input *input) {
+struct puppet *scene_choose_client(struct input *input) {
     return &scene.clients[input_below(input, CLIENTS)];
 }
 
 /* --- what a client says --- */
 
-static void give_up(struct client *client, uint64_t lease, uint64_t generation) {
+static void give_up(struct puppet *client, uint64_t lease, uint64_t generation) {
     struct ledger_entry *entry = ledger_find(&scene.ledger, client->number, lease, generation);
     if (entry != NULL)
         entry->used = false;
@@ -27,7 +27,7 @@ static void give_up(struct client *client, uint64_t lease, uint64_t generation) 
         client->given_up[client->n_given_up++] = (struct proto_lease_name){lease, generation};
 }
 
-static bool has_given_up(const struct client *client, uint64_t lease, uint64_t generation) {
+static bool has_given_up(const struct puppet *client, uint64_t lease, uint64_t generation) {
     for (unsigned i = 0; i < client->n_given_up; i++)
         if (client->given_up[i].lease == lease && client->given_up[i].generation == generation)
             return true;
@@ -35,7 +35,7 @@ static bool has_given_up(const struct client *client, uint64_t lease, uint64_t g
 }
 
 /* Notes what a packet that is about to be sent means, if it means anything. */
-static void note(struct client *client, const uint8_t *packet, size_t size) {
+static void note(struct puppet *client, const uint8_t *packet, size_t size) {
     struct proto_message *message = &scene.message;
 
     if (proto_decode(PROTO_FROM_CLIENT, packet, size, message, NULL) < 0)
@@ -78,7 +78,7 @@ static void note(struct client *client, const uint8_t *packet, size_t size) {
     }
 }
 
-void client_send(struct client *client, const uint8_t *packet, size_t size, unsigned n_fds) {
+void puppet_send(struct puppet *client, const uint8_t *packet, size_t size, unsigned n_fds) {
     const int fds[3] = {client->fd, client->fd, client->fd};
 
     if (client->fd < 0)
@@ -92,7 +92,7 @@ void client_send(struct client *client, const uint8_t *packet, size_t size, unsi
 /* --- what a client hears --- */
 
 /* Which operation it is the answer to; 0: that is not followed any more. */
-static unsigned find_request(struct client *client, uint64_t request) {
+static unsigned find_request(struct puppet *client, uint64_t request) {
     if (request == 0 || client->lost_count)
         return 0;
     for (unsigned i = 0; i < client->n_outstanding; i++)
@@ -104,7 +104,7 @@ static unsigned find_request(struct client *client, uint64_t request) {
     MUST(!"an answer to no request");
 }
 
-static void remember(struct client *client, const struct proto_lease *lease) {
+static void remember(struct puppet *client, const struct proto_lease *lease) {
     unsigned i = client->n_names < NAMES ? client->n_names++ : (unsigned)(lease->lease % NAMES);
     client->names[i] = (struct proto_lease_name){lease->lease, lease->generation};
     client->offsets[i] = lease->offset_bytes;
@@ -123,7 +123,7 @@ static bool is_known_whole(const struct ledger_entry *attached) {
     return false;
 }
 
-static void hear_lease(struct client *client, const struct proto_lease *lease, unsigned operation) {
+static void hear_lease(struct puppet *client, const struct proto_lease *lease, unsigned operation) {
     const struct stage_process *process = &scene.stage->processes[client->process];
 
     remember(client, lease);
@@ -155,7 +155,7 @@ static void hear_lease(struct client *client, const struct proto_lease *lease, u
     ledger_enter(&scene.ledger, &entry);
 }
 
-static void hear_page(struct client *client, int fd) {
+static void hear_page(struct puppet *client, int fd) {
     if (client->page != NULL)
         munmap(client->page, PROTO_PAGE_BYTES);
     void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -164,7 +164,7 @@ static void hear_page(struct client *client, int fd) {
 }
 
 /* Nobody is told to close what somebody has something in. */
-static void hear_segments(struct client *client, const struct proto_segments *segments) {
+static void hear_segments(struct puppet *client, const struct proto_segments *segments) {
     for (uint32_t i = 0; i < segments->count; i++) {
         for (unsigned j = 0; j < scene.ledger.n_entries; j++)
             MUST(!scene.ledger.entries[j].used || scene.ledger.entries[j].segment != segments->ids[i]);
@@ -172,7 +172,7 @@ static void hear_segments(struct client *client, const struct proto_segments *se
     }
 }
 
-static void hear(struct client *client, int fd) {
+static void hear(struct puppet *client, int fd) {
     const struct proto_message *reply = &scene.reply;
 
     MUST(!client->was_rejected); /* nothing comes after the message that ends the session */
@@ -193,7 +193,7 @@ static void hear(struct client *client, int fd) {
         hear_page(client, fd);
 }
 
-bool client_read_reply(struct client *client) {
+bool puppet_read_reply(struct puppet *client) {
     uint8_t packet[PROTO_PACKET_MAX];
     const char *reason = NULL;
     int fd = -1;
@@ -214,7 +214,7 @@ bool client_read_reply(struct client *client) {
     return true;
 }
 
-void client_disconnect(struct client *client) {
+void puppet_disconnect(struct puppet *client) {
     if (client->page != NULL)
         munmap(client->page, PROTO_PAGE_BYTES);
     client->page = NULL;

@@ -7,10 +7,10 @@
 #include "base/clock.h"
 
 /* The name of a lease: mostly one that the client has, or of another client, or one that nobody has. */
-static struct proto_lease_name choose_name(struct input *input, const struct client *client,
+static struct proto_lease_name choose_name(struct input *input, const struct puppet *client,
                                            unsigned *ret_index) {
     unsigned choice = input_below(input, 256);
-    const struct client *other = choice < 224 ? client : &scene.clients[choice % CLIENTS];
+    const struct puppet *other = choice < 224 ? client : &scene.clients[choice % CLIENTS];
 
     *ret_index = other->n_names > 0 ? choice % other->n_names : 0;
     if (choice < 248 && other->n_names > 0)
@@ -32,7 +32,7 @@ static void choose_part(struct input *input, struct proto_release *part, uint64_
     }
 }
 
-static void choose_release(struct input *input, const struct client *client, struct proto_message *message) {
+static void choose_release(struct input *input, const struct puppet *client, struct proto_message *message) {
     struct proto_release *release = &message->release;
     unsigned index, flags = input_below(input, 256);
     struct proto_lease_name name = choose_name(input, client, &index);
@@ -48,19 +48,19 @@ static void choose_release(struct input *input, const struct client *client, str
         message->header.request = 0;
 }
 
-static void choose_share(struct input *input, struct client *client, struct proto_message *message) {
+static void choose_share(struct input *input, struct puppet *client, struct proto_message *message) {
     unsigned index;
     struct proto_lease_name name = choose_name(input, client, &index);
     message->share = (struct proto_share){name.lease, name.generation, input_edgy(input)};
 }
 
-void client_send_request(struct input *input) {
+void puppet_send_request(struct input *input) {
     static const uint8_t operations[] = {
         PROTO_ACQUIRE,    PROTO_RELEASE, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,    PROTO_ATTACH,
         PROTO_QUERY,      PROTO_OPENED,  PROTO_SPLIT,   PROTO_MERGE,   PROTO_ASK_PAGE, PROTO_BYE,
         PROTO_LIST_POOLS, PROTO_HELLO,   PROTO_OPENED,  PROTO_IDLE,    PROTO_CLOSED};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
-    struct client *client = scene_choose_client(input);
+    struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
     unsigned index, choice;
 
@@ -138,11 +138,11 @@ void client_send_request(struct input *input) {
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + UINT8_MAX];
     memcpy(packet, message, size);
-    client_send(client, packet, size, 0);
+    puppet_send(client, packet, size, 0);
 }
 
-void client_send_bytes(struct input *input) {
-    struct client *client = scene_choose_client(input);
+void puppet_send_bytes(struct input *input) {
+    struct puppet *client = scene_choose_client(input);
     unsigned flags = input_below(input, 256);
     size_t size = input_number(input, 1);
     uint8_t packet[sizeof(struct proto_header) + UINT8_MAX];
@@ -155,8 +155,8 @@ void client_send_bytes(struct input *input) {
         memcpy(packet, &header, sizeof header);
         used += sizeof header;
         memcpy(packet + used, bytes, size);
-        client_send(client, packet, used + size, flags >> 1 & 3);
+        puppet_send(client, packet, used + size, flags >> 1 & 3);
     } else if (size > 0) {
-        client_send(client, bytes, size, flags >> 1 & 3);
+        puppet_send(client, bytes, size, flags >> 1 & 3);
     }
 }

@@ -11,7 +11,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/admin/admin.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
+#include "daemon/data/serve.h"
 #include "daemon/core/core.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -211,8 +212,8 @@ static int connect_by(struct stage *stage, const struct stage_process *process, 
 
 /* As the listener does, but at once. */
 static void let_in(struct daemon *daemon, int fd) {
-    (void)connection_make_room(daemon);
-    connection_accept(daemon, fd);
+    (void)client_make_room(daemon);
+    serve_accept(daemon, fd);
 }
 
 int stage_connect(struct stage *stage, const struct stage_process *process) {
@@ -250,19 +251,18 @@ void stage_turn(struct stage *stage) {
 
 void stage_check(const struct stage *stage) {
     const struct daemon *daemon = stage->daemon;
-    unsigned connections = 0, greeting = 0, sessions = 0;
+    unsigned clients = 0, greeting = 0, sessions = 0;
 
     MUST(core_is_valid(daemon->core));
-    list_for_each(position, &daemon->connections) {
-        const struct connection *connection = container_of(position, struct connection, link);
-        connections++;
-        greeting += connection->state == CONNECTION_GREETING;
-        sessions += connection->session != NULL;
-        MUST(connection->outbox.n_replies <= OUTBOX_MAX);
-        MUST((connection->session != NULL) ==
-             (connection->state == CONNECTION_OPEN || connection->state == CONNECTION_LOST));
-        MUST(connection->session == NULL || connection->session->owner == connection);
+    list_for_each(position, &daemon->clients) {
+        const struct client *client = container_of(position, struct client, link);
+        clients++;
+        greeting += client->state == CLIENT_GREETING;
+        sessions += client->session != NULL;
+        MUST(client->connection.outbox.n_replies <= OUTBOX_MAX);
+        MUST((client->session != NULL) == (client->state == CLIENT_OPEN || client->state == CLIENT_LOST));
+        MUST(client->session == NULL || client->session->owner == client);
     }
-    MUST(connections == daemon->n_connections && greeting == daemon->n_handshakes);
+    MUST(clients == daemon->n_clients && greeting == daemon->n_handshakes);
     MUST(sessions == daemon->core->n_sessions);
 }

@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 
-/* What the daemon asks by: a timer, as connection_ask_reclaim() has it. */
+/* What the daemon asks by: a timer, as client_ask_reclaim() has it. */
 static int asking_fd;
 
 /* The daemon marks the host's pool as short in the client's page, or does not. */

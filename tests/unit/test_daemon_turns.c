@@ -16,7 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/data/connection.h"
+#include "daemon/data/client.h"
 #include "daemon/core/core.h"
 #include "tests/entries.h"
 #include "tests/fuzz/stage.h"
@@ -187,8 +187,8 @@ static void kept_replies_that_may_go_hold_nobody_up(void **state) {
     for (unsigned round = 0; round < 3 * SOCKETS; round++)
         assert_true(replies_before_mine(victim, 2 + round) <= OUTBOX_WRITES_PER_TURN);
     unsigned n = 0;
-    list_for_each(position, &stage->daemon->connections) n +=
-        container_of(position, struct connection, link)->outbox.n_replies;
+    list_for_each(position, &stage->daemon->clients) n +=
+        container_of(position, struct client, link)->connection.outbox.n_replies;
     assert_true(n > 0); /* they went on to the end */
     for (unsigned i = 0; i < SOCKETS; i++)
         close(sockets[i]);
@@ -239,7 +239,7 @@ static void nobody_greets_for_a_dead_process(void **state) {
     greet(fd);
     stage_turn(stage);
     assert_int_equal(hear(fd), 0);
-    assert_int_equal(stage->daemon->n_connections, 0);
+    assert_int_equal(stage->daemon->n_clients, 0);
     close(fd);
 }
 
@@ -274,7 +274,7 @@ static void who_only_connects_shuts_out_himself(void **state) {
         if (i >= 200 && i % 100 == 0) /* while the attacker comes */
             few[i / 100 - 2] = stage_connect(stage, &stage->processes[VICTIM]);
         many[i] = stage_connect(stage, &stage->processes[ATTACKER]);
-        if (stage->daemon->n_handshakes > CONNECTION_GREETING_MAX)
+        if (stage->daemon->n_handshakes > CLIENT_GREETING_MAX)
             fail_msg("%u connections are about to greet", stage->daemon->n_handshakes);
         if (!is_open(many[i]))
             fail_msg("who came last was sent away");
@@ -294,7 +294,7 @@ static void who_only_connects_shuts_out_himself(void **state) {
         close(many[i]);
     for (unsigned i = 0; i < 5; i++)
         stage_turn(stage);
-    assert_int_equal(stage->daemon->n_connections, 0);
+    assert_int_equal(stage->daemon->n_clients, 0);
     assert_int_equal(stage->daemon->n_users_greeting, 0);
 }
 

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/data/client.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "daemon/daemon.h"
+#include "daemon/loop/descriptors.h"
+#include "daemon/loop/log.h"
+#include "daemon/loop/peer.h"
+#include "daemon/loop/rights.h"
+
+/* Broken packets that the log is told of between two rounds of housekeeping. */
+#define COMPLAINTS_MAX 20u
+
+static void client_note_gpu_work(struct client *client);
+
+/* Whether the client has no session and its user has left too many replies unread: then it gets no answer. */
+static bool is_crowded_out(const struct client *client) {
+    return client->session == NULL && lingering_is_crowded(&client->daemon->lingering, client->peer.uid);
+}
+
+int client_send(struct client *client, const struct proto_message *message, int fd) {
+    if (is_crowded_out(client))
+        return -EDQUOT;
+    int r = outbox_send(&client->connection.outbox, client->session, message, fd);
+    if (r == -EDQUOT)
+        log_info("pid %d (%s): processes of user %u do not read their replies, of which the quota keeps no "
+                 "more; its "
+                 "session ends",
+                 (int)client->peer.pid, client->peer.command, (unsigned)client->peer.uid);
+    return r;
+}
+
+int client_reject(struct client *client, uint64_t request, enum proto_error error, const char *reason) {
+    struct proto_message message;
+
+    message.header = (struct proto_header){.operation = PROTO_ERROR, .request = request};
+    proto_failure_set(&message.failure, error, "%s; the session ends", reason);
+    int r = is_crowded_out(client) ? -EDQUOT : outbox_send_last(&client->connection.outbox, &message);
+    if (client->daemon->n_complaints++ < COMPLAINTS_MAX) /* a flood of packets must not flood the log */
+        log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends%s",
+                 (int)client->peer.pid, client->peer.command, reason,
+                 r < 0 ? ", and it could not be told why" : "");
+    return -EPROTO;
+}
+
+void client_retry(struct client *client) {
+    if (outbox_flush(&client->connection.outbox, client->session) < 0)
+        client_end(client, "closed its socket");
+    else
+        connection_watch(&client->connection);
+}
+
+void client_lend_segment(struct client *client, bool is_device) {
+    bool first = client->session->n_segments == 1, was_lent = client->device_lent;
+
+    client->device_lent |= is_device;
+    client_note_gpu_work(client);
+    if ((first || (is_device && !was_lent)) && !client->reaping.facts.no_gpu_work)
+        reaper_watch(&client->daemon->reaper, &client->reaping);
+}
+
+void client_ask_reclaim(struct client *client) {
+    static const struct itimerspec at_once = {.it_value = {.tv_nsec = 1}};
+    if (timerfd_settime(client->reclaim_fd, 0, &at_once, NULL) < 0)
+        log_warning("pid %d (%s) cannot be asked for idle memory: %s", (int)client->peer.pid,
+                    client->peer.command, strerror(errno));
+}
+
+static void client_on_process(uv_poll_t *poll, int status, int events) {
+    struct client *client = poll->data;
+    (void)status, (void)events;
+
+    uv_poll_stop(poll);
+    client->reaping.facts.process_over = true;
+    turn_wait(&client->connection.turn);
+}
+
+/* --- ends --- */
+
+static void client_on_closed(uv_handle_t *handle) {
+    struct client *client = handle->data;
+    if (--client->handles > 0 || !client->freeing)
+        return;
+    lingering_leave(&client->daemon->lingering, client->connection.fd, client->peer.uid);
+    close_fd(client->pidfd);
+    peer_drop_groups(&client->peer);
+    free(client);
+}
+
+static void client_close_handle(uv_handle_t *handle) {
+    if (!uv_is_closing(handle))
+        uv_close(handle, client_on_closed);
+}
+
+static void client_stop_greeting(struct client *client) {
+    if (client->state != CLIENT_GREETING)
+        return;
+    client->daemon->n_handshakes--;
+    if (--client->connection.turn.process->user->n_greeting == 0)
+        client->daemon->n_users_greeting--;
+    list_remove(&client->greeting_link);
+}
+
+/* The client is over in every respect. libuv closes its handles first, then its memory is freed. */
+static void client_free(struct client *client) {
+    struct daemon *daemon = client->daemon;
+
+    assert(client->session == NULL && !client->freeing);
+    client_stop_greeting(client);
+    reaper_forget(&client->reaping);
+    turn_leave(&client->connection.turn);
+    outbox_drop(&client->connection.outbox, NULL);
+    client->reclaim_fd = close_fd(client->reclaim_fd);
+    page_drop(&client->page);
+    list_remove(&client->link);
+    daemon->n_clients--;
+    client->freeing = true;
+    client_close_handle((uv_handle_t *)&client->connection.poll);
+    if (client->pidfd >= 0)
+        client_close_handle((uv_handle_t *)&client->process_poll);
+}
+
+static void client_on_socket_closed(uv_handle_t *handle) {
+    struct client *client = handle->data;
+    lingering_leave(&client->daemon->lingering, take_fd(&client->connection.fd), client->peer.uid);
+    client_on_closed(handle);
+}
+
+/* The lost session's memory is safe. */
+static void client_reap(struct client *client) {
+    struct session *session = client->session;
+
+    client->session = NULL;
+    core_session_gone(session, clock_now_ns());
+    client_free(client);
+}
+
+static void client_note_gpu_work(struct client *client) {
+    client->reaping.facts.no_gpu_work = client->daemon->reaper.no_driver || client->reaping.too_late ||
+                                        (client->no_gpu && !client->device_lent);
+}
+
+enum death_rule client_death_rule(const struct client *client) {
+    return death_rule(&client->reaping.facts);
+}
+
+bool client_under_mps(const struct client *client) {
+    return client->reaping.facts.under_mps;
+}
+
+bool client_process_is_over(const struct client *client) {
+    return client->reaping.facts.process_over;
+}
+
+/* Judges a lost session by the facts that are known now. May free the client. */
+static void client_judge(struct client *client) {
+    if (death_judge(&client->reaping.facts) == DEATH_SAFE)
+        client_reap(client);
+    else
+        death_explain(&client->reaping.facts, client->peer.pid, client->daemon->reaper.list_name,
+                      client->reason);
+}
+
+static void client_on_facts(struct reaping *reaping) {
+    struct client *client = container_of(reaping, struct client, reaping);
+    if (client->state == CLIENT_LOST)
+        client_judge(client);
+}
+
+void client_process_ended(struct client *client) {
+    if (death_judge(&client->reaping.facts) != DEATH_SAFE)
+        reaper_wait(&client->daemon->reaper, &client->reaping);
+    client_judge(client);
+}
+
+void client_force(struct client *client) {
+    assert(client->state == CLIENT_LOST);
+    client_reap(client);
+}
+
+/* Closes the socket, unless a child of the ended process still has the other end. The daemon then keeps its
+ * own end to see that child's end: the child that has the socket longest is often the last that has inherited
+ * anything. */
+static void client_leave_socket(struct client *client) {
+    bool keep = client_process_is_over(client) && !reaper_socket_is_over(client->connection.fd);
+
+    client->reaping.facts.socket_over = !keep;
+    if (!keep)
+        client->reaping.socket = -1;
+    if (!uv_is_closing((uv_handle_t *)&client->connection.poll))
+        uv_close((uv_handle_t *)&client->connection.poll, keep ? client_on_closed : client_on_socket_closed);
+}
+
+void client_end(struct client *client, const char *why) {
+    if (client->session == NULL) {
+        client_free(client);
+        return;
+    }
+    assert(client->state == CLIENT_OPEN);
+    journal_session_is_lost(client->daemon, client->session, why);
+    if (client->session->n_segments == 0) {
+        /* The process was never given a segment: there is nothing that it could still touch. */
+        core_session_close(client->session, clock_now_ns());
+        client->session = NULL;
+        client_free(client);
+        return;
+    }
+    client->state = CLIENT_LOST;
+    outbox_drop(&client->connection.outbox, client->session);
+    client->reclaim_fd = close_fd(client->reclaim_fd);
+    core_session_lose(client->session, clock_now_ns(), client->reason);
+    client_leave_socket(client);
+    if (client_process_is_over(client)) {
+        client_process_ended(client);
+        return;
+    }
+    /* The process is ending, most likely: the last chance to see it in the driver's list. */
+    if (!client->reaping.facts.no_gpu_work)
+        reaper_watch(&client->daemon->reaper, &client->reaping);
+    client_judge(client);
+}
+
+void client_drop_unready(struct client *client) {
+    assert(client->state == CLIENT_GREETING);
+    client_free(client);
+}
+
+void client_discard(struct client *client) {
+    struct session *session = client->session;
+    if (session != NULL) {
+        if (session->state == SESSION_ACTIVE)
+            core_session_lose(session, clock_now_ns(), client->reason);
+        core_session_gone(session, clock_now_ns());
+        client->session = NULL;
+    }
+    client_free(client);
+}
+
+/* --- beginning --- */
+
+/* Takes a pidfd and has the loop watch it. Returns -ESRCH when the process has ended: another process has the
+ * socket now, and its end would not be seen. */
+static int client_watch_process(struct client *client) {
+    _cleanup_(close_fdp) int pidfd = -1;
+
+    int r = peer_open_pidfd(client->connection.fd, client->peer.pid, &pidfd);
+    if (r == 0 && descriptors_are_short(pidfd))
+        r = -EMFILE;
+    if (r == 0 && poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, 0) > 0)
+        r = -ESRCH;
+    if (r == 0)
+        r = uv_poll_init(&client->daemon->loop, &client->process_poll, pidfd);
+    if (r < 0)
+        return r;
+    client->process_poll.data = client;
+    client->reaping.pidfd = client->pidfd = take_fd(&pidfd);
+    client->handles++;
+    return uv_poll_start(&client->process_poll, UV_READABLE, client_on_process);
+}
+
+int client_identify(struct client *client) {
+    struct peer *peer = &client->peer;
+
+    peer_read_command(peer);
+    int r = peer_read_groups(client->connection.fd, peer);
+    if (r == 0 && client->pidfd < 0)
+        r = client_watch_process(client);
+    if (r == -EMFILE || r == -ENFILE)
+        listener_complain(&client->daemon->data_listener);
+    else if (r < 0 && r != -ESRCH)
+        log_warning("a client (pid %d) was sent away: %s; its end could not be observed, so its memory "
+                    "could never be "
+                    "reclaimed safely",
+                    (int)peer->pid, strerror(-r));
+    return r;
+}
+
+void client_greeted(struct client *client) {
+    client_stop_greeting(client);
+    client->state = CLIENT_OPEN;
+    client_note_gpu_work(client);
+}
+
+/* The client that has been silent for longest makes room, among those of users that have at least an equal
+ * share of such clients; there is always one. So a user that only connects shuts out only itself. */
+bool client_make_room(struct daemon *daemon) {
+    if (daemon->n_handshakes < CLIENT_GREETING_MAX)
+        return false;
+    unsigned share = daemon->n_handshakes / daemon->n_users_greeting;
+
+    list_for_each(position, &daemon->greeting) {
+        struct client *client = container_of(position, struct client, greeting_link);
+        if (client->connection.turn.process->user->n_greeting >= share) {
+            client_drop_unready(client);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn)) {
+    if (descriptors_are_short(fd)) {
+        listener_complain(&daemon->data_listener);
+        return false;
+    }
+    struct client *client = calloc(1, sizeof *client);
+    if (client == NULL)
+        return false;
+    if (peer_identify(fd, &client->peer) < 0 || lingering_is_crowded(&daemon->lingering, client->peer.uid) ||
+        connection_open(&client->connection, &daemon->loop, &daemon->scheduler, fd, client->peer.uid,
+                        client->peer.pid, serve, client) < 0) {
+        free(client);
+        return false;
+    }
+    client->daemon = daemon;
+    client->handles = 1;
+    client->pidfd = client->reclaim_fd = -1;
+    client->page = PAGE_NONE;
+    client->accepted_ns = clock_now_ns();
+    reaping_init(&client->reaping, client->peer.pid, client->peer.uid, -1, fd);
+    client->reaping.on_facts = client_on_facts;
+    client->state = CLIENT_GREETING;
+    list_append(&daemon->clients, &client->link);
+    list_append(&daemon->greeting, &client->greeting_link);
+    daemon->n_clients++;
+    daemon->n_handshakes++;
+    if (client->connection.turn.process->user->n_greeting++ == 0)
+        daemon->n_users_greeting++;
+    if (!peer_is_remembered(fd) && client_watch_process(client) < 0)
+        client_free(client);
+    else
+        connection_watch(&client->connection);
+    return true;
+}

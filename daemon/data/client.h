@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_DATA_CLIENT_H
+#define DAEMON_DATA_CLIENT_H
+/*
+ * A client: the record of one process that has connected to the data socket. It owns the connection and the
+ * session, and outlives both sockets and session until the process's memory is safe.
+ *
+ *   GREETING --HELLO--> OPEN --BYE--> CLOSING (the last reply is on its way) --> gone
+ *   GREETING --anything else (answered by an ERROR)--> gone
+ *   OPEN --end of file, error, exit; the session never had a segment--> gone
+ *   OPEN --end of file, error, exit--> LOST (session in quarantine) --safe, or forced--> gone
+ *
+ * The rule of daemon/core/death.h says when memory is safe, from facts that daemon/death/reaper.h finds out.
+ * A lost client keeps its socket where its process has ended and a child still has the other end.
+ *
+ * A client costs little before it says HELLO: only then does the daemon ask for its process's pidfd, name and
+ * groups, which the kernel keeps since connect(). Where the kernel does not, the pidfd is taken at once.
+ *
+ * A client that wants to be asked for idle memory gets a timerfd, which the daemon sets off. To the client it
+ * reads as an eventfd would. It is not an eventfd because all holders of a descriptor share its flags: a
+ * client could take O_NONBLOCK away from an eventfd and fill it up, and the daemon's next write would block
+ * the loop. Setting a timer never blocks, and a client that sets it harms itself alone.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/list.h"
+#include "daemon/data/connection.h"
+#include "daemon/data/page.h"
+#include "daemon/core/core.h"
+#include "daemon/death/reaper.h"
+#include "daemon/loop/peer.h"
+
+struct daemon;
+
+/* Clients that may be about to say HELLO at once. */
+#define CLIENT_GREETING_MAX 256u
+
+enum client_state {
+    CLIENT_GREETING,
+    CLIENT_OPEN,
+    CLIENT_CLOSING,
+    CLIENT_LOST,
+};
+
+struct client {
+    struct daemon *daemon;
+    enum client_state state;
+    struct connection connection;
+    struct peer peer;
+    struct session *session; /* OPEN and LOST */
+    int pidfd;
+    int reclaim_fd;   /* OPEN: asks the client for idle memory; -1: it did not want that */
+    struct page page; /* until the session is gone */
+    uv_poll_t process_poll;
+    unsigned handles; /* uv handles that are not closed yet */
+    bool freeing;
+    unsigned n_last; /* packets that were read since the process ended */
+    uint64_t accepted_ns;
+    bool no_gpu;      /* the client said that its process uses no GPU */
+    bool device_lent; /* it was given device memory all the same */
+    struct reaping reaping;
+    char reason[DEATH_TEXT_SIZE]; /* LOST: why the session's memory is held; the session refers to it */
+    struct list link;             /* in daemon->clients */
+    struct list greeting_link;    /* GREETING: in daemon->greeting */
+};
+
+/* Takes an accepted socket; serve() is called for each of its turns. Returns false when it cannot: then the
+ * socket is still the caller's. */
+bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn));
+
+/* Ends a client that has said nothing for long, where there are too many of those to accept another. Returns
+ * whether it did: closing a socket costs about as much as a request, so that is a turn. */
+bool client_make_room(struct daemon *daemon);
+
+/* Asks the kernel about the process. Returns 0, or a negative errno with which the client cannot be served
+ * (logged where an operator can do something about it). */
+int client_identify(struct client *client);
+
+/* The client has said HELLO and has a session. */
+void client_greeted(struct client *client);
+
+/* The session is told of a segment for the first time. */
+void client_lend_segment(struct client *client, bool is_device);
+
+/* Asks the client for its idle memory. */
+void client_ask_reclaim(struct client *client);
+
+/* Sends a message, or keeps it. fd goes along, -1: none; borrowed until it has gone. Returns 0, or a negative
+ * errno that ends the connection. */
+int client_send(struct client *client, const struct proto_message *message, int fd);
+
+/* Sends what a stalled connection keeps, where the kernel takes it by now. May end the connection. */
+void client_retry(struct client *client);
+
+/* Ends the session because of a packet that is invalid, or invalid in this state. Tells the client by an
+ * ERROR with the packet's request id (0: it has none), and the log, a few times between two rounds of
+ * housekeeping. reason names the field. Returns -EPROTO for the caller to return, which ends the connection.
+ */
+int client_reject(struct client *client, uint64_t request, enum proto_error error, const char *reason);
+
+/* Ends the connection; why is for the journal. The session's memory stays until it is safe. Frees a client
+ * that has none. */
+void client_end(struct client *client, const char *why);
+
+/* Ends a client that has not said HELLO. */
+void client_drop_unready(struct client *client);
+
+/* Whether the process has ended: its pidfd is readable. */
+bool client_process_is_over(const struct client *client);
+
+/* A lost client's process has ended. May free the client. */
+void client_process_ended(struct client *client);
+
+/* The rule by which the session's memory is judged once it is lost, or is judged now. */
+enum death_rule client_death_rule(const struct client *client);
+
+/* Whether the driver lists the process as a client of MPS. */
+bool client_under_mps(const struct client *client);
+
+/* Gives a lost session's memory back although nothing shows that it is safe: an operator's decision. */
+void client_force(struct client *client);
+
+/* Frees everything at once, whatever is still leased: for the daemon's own end. */
+void client_discard(struct client *client);
+
+#endif
