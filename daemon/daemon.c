@@ -279,7 +279,7 @@ static int daemon_add_pools(struct daemon *daemon) {
 }
 
 static int daemon_start_workers(struct daemon *daemon) {
-    int r = reaper_start(&daemon->reaper, daemon);
+    int r = watcher_start(&daemon->watcher, daemon);
 
     for (unsigned i = 0; r == 0 && i < daemon->core->n_pools; i++)
         r = supplier_start(daemon->suppliers[i]);
@@ -555,7 +555,7 @@ void daemon_free(struct daemon *daemon) {
         *strrchr(directory, '/') = '\0';
         rmdir(directory);
     }
-    reaper_stop(&daemon->reaper);
+    watcher_stop(&daemon->watcher);
     lingering_stop(&daemon->lingering);
     while (!list_is_empty(&daemon->clients))
         client_discard(list_first(&daemon->clients, struct client, link));

@@ -19,7 +19,7 @@
 #include "daemon/data/lingering.h"
 #include "daemon/loop/listener.h"
 #include "daemon/loop/notifier.h"
-#include "daemon/death/reaper.h"
+#include "daemon/death/watcher.h"
 #include "daemon/config/reload.h"
 #include "daemon/supply/supplier.h"
 #include "daemon/loop/scheduler.h"
@@ -64,7 +64,7 @@ struct daemon {
     unsigned n_admin_clients, n_clients;
     unsigned n_handshakes;     /* as greeting */
     unsigned n_users_greeting; /* whose they are */
-    struct reaper reaper;
+    struct watcher watcher;
     struct health health;
     struct notifier notifier;
     struct reload reload;

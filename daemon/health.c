@@ -10,24 +10,24 @@
 /* Between two looks where there is no watchdog: a check of an idle device takes some 10 us of its worker. */
 #define LOOK_MS 5000u
 
-static bool reaper_gets_on(struct health *health) {
-    struct reaper *reaper = &health->daemon->reaper;
-    bool alive = !reaper->started || worker_is_alive(&reaper->worker);
+static bool watcher_gets_on(struct health *health) {
+    struct watcher *watcher = &health->daemon->watcher;
+    bool alive = !watcher->started || worker_is_alive(&watcher->worker);
 
-    if (!alive && !health->reaper_stalled)
+    if (!alive && !health->watcher_stalled)
         log_warning(
             "the driver's list of processes (NVML) does not come: memory of processes that ended stays in "
             "quarantine until it does; systemd's watchdog is not answered");
-    else if (alive && health->reaper_stalled)
+    else if (alive && health->watcher_stalled)
         log_warning("the driver's list of processes comes again");
-    health->reaper_stalled = !alive;
+    health->watcher_stalled = !alive;
     return alive;
 }
 
 static void health_on_timer(uv_timer_t *timer) {
     struct health *health = timer->data;
     struct daemon *daemon = health->daemon;
-    bool alive = reaper_gets_on(health);
+    bool alive = watcher_gets_on(health);
 
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
         alive = supplier_is_alive(daemon->suppliers[i]) && alive;

@@ -15,7 +15,7 @@ struct health {
     struct daemon *daemon;
     uv_timer_t timer;
     bool watchdog;       /* the service manager waits for an answer */
-    bool reaper_stalled; /* the driver's list of processes does not come */
+    bool watcher_stalled; /* the driver's list of processes does not come */
 };
 
 /* Begins. The timer is the loop's: it closes with the others. */

@@ -65,8 +65,8 @@ void client_lend_segment(struct client *client, bool is_device) {
 
     client->device_lent |= is_device;
     client_note_gpu_work(client);
-    if ((first || (is_device && !was_lent)) && !client->reaping.facts.no_gpu_work)
-        reaper_watch(&client->daemon->reaper, &client->reaping);
+    if ((first || (is_device && !was_lent)) && !client->watched.facts.no_gpu_work)
+        watcher_watch_living(&client->daemon->watcher, &client->watched);
 }
 
 void client_ask_reclaim(struct client *client) {
@@ -81,7 +81,7 @@ static void client_on_process(uv_poll_t *poll, int status, int events) {
     (void)status, (void)events;
 
     uv_poll_stop(poll);
-    client->reaping.facts.process_over = true;
+    client->watched.facts.process_over = true;
     turn_wait(&client->connection.turn);
 }
 
@@ -117,7 +117,7 @@ static void client_free(struct client *client) {
 
     assert(client->session == NULL && !client->freeing);
     client_stop_greeting(client);
-    reaper_forget(&client->reaping);
+    watcher_forget(&client->watched);
     turn_leave(&client->connection.turn);
     outbox_drop(&client->connection.outbox, NULL);
     client->reclaim_fd = close_fd(client->reclaim_fd);
@@ -137,7 +137,7 @@ static void client_on_socket_closed(uv_handle_t *handle) {
 }
 
 /* The lost session's memory is safe. */
-static void client_reap(struct client *client) {
+static void client_give_back(struct client *client) {
     struct session *session = client->session;
 
     client->session = NULL;
@@ -146,57 +146,57 @@ static void client_reap(struct client *client) {
 }
 
 static void client_note_gpu_work(struct client *client) {
-    client->reaping.facts.no_gpu_work = client->daemon->reaper.no_driver || client->reaping.too_late ||
+    client->watched.facts.no_gpu_work = client->daemon->watcher.no_driver || client->watched.too_late ||
                                         (client->no_gpu && !client->device_lent);
 }
 
 enum death_rule client_death_rule(const struct client *client) {
-    return death_rule(&client->reaping.facts);
+    return death_rule(&client->watched.facts);
 }
 
 bool client_under_mps(const struct client *client) {
-    return client->reaping.facts.under_mps;
+    return client->watched.facts.under_mps;
 }
 
 bool client_process_is_over(const struct client *client) {
-    return client->reaping.facts.process_over;
+    return client->watched.facts.process_over;
 }
 
 /* Judges a lost session by the facts that are known now. May free the client. */
 static void client_judge(struct client *client) {
-    if (death_judge(&client->reaping.facts) == DEATH_SAFE)
-        client_reap(client);
+    if (death_judge(&client->watched.facts) == DEATH_SAFE)
+        client_give_back(client);
     else
-        death_explain(&client->reaping.facts, client->peer.pid, client->daemon->reaper.list_name,
+        death_explain(&client->watched.facts, client->peer.pid, client->daemon->watcher.list_name,
                       client->reason);
 }
 
-static void client_on_facts(struct reaping *reaping) {
-    struct client *client = container_of(reaping, struct client, reaping);
+static void client_on_facts(struct watched *watched) {
+    struct client *client = container_of(watched, struct client, watched);
     if (client->state == CLIENT_LOST)
         client_judge(client);
 }
 
 void client_process_ended(struct client *client) {
-    if (death_judge(&client->reaping.facts) != DEATH_SAFE)
-        reaper_wait(&client->daemon->reaper, &client->reaping);
+    if (death_judge(&client->watched.facts) != DEATH_SAFE)
+        watcher_watch_ended(&client->daemon->watcher, &client->watched);
     client_judge(client);
 }
 
 void client_force(struct client *client) {
     assert(client->state == CLIENT_LOST);
-    client_reap(client);
+    client_give_back(client);
 }
 
 /* Closes the socket, unless a child of the ended process still has the other end. The daemon then keeps its
  * own end to see that child's end: the child that has the socket longest is often the last that has inherited
  * anything. */
 static void client_leave_socket(struct client *client) {
-    bool keep = client_process_is_over(client) && !reaper_socket_is_over(client->connection.fd);
+    bool keep = client_process_is_over(client) && !watcher_socket_is_over(client->connection.fd);
 
-    client->reaping.facts.socket_over = !keep;
+    client->watched.facts.socket_over = !keep;
     if (!keep)
-        client->reaping.socket = -1;
+        client->watched.socket = -1;
     if (!uv_is_closing((uv_handle_t *)&client->connection.poll))
         uv_close((uv_handle_t *)&client->connection.poll, keep ? client_on_closed : client_on_socket_closed);
 }
@@ -225,8 +225,8 @@ void client_end(struct client *client, const char *why) {
         return;
     }
     /* The process is ending, most likely: the last chance to see it in the driver's list. */
-    if (!client->reaping.facts.no_gpu_work)
-        reaper_watch(&client->daemon->reaper, &client->reaping);
+    if (!client->watched.facts.no_gpu_work)
+        watcher_watch_living(&client->daemon->watcher, &client->watched);
     client_judge(client);
 }
 
@@ -263,7 +263,7 @@ static int client_watch_process(struct client *client) {
     if (r < 0)
         return r;
     client->process_poll.data = client;
-    client->reaping.pidfd = client->pidfd = take_fd(&pidfd);
+    client->watched.pidfd = client->pidfd = take_fd(&pidfd);
     client->handles++;
     return uv_poll_start(&client->process_poll, UV_READABLE, client_on_process);
 }
@@ -327,8 +327,8 @@ bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn
     client->pidfd = client->reclaim_fd = -1;
     client->page = PAGE_NONE;
     client->accepted_ns = clock_now_ns();
-    reaping_init(&client->reaping, client->peer.pid, client->peer.uid, -1, fd);
-    client->reaping.on_facts = client_on_facts;
+    watched_init(&client->watched, client->peer.pid, client->peer.uid, -1, fd);
+    client->watched.on_facts = client_on_facts;
     client->state = CLIENT_GREETING;
     list_append(&daemon->clients, &client->link);
     list_append(&daemon->greeting, &client->greeting_link);

@@ -10,7 +10,7 @@
  *   OPEN --end of file, error, exit; the session never had a segment--> gone
  *   OPEN --end of file, error, exit--> LOST (session in quarantine) --safe, or forced--> gone
  *
- * The rule of daemon/core/death.h says when memory is safe, from facts that daemon/death/reaper.h finds out.
+ * The rule of daemon/core/death.h says when memory is safe, from facts that daemon/death/watcher.h finds out.
  * A lost client keeps its socket where its process has ended and a child still has the other end.
  *
  * A client costs little before it says HELLO: only then does the daemon ask for its process's pidfd, name and
@@ -29,7 +29,7 @@
 #include "daemon/data/connection.h"
 #include "daemon/data/page.h"
 #include "daemon/core/core.h"
-#include "daemon/death/reaper.h"
+#include "daemon/death/watcher.h"
 #include "daemon/loop/peer.h"
 
 struct daemon;
@@ -60,7 +60,7 @@ struct client {
     uint64_t accepted_ns;
     bool no_gpu;      /* the client said that its process uses no GPU */
     bool device_lent; /* it was given device memory all the same */
-    struct reaping reaping;
+    struct watched watched;
     char reason[DEATH_TEXT_SIZE]; /* LOST: why the session's memory is held; the session refers to it */
     struct list link;             /* in daemon->clients */
     struct list greeting_link;    /* GREETING: in daemon->greeting */

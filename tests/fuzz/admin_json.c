@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "client/tool/json.h"
+#include "client/ctl/json.h"
 #include "daemon/admin/admin.h"
 #include "daemon/admin/admin_json.h"
 #include "daemon/data/client.h"

@@ -2,7 +2,7 @@
 #ifndef TESTS_FUZZ_STAGE_H
 #define TESTS_FUZZ_STAGE_H
 /*
- * A stage: a daemon in this process, of its real code (core, connections, admin socket, suppliers, reaper,
+ * A stage: a daemon in this process, of its real code (core, connections, admin socket, suppliers, watcher,
  * backings), in a world that does only what it is told. What is the world's is behind headers of the
  * daemon's, and the stage defines what they declare instead:
  *

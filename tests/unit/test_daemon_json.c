@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "client/tool/json.h"
+#include "client/ctl/json.h"
 #include "core_fixture.h"
 #include "daemon/admin/admin.h"
 #include "daemon/admin/admin_json.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/admin_client.h"
+#include "client/ctl/admin_client.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_VIEW_PARTS_H
-#define CLIENT_TOOL_VIEW_PARTS_H
+#ifndef CLIENT_CTL_VIEW_PARTS_H
+#define CLIENT_CTL_VIEW_PARTS_H
 /*
  * What the views of pools and sessions share: lines, and cells for sizes, counts, shares and states.
  */
@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "client/tool/json.h"
-#include "client/tool/table.h"
+#include "client/ctl/json.h"
+#include "client/ctl/table.h"
 
 #define ARRAY_LENGTH(array) (sizeof(array) / sizeof *(array))
 

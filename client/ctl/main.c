@@ -17,12 +17,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "client/tool/admin_client.h"
-#include "client/tool/json.h"
-#include "client/tool/release.h"
-#include "client/tool/run.h"
-#include "client/tool/text.h"
-#include "client/tool/view.h"
+#include "client/ctl/admin_client.h"
+#include "client/ctl/json.h"
+#include "client/ctl/release.h"
+#include "client/ctl/run.h"
+#include "client/ctl/text.h"
+#include "client/ctl/view.h"
 
 #define ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
 

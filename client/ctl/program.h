@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_PROGRAM_H
-#define CLIENT_TOOL_PROGRAM_H
+#ifndef CLIENT_CTL_PROGRAM_H
+#define CLIENT_CTL_PROGRAM_H
 /*
  * A program that is about to be run, seen from outside: which file it is, and whether a preloaded library can
  * serve the CUDA runtime in it. A script is judged by its interpreter.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_RUN_H
-#define CLIENT_TOOL_RUN_H
+#ifndef CLIENT_CTL_RUN_H
+#define CLIENT_CTL_RUN_H
 /*
  * gpupoolctl run: runs a program with libgpupool-preload.so, after it was seen that this can work. The
  * program takes this process's place, so there is nothing to clean up.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/view_parts.h"
+#include "client/ctl/view_parts.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "client/tool/text.h"
+#include "client/ctl/text.h"
 
 static bool is(const char *text, const char *word) {
     return strcmp(text, word) == 0;

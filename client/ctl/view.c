@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/view.h"
+#include "client/ctl/view.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/units.h"
-#include "client/tool/view_parts.h"
+#include "client/ctl/view_parts.h"
 
 static const char *gpu_words(const char *gpu) {
     if (strcmp(gpu, "cuda") == 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_TABLE_H
-#define CLIENT_TOOL_TABLE_H
+#ifndef CLIENT_CTL_TABLE_H
+#define CLIENT_CTL_TABLE_H
 /*
  * A table for people: cells are collected row by row and printed with every column as wide as its widest
  * cell. The table owns copies of its cells. When memory runs short it remembers that, takes no more cells,

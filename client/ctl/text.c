@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/text.h"
+#include "client/ctl/text.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

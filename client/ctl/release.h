@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_RELEASE_H
-#define CLIENT_TOOL_RELEASE_H
+#ifndef CLIENT_CTL_RELEASE_H
+#define CLIENT_CTL_RELEASE_H
 /*
  * What stands before memory is released from quarantine by force: a warning that says what may happen, and a
  * question where nobody has answered it yet.
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/tool/json.h"
+#include "client/ctl/json.h"
 
 /* Finds the session in a reply to "quarantine"; NULL: it is not there. */
 const struct reply_session *release_find(const struct reply *reply, uint64_t id);

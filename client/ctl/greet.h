@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_GREET_H
-#define CLIENT_TOOL_GREET_H
+#ifndef CLIENT_CTL_GREET_H
+#define CLIENT_CTL_GREET_H
 /*
  * One greeting at the daemon's data socket, as a client would begin: does a daemon answer there, may this
  * user borrow, and what GPU does it serve? The session ends with the call.

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/units.h"
-#include "client/tool/view.h"
-#include "client/tool/view_parts.h"
+#include "client/ctl/view.h"
+#include "client/ctl/view_parts.h"
 
 /* What each row about a session begins with. */
 static void add_session(struct table *table, const struct reply_session *session) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/greet.h"
+#include "client/ctl/greet.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_VIEW_H
-#define CLIENT_TOOL_VIEW_H
+#ifndef CLIENT_CTL_VIEW_H
+#define CLIENT_CTL_VIEW_H
 /*
  * The daemon's replies for people: tables with units, rounded to what can be read at a glance. Programs take
  * --json, where every byte is exact. Each function prints one reply, which holds the parts that its command
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "client/tool/json.h"
+#include "client/ctl/json.h"
 
 int view_ping(const struct reply *reply, FILE *file, bool color);
 int view_stats(const struct reply *reply, FILE *file, bool color);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/json.h"
+#include "client/ctl/json.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>

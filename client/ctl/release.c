@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/release.h"
+#include "client/ctl/release.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "client/tool/text.h"
+#include "client/ctl/text.h"
 
 const struct reply_session *release_find(const struct reply *reply, uint64_t id) {
     for (size_t i = 0; i < reply->n_sessions; i++)

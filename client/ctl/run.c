@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/run.h"
+#include "client/ctl/run.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -14,9 +14,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "client/tool/greet.h"
-#include "client/tool/program.h"
-#include "client/tool/text.h"
+#include "client/ctl/greet.h"
+#include "client/ctl/program.h"
+#include "client/ctl/text.h"
 
 #define LIBRARY        "libgpupool-preload.so"
 #define SOCKET_DEFAULT "/run/gpupool/gpupool.sock"

@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "client/tool/view.h"
-#include "client/tool/view_parts.h"
+#include "client/ctl/view.h"
+#include "client/ctl/view_parts.h"
 
 /* From this share of its limit on, a pool's use is shown as worth a look: what is left may not hold a large
  * buffer. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_JSON_H
-#define CLIENT_TOOL_JSON_H
+#ifndef CLIENT_CTL_JSON_H
+#define CLIENT_CTL_JSON_H
 /*
  * The daemon's replies, from JSON into structs. A reply that was read is whole: every member that its schema
  * (docs/schema) requires is there and of its type, every integer exact. Members that this version does not

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_TEXT_H
-#define CLIENT_TOOL_TEXT_H
+#ifndef CLIENT_CTL_TEXT_H
+#define CLIENT_CTL_TEXT_H
 /*
  * Text from the daemon on its way to a terminal. A worker chooses its own process name, so what arrives may
  * hold escape sequences, or characters that turn the direction of writing: none of them may reach the

@@ -3,8 +3,8 @@
 #include <inttypes.h>
 
 #include "base/units.h"
-#include "client/tool/table.h"
-#include "client/tool/view.h"
+#include "client/ctl/table.h"
+#include "client/ctl/view.h"
 
 /* From this share of a quota on, it is shown as worth a look. */
 #define QUOTA_WARNING_PERCENT 90

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_TOOL_ADMIN_CLIENT_H
-#define CLIENT_TOOL_ADMIN_CLIENT_H
+#ifndef CLIENT_CTL_ADMIN_CLIENT_H
+#define CLIENT_CTL_ADMIN_CLIENT_H
 /*
  * One connection to the daemon's admin socket: a line goes out, a line comes back, both within the deadline
  * that the connection was opened with. Whoever opens it closes it. What lies in the line is not this object's

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/program.h"
+#include "client/ctl/program.h"
 
 #include <elf.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/tool/table.h"
+#include "client/ctl/table.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "client/tool/text.h"
+#include "client/ctl/text.h"
 
 #define INDENT 2
 #define GAP    2
