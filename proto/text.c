@@ -5,41 +5,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/utf8.h"
 #include "proto/proto.h"
 
 size_t text_character_length(const char *text, size_t size) {
-    const uint8_t *c = (const uint8_t *)text;
-    uint8_t low = 0x80, high = 0xbf; /* range of the second byte */
-    size_t length;
-
-    if (size == 0 || c[0] < 0x20 || c[0] == 0x7f)
-        return 0;
-    if (c[0] < 0x80)
-        return 1;
-    if (c[0] >= 0xc2 && c[0] <= 0xdf) {
-        length = 2;
-        if (c[0] == 0xc2)
-            low = 0xa0; /* U+0080…U+009F are control characters */
-    } else if (c[0] >= 0xe0 && c[0] <= 0xef) {
-        length = 3;
-        if (c[0] == 0xe0)
-            low = 0xa0;
-        else if (c[0] == 0xed)
-            high = 0x9f;
-    } else if (c[0] >= 0xf0 && c[0] <= 0xf4) {
-        length = 4;
-        if (c[0] == 0xf0)
-            low = 0x90;
-        else if (c[0] == 0xf4)
-            high = 0x8f;
-    } else
-        return 0;
-    if (size < length || c[1] < low || c[1] > high)
-        return 0;
-    for (size_t i = 2; i < length; i++)
-        if (c[i] < 0x80 || c[i] > 0xbf)
-            return 0;
-    return length;
+    uint32_t character = 0;
+    size_t length = utf8_decode(text, size, &character);
+    bool is_control = character < 0x20 || (character >= 0x7f && character <= 0x9f);
+    return is_control ? 0 : length;
 }
 
 bool text_is_printable(const char *text, size_t size) {

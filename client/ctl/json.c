@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 
 /* Up to here a double has every integer: 2^53. */
 #define INTEGER_MAX 9007199254740992.0
@@ -40,50 +41,16 @@ __attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *rea
         reader->reason = NULL; /* what vasprintf leaves there is undefined */
 }
 
-/* The bytes of the UTF-8 character at text, 0 where there is none. Follows table 3-7 of the Unicode standard.
- */
-static size_t utf8_length(const unsigned char *text, size_t left) {
-    unsigned char low = 0x80, high = 0xbf;
-    size_t length;
-
-    if (text[0] < 0x80)
-        return 1;
-    if (text[0] >= 0xc2 && text[0] <= 0xdf)
-        length = 2;
-    else if (text[0] >= 0xe0 && text[0] <= 0xef) {
-        length = 3;
-        if (text[0] == 0xe0)
-            low = 0xa0;
-        else if (text[0] == 0xed)
-            high = 0x9f;
-    } else if (text[0] >= 0xf0 && text[0] <= 0xf4) {
-        length = 4;
-        if (text[0] == 0xf0)
-            low = 0x90;
-        else if (text[0] == 0xf4)
-            high = 0x8f;
-    } else
-        return 0;
-    if (left < length || text[1] < low || text[1] > high)
-        return 0;
-    for (size_t i = 2; i < length; i++)
-        if (text[i] < 0x80 || text[i] > 0xbf)
-            return 0;
-    return length;
-}
-
 /* What JSON forbids and cJSON lets through: control characters and bytes that are not UTF-8. */
 static void check_characters(struct reader *reader, const char *line, size_t length) {
-    const unsigned char *text = (const unsigned char *)line;
-
-    for (size_t i = 0; i < length;) {
-        size_t bytes = text[i] < 0x20 ? 0 : utf8_length(text + i, length - i);
-        if (bytes == 0) {
-            reader_fail(reader, "byte %zu (0x%02x) is %s", i, text[i],
-                        text[i] < 0x20 ? "a control character" : "not UTF-8");
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        uint32_t character;
+        bytes = utf8_decode(line + i, length - i, &character);
+        if (bytes == 0 || character < 0x20) {
+            reader_fail(reader, "byte %zu (0x%02x) is %s", i, (unsigned char)line[i],
+                        bytes == 0 ? "not UTF-8" : "a control character");
             return;
         }
-        i += bytes;
     }
 }
 

@@ -8,6 +8,7 @@
 #include <wctype.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 
 char *text_printable(const char *text, size_t *ret_width) {
     size_t left = strlen(text), length = 0, width = 0;
@@ -43,18 +44,7 @@ char *text_printable(const char *text, size_t *ret_width) {
     return copy;
 }
 
-/* The Unicode character at a place in valid UTF-8, and how many bytes it has. */
-static unsigned utf8_character(const unsigned char *text, size_t *ret_length) {
-    size_t length = text[0] < 0x80 ? 1 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
-    unsigned character = length == 1 ? text[0] : text[0] & (0x7fu >> length);
-
-    for (size_t i = 1; i < length; i++)
-        character = character << 6 | (text[i] & 0x3f);
-    *ret_length = length;
-    return character;
-}
-
-static bool moves_the_terminal(unsigned character) {
+static bool moves_the_terminal(uint32_t character) {
     return (character >= 0x7f && character <= 0x9f) /* DEL and the C1 controls */
            ||
            (character >= 0x200b && character <= 0x200f) /* no width; left-to-right and right-to-left marks */
@@ -65,7 +55,8 @@ static bool moves_the_terminal(unsigned character) {
 
 void text_write_json(FILE *file, const char *line, size_t length) {
     for (size_t i = 0, bytes; i < length; i += bytes) {
-        unsigned character = utf8_character((const unsigned char *)line + i, &bytes);
+        uint32_t character = 0;
+        bytes = utf8_decode(line + i, length - i, &character);
         if (moves_the_terminal(character))
             fprintf(file, "\\u%04x", character);
         else

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "daemon/admin/admin_report.h"
 #include "daemon/daemon.h"
 #include "daemon/core/core.h"
@@ -18,29 +19,7 @@
 
 /* --- what comes in --- */
 
-/* The length of the UTF-8 character at text, or 0: overlong forms, surrogates and what lies beyond U+10FFFF
- * are none. */
-static size_t utf8_length(const unsigned char *text, size_t size) {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = text[0] < 0x80       ? 1
-                    : text[0] >> 5 == 6  ? 2
-                    : text[0] >> 4 == 14 ? 3
-                    : text[0] >> 3 == 30 ? 4
-                                         : 0;
-    if (length == 0 || length > size)
-        return 0;
-    uint32_t character = length == 1 ? text[0] : text[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if (text[i] >> 6 != 2)
-            return 0;
-        character = character << 6 | (text[i] & 0x3f);
-    }
-    if (character < least[length] || character > 0x10ffff || (character >= 0xd800 && character <= 0xdfff))
-        return 0;
-    return length;
-}
-
-static size_t count_digits(const unsigned char *text, size_t size) {
+static size_t count_digits(const char *text, size_t size) {
     size_t digits = 0;
     while (digits < size && text[digits] >= '0' && text[digits] <= '9')
         digits++;
@@ -49,7 +28,7 @@ static size_t count_digits(const unsigned char *text, size_t size) {
 
 /* The length of the number that begins at text, or 0 where JSON knows none like it: cJSON takes what strtod
  * takes, so also 01 and 1. */
-static size_t number_length(const unsigned char *text, size_t size) {
+static size_t number_length(const char *text, size_t size) {
     size_t i = text[0] == '-' ? 1 : 0, digits = count_digits(text + i, size - i);
 
     if (digits == 0 || (digits > 1 && text[i] == '0'))
@@ -74,16 +53,16 @@ static size_t number_length(const unsigned char *text, size_t size) {
 }
 
 /* Returns NULL, or what is wrong with the line before JSON is even looked at. */
-static const char *scan(const char *line, size_t size) {
-    const unsigned char *text = (const unsigned char *)line;
+static const char *scan(const char *text, size_t size) {
     unsigned depth = 0;
     bool in_string = false;
 
     for (size_t i = 0; i < size;) {
-        size_t length = utf8_length(text + i, size - i);
+        uint32_t character;
+        size_t length = utf8_decode(text + i, size - i, &character);
         if (length == 0)
             return "the request is not valid UTF-8";
-        if (text[i] < ' ' && text[i] != '\t' && text[i] != '\r')
+        if (character < ' ' && text[i] != '\t' && text[i] != '\r')
             return "the request has a control character in it";
         if (!in_string && (text[i] == '-' || count_digits(text + i, 1) > 0)) {
             length = number_length(text + i, size - i);

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_UTF8_H
+#define BASE_UTF8_H
+/*
+ * UTF-8, as Unicode 15, table 3-7, has it: overlong forms, surrogates and numbers above U+10FFFF are not
+ * well-formed. Pure, and thread-safe.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+/* Decodes the character at text, of which size bytes may be read. Returns its length in bytes, 1…4, or 0
+ * where the bytes are not well-formed; *ret_character is untouched then. */
+size_t utf8_decode(const char *text, size_t size, uint32_t *ret_character);
+
+#endif
