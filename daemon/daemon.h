@@ -3,9 +3,8 @@
 #define DAEMON_DAEMON_H
 /*
  * The daemon: the libuv loop and everything on it. It owns the core, the suppliers, the listeners, the
- * clients and the admin clients. Each of them turns events into calls of the core. Before the loop polls,
- * the daemon carries out the core's decisions: it sends answers, starts growths and retirements, and asks
- * sessions for idle memory.
+ * clients and the admin clients. Each of them turns events into calls of the core; decisions.h carries out
+ * what the core decides.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -105,11 +104,10 @@ int daemon_start(struct daemon *daemon);
  * still hold stays mapped in them: the driver and the kernel keep it for them. */
 void daemon_free(struct daemon *daemon);
 
+/* Ends the loop after its turn. */
+void daemon_stop(struct daemon *daemon);
+
+/* Adds a constant text that the stats show to the operator. */
 void daemon_add_notice(struct daemon *daemon, const char *notice);
-
-/* A pool's sizes, as the core takes them. */
-struct pool_sizes daemon_pool_sizes(const struct config_pool_sizes *sizes);
-
-struct supplier *daemon_supplier(struct daemon *daemon, const struct pool *pool);
 
 #endif

@@ -11,6 +11,7 @@
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
+#include "daemon/supply/pools.h"
 
 struct reload_job {
     struct worker_job job;
@@ -44,7 +45,7 @@ static void warn_of_restart(const struct config *config, const struct config *fr
 }
 
 static void configure_pool(struct daemon *daemon, struct pool *pool, const struct config *fresh) {
-    struct supplier *supplier = daemon_supplier(daemon, pool);
+    struct supplier *supplier = pools_supplier(daemon, pool);
     struct config_pool_sizes sizes;
     bool is_host = pool->kind == PROTO_POOL_HOST;
 
@@ -54,7 +55,7 @@ static void configure_pool(struct daemon *daemon, struct pool *pool, const struc
     if (!sizes.enabled)
         log_warning("%s is disabled now: that needs a restart", pool->name);
     supplier->huge_pages = sizes.huge_pages;
-    const struct pool_sizes pool_sizes = daemon_pool_sizes(&sizes);
+    const struct pool_sizes pool_sizes = pools_sizes(&sizes);
     core_pool_configure(pool, &pool_sizes, clock_now_ns());
 }
 

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_DECISIONS_H
+#define DAEMON_DECISIONS_H
+/*
+ * The core's decisions: fetched and carried out once per turn of the loop, before it polls. Callbacks of the
+ * loop only turn events into calls of the core. The same hook arms the timer for the core's next deadline,
+ * says once that clients are served, and ends a private daemon after its last client.
+ */
+struct daemon;
+
+/* Starts the hooks before and after the loop polls. After it has polled, the scheduler's next turn is served.
+ */
+void decisions_start(struct daemon *daemon);
+
+#endif
