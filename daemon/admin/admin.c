@@ -107,10 +107,6 @@ static void admin_answer_line(struct admin_client *client, const char *newline) 
     admin_write(client, reply);
 }
 
-static bool is_operator(uid_t uid) {
-    return uid == 0 || uid == geteuid();
-}
-
 static void admin_on_timer(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
     list_for_each_safe(position, &daemon->admin_resting) { /* whose time has not come rests again */
@@ -139,7 +135,7 @@ static void admin_serve(struct turn *turn) {
     struct daemon *daemon = client->daemon;
     uid_t uid = client->uid;
 
-    if (is_operator(client->uid)) { /* who looks for the reason of a flood is not to wait */
+    if (admin_is_operator(client->uid)) { /* an operator may be looking for the reason of a flood */
         admin_answer_line(client, memchr(client->line, '\n', client->line_size));
         return;
     }
@@ -189,7 +185,7 @@ static bool admin_begin(struct daemon *daemon, int fd) {
         return false;
     /* A user that has no number here may be any: it is not the daemon's own, whatever that is. */
     uid_t uid = peer_is_unmapped(&peer) ? (uid_t)-1 : peer.uid;
-    if (descriptors_are_short(fd) && !is_operator(uid)) {
+    if (descriptors_are_short(fd) && !admin_is_operator(uid)) {
         listener_complain(&daemon->admin_listener);
         return false;
     }

@@ -2,7 +2,6 @@
 #include "daemon/admin/admin_json.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,9 +10,11 @@
 
 #include "base/utf8.h"
 #include "daemon/admin/admin_report.h"
+#include "base/units.h"
 #include "daemon/daemon.h"
+#include "daemon/data/client.h"
+#include "daemon/loop/log.h"
 #include "daemon/core/core.h"
-#include "daemon/admin/quarantine.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
 
@@ -171,12 +172,58 @@ char *admin_json_error(const char *code, const char *message) {
     return finish(reply);
 }
 
+/* --- commands --- */
+
+bool admin_is_operator(uid_t uid) {
+    return uid == 0 || uid == geteuid();
+}
+
+static char *answer_ping(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    cJSON *reply = cJSON_CreateObject();
+    (void)uid, (void)keys;
+    report_daemon(reply, daemon, true);
+    return finish(reply);
+}
+
+static char *answer_stats(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    cJSON *reply = cJSON_CreateObject();
+    (void)keys;
+    core_poll_fences(daemon->core);
+    report_daemon(reply, daemon, false);
+    report_pools(reply, daemon->core);
+    report_sessions(reply, daemon->core, uid, false);
+    return finish(reply);
+}
+
+static char *answer_pools(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    cJSON *reply = cJSON_CreateObject();
+    (void)uid, (void)keys;
+    core_poll_fences(daemon->core);
+    report_pools(reply, daemon->core);
+    return finish(reply);
+}
+
+static char *answer_sessions(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    cJSON *reply = cJSON_CreateObject();
+    bool quarantined_only = strcmp(keys->command, "quarantine") == 0;
+    core_poll_fences(daemon->core);
+    report_sessions(reply, daemon->core, uid, quarantined_only);
+    return finish(reply);
+}
+
+static char *answer_quota(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    cJSON *reply = cJSON_CreateObject();
+    (void)uid, (void)keys;
+    core_poll_fences(daemon->core);
+    report_quotas(reply, daemon->core);
+    return finish(reply);
+}
+
 static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
     const struct core *core = daemon->core;
     uint64_t total = 0;
 
-    if (uid != 0 && uid != geteuid())
-        return admin_json_error("permission-denied", "trim is for root and for the daemon's own user");
+    (void)uid;
     if (keys->has_pool && core_find_pool(core, (uint32_t)keys->pool) == NULL)
         return admin_json_error("no-such-pool", "no pool has this id; 'pools' lists them");
     cJSON *reply = cJSON_CreateObject();
@@ -197,55 +244,81 @@ static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_
     return finish(reply);
 }
 
-static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
-    struct quarantine_released released;
+static struct session *find_quarantined(const struct core *core, uint64_t id) {
+    list_for_each(position, &core->sessions) {
+        struct session *session = container_of(position, struct session, link);
+        if (session->id == id && session->state == SESSION_QUARANTINED && session->owner != NULL)
+            return session;
+    }
+    return NULL;
+}
 
-    if (!keys->has_session)
-        return admin_json_error("invalid-request", "quarantine-release needs a 'session'");
-    if (uid != 0)
-        return admin_json_error("permission-denied", "what is in quarantine is for root alone to release");
-    int r = quarantine_release(daemon, keys->session, &released);
-    if (r == -ENOENT)
+/* Gives a quarantined session's memory back although nothing shows that it is safe. The dead process's GPU work, or
+ * the process itself where it has not ended, may then write into memory that is lent anew, to processes of the same
+ * user. Other users only ever get memory that comes fresh from the driver, and the driver keeps memory that a process
+ * has mapped. */
+static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    const struct session *session = find_quarantined(daemon->core, keys->session);
+
+    (void)uid;
+    if (session == NULL)
         return admin_json_error("no-such-session",
                                 "no session in quarantine has this id; 'quarantine' lists them");
+    uint64_t bytes = session->leased_bytes + session->fenced_bytes;
+    log_warning("root releases %s of session %llu (pid %d, %s) from quarantine by force, although %s: work that the "
+                "process left on a GPU may write into what is lent anew",
+                BYTES_TEXT(bytes), (unsigned long long)keys->session, (int)session->peer.pid,
+                session->peer.command, session->quarantine_reason);
     cJSON *reply = cJSON_CreateObject();
     report_integer(reply, "session", keys->session);
-    report_integer(reply, "pid", released.pid > 0 ? (uint64_t)released.pid : 0);
-    report_integer(reply, "released_bytes", released.bytes);
-    report_string(reply, "quarantine_reason", released.reason);
+    report_integer(reply, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+    report_integer(reply, "released_bytes", bytes);
+    report_string(reply, "quarantine_reason", session->quarantine_reason);
+    client_force(session->owner);
     return finish(reply);
 }
 
-static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
-    const struct core *core = daemon->core;
+enum command_user {
+    FOR_ALL,
+    FOR_OPERATORS,
+    FOR_ROOT,
+};
 
-    if (strcmp(keys->command, "trim") == 0 && !keys->has_session)
-        return answer_trim(daemon, uid, keys);
-    if (keys->has_pool)
+static const struct command {
+    const char *name;
+    enum command_user user;
+    bool takes_pool, needs_session;
+    char *(*answer)(struct daemon *daemon, uid_t uid, const struct request_keys *keys);
+    const char *denial; /* for other users */
+} commands[] = {
+    {"ping", FOR_ALL, false, false, answer_ping, NULL},
+    {"stats", FOR_ALL, false, false, answer_stats, NULL},
+    {"pools", FOR_ALL, false, false, answer_pools, NULL},
+    {"sessions", FOR_ALL, false, false, answer_sessions, NULL},
+    {"quota", FOR_ALL, false, false, answer_quota, NULL},
+    {"quarantine", FOR_ALL, false, false, answer_sessions, NULL},
+    {"trim", FOR_OPERATORS, true, false, answer_trim, "trim is for root and for the daemon's own user"},
+    {"quarantine-release", FOR_ROOT, false, true, answer_quarantine_release,
+     "what is in quarantine is for root alone to release"},
+};
+
+static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+    const struct command *command = NULL;
+
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(commands[i].name, keys->command) == 0)
+            command = &commands[i];
+    if (keys->has_pool && (command == NULL || !command->takes_pool))
         return admin_json_error("invalid-request", "'pool' goes with trim only");
-    if (strcmp(keys->command, "quarantine-release") == 0)
-        return answer_quarantine_release(daemon, uid, keys);
-    if (keys->has_session)
+    if (keys->has_session && (command == NULL || !command->needs_session))
         return admin_json_error("invalid-request", "'session' goes with quarantine-release only");
-    bool stats = strcmp(keys->command, "stats") == 0;
-    bool ping = strcmp(keys->command, "ping") == 0;
-    bool pools = strcmp(keys->command, "pools") == 0;
-    bool sessions = strcmp(keys->command, "sessions") == 0;
-    bool quota = strcmp(keys->command, "quota") == 0;
-    bool quarantine = strcmp(keys->command, "quarantine") == 0;
-    if (!stats && !ping && !pools && !sessions && !quota && !quarantine)
+    if (command == NULL)
         return admin_json_error("unknown-command", "the commands are " COMMANDS);
-    core_poll_fences(daemon->core);
-    cJSON *reply = cJSON_CreateObject();
-    if (stats || ping)
-        report_daemon(reply, daemon, ping);
-    if (stats || pools)
-        report_pools(reply, core);
-    if (stats || sessions || quarantine)
-        report_sessions(reply, core, uid, quarantine);
-    if (quota)
-        report_quotas(reply, core);
-    return finish(reply);
+    if (command->needs_session && !keys->has_session)
+        return admin_json_error("invalid-request", "quarantine-release needs a 'session'");
+    if ((command->user == FOR_ROOT && uid != 0) || (command->user == FOR_OPERATORS && !admin_is_operator(uid)))
+        return admin_json_error("permission-denied", command->denial);
+    return command->answer(daemon, uid, keys);
 }
 
 char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size_t size) {
