@@ -41,7 +41,7 @@ enum exit_code {
 struct command {
     const char *name;
     unsigned parts; /* enum reply_part: what its reply consists of */
-    int (*view)(const struct reply *reply, FILE *file, bool color);
+    int (*view)(const struct cJSON *reply, FILE *file, bool color);
 };
 
 static const struct command commands[] = {
@@ -364,12 +364,12 @@ static int refused(const struct reply *reply) {
 }
 
 static int show(const struct options *options, const struct answer *answer,
-                int (*view)(const struct reply *reply, FILE *file, bool color)) {
+                int (*view)(const struct cJSON *reply, FILE *file, bool color)) {
     if (options->json)
         text_write_json(stdout, answer->line, answer->length);
     if (answer->reply->error_code != NULL)
         return refused(answer->reply);
-    int r = options->json ? 0 : view(answer->reply, stdout, wants_color(options->color));
+    int r = options->json ? 0 : view(answer->reply->root, stdout, wants_color(options->color));
     if (r < 0) {
         complain("%s", strerror(-r));
         return finish_output(EXIT_REFUSED);
@@ -395,7 +395,7 @@ static int run_release(const struct options *options) {
         return code;
     if (list.reply->error_code != NULL)
         return show(options, &list, view_quarantine);
-    const struct reply_session *session = release_find(list.reply, options->release);
+    const struct cJSON *session = release_find(list.reply->root, options->release);
     if (session == NULL) {
         snprintf(message, sizeof message,
                  "session %" PRIu64 " is not in quarantine; 'gpupoolctl quarantine' lists those that are",

@@ -10,17 +10,15 @@
 #include "base/units.h"
 #include "client/ctl/text.h"
 
-const struct reply_session *release_find(const struct reply *reply, uint64_t id) {
-    for (size_t i = 0; i < reply->n_sessions; i++)
-        if (reply->sessions[i].id == id)
-            return &reply->sessions[i];
+const struct cJSON *release_find(const struct cJSON *reply, uint64_t id) {
+    reply_each(session, reply, "sessions") if (reply_count(session, "id") == id) return session;
     return NULL;
 }
 
-void release_warn(const struct reply_session *session) {
-    _cleanup_(freep) char *command = text_printable(session->command, NULL);
-    _cleanup_(freep) char *reason =
-        text_printable(session->quarantine_reason == NULL ? "" : session->quarantine_reason, NULL);
+void release_warn(const struct cJSON *session) {
+    const char *why = reply_text(session, "quarantine_reason");
+    _cleanup_(freep) char *command = text_printable(reply_text(session, "command"), NULL);
+    _cleanup_(freep) char *reason = text_printable(why == NULL ? "" : why, NULL);
 
     fprintf(stderr,
             "Session %" PRIu64 " (pid %" PRIu64 ", uid %" PRIu64 ", %s) holds %s: %s.\n"
@@ -29,8 +27,10 @@ void release_warn(const struct reply_session *session) {
             "same user at once, and what is left of the dead process's work may overwrite it: their results "
             "can be\n"
             "wrong without any error. Better end what keeps it, if you can.\n",
-            session->id, session->pid, session->uid, command != NULL ? command : "?",
-            BYTES_TEXT(session->leased_bytes + session->fenced_bytes), reason != NULL ? reason : "?");
+            reply_count(session, "id"), reply_count(session, "pid"), reply_count(session, "uid"),
+            command != NULL ? command : "?",
+            BYTES_TEXT(reply_count(session, "leased_bytes") + reply_count(session, "fenced_bytes")),
+            reason != NULL ? reason : "?");
 }
 
 bool release_can_ask(void) {

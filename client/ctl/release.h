@@ -11,10 +11,10 @@
 #include "client/ctl/json.h"
 
 /* Finds the session in a reply to "quarantine"; NULL: it is not there. */
-const struct reply_session *release_find(const struct reply *reply, uint64_t id);
+const struct cJSON *release_find(const struct cJSON *reply, uint64_t id);
 
 /* Warns on standard error. */
-void release_warn(const struct reply_session *session);
+void release_warn(const struct cJSON *session);
 
 /* Whether there is a terminal to ask on. */
 bool release_can_ask(void);

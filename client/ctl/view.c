@@ -15,33 +15,34 @@ static const char *gpu_words(const char *gpu) {
     return strcmp(gpu, "none") == 0 ? "no GPU" : gpu;
 }
 
-int view_ping(const struct reply *reply, FILE *file, bool color) {
-    const struct reply_daemon *daemon = &reply->daemon;
-
+int view_ping(const struct cJSON *reply, FILE *file, bool color) {
     return print_line(file, color, STYLE_PLAIN, "gpupoold %s answers: pid %" PRIu64 ", up %s, %s",
-                      daemon->version, daemon->pid, NS_TEXT(daemon->uptime_ns), gpu_words(daemon->gpu));
+                      reply_text(reply, "daemon.version"), reply_count(reply, "daemon.pid"),
+                      NS_TEXT(reply_count(reply, "daemon.uptime_ns")),
+                      gpu_words(reply_text(reply, "daemon.gpu")));
 }
 
-int view_stats(const struct reply *reply, FILE *file, bool color) {
-    const struct reply_daemon *daemon = &reply->daemon;
-
-    int r = print_line(file, color, STYLE_HEADING, "gpupoold %s: pid %" PRIu64 ", up %s, %s", daemon->version,
-                       daemon->pid, NS_TEXT(daemon->uptime_ns), gpu_words(daemon->gpu));
+int view_stats(const struct cJSON *reply, FILE *file, bool color) {
+    int r = print_line(file, color, STYLE_HEADING, "gpupoold %s: pid %" PRIu64 ", up %s, %s",
+                       reply_text(reply, "daemon.version"), reply_count(reply, "daemon.pid"),
+                       NS_TEXT(reply_count(reply, "daemon.uptime_ns")),
+                       gpu_words(reply_text(reply, "daemon.gpu")));
     if (r == 0)
-        r = print_line(file, color, STYLE_PLAIN,
-                       "  socket %s, %" PRIu64 " of at most %" PRIu64 " sessions, %s%s", daemon->socket,
-                       daemon->sessions, daemon->sessions_limit,
-                       daemon->cuda_toolkit == NULL ? "built without CUDA" : "built with CUDA ",
-                       daemon->cuda_toolkit == NULL ? "" : daemon->cuda_toolkit);
-    if (daemon->sessions_refused > 0 && r == 0)
+        r = print_line(
+            file, color, STYLE_PLAIN, "  socket %s, %" PRIu64 " of at most %" PRIu64 " sessions, %s%s",
+            reply_text(reply, "daemon.socket"), reply_count(reply, "daemon.sessions"),
+            reply_count(reply, "daemon.sessions_limit"),
+            reply_text(reply, "daemon.cuda_toolkit") == NULL ? "built without CUDA" : "built with CUDA ",
+            reply_text(reply, "daemon.cuda_toolkit") == NULL ? "" : reply_text(reply, "daemon.cuda_toolkit"));
+    if (reply_count(reply, "daemon.sessions_refused") > 0 && r == 0)
         r = print_line(file, color, STYLE_WARNING, "  %" PRIu64 " sessions were refused since the start",
-                       daemon->sessions_refused);
-    if (daemon->lingering_sockets > 0 && r == 0)
+                       reply_count(reply, "daemon.sessions_refused"));
+    if (reply_count(reply, "daemon.lingering_sockets") > 0 && r == 0)
         r = print_line(file, color, STYLE_WARNING,
                        "  %" PRIu64 " sockets of ended connections have answers that nobody has read",
-                       daemon->lingering_sockets);
-    for (size_t i = 0; i < daemon->n_notices && r == 0; i++)
-        r = print_line(file, color, STYLE_WARNING, "  note: %s", daemon->notices[i]);
+                       reply_count(reply, "daemon.lingering_sockets"));
+    reply_each(notice, reply, "daemon.notices") if (r == 0) r =
+        print_line(file, color, STYLE_WARNING, "  note: %s", reply_string(notice));
     if (r == 0)
         r = print_line(file, color, STYLE_PLAIN, "%s", "");
     if (r == 0)
@@ -51,25 +52,22 @@ int view_stats(const struct reply *reply, FILE *file, bool color) {
     return r < 0 ? r : view_sessions(reply, file, color);
 }
 
-int view_released(const struct reply *reply, FILE *file, bool color) {
+int view_released(const struct cJSON *reply, FILE *file, bool color) {
     return print_line(file, color, STYLE_WARNING,
                       "%s of session %" PRIu64 " (pid %" PRIu64 ") released from quarantine",
-                      BYTES_TEXT(reply->released_bytes), reply->released_session, reply->released_pid);
+                      BYTES_TEXT(reply_count(reply, "released_bytes")), reply_count(reply, "session"),
+                      reply_count(reply, "pid"));
 }
 
-int view_trim(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {{"POOL", true}, {"GIVEN BACK", true}};
-    struct table table;
+int view_trim(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"GIVEN BACK", true}, add_bytes, "trimmed_bytes", STYLE_PLAIN, false},
+    };
 
-    int r = print_line(file, color, STYLE_HEADING, "%s given back", BYTES_TEXT(reply->trimmed_bytes));
-    if (r < 0 || reply->n_trimmed == 0)
+    int r = print_line(file, color, STYLE_HEADING, "%s given back",
+                       BYTES_TEXT(reply_count(reply, "trimmed_bytes")));
+    if (r < 0 || reply_first(reply, "pools") == NULL)
         return r;
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_trimmed; i++) {
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, reply->trimmed[i].id);
-        add_bytes(&table, reply->trimmed[i].trimmed_bytes, STYLE_PLAIN);
-    }
-    r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
 }

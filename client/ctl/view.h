@@ -11,14 +11,14 @@
 
 #include "client/ctl/json.h"
 
-int view_ping(const struct reply *reply, FILE *file, bool color);
-int view_stats(const struct reply *reply, FILE *file, bool color);
-int view_pools(const struct reply *reply, FILE *file, bool color);
-int view_sessions(const struct reply *reply, FILE *file, bool color);
-int view_quota(const struct reply *reply, FILE *file, bool color);
+int view_ping(const struct cJSON *reply, FILE *file, bool color);
+int view_stats(const struct cJSON *reply, FILE *file, bool color);
+int view_pools(const struct cJSON *reply, FILE *file, bool color);
+int view_sessions(const struct cJSON *reply, FILE *file, bool color);
+int view_quota(const struct cJSON *reply, FILE *file, bool color);
 /* The sessions that are in quarantine, and why. */
-int view_quarantine(const struct reply *reply, FILE *file, bool color);
-int view_released(const struct reply *reply, FILE *file, bool color);
-int view_trim(const struct reply *reply, FILE *file, bool color);
+int view_quarantine(const struct cJSON *reply, FILE *file, bool color);
+int view_released(const struct cJSON *reply, FILE *file, bool color);
+int view_trim(const struct cJSON *reply, FILE *file, bool color);
 
 #endif

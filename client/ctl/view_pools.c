@@ -12,24 +12,29 @@
 #define USED_WARNING_PERCENT 90
 
 /* What a device pool is on and a host pool is of. */
-static void add_place(struct table *table, const struct reply_pool *pool) {
-    if (pool->device != REPLY_NULL)
-        table_add(table, STYLE_PLAIN, "%s %" PRIu64, pool->kind, pool->device);
-    else if (pool->numa_node != REPLY_NULL)
-        table_add(table, STYLE_PLAIN, "%s, node %" PRIu64, pool->kind, pool->numa_node);
+static void add_place(struct table *table, const struct cJSON *pool, const struct view_column *column) {
+    uint64_t device = reply_count(pool, "device"), numa_node = reply_count(pool, "numa_node");
+    const char *kind = reply_text(pool, "kind");
+
+    if (device != REPLY_NULL)
+        table_add(table, column->style, "%s %" PRIu64, kind, device);
+    else if (numa_node != REPLY_NULL)
+        table_add(table, column->style, "%s, node %" PRIu64, kind, numa_node);
     else
-        table_add(table, STYLE_PLAIN, "%s", pool->kind);
+        table_add(table, column->style, "%s", kind);
 }
 
-static void add_used(struct table *table, const struct reply_pool *pool) {
-    if (pool->limit_bytes == 0) {
+static void add_used(struct table *table, const struct cJSON *pool, const struct view_column *column) {
+    uint64_t limit_bytes = reply_count(pool, "limit_bytes"), leased_bytes = reply_count(pool, "leased_bytes");
+
+    if (limit_bytes == 0) {
         table_add(table, STYLE_QUIET, "-");
         return;
     }
-    double percent = 100.0 * (double)pool->leased_bytes / (double)pool->limit_bytes;
-    enum style style = pool->leased_bytes == 0           ? STYLE_QUIET
+    double percent = 100.0 * (double)leased_bytes / (double)limit_bytes;
+    enum style style = leased_bytes == 0                 ? STYLE_QUIET
                        : percent >= USED_WARNING_PERCENT ? STYLE_WARNING
-                                                         : STYLE_PLAIN;
+                                                         : column->style;
     table_add(table, style, "%.1f%%", percent);
 }
 
@@ -41,17 +46,19 @@ static void add_used(struct table *table, const struct reply_pool *pool) {
 
 /* How a pool's limit is taken: each cell shows what is at its beginning, so that nothing is too little to be
  * seen where it comes first. */
-static void add_bar(struct table *table, const struct reply_pool *pool) {
+static void add_bar(struct table *table, const struct cJSON *pool, const struct view_column *column) {
     const struct {
         uint64_t bytes;
         char mark;
     } parts[] = {
-        {pool->in_use_bytes, '#'},      {pool->cached_bytes, '+'}, {pool->fenced_bytes, '!'},
-        {pool->quarantined_bytes, '!'}, {pool->free_bytes, '-'},
+        {reply_count(pool, "in_use_bytes"), '#'}, {reply_count(pool, "cached_bytes"), '+'},
+        {reply_count(pool, "fenced_bytes"), '!'}, {reply_count(pool, "quarantined_bytes"), '!'},
+        {reply_count(pool, "free_bytes"), '-'},
     };
+    uint64_t limit_bytes = reply_count(pool, "limit_bytes"),
+             reserved_bytes = reply_count(pool, "reserved_bytes");
     /* more than the limit is reserved after that was lowered */
-    double whole =
-        (double)(pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes : pool->reserved_bytes);
+    double whole = (double)(limit_bytes > reserved_bytes ? limit_bytes : reserved_bytes);
     char bar[BAR_CELLS + 1];
 
     for (unsigned cell = 0; cell < BAR_CELLS; cell++) {
@@ -64,185 +71,134 @@ static void add_bar(struct table *table, const struct reply_pool *pool) {
         }
     }
     bar[BAR_CELLS] = '\0';
-    table_add(table, STYLE_PLAIN, "[%s]", bar);
+    table_add(table, column->style, "[%s]", bar);
 }
 
 /* How much is in use of each pool: the first table of stats and pools. 100 columns where names and numbers
  * are of common size.
  */
-static int print_pools_use(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"POOL", true},   {"PLACE", false}, {"STATE", false}, {"USED", true},     {"OF LIMIT", false},
-        {"IN USE", true}, {"CACHED", true}, {"FREE", true},   {"RESERVED", true}, {"LIMIT", true},
+static int print_pools_use(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"PLACE", false}, add_place, NULL, STYLE_PLAIN, false},
+        {{"STATE", false}, add_state, "state", STYLE_PLAIN, false},
+        {{"USED", true}, add_used, NULL, STYLE_PLAIN, false},
+        {{"OF LIMIT", false}, add_bar, NULL, STYLE_PLAIN, false},
+        {{"IN USE", true}, add_bytes, "in_use_bytes", STYLE_PLAIN, false},
+        {{"CACHED", true}, add_bytes, "cached_bytes", STYLE_PLAIN, false},
+        {{"FREE", true}, add_bytes, "free_bytes", STYLE_PLAIN, false},
+        {{"RESERVED", true}, add_bytes, "reserved_bytes", STYLE_PLAIN, false},
+        {{"LIMIT", true}, add_bytes, "limit_bytes", STYLE_PLAIN, false},
     };
-    struct table table;
 
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_pools; i++) {
-        const struct reply_pool *pool = &reply->pools[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-        add_place(&table, pool);
-        add_state(&table, pool->state);
-        add_used(&table, pool);
-        add_bar(&table, pool);
-        add_bytes(&table, pool->in_use_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->cached_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->free_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->reserved_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->limit_bytes, STYLE_PLAIN);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
+    int r = view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
     return r < 0 ? r : print_line(file, color, STYLE_QUIET, "  %s", BAR_LEGEND);
 }
 
-/* What goes on in them, and what may be wrong. */
-static int print_pools_condition(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"POOL", true},   {"LARGEST FREE", true}, {"FENCED", true},   {"QUARANTINED", true}, {"HITS", true},
-        {"LEASES", true}, {"WAITERS", true},      {"FAILURES", true}, {"NAME", false},
+/* What goes on in the pools, and what may be wrong. */
+static int print_pools_condition(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"LARGEST FREE", true}, add_bytes, "largest_free_bytes", STYLE_PLAIN, false},
+        {{"FENCED", true}, add_bytes, "fenced_bytes", STYLE_PLAIN, false},
+        {{"QUARANTINED", true}, add_bytes, "quarantined_bytes", STYLE_WARNING, false},
+        {{"HITS", true}, add_share, "hit_ratio", STYLE_PLAIN, false},
+        {{"LEASES", true}, add_count, "leases", STYLE_PLAIN, false},
+        {{"WAITERS", true}, add_count, "waiters", STYLE_WARNING, false},
+        {{"FAILURES", true}, add_count, "failures", STYLE_WARNING, false},
+        {{"NAME", false}, add_text, "name", STYLE_PLAIN, false},
     };
-    struct table table;
 
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_pools; i++) {
-        const struct reply_pool *pool = &reply->pools[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-        add_bytes(&table, pool->largest_free_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->fenced_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->quarantined_bytes, STYLE_WARNING);
-        add_share(&table, pool->hit_ratio);
-        add_count(&table, pool->leases, STYLE_PLAIN);
-        add_count(&table, pool->waiters, STYLE_WARNING);
-        add_count(&table, pool->failures, STYLE_WARNING);
-        table_add(&table, STYLE_PLAIN, "%s", pool->name);
+    int r = view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
+    reply_each(pool, reply, "pools") {
+        const char *error = reply_text(pool, "last_error");
+        if (error != NULL && r == 0)
+            r = print_line(file, color,
+                           state_is_closed(reply_text(pool, "state")) ? STYLE_ALARM : STYLE_WARNING,
+                           "  pool %" PRIu64 ", last error: %s", reply_count(pool, "id"), error);
     }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    for (size_t i = 0; i < reply->n_pools && r == 0; i++)
-        if (reply->pools[i].last_error != NULL)
-            r = print_line(file, color, state_is_closed(reply->pools[i].state) ? STYLE_ALARM : STYLE_WARNING,
-                           "  pool %" PRIu64 ", last error: %s", reply->pools[i].id,
-                           reply->pools[i].last_error);
-    for (size_t i = 0; i < reply->n_pools && r == 0; i++)
-        if (reply->pools[i].worker_call != NULL && reply->pools[i].worker_call_ns != REPLY_NULL &&
-            reply->pools[i].worker_call_ns >= LONG_CALL_NS)
+    reply_each(pool, reply, "pools") {
+        const char *call = reply_text(pool, "worker_call");
+        uint64_t call_ns = reply_count(pool, "worker_call_ns");
+        if (call != NULL && call_ns != REPLY_NULL && call_ns >= LONG_CALL_NS && r == 0)
             r = print_line(file, color, STYLE_WARNING, "  pool %" PRIu64 ": its worker is in %s for %s",
-                           reply->pools[i].id, reply->pools[i].worker_call,
-                           NS_TEXT(reply->pools[i].worker_call_ns));
+                           reply_count(pool, "id"), call, NS_TEXT(call_ns));
+    }
     return r;
-}
-
-static void add_times(struct table *table, const struct reply_times *times) {
-    add_count(table, times->count, STYLE_PLAIN);
-    add_time(table, times->p50_ns, STYLE_PLAIN);
-    add_time(table, times->p99_ns, STYLE_PLAIN);
 }
 
 /* How long it took to acquire, to wait and to grow. */
-static int print_pools_times(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"POOL", true}, {"AT ONCE", true}, {"P50", true},     {"P99", true}, {"WAITED", true},
-        {"P50", true},  {"P99", true},     {"GROWTHS", true}, {"P50", true}, {"P99", true},
+static int print_pools_times(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"AT ONCE", true}, add_count, "histograms.acquire_ns.count", STYLE_PLAIN, false},
+        {{"P50", true}, add_time, "histograms.acquire_ns.p50", STYLE_PLAIN, false},
+        {{"P99", true}, add_time, "histograms.acquire_ns.p99", STYLE_PLAIN, false},
+        {{"WAITED", true}, add_count, "histograms.waiting_ns.count", STYLE_PLAIN, false},
+        {{"P50", true}, add_time, "histograms.waiting_ns.p50", STYLE_PLAIN, false},
+        {{"P99", true}, add_time, "histograms.waiting_ns.p99", STYLE_PLAIN, false},
+        {{"GROWTHS", true}, add_count, "histograms.growth_ns.count", STYLE_PLAIN, false},
+        {{"P50", true}, add_time, "histograms.growth_ns.p50", STYLE_PLAIN, false},
+        {{"P99", true}, add_time, "histograms.growth_ns.p99", STYLE_PLAIN, false},
     };
-    struct table table;
-
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_pools; i++) {
-        const struct reply_pool *pool = &reply->pools[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-        add_times(&table, &pool->acquire);
-        add_times(&table, &pool->waiting);
-        add_times(&table, &pool->growth);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
 }
 
 /* How the pools were set up, and what happened to them since the daemon started. */
-static int print_pools_history(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"POOL", true},     {"STEP", true},     {"RESERVE", true}, {"LOW WATER", true},
-        {"GROWING", true},  {"SEGMENTS", true}, {"PAGES", false},  {"ACQUIRES", true},
-        {"RELEASES", true}, {"GROWS", true},    {"RETIRES", true}, {"UUID", false},
+static int print_pools_history(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"STEP", true}, add_bytes, "step_bytes", STYLE_PLAIN, false},
+        {{"RESERVE", true}, add_bytes, "reserve_bytes", STYLE_PLAIN, false},
+        {{"LOW WATER", true}, add_bytes, "low_water_bytes", STYLE_PLAIN, false},
+        {{"GROWING", true}, add_bytes, "growing_bytes", STYLE_PLAIN, false},
+        {{"SEGMENTS", true}, add_count, "segments", STYLE_PLAIN, false},
+        {{"PAGES", false}, add_text, "pages", STYLE_PLAIN, false},
+        {{"ACQUIRES", true}, add_count, "acquires", STYLE_PLAIN, false},
+        {{"RELEASES", true}, add_count, "releases", STYLE_PLAIN, false},
+        {{"GROWS", true}, add_count, "grows", STYLE_PLAIN, false},
+        {{"RETIRES", true}, add_count, "retires", STYLE_PLAIN, false},
+        {{"UUID", false}, add_text, "uuid", STYLE_PLAIN, false},
     };
-    struct table table;
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
+}
 
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_pools; i++) {
-        const struct reply_pool *pool = &reply->pools[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-        add_bytes(&table, pool->step_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->reserve_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->low_water_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->growing_bytes, STYLE_PLAIN);
-        add_count(&table, pool->segments, STYLE_PLAIN);
-        table_add(&table, pool->pages == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s",
-                  pool->pages == NULL ? "-" : pool->pages);
-        add_count(&table, pool->acquires, STYLE_PLAIN);
-        add_count(&table, pool->releases, STYLE_PLAIN);
-        add_count(&table, pool->grows, STYLE_PLAIN);
-        add_count(&table, pool->retires, STYLE_PLAIN);
-        table_add(&table, pool->uuid == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s",
-                  pool->uuid == NULL ? "-" : pool->uuid);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+/* The time that clients took to close segments; none where they closed none. */
+static void add_close_time(struct table *table, const struct cJSON *pool, const struct view_column *column) {
+    if (reply_count(pool, "closes") == 0)
+        table_add(table, STYLE_QUIET, "-");
+    else
+        add_time(table, pool, column);
 }
 
 /* What was refused, and what clients had to close. */
-static int print_pools_refusals(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"POOL", true},   {"FAILURES", true}, {"TIMEOUTS", true},      {"BY QUOTA", true},
-        {"PROBES", true}, {"CLOSES", true},   {"TIME TO CLOSE", true},
+static int print_pools_refusals(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"FAILURES", true}, add_count, "failures", STYLE_WARNING, false},
+        {{"TIMEOUTS", true}, add_count, "timeouts", STYLE_WARNING, false},
+        {{"BY QUOTA", true}, add_count, "quota_refusals", STYLE_WARNING, false},
+        {{"PROBES", true}, add_count, "probes", STYLE_PLAIN, false},
+        {{"CLOSES", true}, add_count, "closes", STYLE_WARNING, false},
+        {{"TIME TO CLOSE", true}, add_close_time, "close_ns", STYLE_PLAIN, false},
     };
-    struct table table;
-
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_pools; i++) {
-        const struct reply_pool *pool = &reply->pools[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-        add_count(&table, pool->failures, STYLE_WARNING);
-        add_count(&table, pool->timeouts, STYLE_WARNING);
-        add_count(&table, pool->quota_refusals, STYLE_WARNING);
-        add_count(&table, pool->probes, STYLE_PLAIN);
-        add_count(&table, pool->closes, STYLE_WARNING);
-        add_time(&table, pool->closes == 0 ? REPLY_NULL : pool->close_ns, STYLE_PLAIN);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
 }
 
 /* The most that there ever was, and for how long something has been in quarantine. */
-static int print_pools_peaks(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"POOL", true},
-        {"MOST LEASED", true},
-        {"MOST RESERVED", true},
-        {"MOST QUARANTINED", true},
-        {"IN QUARANTINE FOR", true},
+static int print_pools_peaks(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"MOST LEASED", true}, add_bytes, "leased_peak_bytes", STYLE_PLAIN, false},
+        {{"MOST RESERVED", true}, add_bytes, "reserved_peak_bytes", STYLE_PLAIN, false},
+        {{"MOST QUARANTINED", true}, add_bytes, "quarantined_peak_bytes", STYLE_PLAIN, false},
+        {{"IN QUARANTINE FOR", true}, add_time, "quarantine_oldest_ns", STYLE_WARNING, false},
     };
-    struct table table;
-
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_pools; i++) {
-        const struct reply_pool *pool = &reply->pools[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-        add_bytes(&table, pool->leased_peak_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->reserved_peak_bytes, STYLE_PLAIN);
-        add_bytes(&table, pool->quarantined_peak_bytes, STYLE_PLAIN);
-        add_time(&table, pool->quarantine_oldest_ns, STYLE_WARNING);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
 }
 
-int view_pools_short(const struct reply *reply, FILE *file, bool color) {
-    if (reply->n_pools == 0)
+int view_pools_short(const struct cJSON *reply, FILE *file, bool color) {
+    if (reply_first(reply, "pools") == NULL)
         return print_line(file, color, STYLE_QUIET, "No pools.");
     int r = print_line(file, color, STYLE_HEADING, "Pools");
     if (r == 0)
@@ -252,12 +208,12 @@ int view_pools_short(const struct reply *reply, FILE *file, bool color) {
     return r < 0 ? r : print_pools_condition(reply, file, color);
 }
 
-int view_pools(const struct reply *reply, FILE *file, bool color) {
-    static int (*const tables[])(const struct reply *reply, FILE *file, bool color) = {
+int view_pools(const struct cJSON *reply, FILE *file, bool color) {
+    static int (*const tables[])(const struct cJSON *reply, FILE *file, bool color) = {
         print_pools_refusals, print_pools_peaks, print_pools_times, print_pools_history};
 
     int r = view_pools_short(reply, file, color);
-    for (size_t i = 0; i < ARRAY_LENGTH(tables) && r == 0 && reply->n_pools > 0; i++) {
+    for (size_t i = 0; i < ARRAY_LENGTH(tables) && r == 0 && reply_first(reply, "pools") != NULL; i++) {
         r = print_line(file, color, STYLE_PLAIN, "%s", "");
         if (r == 0)
             r = tables[i](reply, file, color);

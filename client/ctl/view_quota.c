@@ -3,13 +3,11 @@
 #include <inttypes.h>
 
 #include "base/units.h"
-#include "client/ctl/table.h"
 #include "client/ctl/view.h"
+#include "client/ctl/view_parts.h"
 
 /* From this share of a quota on, it is shown as worth a look. */
 #define QUOTA_WARNING_PERCENT 90
-
-#define ARRAY_LENGTH(array) (sizeof(array) / sizeof *(array))
 
 /* How a use looks beside its limit: nothing is quiet, nearly all a warning, all of it an alarm. */
 static enum style style_of(uint64_t used, uint64_t limit) {
@@ -21,70 +19,78 @@ static enum style style_of(uint64_t used, uint64_t limit) {
                                                                                               : STYLE_PLAIN;
 }
 
-static void add_count(struct table *table, uint64_t used, uint64_t limit) {
+/* The limit beside a use: the member of the same name with _limit behind it. */
+static uint64_t limit_of(const struct cJSON *row, const char *key) {
+    char limit[32];
+    snprintf(limit, sizeof limit, "%s_limit", key);
+    return reply_count(row, limit);
+}
+
+static void add_count_of_limit(struct table *table, const struct cJSON *row,
+                               const struct view_column *column) {
+    uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
     if (limit == REPLY_NULL)
         table_add(table, style_of(used, limit), "%" PRIu64, used);
     else
         table_add(table, style_of(used, limit), "%" PRIu64 " of %" PRIu64, used, limit);
 }
 
-static void add_bytes(struct table *table, uint64_t used, uint64_t limit) {
+static void add_bytes_of_limit(struct table *table, const struct cJSON *row,
+                               const struct view_column *column) {
+    uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
     if (limit == REPLY_NULL)
         table_add(table, style_of(used, limit), "%s", BYTES_TEXT(used));
     else
         table_add(table, style_of(used, limit), "%s of %s", BYTES_TEXT(used), BYTES_TEXT(limit));
 }
 
-static int print_users(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {{"USER", true},    {"SESSIONS", true}, {"LEASES", true},
-                                            {"WAITING", true}, {"REPLIES", true},  {"REFUSED", true}};
-    struct table table;
-
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_quotas; i++) {
-        const struct reply_quota *quota = &reply->quotas[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, quota->uid);
-        add_count(&table, quota->sessions, quota->sessions_limit);
-        add_count(&table, quota->leases, quota->leases_limit);
-        add_count(&table, quota->waiting, quota->waiting_limit);
-        add_bytes(&table, quota->reply_bytes, quota->reply_bytes_limit);
-        table_add(&table, quota->refusals == 0 ? STYLE_QUIET : STYLE_WARNING, "%" PRIu64, quota->refusals);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+static void add_used(struct table *table, const struct cJSON *row, const struct view_column *column) {
+    uint64_t used = reply_count(row, column->key);
+    table_add(table, style_of(used, limit_of(row, column->key)), "%s", BYTES_TEXT(used));
 }
 
-static int print_memory(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {{"USER", true}, {"POOL", true},     {"KIND", false},
-                                            {"HAS", true},  {"MAY HAVE", true}, {"SHARE", true}};
-    struct table table;
-
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_quotas; i++)
-        for (size_t j = 0; j < reply->quotas[i].n_pools; j++) {
-            const struct reply_quota_pool *pool = &reply->quotas[i].pools[j];
-            enum style style = style_of(pool->bytes, pool->bytes_limit);
-            table_add(&table, STYLE_PLAIN, "%" PRIu64, reply->quotas[i].uid);
-            table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-            table_add(&table, STYLE_PLAIN, "%s", pool->kind);
-            table_add(&table, style, "%s", BYTES_TEXT(pool->bytes));
-            if (pool->bytes_limit == REPLY_NULL)
-                table_add(&table, STYLE_QUIET, "unlimited");
-            else
-                table_add(&table, STYLE_PLAIN, "%s", BYTES_TEXT(pool->bytes_limit));
-            if (pool->bytes_limit == REPLY_NULL || pool->bytes_limit == 0)
-                table_add(&table, STYLE_QUIET, "-");
-            else
-                table_add(&table, style, "%.1f%%", 100.0 * (double)pool->bytes / (double)pool->bytes_limit);
-        }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+static void add_limit(struct table *table, const struct cJSON *row, const struct view_column *column) {
+    uint64_t limit = limit_of(row, column->key);
+    if (limit == REPLY_NULL)
+        table_add(table, STYLE_QUIET, "unlimited");
+    else
+        table_add(table, column->style, "%s", BYTES_TEXT(limit));
 }
 
-int view_quota(const struct reply *reply, FILE *file, bool color) {
-    if (reply->n_quotas == 0) {
+static void add_used_share(struct table *table, const struct cJSON *row, const struct view_column *column) {
+    uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
+    if (limit == REPLY_NULL || limit == 0)
+        table_add(table, STYLE_QUIET, "-");
+    else
+        table_add(table, style_of(used, limit), "%.1f%%", 100.0 * (double)used / (double)limit);
+}
+
+static int print_users(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"USER", true}, add_number, "uid", STYLE_PLAIN, false},
+        {{"SESSIONS", true}, add_count_of_limit, "sessions", STYLE_PLAIN, false},
+        {{"LEASES", true}, add_count_of_limit, "leases", STYLE_PLAIN, false},
+        {{"WAITING", true}, add_count_of_limit, "waiting", STYLE_PLAIN, false},
+        {{"REPLIES", true}, add_bytes_of_limit, "reply_bytes", STYLE_PLAIN, false},
+        {{"REFUSED", true}, add_count, "refusals", STYLE_WARNING, false},
+    };
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "quotas", NULL);
+}
+
+static int print_memory(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"USER", true}, add_number, "uid", STYLE_PLAIN, true},
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"KIND", false}, add_text, "kind", STYLE_PLAIN, false},
+        {{"HAS", true}, add_used, "bytes", STYLE_PLAIN, false},
+        {{"MAY HAVE", true}, add_limit, "bytes", STYLE_PLAIN, false},
+        {{"SHARE", true}, add_used_share, "bytes", STYLE_PLAIN, false},
+    };
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "quotas", "pools");
+}
+
+int view_quota(const struct cJSON *reply, FILE *file, bool color) {
+    if (reply_first(reply, "quotas") == NULL) {
         fprintf(file, "%sNo users.%s\n", style_start(STYLE_QUIET, color), style_end(STYLE_QUIET, color));
         return 0;
     }

@@ -7,73 +7,47 @@
 #include "client/ctl/view.h"
 #include "client/ctl/view_parts.h"
 
-/* What each row about a session begins with. */
-static void add_session(struct table *table, const struct reply_session *session) {
-    table_add(table, STYLE_PLAIN, "%" PRIu64, session->id);
-    add_count(table, session->pid, STYLE_PLAIN);
-}
-
-static int print_sessions(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"SESSION", true}, {"PID", true},     {"UID", true},       {"STATE", false},
-        {"LEASES", true},  {"IN USE", true},  {"CACHED", true},    {"FENCED", true},
-        {"HITS", true},    {"WAITING", true}, {"CONNECTED", true}, {"COMMAND", false},
+static int print_sessions(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"SESSION", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"PID", true}, add_count, "pid", STYLE_PLAIN, false},
+        {{"UID", true}, add_number, "uid", STYLE_PLAIN, false},
+        {{"STATE", false}, add_state, "state", STYLE_PLAIN, false},
+        {{"LEASES", true}, add_count, "leases", STYLE_PLAIN, false},
+        {{"IN USE", true}, add_bytes, "in_use_bytes", STYLE_PLAIN, false},
+        {{"CACHED", true}, add_bytes, "cached_bytes", STYLE_PLAIN, false},
+        {{"FENCED", true}, add_bytes, "fenced_bytes", STYLE_PLAIN, false},
+        {{"HITS", true}, add_share, "hit_ratio", STYLE_PLAIN, false},
+        {{"WAITING", true}, add_count, "waiting", STYLE_WARNING, false},
+        {{"CONNECTED", true}, add_time, "connected_ns", STYLE_PLAIN, false},
+        {{"COMMAND", false}, add_text, "command", STYLE_PLAIN, false},
     };
-    struct table table;
 
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_sessions; i++) {
-        const struct reply_session *session = &reply->sessions[i];
-        add_session(&table, session);
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->uid);
-        add_state(&table, session->state);
-        add_count(&table, session->leases, STYLE_PLAIN);
-        add_bytes(&table, session->in_use_bytes, STYLE_PLAIN);
-        add_bytes(&table, session->cached_bytes, STYLE_PLAIN);
-        add_bytes(&table, session->fenced_bytes, STYLE_PLAIN);
-        add_share(&table, session->hit_ratio);
-        add_count(&table, session->waiting, STYLE_WARNING);
-        table_add(&table, STYLE_PLAIN, "%s", NS_TEXT(session->connected_ns));
-        table_add(&table, session->command[0] == '\0' ? STYLE_QUIET : STYLE_PLAIN, "%s",
-                  session->command[0] == '\0' ? "-" : session->command);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    for (size_t i = 0; i < reply->n_sessions && r == 0; i++) {
-        const struct reply_session *session = &reply->sessions[i];
-        if (session->quarantine_reason != NULL)
+    int r = view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "sessions", NULL);
+    reply_each(session, reply, "sessions") {
+        const char *reason = reply_text(session, "quarantine_reason");
+        uint64_t for_ns = reply_count(session, "quarantined_ns");
+        if (reason != NULL && r == 0)
             r = print_line(file, color, STYLE_WARNING, "  session %" PRIu64 ", in quarantine for %s: %s",
-                           session->id,
-                           NS_TEXT(session->quarantined_ns == REPLY_NULL ? 0 : session->quarantined_ns),
-                           session->quarantine_reason);
+                           reply_count(session, "id"), NS_TEXT(for_ns == REPLY_NULL ? 0 : for_ns), reason);
     }
     return r;
 }
 
 /* What each session has of each pool. */
-static int print_holdings(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"SESSION", true}, {"PID", true},    {"POOL", true},     {"LEASED", true},   {"IN USE", true},
-        {"CACHED", true},  {"FENCED", true}, {"TO CLOSE", true}, {"SEGMENTS", true},
+static int print_holdings(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"SESSION", true}, add_number, "id", STYLE_PLAIN, true},
+        {{"PID", true}, add_count, "pid", STYLE_PLAIN, true},
+        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"LEASED", true}, add_bytes, "leased_bytes", STYLE_PLAIN, false},
+        {{"IN USE", true}, add_bytes, "in_use_bytes", STYLE_PLAIN, false},
+        {{"CACHED", true}, add_bytes, "cached_bytes", STYLE_PLAIN, false},
+        {{"FENCED", true}, add_bytes, "fenced_bytes", STYLE_PLAIN, false},
+        {{"TO CLOSE", true}, add_bytes, "closing_bytes", STYLE_WARNING, false},
+        {{"SEGMENTS", true}, add_count, "segments", STYLE_PLAIN, false},
     };
-    struct table table;
-
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_sessions; i++)
-        for (size_t j = 0; j < reply->sessions[i].n_pools; j++) {
-            const struct reply_holding *pool = &reply->sessions[i].pools[j];
-            add_session(&table, &reply->sessions[i]);
-            table_add(&table, STYLE_PLAIN, "%" PRIu64, pool->id);
-            add_bytes(&table, pool->leased_bytes, STYLE_PLAIN);
-            add_bytes(&table, pool->in_use_bytes, STYLE_PLAIN);
-            add_bytes(&table, pool->cached_bytes, STYLE_PLAIN);
-            add_bytes(&table, pool->fenced_bytes, STYLE_PLAIN);
-            add_bytes(&table, pool->closing_bytes, STYLE_WARNING);
-            add_count(&table, pool->segments, STYLE_PLAIN);
-        }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "sessions", "pools");
 }
 
 static const char *reason_words(const char *reason) {
@@ -92,83 +66,87 @@ static const char *reason_words(const char *reason) {
     return reason;
 }
 
-/* What each session waits for. */
-static int print_requests(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"SESSION", true}, {"PID", true},  {"POOL", true},       {"NEEDS", true},
-        {"SINCE", true},   {"LEFT", true}, {"WAITS FOR", false},
-    };
-    struct table table;
+static void add_reason(struct table *table, const struct cJSON *request, const struct view_column *column) {
+    table_add(table, column->style, "%s", reason_words(reply_text(request, column->key)));
+}
 
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_sessions; i++)
-        for (size_t j = 0; j < reply->sessions[i].n_requests; j++) {
-            const struct reply_request *request = &reply->sessions[i].requests[j];
-            add_session(&table, &reply->sessions[i]);
-            table_add(&table, STYLE_PLAIN, "%" PRIu64, request->pool);
-            add_bytes(&table, request->bytes, STYLE_PLAIN);
-            add_time(&table, request->waiting_ns, STYLE_WARNING);
-            add_time(&table, request->left_ns, STYLE_PLAIN);
-            table_add(&table, STYLE_PLAIN, "%s", reason_words(request->reason));
-        }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+/* What each session waits for. */
+static int print_requests(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"SESSION", true}, add_number, "id", STYLE_PLAIN, true},
+        {{"PID", true}, add_count, "pid", STYLE_PLAIN, true},
+        {{"POOL", true}, add_number, "pool", STYLE_PLAIN, false},
+        {{"NEEDS", true}, add_bytes, "bytes", STYLE_PLAIN, false},
+        {{"SINCE", true}, add_time, "waiting_ns", STYLE_WARNING, false},
+        {{"LEFT", true}, add_time, "left_ns", STYLE_PLAIN, false},
+        {{"WAITS FOR", false}, add_reason, "reason", STYLE_PLAIN, false},
+    };
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "sessions", "requests");
 }
 
 /* A further table, under its heading. */
-static int print_further(const struct reply *reply, FILE *file, bool color, const char *heading,
-                         int (*print)(const struct reply *reply, FILE *file, bool color)) {
+static int print_further(const struct cJSON *reply, FILE *file, bool color, const char *heading,
+                         int (*print)(const struct cJSON *reply, FILE *file, bool color)) {
     int r = print_line(file, color, STYLE_PLAIN, "%s", "");
     if (r == 0)
         r = print_line(file, color, STYLE_HEADING, "%s", heading);
     return r < 0 ? r : print(reply, file, color);
 }
 
-int view_sessions(const struct reply *reply, FILE *file, bool color) {
-    size_t n_pools = 0, n_requests = 0;
+int view_sessions(const struct cJSON *reply, FILE *file, bool color) {
+    bool has_pools = false, has_requests = false;
 
-    if (reply->n_sessions == 0)
+    if (reply_first(reply, "sessions") == NULL)
         return print_line(file, color, STYLE_QUIET, "No sessions.");
-    for (size_t i = 0; i < reply->n_sessions; i++) {
-        n_pools += reply->sessions[i].n_pools;
-        n_requests += reply->sessions[i].n_requests;
+    reply_each(session, reply, "sessions") {
+        has_pools |= reply_first(session, "pools") != NULL;
+        has_requests |= reply_first(session, "requests") != NULL;
     }
     int r = print_line(file, color, STYLE_HEADING, "Sessions");
     if (r == 0)
         r = print_sessions(reply, file, color);
-    if (r == 0 && n_pools > 0)
+    if (r == 0 && has_pools)
         r = print_further(reply, file, color, "Their memory", print_holdings);
-    if (r == 0 && n_requests > 0)
+    if (r == 0 && has_requests)
         r = print_further(reply, file, color, "Waiting", print_requests);
     return r;
 }
 
-int view_quarantine(const struct reply *reply, FILE *file, bool color) {
-    static const struct column columns[] = {
-        {"SESSION", true}, {"PID", true},   {"UID", true},      {"HELD", true},
-        {"FOR", true},     {"RULE", false}, {"COMMAND", false}, {"WHY", false},
-    };
-    struct table table;
+static void add_held(struct table *table, const struct cJSON *session, const struct view_column *column) {
+    uint64_t bytes = reply_count(session, "leased_bytes") + reply_count(session, "fenced_bytes");
+    table_add(table, bytes == 0 ? STYLE_QUIET : column->style, "%s", BYTES_TEXT(bytes));
+}
 
-    if (reply->n_sessions == 0)
+static void add_held_for(struct table *table, const struct cJSON *session, const struct view_column *column) {
+    uint64_t for_ns = reply_count(session, column->key);
+    table_add(table, column->style, "%s", NS_TEXT(for_ns == REPLY_NULL ? 0 : for_ns));
+}
+
+static void add_rule(struct table *table, const struct cJSON *session, const struct view_column *column) {
+    const char *rule = reply_text(session, column->key);
+    table_add(table, rule == NULL ? STYLE_QUIET : column->style, "%s%s", rule == NULL ? "-" : rule,
+              reply_flag(session, "under_mps") ? ", MPS" : "");
+}
+
+static void add_plain_text(struct table *table, const struct cJSON *session,
+                           const struct view_column *column) {
+    const char *text = reply_text(session, column->key);
+    table_add(table, column->style, "%s", text == NULL ? "" : text);
+}
+
+int view_quarantine(const struct cJSON *reply, FILE *file, bool color) {
+    static const struct view_column columns[] = {
+        {{"SESSION", true}, add_number, "id", STYLE_PLAIN, false},
+        {{"PID", true}, add_count, "pid", STYLE_PLAIN, false},
+        {{"UID", true}, add_number, "uid", STYLE_PLAIN, false},
+        {{"HELD", true}, add_held, NULL, STYLE_WARNING, false},
+        {{"FOR", true}, add_held_for, "quarantined_ns", STYLE_PLAIN, false},
+        {{"RULE", false}, add_rule, "end_rule", STYLE_PLAIN, false},
+        {{"COMMAND", false}, add_plain_text, "command", STYLE_PLAIN, false},
+        {{"WHY", false}, add_plain_text, "quarantine_reason", STYLE_WARNING, false},
+    };
+
+    if (reply_first(reply, "sessions") == NULL)
         return print_line(file, color, STYLE_QUIET, "Nothing is in quarantine.");
-    table_init(&table, columns, ARRAY_LENGTH(columns));
-    for (size_t i = 0; i < reply->n_sessions; i++) {
-        const struct reply_session *session = &reply->sessions[i];
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->id);
-        add_count(&table, session->pid, STYLE_PLAIN);
-        table_add(&table, STYLE_PLAIN, "%" PRIu64, session->uid);
-        add_bytes(&table, session->leased_bytes + session->fenced_bytes, STYLE_WARNING);
-        table_add(&table, STYLE_PLAIN, "%s",
-                  NS_TEXT(session->quarantined_ns == REPLY_NULL ? 0 : session->quarantined_ns));
-        table_add(&table, session->end_rule == NULL ? STYLE_QUIET : STYLE_PLAIN, "%s%s",
-                  session->end_rule == NULL ? "-" : session->end_rule, session->under_mps ? ", MPS" : "");
-        table_add(&table, STYLE_PLAIN, "%s", session->command);
-        table_add(&table, STYLE_WARNING, "%s",
-                  session->quarantine_reason == NULL ? "" : session->quarantine_reason);
-    }
-    int r = table_print(&table, file, color);
-    table_deinit(&table);
-    return r;
+    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "sessions", NULL);
 }

@@ -253,10 +253,10 @@ static struct session *find_quarantined(const struct core *core, uint64_t id) {
     return NULL;
 }
 
-/* Gives a quarantined session's memory back although nothing shows that it is safe. The dead process's GPU work, or
- * the process itself where it has not ended, may then write into memory that is lent anew, to processes of the same
- * user. Other users only ever get memory that comes fresh from the driver, and the driver keeps memory that a process
- * has mapped. */
+/* Gives a quarantined session's memory back although nothing shows that it is safe. The dead process's GPU
+ * work, or the process itself where it has not ended, may then write into memory that is lent anew, to
+ * processes of the same user. Other users only ever get memory that comes fresh from the driver, and the
+ * driver keeps memory that a process has mapped. */
 static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
     const struct session *session = find_quarantined(daemon->core, keys->session);
 
@@ -265,10 +265,11 @@ static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const s
         return admin_json_error("no-such-session",
                                 "no session in quarantine has this id; 'quarantine' lists them");
     uint64_t bytes = session->leased_bytes + session->fenced_bytes;
-    log_warning("root releases %s of session %llu (pid %d, %s) from quarantine by force, although %s: work that the "
-                "process left on a GPU may write into what is lent anew",
-                BYTES_TEXT(bytes), (unsigned long long)keys->session, (int)session->peer.pid,
-                session->peer.command, session->quarantine_reason);
+    log_warning(
+        "root releases %s of session %llu (pid %d, %s) from quarantine by force, although %s: work that the "
+        "process left on a GPU may write into what is lent anew",
+        BYTES_TEXT(bytes), (unsigned long long)keys->session, (int)session->peer.pid, session->peer.command,
+        session->quarantine_reason);
     cJSON *reply = cJSON_CreateObject();
     report_integer(reply, "session", keys->session);
     report_integer(reply, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
@@ -316,7 +317,8 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
         return admin_json_error("unknown-command", "the commands are " COMMANDS);
     if (command->needs_session && !keys->has_session)
         return admin_json_error("invalid-request", "quarantine-release needs a 'session'");
-    if ((command->user == FOR_ROOT && uid != 0) || (command->user == FOR_OPERATORS && !admin_is_operator(uid)))
+    if ((command->user == FOR_ROOT && uid != 0) ||
+        (command->user == FOR_OPERATORS && !admin_is_operator(uid)))
         return admin_json_error("permission-denied", command->denial);
     return command->answer(daemon, uid, keys);
 }

@@ -2,8 +2,8 @@
 #ifndef DAEMON_ADMIN_ADMIN_JSON_H
 #define DAEMON_ADMIN_ADMIN_JSON_H
 /*
- * The administrative commands, as a table: from a line of JSON to a line of JSON. docs/schema has a JSON schema for each
- * reply; admin_report.h writes what they consist of.
+ * The administrative commands, as a table: from a line of JSON to a line of JSON. docs/schema has a JSON
+ * schema for each reply; admin_report.h writes what they consist of.
  *
  * cJSON is lenient (leading zeros, bad UTF-8, duplicate keys, any depth, 40 bytes of heap a byte of input),
  * so a line is scanned before it is parsed, and only known keys of the right type are accepted.

@@ -160,6 +160,19 @@ static void expect_error(uid_t uid, const char *line, size_t size, const char *c
     free(reply);
 }
 
+static unsigned length_of(const struct cJSON *object, const char *key) {
+    unsigned length = 0;
+    reply_each(member, object, key) length += member != NULL;
+    return length;
+}
+
+static const struct cJSON *element(const struct cJSON *object, const char *key, unsigned index) {
+    const struct cJSON *member = reply_first(object, key);
+    while (index-- > 0)
+        member = reply_next(member);
+    return member;
+}
+
 static struct reply *expect_reply(uid_t uid, const char *line, unsigned parts) {
     struct reply *read = NULL;
     char *reason = NULL, *reply = ask_json(uid, line, strlen(line));
@@ -200,20 +213,20 @@ static void quotas_tell_what_each_user_has_and_may_have(void **state) {
     open_session(core, 2, UID_B);
     take_growing(session, core->pools[0], 3 * MIB, 0);
     struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"quota\"}", REPLY_QUOTAS);
-    assert_int_equal(reply->n_quotas, 2);
-    const struct reply_quota *quota = &reply->quotas[0];
-    assert_int_equal(quota->uid, UID_A);
-    assert_int_equal(quota->sessions, 1);
-    assert_int_equal(quota->sessions_limit, REPLY_NULL);
-    assert_int_equal(quota->leases, 1);
-    assert_int_equal(quota->leases_limit, 7);
-    assert_int_equal(quota->n_pools, 2);
-    assert_int_equal(quota->pools[0].bytes, 3 * MIB);
-    assert_int_equal(quota->pools[0].bytes_limit, 8 * MIB);
-    assert_int_equal(quota->pools[1].bytes, 0);
-    assert_int_equal(quota->pools[1].bytes_limit, REPLY_NULL);
-    assert_int_equal(reply->quotas[1].uid, UID_B);
-    assert_int_equal(reply->quotas[1].pools[0].bytes, 0);
+    assert_int_equal(length_of(reply->root, "quotas"), 2);
+    const struct cJSON *quota = element(reply->root, "quotas", 0);
+    assert_int_equal(reply_count(quota, "uid"), UID_A);
+    assert_int_equal(reply_count(quota, "sessions"), 1);
+    assert_int_equal(reply_count(quota, "sessions_limit"), REPLY_NULL);
+    assert_int_equal(reply_count(quota, "leases"), 1);
+    assert_int_equal(reply_count(quota, "leases_limit"), 7);
+    assert_int_equal(length_of(quota, "pools"), 2);
+    assert_int_equal(reply_count(element(quota, "pools", 0), "bytes"), 3 * MIB);
+    assert_int_equal(reply_count(element(quota, "pools", 0), "bytes_limit"), 8 * MIB);
+    assert_int_equal(reply_count(element(quota, "pools", 1), "bytes"), 0);
+    assert_int_equal(reply_count(element(quota, "pools", 1), "bytes_limit"), REPLY_NULL);
+    assert_int_equal(reply_count(element(reply->root, "quotas", 1), "uid"), UID_B);
+    assert_int_equal(reply_count(element(element(reply->root, "quotas", 1), "pools", 0), "bytes"), 0);
     reply_free(reply);
 }
 
@@ -347,14 +360,14 @@ static void trim_is_for_root_and_the_daemons_own_user(void **state) {
     expect_error(UID_STRANGER, one, sizeof one - 1, "permission-denied");
     assert_int_equal(core->pools[0]->retiring_bytes, 0);
     struct reply *reply = expect_reply(geteuid(), one, REPLY_TRIMMED);
-    assert_int_equal(reply->trimmed_bytes, 8 * MIB);
-    assert_int_equal(reply->n_trimmed, 1);
-    assert_int_equal(reply->trimmed[0].id, 1);
+    assert_int_equal(reply_count(reply->root, "trimmed_bytes"), 8 * MIB);
+    assert_int_equal(length_of(reply->root, "pools"), 1);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "id"), 1);
     reply_free(reply);
     assert_int_equal(retire_all(core, 0), 8 * MIB);
     reply = expect_reply(0, trim, REPLY_TRIMMED);
-    assert_int_equal(reply->trimmed_bytes, 0);
-    assert_int_equal(reply->n_trimmed, 2);
+    assert_int_equal(reply_count(reply->root, "trimmed_bytes"), 0);
+    assert_int_equal(length_of(reply->root, "pools"), 2);
     reply_free(reply);
 }
 
@@ -376,47 +389,51 @@ static void stats_tell_what_is(void **state) {
     atomic_store(&page.counters[0].misses, 1);
     struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"stats\"}",
                                        REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS);
-    assert_string_equal(reply->daemon.gpu, "sim");
-    assert_string_equal(reply->daemon.socket, "/run/\"quoted\"\\path");
-    assert_int_equal(reply->daemon.pid, getpid());
-    assert_int_equal(reply->daemon.n_notices, 1);
-    assert_string_equal(reply->daemon.notices[0], "a notice with \"quotes\" and a \t tab");
-    assert_int_equal(reply->n_pools, 2);
-    assert_string_equal(reply->pools[0].state, "ready");
-    assert_int_equal(reply->pools[0].reserved_bytes, 8 * MIB);
-    assert_int_equal(reply->pools[0].leased_bytes, 2 * MIB);
-    assert_int_equal(reply->pools[0].in_use_bytes, MIB / 2);
-    assert_int_equal(reply->pools[0].cached_bytes, 3 * MIB / 2);
-    assert_true(reply->pools[0].hit_ratio == 0.75);
-    assert_true(reply->pools[1].hit_ratio == REPLY_NULL_RATIO);
-    assert_int_equal(reply->pools[0].free_bytes, 6 * MIB);
-    assert_int_equal(reply->pools[0].leases, 2);
-    assert_int_equal(reply->pools[0].acquires, core->pools[0]->stats.n_acquires);
-    assert_int_equal(reply->pools[0].waiting.count, 1);
-    assert_int_equal(reply->pools[0].waiting.p50_ns,
+    assert_string_equal(reply_text(reply->root, "daemon.gpu"), "sim");
+    assert_string_equal(reply_text(reply->root, "daemon.socket"), "/run/\"quoted\"\\path");
+    assert_int_equal(reply_count(reply->root, "daemon.pid"), getpid());
+    assert_int_equal(length_of(reply->root, "daemon.notices"), 1);
+    assert_string_equal(reply_string(reply_first(reply->root, "daemon.notices")),
+                        "a notice with \"quotes\" and a \t tab");
+    assert_int_equal(length_of(reply->root, "pools"), 2);
+    assert_string_equal(reply_text(element(reply->root, "pools", 0), "state"), "ready");
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "reserved_bytes"), 8 * MIB);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "leased_bytes"), 2 * MIB);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "in_use_bytes"), MIB / 2);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "cached_bytes"), 3 * MIB / 2);
+    assert_true(reply_ratio(element(reply->root, "pools", 0), "hit_ratio") == 0.75);
+    assert_true(reply_ratio(element(reply->root, "pools", 1), "hit_ratio") == REPLY_NULL_RATIO);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "free_bytes"), 6 * MIB);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "leases"), 2);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "acquires"), core->pools[0]->stats.n_acquires);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "histograms.waiting_ns.count"), 1);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "histograms.waiting_ns.p50"),
                      histogram_quantile_ns(&core->pools[0]->stats.waiting, 500));
-    assert_int_equal(reply->pools[0].waiting.p90_ns,
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "histograms.waiting_ns.p90"),
                      histogram_quantile_ns(&core->pools[0]->stats.waiting, 900));
-    assert_int_equal(reply->pools[0].waiting.p99_ns, UINT64_C(1) << 38);
-    assert_int_equal(reply->pools[0].acquire.count, 0);
-    assert_true(reply->pools[0].acquire.p99_ns == REPLY_NULL);
-    assert_int_equal(reply->pools[0].growth.count, 1);
-    assert_string_equal(reply->pools[1].state, "failed");
-    assert_non_null(strstr(reply->pools[1].last_error, "an error with \"quotes\", \\"));
-    assert_int_equal(reply->n_sessions, 1);
-    assert_int_equal(reply->sessions[0].pid, 4711);
-    assert_string_equal(reply->sessions[0].command, "py\"thon\\");
-    assert_string_equal(reply->sessions[0].state, "active");
-    assert_int_equal(reply->sessions[0].leased_bytes, 2 * MIB);
-    assert_int_equal(reply->sessions[0].in_use_bytes, MIB / 2);
-    assert_int_equal(reply->sessions[0].cached_bytes, 3 * MIB / 2);
-    assert_true(reply->sessions[0].hit_ratio == 0.75);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "histograms.waiting_ns.p99"), UINT64_C(1)
+                                                                                                     << 38);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "histograms.acquire_ns.count"), 0);
+    assert_true(reply_count(element(reply->root, "pools", 0), "histograms.acquire_ns.p99") == REPLY_NULL);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "histograms.growth_ns.count"), 1);
+    assert_string_equal(reply_text(element(reply->root, "pools", 1), "state"), "failed");
+    assert_non_null(
+        strstr(reply_text(element(reply->root, "pools", 1), "last_error"), "an error with \"quotes\", \\"));
+    assert_int_equal(length_of(reply->root, "sessions"), 1);
+    assert_int_equal(reply_count(element(reply->root, "sessions", 0), "pid"), 4711);
+    assert_string_equal(reply_text(element(reply->root, "sessions", 0), "command"), "py\"thon\\");
+    assert_string_equal(reply_text(element(reply->root, "sessions", 0), "state"), "active");
+    assert_int_equal(reply_count(element(reply->root, "sessions", 0), "leased_bytes"), 2 * MIB);
+    assert_int_equal(reply_count(element(reply->root, "sessions", 0), "in_use_bytes"), MIB / 2);
+    assert_int_equal(reply_count(element(reply->root, "sessions", 0), "cached_bytes"), 3 * MIB / 2);
+    assert_true(reply_ratio(element(reply->root, "sessions", 0), "hit_ratio") == 0.75);
     reply_free(reply);
 
     lose_session(session, 0);
     reply = expect_reply(UID_STRANGER, "{\"command\":\"sessions\"}", REPLY_SESSIONS);
-    assert_string_equal(reply->sessions[0].state, "quarantined");
-    assert_string_equal(reply->sessions[0].quarantine_reason, "waiting for its process to end");
+    assert_string_equal(reply_text(element(reply->root, "sessions", 0), "state"), "quarantined");
+    assert_string_equal(reply_text(element(reply->root, "sessions", 0), "quarantine_reason"),
+                        "waiting for its process to end");
     reply_free(reply);
     session_gone(session, 0);
 }
