@@ -25,9 +25,9 @@
 
 /* How long a connection may take to say HELLO. */
 #define HANDSHAKE_NS (10 * NS_PER_S)
-/* How often they are looked through, and what the kernel refused for a while is tried again. */
+/* The interval at which silent connections are ended and refused calls are tried again. */
 #define HOUSEKEEPING_MS 5000
-/* A private daemon that nobody comes to ends by itself. */
+/* A private daemon ends by itself when no client has come after this time. */
 #define PRIVATE_GRACE_MS 30000
 
 void daemon_add_notice(struct daemon *daemon, const char *notice) {
@@ -241,7 +241,7 @@ int daemon_start(struct daemon *daemon) {
         r = access_apply(daemon);
     if (r == 0)
         r = daemon_start_workers(daemon);
-    if (r == 0 && !daemon->options.private) /* what a program inherited is not its daemon's to tell */
+    if (r == 0 && !daemon->options.private) /* $NOTIFY_SOCKET is the program's, not its private daemon's */
         r = notifier_start(&daemon->notifier, &daemon->loop);
     if (r == 0) {
         decisions_start(daemon);
@@ -275,8 +275,7 @@ void daemon_free(struct daemon *daemon) {
         supplier_stop(daemon->suppliers[i]);
     reload_stop(&daemon->reload);
     notifier_stop(&daemon->notifier);
-    uv_run(&daemon->loop,
-           UV_RUN_NOWAIT); /* lets what is closing finish, before the rest is closed by force */
+    uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closing handles finish before the rest is closed */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
@@ -338,7 +337,7 @@ int daemon_run(const struct daemon_options *options) {
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         notifier_tell(&daemon->notifier, "STOPPING=1");
     }
-    if (r == -ENOMEM) /* what failed otherwise has said so */
+    if (r == -ENOMEM) /* other failures have been logged */
         log_error("the daemon cannot start: it has no memory");
     daemon_free(daemon);
     return r;

@@ -30,12 +30,11 @@
 
 struct core;
 
-/* How it was started: what the configuration does not say. */
+/* Options of the start that the configuration does not have. */
 struct daemon_options {
-    struct config *config;   /* borrowed; replaced by what daemon_reload() read */
+    struct config *config;   /* borrowed; reload.h replaces its content */
     const char *config_path; /* NULL: none; read again on SIGHUP */
-    int (*reread)(void *user,
-                  struct config *ret_config); /* file and command line again; logs what is wrong */
+    int (*reread)(void *user, struct config *ret_config); /* file and command line again; logs mistakes */
     void *reread_user;
     bool private; /* ends with its last client and removes its sockets' directory */
     int ready_fd; /* gets a byte once clients can connect; -1: none */
@@ -59,10 +58,10 @@ struct daemon {
     struct list admin_clients; /* struct admin_client.link */
     struct list admin_resting; /* struct admin_client.resting_link */
     struct admin_budget admin_budget;
-    uv_timer_t admin_timer; /* active while somebody rests */
+    uv_timer_t admin_timer; /* active while an admin client rests */
     unsigned n_admin_clients, n_clients;
     unsigned n_handshakes;     /* as greeting */
-    unsigned n_users_greeting; /* whose they are */
+    unsigned n_users_greeting; /* users that have clients in greeting */
     struct watcher watcher;
     struct health health;
     struct notifier notifier;
@@ -72,12 +71,12 @@ struct daemon {
     uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
     uv_prepare_t before_poll;
     uv_check_t after_poll;
-    uv_idle_t in_a_hurry;  /* active while somebody waits for a turn: the loop looks who else has come */
+    uv_idle_t in_a_hurry;  /* active while a turn waits: the loop polls without sleeping */
     unsigned n_complaints; /* of broken packets, in the log since the last housekeeping */
     bool served, stopping;
     bool ready_announced;
     bool stall_reported;                     /* that the kernel takes no replies, until it does */
-    const char *notices[DAEMON_NOTICES_MAX]; /* what the operator should know; constant strings */
+    const char *notices[DAEMON_NOTICES_MAX]; /* for the operator; constant strings */
     unsigned n_notices;
     struct journal journal;
     unsigned n_mistakes; /* in the configuration, that were told of when it took effect */
@@ -93,7 +92,7 @@ int daemon_check(const struct daemon_options *options);
 int daemon_run(const struct daemon_options *options);
 
 /*
- * What daemon_run() is made of, for those who bring GPU and clients themselves: a daemon without sockets,
+ * The parts of daemon_run(), for tests that bring GPU and clients themselves: a daemon without sockets,
  * signals and GPU. daemon->gpu may then be set; daemon_start() adds the pools and starts their workers and
  * the timers; serve_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or
  * a negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().

@@ -4,7 +4,7 @@
 /*
  * Health: looks at the daemon's workers again and again, and answers the service manager's watchdog while all
  * of them get on. At each look every idle device is asked whether it still works, so that a device which is
- * lost or hangs while nobody needs it is found too. Owned by the daemon; the loop's alone.
+ * lost or hangs while no client needs it is found too. Owned by the daemon; the loop's alone.
  */
 #include <stdbool.h>
 #include <uv.h>

@@ -3,7 +3,7 @@
 #define CLIENT_CTL_ADMIN_CLIENT_H
 /*
  * One connection to the daemon's admin socket: a line goes out, a line comes back, both within the deadline
- * that the connection was opened with. Whoever opens it closes it. What lies in the line is not this object's
+ * that the connection was opened with. The caller closes it. What lies in the line is not this object's
  * business.
  */
 #include <stddef.h>

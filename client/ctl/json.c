@@ -81,10 +81,10 @@ __attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *rea
     reader->r = vasprintf(&reader->reason, format, arguments) < 0 ? -ENOMEM : -EBADMSG;
     va_end(arguments);
     if (reader->r == -ENOMEM)
-        reader->reason = NULL; /* what vasprintf leaves there is undefined */
+        reader->reason = NULL; /* vasprintf() leaves it undefined */
 }
 
-/* What JSON forbids and cJSON lets through: control characters and bytes that are not UTF-8. */
+/* JSON forbids control characters and bytes that are not UTF-8; cJSON lets them through. */
 static void check_characters(struct reader *reader, const char *line, size_t length) {
     for (size_t i = 0, bytes; i < length; i += bytes) {
         uint32_t character;

@@ -21,7 +21,7 @@ struct cJSON;
 /* A share where the schema says null; else it is from 0 to 1. */
 #define REPLY_NULL_RATIO (-1.0)
 
-/* What a reply consists of, as bits. */
+/* The parts of a reply, as bits. */
 enum reply_part {
     REPLY_DAEMON = 1,       /* "daemon" with what ping tells */
     REPLY_DAEMON_STATS = 2, /* "daemon" with all that stats tells */

@@ -110,7 +110,7 @@ __attribute__((format(printf, 1, 2))) static void complain(const char *format, .
 
     va_start(arguments, format);
     if (vasprintf(&raw, format, arguments) < 0)
-        raw = NULL; /* what vasprintf leaves there is undefined */
+        raw = NULL; /* vasprintf() leaves it undefined */
     va_end(arguments);
     if (raw != NULL)
         printable = text_printable(raw, NULL);

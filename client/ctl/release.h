@@ -2,8 +2,8 @@
 #ifndef CLIENT_CTL_RELEASE_H
 #define CLIENT_CTL_RELEASE_H
 /*
- * What stands before memory is released from quarantine by force: a warning that says what may happen, and a
- * question where nobody has answered it yet.
+ * Before memory is released from quarantine by force: a warning of the consequences, and a question unless
+ * --yes has answered it.
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -62,7 +62,7 @@ void table_add(struct table *table, enum style style, const char *format, ...) {
     int r = vasprintf(&raw, format, arguments);
     va_end(arguments);
     if (r < 0) {
-        raw = NULL; /* what vasprintf leaves there is undefined */
+        raw = NULL; /* vasprintf() leaves it undefined */
         table->failed = true;
         return;
     }

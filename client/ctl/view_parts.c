@@ -22,7 +22,7 @@ int print_line(FILE *file, bool color, enum style style, const char *format, ...
     int r = vasprintf(&raw, format, arguments);
     va_end(arguments);
     if (r < 0) {
-        raw = NULL; /* what vasprintf leaves there is undefined */
+        raw = NULL; /* vasprintf() leaves it undefined */
         return -ENOMEM;
     }
     printable = text_printable(raw, NULL);

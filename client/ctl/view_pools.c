@@ -11,7 +11,7 @@
  * buffer. */
 #define USED_WARNING_PERCENT 90
 
-/* What a device pool is on and a host pool is of. */
+/* The place of a pool: its device or its NUMA node. */
 static void add_place(struct table *table, const struct cJSON *pool, const struct view_column *column) {
     uint64_t device = reply_count(pool, "device"), numa_node = reply_count(pool, "numa_node");
     const char *kind = reply_text(pool, "kind");
@@ -95,7 +95,7 @@ static int print_pools_use(const struct cJSON *reply, FILE *file, bool color) {
     return r < 0 ? r : print_line(file, color, STYLE_QUIET, "  %s", BAR_LEGEND);
 }
 
-/* What goes on in the pools, and what may be wrong. */
+/* The pools' activity and their errors. */
 static int print_pools_condition(const struct cJSON *reply, FILE *file, bool color) {
     static const struct view_column columns[] = {
         {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
@@ -171,7 +171,7 @@ static void add_close_time(struct table *table, const struct cJSON *pool, const 
         add_time(table, pool, column);
 }
 
-/* What was refused, and what clients had to close. */
+/* Refusals, and segments that clients had to close. */
 static int print_pools_refusals(const struct cJSON *reply, FILE *file, bool color) {
     static const struct view_column columns[] = {
         {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},

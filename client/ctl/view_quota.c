@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What users have and may have, for people. */
+/* Users and their quotas, for people. */
 #include <inttypes.h>
 
 #include "base/units.h"

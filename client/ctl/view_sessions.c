@@ -34,7 +34,7 @@ static int print_sessions(const struct cJSON *reply, FILE *file, bool color) {
     return r;
 }
 
-/* What each session has of each pool. */
+/* The memory of each session by pool. */
 static int print_holdings(const struct cJSON *reply, FILE *file, bool color) {
     static const struct view_column columns[] = {
         {{"SESSION", true}, add_number, "id", STYLE_PLAIN, true},
@@ -70,7 +70,7 @@ static void add_reason(struct table *table, const struct cJSON *request, const s
     table_add(table, column->style, "%s", reason_words(reply_text(request, column->key)));
 }
 
-/* What each session waits for. */
+/* The requests that wait. */
 static int print_requests(const struct cJSON *reply, FILE *file, bool color) {
     static const struct view_column columns[] = {
         {{"SESSION", true}, add_number, "id", STYLE_PLAIN, true},

@@ -16,7 +16,7 @@
 #include "daemon/loop/peer.h"
 #include "daemon/loop/rights.h"
 
-/* Who rests is looked at again after this time at the latest. */
+/* A client that rests is looked at again after this time at the latest. */
 #define ADMIN_REST_MAX_NS (100 * NS_PER_MS)
 
 static void admin_pump(struct admin_client *client);
@@ -109,7 +109,7 @@ static void admin_answer_line(struct admin_client *client, const char *newline) 
 
 static void admin_on_timer(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
-    list_for_each_safe(position, &daemon->admin_resting) { /* whose time has not come rests again */
+    list_for_each_safe(position, &daemon->admin_resting) { /* a client whose time has not come rests again */
         struct admin_client *client = container_of(position, struct admin_client, resting_link);
         list_remove(&client->resting_link);
         turn_wait(&client->turn);

@@ -18,7 +18,7 @@
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
 
-/* --- what comes in --- */
+/* --- requests --- */
 
 static size_t count_digits(const char *text, size_t size) {
     size_t digits = 0;
@@ -146,7 +146,7 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
     return NULL;
 }
 
-/* --- what goes out --- */
+/* --- replies --- */
 
 /* Prints the reply on one line. Takes it. */
 static char *finish(cJSON *reply) {

@@ -32,7 +32,7 @@ void report_string(cJSON *object, const char *key, const char *string) {
         cJSON_AddStringToObject(object, key, string);
 }
 
-/* How many buffers a cache had; null where nobody counted. */
+/* The share of buffers that caches had; null where none were counted. */
 static void put_hit_ratio(cJSON *object, const struct use *use) {
     double hits = (double)use->hits, misses = (double)use->misses;
     if (use->hits == 0 && use->misses == 0)
@@ -182,7 +182,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     return object;
 }
 
-/* By which rule it is known to be over, and what bears on that. */
+/* The rule by which the process's end is judged, and whether MPS bears on it. */
 static void put_end(cJSON *object, const struct client *client) {
     report_string(object, "end_rule", client != NULL ? death_rule_name(client_death_rule(client)) : NULL);
     cJSON_AddBoolToObject(object, "under_mps", client != NULL && client_under_mps(client));
@@ -218,7 +218,7 @@ static cJSON *describe_request(const struct request *request, uint64_t now_ns) {
     return object;
 }
 
-/* What it has of each pool, and what it waits for. Other users are not told. */
+/* The session's memory by pool, and the requests that wait. Other users are not told. */
 static void put_details(cJSON *object, const struct session *session, const struct use *uses, bool is_told,
                         uint64_t now_ns) {
     const struct core *core = session->core;

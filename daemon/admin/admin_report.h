@@ -2,7 +2,7 @@
 #ifndef DAEMON_ADMIN_ADMIN_REPORT_H
 #define DAEMON_ADMIN_ADMIN_REPORT_H
 /*
- * What the administrative replies consist of: the daemon, its pools, its sessions and its users, as members
+ * The parts of administrative replies: the daemon, its pools, its sessions and its users, as members
  * of a JSON object. docs/schema describes each. Beside admin_json.c the only user of cJSON in the daemon.
  *
  * Reads the core and changes nothing. cJSON leaves members out where there is no memory, as it does

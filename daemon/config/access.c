@@ -19,7 +19,7 @@
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
 
-/* What one user may have unless the configuration says otherwise, so that nobody can have the daemon's memory
+/* One user's limits unless the configuration says otherwise, so that no user can have the daemon's memory
  * or all of its sessions to themselves. Leases of 16 full processes: with their ranges some 640 MiB of
  * bookkeeping; requests of 4 that wait with all the threads that they may; replies of 200,000 requests. */
 #define LEASES_DEFAULT  (16 * (uint64_t)SESSION_LEASES_DEFAULT)
@@ -138,7 +138,7 @@ static struct policy_subject subject_of(const struct config_who *who) {
     return subject;
 }
 
-/* What was set, in numbers; total: what a share is of. */
+/* A configured limit as a number; total: the whole that a percentage is of. */
 static uint64_t resolve(const struct config_size *size, uint64_t total, uint64_t fallback) {
     if (!size->set)
         return fallback;

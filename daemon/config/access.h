@@ -2,7 +2,7 @@
 #ifndef DAEMON_CONFIG_ACCESS_H
 #define DAEMON_CONFIG_ACCESS_H
 /*
- * Which user may have what: makes the core's policy of the configuration. Names of users and groups are
+ * Access of users: makes the core's policy from the configuration. Names of users and groups are
  * looked up before the configuration takes effect and only then: the system's databases may lie on another
  * machine. A name that no user or group has allows nothing; the log says so.
  */

@@ -275,7 +275,7 @@ static uint64_t resolve_size(const struct config_size *one, const struct config_
     return size->is_percent ? config_percent_of(total_bytes, size->value) : size->value;
 }
 
-/* What a pool grows by unless told otherwise. Device memory is made in no time, so that its pools can grow by
+/* The step of a pool unless it is configured. Device memory is made in no time, so that its pools can grow by
  * what is needed, except for a reserve, which is made before anybody says what is. Host memory takes time to
  * make, and each process registers the whole of a segment. */
 static uint64_t default_step(enum proto_pool_kind kind, uint64_t reserve_bytes, uint64_t total_bytes) {
@@ -314,8 +314,8 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
         resolve_step(one ? &one->step : NULL, &common->step,
                      default_step(kind, ret_sizes->reserve_bytes, total_bytes), total_bytes);
     /* Half a step: a client that needs little is not given two steps, one that takes piece after piece finds
-     * the next step made. A pool that grows by what is asked for makes nothing ahead: nobody knows the next
-     * size, and the memory of a GPU is what users run out of. */
+     * the next step made. A pool that grows by what is asked for makes nothing ahead: no request tells the
+     * next size, and the memory of a GPU is what users run out of. */
     ret_sizes->low_water_bytes =
         resolve_size(one ? &one->low_water : NULL, &common->low_water,
                      ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? 0 : ret_sizes->step_bytes / 2, total_bytes);

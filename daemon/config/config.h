@@ -2,7 +2,7 @@
 #ifndef DAEMON_CONFIG_CONFIG_H
 #define DAEMON_CONFIG_CONFIG_H
 /*
- * What the operator wants: defaults, then the configuration file, then the command line. Documented for users
+ * The configuration: defaults, then the configuration file, then the command line. Documented for users
  * in gpupoold.conf(5). A configuration is read whole or not at all: a mistake names file, line and remedy.
  */
 #include <stdbool.h>
@@ -35,12 +35,12 @@ enum config_huge_pages {
     CONFIG_HUGE_PAGES_REQUIRE,
 };
 
-/* What may be said of a pool; unset members are inherited from its kind. */
+/* A pool's settings; unset members are inherited from its kind. */
 struct config_pool {
     struct config_size limit, step, reserve, low_water; /* shares are of what the device or node has */
     int enabled;                                        /* -1: unset */
     int huge_pages;                                     /* enum config_huge_pages; -1: unset */
-    char *allow; /* who may use it, as in the file; owned; NULL: unset */
+    char *allow; /* the users that may use it, as in the file; owned; NULL: unset */
 };
 
 /* A section for one pool: [device GPU-…], [device 0], [host 1]. */
@@ -64,7 +64,7 @@ struct config {
     enum log_level log_level;
     struct config_pool device, host;
     struct list sections;       /* struct config_section.link */
-    struct config_limits quota; /* everybody's */
+    struct config_limits quota; /* of users without rules of their own */
     struct list rules;          /* struct config_rule.link */
     unsigned n_unknown_names;   /* that access_look_up() left out */
 };
@@ -86,12 +86,12 @@ int config_set(struct config *config, const char *section, const char *key, cons
  * text, with file and line. The configuration is to be thrown away on failure. */
 int config_read_file(struct config *config, const char *path, char *error, size_t error_size);
 
-/* What holds for one pool, everything set. total_bytes: what percent are taken of. */
+/* The settings of one pool, all set. total_bytes: percentages are of it. */
 struct config_pool_sizes {
     uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
     bool enabled;
     enum config_huge_pages huge_pages;
-    const char *allow; /* borrowed; NULL: everybody may use it */
+    const char *allow; /* borrowed; NULL: every user may use it */
 };
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
                     uint64_t total_bytes, struct config_pool_sizes *ret_sizes);

@@ -2,7 +2,7 @@
 #ifndef DAEMON_CONFIG_CONFIG_CHECK_H
 #define DAEMON_CONFIG_CONFIG_CHECK_H
 /*
- * What is wrong with a configuration on this machine, although its file can be read: sections for devices
+ * Mistakes in a configuration on this machine, although its file can be read: sections for devices
  * that are not there, sizes that make no sense. The daemon starts all the same; the log and --check-config
  * tell of it.
  */

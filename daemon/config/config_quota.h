@@ -15,7 +15,7 @@
 
 #define CONFIG_NAME_SIZE 64u /* of a user or group, NUL included; the C library's tools allow 32 */
 
-/* What a tenant may have. Shares are of the pool's limit. */
+/* A tenant's limits. Shares are of the pool's limit. */
 struct config_limits {
     struct config_size sessions, leases, waiting, replies, device, host;
 };
@@ -42,8 +42,8 @@ int config_set_quota(struct config_limits *everybody, struct list *rules, const 
  * -EINVAL: there is something else. */
 int config_next_who(const char **list, struct config_who *ret_who);
 
-/* Adds to a list of who may use a pool, "all" being everybody; *list is owned by the caller. Returns 0, or
- * -EINVAL with the complaint in error. */
+/* Adds to a list of users that may use a pool; "all" is every user. *list is owned by the caller. Returns 0,
+ * or -EINVAL with the complaint in error. */
 int config_add_allowed(char **list, const char *value, char *error, size_t error_size);
 
 #endif

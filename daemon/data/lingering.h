@@ -23,8 +23,8 @@ struct core;
 #define LINGERING_LOOK_MS 100
 /* Sockets that one look asks about: some 50 us. The next look goes on with the others. */
 #define LINGERING_LOOKS 256u
-/* The same before a user is refused: a user can have a refusal with each connection. Where clients read their
- * last replies, most of these few are over. */
+/* Sockets of a user that are asked about before that user is refused, which a user can have with each
+ * connection. Where clients read their last replies, most of these few are over. */
 #define LINGERING_LOOKS_BEFORE_REFUSAL 8u
 /* The descriptors that a user's lingering sockets may take, of those that the daemon may have: a 16th. Each
  * takes itself and up to three in messages (a segment's, a page's, the one for idle memory). Where that is

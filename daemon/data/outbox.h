@@ -2,11 +2,11 @@
 #ifndef DAEMON_DATA_OUTBOX_H
 #define DAEMON_DATA_OUTBOX_H
 /*
- * What is on its way to a client. Written at once where the socket takes it. What a client does not read is
- * kept, in order, up to OUTBOX_MAX and what its user's quota of replies allows. After a message with a
- * segment's descriptor nothing follows until the client says OPENED, so that at most one such descriptor is
- * under way to it. The message that ends the session is the exception: it has no descriptor, and goes before
- * what is kept. Embedded in a connection, which owns the socket.
+ * The messages to a client. Each is written at once where the socket takes it. Messages that the client does
+ * not read are kept, in order, up to OUTBOX_MAX and what its user's quota of replies allows. After a message
+ * with a segment's descriptor nothing follows until the client says OPENED, so that at most one such
+ * descriptor is under way to it. The message that ends the session is the exception: it has no descriptor,
+ * and goes before what is kept. Embedded in a connection, which owns the socket.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,7 +32,7 @@ struct outbox {
 
 void outbox_init(struct outbox *outbox, int fd);
 
-/* Sends a message, or keeps it: then a session is charged (NULL: nobody is). fd goes along, -1: none; it is
+/* Sends a message, or keeps it: then a session is charged (NULL: none is). fd goes along, -1: none; it is
  * borrowed until the message has gone. Returns 0, or a negative errno that ends the connection: -EDQUOT when
  * the user's quota of replies is used up. */
 int outbox_send(struct outbox *outbox, struct session *payer, const struct proto_message *message, int fd);

@@ -59,7 +59,8 @@ int request_send_lease(struct client *client, uint64_t request, struct lease *le
     return client_send(client, &message, fd);
 }
 
-/* What a failed call of the core means: ours end the client, the client's are answered. */
+/* Answers a failed call of the core that is the client's fault. Returns the daemon's own errors, which end
+ * the connection. */
 static int refuse(struct client *client, uint64_t request, int error) {
     if (error == -ENOMEM)
         return send_error(client, request, PROTO_E_NO_MEMORY,
@@ -257,7 +258,8 @@ static int handle_split(struct client *client, const struct proto_message *messa
     return request_send_lease(client, message->header.request, lease);
 }
 
-/* A client that is not told that a merge was refused goes by what it asked for. So its session ends then. */
+/* The client does not hear that a one-way merge was refused, and goes on as if it had been done. So its
+ * session ends. */
 static int handle_merge_one_way(struct client *client, const struct proto_message *message) {
     char reason[PROTO_TEXT_MAX / 2];
     int r = core_merge_one_way(client->session, &message->merge);

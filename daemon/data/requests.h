@@ -2,9 +2,9 @@
 #ifndef DAEMON_DATA_REQUESTS_H
 #define DAEMON_DATA_REQUESTS_H
 /*
- * What a client asks for: each message that checked out, made a call of the core, and the core's answer made
- * a message. Failures that are the client's doing are answered; those that are ours, or break the protocol,
- * end the connection.
+ * The requests of a client: turns each valid message into a call of the core, and the core's answer into a
+ * message. Failures that are the client's fault are answered. The daemon's own, and broken packets, end the
+ * connection.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 struct client;
 struct lease;
 
-/* Whether a client waits for something after it has sent this. */
+/* Whether a client waits for a reply to this message. */
 bool request_is_answered(const struct proto_message *message);
 
 /* Deals with a message. Returns 0, or a negative errno that ends the connection. */

@@ -16,7 +16,7 @@
 #define KERNEL_THREAD  0x00200000u /* PF_KTHREAD in a process's flags */
 #define PROC_PATH_SIZE PROCESSES_PATH_SIZE
 
-/* What a look into a process found. */
+/* The result of a look into a process. */
 struct finding {
     enum death_holders holders;
     char path[DEATH_PATH_SIZE];
@@ -58,7 +58,7 @@ static int look_at_descriptors(const char *directory_path, const char *device_fi
     }
 }
 
-/* The same of what it has mapped: a mapping holds its file, too. */
+/* Whether the process has a file of the driver mapped: a mapping holds its file, too. */
 static int look_at_mappings(const char *path, const char *device_files, struct finding *finding) {
     _cleanup_(fclosep) FILE *file = fopen(path, "re");
     char line[PATH_MAX + 128];

@@ -2,20 +2,20 @@
 #ifndef DAEMON_DEATH_HOLDERS_H
 #define DAEMON_DEATH_HOLDERS_H
 /*
- * Who may hold descriptors of the driver that came from a dead process, as /proc tells. For deaths that the
- * driver's list cannot tell of (see daemon/core/death.h).
+ * The processes that may hold descriptors of the driver that came from a dead process, as /proc tells. For
+ * deaths that the driver's list cannot tell of (see daemon/core/death.h).
  *
- * After a process has ended nothing says who descended from it. But a process that inherited its descriptors
- * was forked since it started, directly or not. So each process that may descend from it (processes.h says
- * which those are), has a file of the driver open or mapped, and has no better reason to, is suspected:
- * better to hold memory for a stranger's sake than to lend it too early. A better reason have: the daemon
- * itself; clients that are connected and alive, and processes that the driver lists in their own name. (A
- * forked child can be neither: CUDA and the client library refuse to work in one, and what another program
- * inherits by exec is not the driver's descriptors, which are close-on-exec.)
+ * After a process has ended nothing says which processes descended from it. But a process that inherited its
+ * descriptors was forked since it started, directly or not. So each process that may descend from it
+ * (processes.h says which those are), has a file of the driver open or mapped, and has no better reason to,
+ * is suspected: better to hold memory for a stranger's sake than to lend it too early. A better reason have:
+ * the daemon itself; clients that are connected and alive, and processes that the driver lists in their own
+ * name. (A forked child can be neither: CUDA and the client library refuse to work in one, and what another
+ * program inherits by exec is not the driver's descriptors, which are close-on-exec.)
  *
  * What may not be looked into is suspected too (the daemon needs the same uid, or CAP_SYS_PTRACE), with one
  * exception: a process that has no uid in common with the dead one, where that was not root's and no user
- * namespace is involved, is no child of it, for nobody changes users so without privilege. Threads' own
+ * namespace is involved, is no child of it, for no process changes users so without privilege. Threads' own
  * tables of descriptors (CLONE_FILES not shared) are looked at only where the first thread has ended.
  */
 #include <stddef.h>

@@ -25,7 +25,7 @@
 #define PROCESSES_ANCESTORS_MAX 32u
 #define PROCESSES_PATH_SIZE     320u /* three names of directory entries */
 
-/* What stat tells of a process; readable for everybody. */
+/* A process's stat file, which every user may read. */
 struct process {
     pid_t pid, parent;
     char state;

@@ -28,7 +28,7 @@ static int unix_socket(int type, const char *path, struct sockaddr_un *ret_addre
     return fd < 0 ? -errno : fd;
 }
 
-/* Whether somebody answers at the path. */
+/* Whether a daemon answers at the path. */
 static bool socket_is_served(const char *path, int type) {
     struct sockaddr_un address;
     _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
@@ -37,13 +37,13 @@ static bool socket_is_served(const char *path, int type) {
     return connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN;
 }
 
-/* Says what failed at the path. Returns the error. */
+/* Logs the error with the path. Returns the error. */
 static int fail_at(const char *path, int error) {
     log_error("%s: %s", path, strerror(-error));
     return error;
 }
 
-/* Removes a socket that nobody serves. What is no socket is not touched. */
+/* Removes a socket that no daemon serves. Other files are not touched. */
 static int remove_stale(const char *path) {
     struct stat status;
     if (lstat(path, &status) < 0)
@@ -171,18 +171,18 @@ static int open_spare(void) {
 void listener_complain(struct listener *listener) {
     if (listener->complained)
         return;
-    listener->complained = true; /* once in a while: whoever floods us is not to flood the log too */
+    listener->complained = true; /* once in a while: a flood of connections must not flood the log */
     log_warning(
         "%s: no descriptors are left, clients are sent away; raise LimitNOFILE or lower sessions_limit",
         listener->path);
 }
 
-/* Lets one in: each costs about as much as a question that is answered. */
+/* Accepts one connection: that costs about as much as a request. */
 static void listener_serve(struct turn *turn) {
     struct listener *listener = container_of(turn, struct listener, turn);
 
     if (listener->make_room != NULL && listener->make_room(listener))
-        return;                 /* level triggered: who waits at the door is told of again */
+        return;                 /* level triggered: the connection is reported again */
     if (listener->spare_fd < 0) /* there was none at the start, or a thread was quicker when it came back */
         listener->spare_fd = open_spare();
     int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -192,12 +192,12 @@ static void listener_serve(struct turn *turn) {
         return;
     }
     if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN)
-        return; /* level triggered: who still waits is told of again */
+        return; /* level triggered: waiting connections are reported again */
     bool full = errno == EMFILE || errno == ENFILE;
     if (full)
         listener_complain(listener);
     if (full && listener->spare_fd >= 0) {
-        /* Who cannot be let in has to be sent away, or the loop would turn on this forever. */
+        /* The connection has to be closed, or the loop would report it forever. */
         listener->spare_fd = close_fd(listener->spare_fd);
         rights_close(listener->closer, accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC));
         listener->spare_fd = open_spare();

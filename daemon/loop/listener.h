@@ -20,12 +20,12 @@ struct listener {
     int fd;
     int lock_fd;           /* flock on PATH.lock; -1 with systemd's socket */
     int spare_fd;          /* to be given up for an accept when there is no other descriptor */
-    struct closer *closer; /* of what cannot be let in */
+    struct closer *closer; /* of connections that cannot be accepted */
     bool owned;            /* made here: the path is removed at the end */
     uv_poll_t poll;
     struct turn turn;
     bool polling;    /* the handle is there */
-    bool resting;    /* nobody can be accepted or sent away for now */
+    bool resting;    /* no connection can be accepted or closed for now */
     bool complained; /* that no descriptors are left, since listener_retry() */
     void (*on_accept)(struct listener *listener, int fd); /* takes fd */
     bool (*make_room)(struct listener *listener);         /* see listener_start(); may be NULL */
@@ -51,7 +51,7 @@ int listener_start(struct listener *listener, uv_loop_t *loop, struct scheduler 
 /* Logs that no descriptors are left, once between two calls of listener_retry(). */
 void listener_complain(struct listener *listener);
 
-/* Goes on where nobody could be accepted. To be called every few seconds. */
+/* Accepts again after a time in which that was not possible. To be called every few seconds. */
 void listener_retry(struct listener *listener);
 
 /* Stops, closes and removes what it made. Accepts a listener with fd -1. */

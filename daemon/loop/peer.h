@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DAEMON_LOOP_PEER_H
 #define DAEMON_LOOP_PEER_H
-/* Who is at the other end of a Unix socket, as the kernel attests it. */
+/* The process at the other end of a Unix socket, as the kernel attests it. */
 #include <stdbool.h>
 
 #include "daemon/core/types.h"

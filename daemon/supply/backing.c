@@ -110,7 +110,7 @@ static int map_memfd(struct backing *backing, unsigned flags) {
     return 0;
 }
 
-/* Keeps the machine alive: the kernel would answer an allocation that is too large by killing somebody, not
+/* Keeps the machine alive: the kernel would answer an allocation that is too large by killing a process, not
  * by an error. What is left to others: 1/32 of the node, at least 256 MiB. */
 static int check_available(int node, uint64_t size_bytes, char error[BACKING_ERROR_SIZE]) {
     uint64_t total, available;

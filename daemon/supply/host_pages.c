@@ -18,7 +18,7 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-/* What a thread takes at a time: about 2 to 15 ms of work, which is how often progress is seen. */
+/* The piece that a thread takes at a time: about 2 to 15 ms of work, which is how often progress is seen. */
 #define PIECE_BYTES (32 * MIB)
 /* Pages made by one call, under the lock of the address space: small pages took 1.3 ms a MiB in each of 8
  * threads, huge ones 0.16 ms (H200 machine, 16 cores). */
@@ -136,7 +136,8 @@ int host_pages_make(void *memory, uint64_t size_bytes, bool huge, struct worker 
         wanted = (unsigned)pieces;
     while (started < wanted && pthread_create(&threads[started], NULL, make_main, &making) == 0)
         started++;
-    /* The worker's own thread only waits: who has become nicer cannot go back without privileges. */
+    /* The worker's own thread only waits: a thread that has become nicer cannot go back without privileges.
+     */
     if (started == 0)
         make_pieces(&making);
     for (unsigned i = 0; i < started; i++)

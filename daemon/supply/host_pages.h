@@ -7,8 +7,8 @@
  *
  * Two things would let it notice. The processor: pages are made by several threads, so those are nicer than
  * the loop's. And the lock of the process's address space: the kernel holds it for the whole of one
- * madvise, mlock or munmap, and whoever maps memory meanwhile (malloc for a new session, say) waits, so each
- * call covers little.
+ * madvise, mlock or munmap, and a thread that maps memory meanwhile (malloc for a new session, say) waits, so
+ * each call covers little.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,9 +18,9 @@ struct worker;
 /* Of a huge page, and so what a mapping has to be aligned to. */
 #define HOST_PAGES_HUGE_BYTES (UINT64_C(2) << 20)
 
-/* [slow] Makes the pages of shared memory exist; they are zero, unless somebody has written there. memory and
- * size_bytes: multiples of HOST_PAGES_HUGE_BYTES. With huge, shared memory of small pages is asked to be of
- * huge ones, as far as the kernel has them; *ret_huge_bytes says how much of it became so (0 without huge,
+/* [slow] Makes the pages of shared memory exist; they are zero, unless a process has written there. memory
+ * and size_bytes: multiples of HOST_PAGES_HUGE_BYTES. With huge, shared memory of small pages is asked to be
+ * of huge ones, as far as the kernel has them; *ret_huge_bytes says how much of it became so (0 without huge,
  * and where the kernel cannot tell). worker: told about progress, may be NULL. Returns 0 or a negative errno.
  */
 int host_pages_make(void *memory, uint64_t size_bytes, bool huge, struct worker *worker,

@@ -192,7 +192,7 @@ void supplier_grow(struct supplier *supplier, uint64_t size_bytes) {
     worker_submit(&supplier->worker, &grow->job);
 }
 
-/* What cannot be freed any more is no news. */
+/* Memory of a lost device cannot be freed any more: that is not logged again. */
 static struct backing *mark_lost(const struct supplier *supplier, struct backing *backing) {
     if (backing != NULL)
         backing->lost = supplier->pool->state == POOL_LOST;
@@ -219,7 +219,7 @@ bool supplier_is_alive(struct supplier *supplier) {
     if (!alive && call == NULL)
         call = "a job of the daemon's";
     uint64_t for_ns = since_ns > 0 ? clock_now_ns() - since_ns : 0;
-    /* Also where one call after another takes its time: what hangs in the end is what counts. */
+    /* Also where one call after another takes long: the call that hangs in the end counts. */
     if (!alive && call != supplier->stalled_call)
         log_warning("%s: %s has not come back for %s: nothing can be allocated or freed there until it does; "
                     "systemd's watchdog is not answered",

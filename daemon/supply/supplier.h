@@ -2,7 +2,7 @@
 #ifndef DAEMON_SUPPLY_SUPPLIER_H
 #define DAEMON_SUPPLY_SUPPLIER_H
 /*
- * A supplier: what makes and frees the segments of one pool, on a worker thread of its own. It carries out
+ * A supplier makes and frees the segments of one pool, on a worker thread of its own. It carries out
  * the core's growth and retirement decisions and reports back; the loop never waits for it. One for each
  * pool, owned by the daemon.
  */
@@ -23,7 +23,7 @@ struct supplier {
     struct worker worker;
     bool started;
     const struct gpu *gpu; /* NULL for host pools */
-    uint64_t total_bytes;  /* the device's or the node's memory: what percentages are taken of */
+    uint64_t total_bytes;  /* the device's or the node's memory: percentages are of it */
     enum config_huge_pages huge_pages;
     enum backing_pages pages; /* of the newest segment */
     bool checking;            /* a check of the device is under way */
