@@ -20,7 +20,7 @@ SOUND = {
     "client/cache/cache.h": '#include "client/session/session.h"\n',
     "client/api/client.h": '#include "client/cache/cache.h"\n',
     "client/objects/pair.c": '#include <gpupool/pair.h>\n#include "client/api/client.h"\n',
-    "client/tool/main.c": '#include "client/session/session.h"\n',
+    "client/ctl/main.c": '#include "client/session/session.h"\n',
     "daemon/core/core.h": '#include "proto/proto.h"\n',
     "daemon/main.c": '#include "daemon/core/core.h"\n#include "gpu/gpu.h"\n',
 }
@@ -30,7 +30,7 @@ PLANTED = {
     "a cache that names the client": ("client/cache/grow.c", '\n#include "client/api/client.h"\n', "client/cache/grow.c:2"),
     "a base that names the wire": ("base/clock.c", '#  include "proto/proto.h"\n', "base/clock.c:1"),
     "an interface that names an object": ("client/api/open.c", '#include "client/objects/pair.h"\n', "client/objects/pair.h"),
-    "a tool that names the preload library": ("client/tool/run.c", '#include "client/preload/lending.h"\n', "client/preload/lending.h"),
+    "a tool that names the preload library": ("client/ctl/run.c", '#include "client/preload/lending.h"\n', "client/preload/lending.h"),
     "a daemon that names the client": ("daemon/loop.c", '#include "client/session/session.h"\n', "client/session/session.h"),
     "a client that names the daemon": ("client/api/open.c", '#include "daemon/core/core.h"\n', "daemon/core/core.h"),
     "a core that names the shell": ("daemon/core/request.c", '#include "daemon/loop.h"\n', "daemon/loop.h"),
