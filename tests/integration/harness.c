@@ -196,6 +196,17 @@ int test_wait(pid_t pid) {
     }
 }
 
+void test_join(pthread_t thread, void **ret_result, const char *name, const char *function) {
+    struct timespec end;
+    int r;
+
+    clock_gettime(CLOCK_REALTIME, &end); /* pthread_timedjoin_np() knows no other clock */
+    end.tv_sec += (time_t)(TEST_WAIT_NS / NS_PER_S);
+    r = pthread_timedjoin_np(thread, ret_result, &end);
+    if (r != 0)
+        fail_msg("%s() waits for the thread %s: %s", function, name, strerror(r));
+}
+
 bool test_has_ended(pid_t pid) {
     char path[64], text[256] = "";
 

@@ -25,6 +25,7 @@
 
 #include <cjson/cJSON.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include <sys/types.h>
 
 #include "base/clock.h"
@@ -157,6 +158,10 @@ bool test_become(uid_t uid);
 void test_run_daemon_by(char *path, const char *command);
 /* Waits for a child with a bound; a child that does not end is killed and fails the test. */
 int test_wait(pid_t pid);
+/* Waits for a thread with a bound. A thread that does not end fails the test, which then names the thread and
+ * the function that waits. *ret_result may be NULL. */
+#define TEST_JOIN(thread, ret_result) test_join(thread, ret_result, #thread, __func__)
+void test_join(pthread_t thread, void **ret_result, const char *name, const char *function);
 /* Whether the process is gone or a zombie. */
 bool test_has_ended(pid_t pid);
 

@@ -277,7 +277,7 @@ static void threads_free_what_others_allocated_and_none_has_anothers(void **stat
         assert_int_equal(pthread_create(&ids[i], NULL, take_and_leave, &threads[i]), 0);
     }
     for (unsigned i = 0; i < CROWD; i++) {
-        pthread_join(ids[i], NULL);
+        TEST_JOIN(ids[i], NULL);
         assert_int_equal(threads[i].wrong, 0);
     }
     for (unsigned i = 0; i < HELD; i++)
@@ -316,7 +316,7 @@ static void the_default_client_is_one_whoever_comes_first(void **state) {
         for (unsigned i = 0; i < CROWD; i++)
             assert_int_equal(pthread_create(&ids[i], NULL, first_call, &threads[i]), 0);
         for (unsigned i = 0; i < CROWD; i++) {
-            pthread_join(ids[i], NULL);
+            TEST_JOIN(ids[i], NULL);
             assert_int_equal(threads[i].wrong, 0);
             assert_ptr_equal(threads[i].client, threads[0].client);
         }

@@ -42,7 +42,7 @@ static int start_daemon(void **state) {
         peer_acquire(&peer, MIB);
         _exit(0); /* without a farewell */
     }
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    test_wait(pid);
     WAIT_UNTIL(daemon_sum(&daemon_, "quarantined_bytes") == 0 && daemon_sum(&daemon_, "leases") == 0);
     return 0;
 }
@@ -290,7 +290,7 @@ static void survive(void (*attack)(struct peer *, int ready)) {
     live_well(&good);
     assert_false(test_has_ended(pid));
     assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    test_wait(pid);
     live_well(&good);
     peer_close(&good);
     munmap(page, sizeof *page);

@@ -66,7 +66,7 @@ static void wait_for_pieces(unsigned kind, void *held_on, void *waited_on, struc
     assert_int_equal(daemon_sum(&daemon_, "waiters"), 1); /* no two of them are neighbours */
     for (unsigned i = row; i < row + NEEDED; i++)
         MUST(gpupool_release(client, &buffers[i], released_on));
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     MUST(waiting.result);
     for (unsigned i = 1; i < COUNT; i += 2)
         if (i < row || i >= row + NEEDED)
@@ -176,7 +176,7 @@ static void crowd(unsigned n_clients) {
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(workers[i].thread, NULL);
+        TEST_JOIN(workers[i].thread, NULL);
     for (unsigned i = 0; i < THREADS; i++) {
         assert_int_equal(workers[i].failed, 0);
         assert_int_equal(workers[i].spoilt, 0);

@@ -98,7 +98,7 @@ static void fork_once(void) {
             gpupool_close(clients[client]);
         _exit(r == GPUPOOL_E_FORKED ? 0 : 1);
     }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    status = test_wait(pid);
     assert_int_equal(status, 0);
 }
 
@@ -118,10 +118,10 @@ static void threads_come_and_go_while_others_trim_and_fork(void **state) {
     for (unsigned i = 0; !TEST_IS_THREAD_SANITIZED && i < FORKS; i++)
         fork_once();
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+        TEST_JOIN(threads[i], NULL);
     over = true;
     for (unsigned i = 0; i < TRIMMERS; i++)
-        pthread_join(trimmers[i], NULL);
+        TEST_JOIN(trimmers[i], NULL);
     assert_int_equal(failures, 0);
     for (unsigned i = 0; i < CLIENTS; i++) {
         assert_true(stream_heaps_are_valid(clients[i]));

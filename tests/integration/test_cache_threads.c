@@ -54,7 +54,7 @@ static void produce_and_consume(unsigned kind) {
             releases = daemon_sum(&daemon_, "releases");
         }
     }
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_int_equal(failed, 0);
     assert_int_equal(consumer.result, 0);
     assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
@@ -106,7 +106,7 @@ static void what_lies_in_another_threads_cache_is_had_before_the_daemon_is_asked
     }
     uint64_t acquires_after = daemon_sum(&daemon_, "acquires");
     pthread_barrier_wait(&consumer.empty);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_int_equal(consumer.result, 0);
     assert_int_equal(failed, 0);
     assert_int_equal(acquires_after, acquires);
@@ -138,7 +138,7 @@ static void a_threads_end_leaves_its_cache_to_the_others(void **state) {
 
     (void)state;
     assert_int_equal(pthread_create(&thread, NULL, take_and_end, client), 0);
-    pthread_join(thread, &wrong);
+    TEST_JOIN(thread, &wrong);
     assert_null(wrong);
     uint64_t acquires = daemon_sum(&daemon_, "acquires");
     for (unsigned i = 0; i < CROWD; i++)
@@ -257,7 +257,7 @@ static void four_threads_never_have_the_same_memory(void **state) {
         sched_yield();
     }
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+        TEST_JOIN(threads[i], NULL);
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(members[i].result, 0);
     assert_int_equal(trimmed, 0);
@@ -373,7 +373,7 @@ static void a_forked_child_is_refused_and_the_parent_goes_on(void **state) {
         statuses[i] = pid < 0 ? -1 : test_wait(pid);
     }
     atomic_store(&crowd.running, 0);
-    pthread_join(thread, &wrong);
+    TEST_JOIN(thread, &wrong);
     assert_null(wrong);
     for (unsigned i = 0; i < 10; i++)
         assert_int_equal(statuses[i], 0);

@@ -246,7 +246,7 @@ static void every_end_of_a_process_brings_its_memory_back(void **state) {
                 puppet_kill(&worker);
             } else {
                 order(&worker, ends[end]);
-                assert_int_equal(waitpid(worker.pid, NULL, 0), worker.pid);
+                test_wait(worker.pid);
                 close(worker.fd);
             }
             nothing_is_left(&daemon_);

@@ -37,7 +37,7 @@ static void leave(enum how how, unsigned kind) {
         MUST(gpupool_release(leaver, &buffer, gate.stream));
     assert_int_equal(pthread_create(&thread, NULL, close_client, leaver), 0);
     gate_hands_over(&gate, kind, LARGE, &puppet);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    TEST_JOIN(thread, NULL);
     puppet_quit(&puppet);
     gate_deinit(&gate);
     close_cached(client);

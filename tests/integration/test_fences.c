@@ -172,7 +172,7 @@ static void the_memory_of_who_was_killed_is_not_handed_on_by_its_words(void **st
     peer_open(&daemon_, &other, 0);
     expect_exhausted(&other, MIB);
     assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    test_wait(pid);
     struct proto_lease lease = peer_acquire(&other, POOL_MIB * MIB);
     assert_int_equal(peer_release(&other, &lease), 0);
     peer_close(&other);

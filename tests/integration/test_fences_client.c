@@ -157,7 +157,7 @@ static void the_per_thread_stream_orders_nothing_between_threads(void **state) {
     gate.mark.data = buffer.data; /* what is looked for */
     MUST(gpupool_release(client, &buffer, FENCE_STREAM_PER_THREAD));
     assert_int_equal(pthread_create(&thread, NULL, meet_on_own_stream, &gate), 0);
-    pthread_join(thread, &met);
+    TEST_JOIN(thread, &met);
     gate.mark = mark;
     assert_false(gate_was_passed(&gate));
     gate_open(&gate);
@@ -273,7 +273,7 @@ static void without_other_room_the_caller_waits_in_its_own_time(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &gate), 0);
     int r = gpupool_acquire(client, pool, LARGE, NULL, GPUPOOL_FOREVER, 0, &buffer);
     bool passed = gate_was_passed(&gate);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     MUST(r);
     assert_true(passed);
     assert_true(stream_heaps_are_valid(client));
@@ -452,7 +452,7 @@ static void a_captured_stream_is_not_made_to_wait(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &gate), 0);
     int r = gpupool_acquire(client, pool, LARGE, captured, GPUPOOL_FOREVER, 0, &buffer);
     bool passed = gate_was_passed(&gate);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     MUST(r);
     assert_true(passed); /* the caller waited instead */
     assert_int_equal(gpu_sim_capture_end(0, captured, &operations), 0);

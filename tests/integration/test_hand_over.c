@@ -141,7 +141,7 @@ static void memory_goes_from_thread_to_thread_while_threads_end_and_idle_memory_
             sched_yield();
     }
     for (unsigned i = 0; i < 3; i++)
-        pthread_join(threads[i], NULL);
+        TEST_JOIN(threads[i], NULL);
     assert_int_equal(belt.result, 0);
     assert_int_equal(belt.consumed, BUFFERS);
     assert_int_equal(invalid, 0);
@@ -235,7 +235,7 @@ static void what_is_in_use_is_what_buffers_hold(void **state) {
     assert_int_equal(daemon_sum(&daemon_, "cached_bytes"), daemon_sum(&daemon_, "leased_bytes") - bytes);
     /* given back by a thread that ends */
     assert_int_equal(pthread_create(&thread, NULL, release_elsewhere, &belt), 0);
-    pthread_join(thread, &wrong);
+    TEST_JOIN(thread, &wrong);
     assert_null(wrong);
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 0);
     /* in parts */

@@ -142,7 +142,7 @@ static void objects_of_many_threads_are_in_nobodys_way(void **state) {
             assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
         }
         for (unsigned i = 0; i < THREADS; i++) {
-            pthread_join(workers[i].thread, NULL);
+            TEST_JOIN(workers[i].thread, NULL);
             free(workers[i].adopted);
         }
         for (int device = 0; device < n_devices; device++)

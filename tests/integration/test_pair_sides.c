@@ -190,7 +190,7 @@ static void leave_under_a_writer(struct gpupool_client *client, enum side side, 
     leave(&pair, side, way, GPUPOOL_PAIR_ALL_STREAMS);
     bool waited = gate_was_passed(&gate);
     bool met = owners_begin(client, pool, old, other, owners);
-    assert_int_equal(pthread_join(opener, NULL), 0);
+    TEST_JOIN(opener, NULL);
     MUST(gpupool_stream_synchronize(client, 0, gate.stream));
     assert_true(owners_end(client, owners, other));
     assert_true(met); /* or it would have shown nothing */

@@ -317,7 +317,7 @@ static void threads_prepare_at_the_same_time(void **state) {
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, prepare_and_acquire, client), 0);
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+        TEST_JOIN(threads[i], NULL);
     assert_true(stream_heaps_are_valid(client));
     close_cached(client);
 }

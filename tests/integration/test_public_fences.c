@@ -147,7 +147,7 @@ static void a_fence_of_a_threads_own_stream_serves_other_threads(void **state) {
     MUST(gpupool_stream_synchronize(scene.client, 0, scene.other));
     assert_true(host_is_all(&scene, 4));
     pthread_barrier_wait(&recorder.over);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     pthread_barrier_destroy(&recorder.recorded);
     pthread_barrier_destroy(&recorder.over);
     scene.gate.stream = created;
@@ -231,7 +231,7 @@ static void a_fence_is_for_its_client_alone(void **state) {
         pid_t child = fork();
         if (child == 0)
             _exit(refuse_in_child(scene.client, &fence));
-        assert_int_equal(waitpid(child, &status, 0), child);
+        status = test_wait(child);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 0);
     }
@@ -311,7 +311,7 @@ static void without_words_the_record_waits_for_its_stream(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &scene.gate), 0);
     int r = gpupool_fence_record(scene.client, 0, &fence, scene.gate.stream);
     bool passed = gate_was_passed(&scene.gate);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     MUST(r);
     assert_true(passed);
     assert_true(is_ready(&scene, &fence));

@@ -273,13 +273,13 @@ static void a_threads_own_stream_is_waited_for_by_the_release_of_another_thread(
     scene_init(&scene);
     void *created = scene.second.stream;
     assert_int_equal(pthread_create(&thread, NULL, record_own_stream, &scene), 0);
-    pthread_join(thread, NULL); /* it has ended: its stream has no name any more */
+    TEST_JOIN(thread, NULL); /* it has ended: its stream has no name any more */
     scene.second.stream = created;
     gate_close(&scene.first);
     assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &scene.first), 0);
     int r = gpupool_release(scene.client, &scene.room, GPUPOOL_NO_STREAM);
     bool passed = gate_was_passed(&scene.first);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     MUST(r);
     assert_true(passed); /* the whole device was waited for */
     scene.room = acquire(scene.client, GPUPOOL_POOL_HOST, SIZE, GPUPOOL_NO_STREAM);
@@ -435,8 +435,8 @@ static bool fail_nth(unsigned nth) {
         MUST(gpupool_release(scene.client, &buffer, scene.own));
     }
     (void)owners_take(&scene, &owners, GPUPOOL_POOL_DEVICE, memory);
-    pthread_join(openers[0], NULL);
-    pthread_join(openers[1], NULL);
+    TEST_JOIN(openers[0], NULL);
+    TEST_JOIN(openers[1], NULL);
     pass(&scene, &scene.first);
     pass(&scene, &scene.second);
     owners_check(&scene, &owners);

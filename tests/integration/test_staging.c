@@ -171,7 +171,7 @@ static void copies_on_a_stream_that_stands(bool is_upload) {
             assert_int_equal(memory[i], 0x77);
         assert_int_equal((uint8_t)memory[size - 1], pattern(4, size - 1));
     }
-    pthread_join(opener, NULL);
+    TEST_JOIN(opener, NULL);
     MUST(gpupool_release(client, &device, gate.stream));
     gate_deinit(&gate);
     expect_no_blocks(client);
@@ -300,7 +300,7 @@ static void where_the_pool_is_full_a_copy_waits_for_room(void **state) {
     uint64_t failures = host_pool("failures");
     assert_int_equal(pthread_create(&giver, NULL, give_back_late, &holder), 0);
     MUST(gpupool_upload(client, 0, device.data, memory, 2 * MIB, NULL));
-    pthread_join(giver, NULL);
+    TEST_JOIN(giver, NULL);
     expect_on_device(client, device.data, 2 * MIB, 8, NULL);
     assert_int_equal(host_pool("failures"), failures); /* no caller heard of an error */
     MUST(gpupool_release(client, &device, NULL));
@@ -389,7 +389,7 @@ static void a_copy_that_no_fence_can_follow_is_waited_for(void **state) {
         assert_true(gate_was_passed(&gate));
         assert_true(gpu_sim_failed());
         assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
-        pthread_join(opener, NULL);
+        TEST_JOIN(opener, NULL);
     }
     MUST(gpupool_release(client, &device, gate.stream));
     gate_deinit(&gate);

@@ -242,7 +242,7 @@ static void from_a_stream(const int fds[2], uint64_t written_bytes, uint64_t wan
         snprintf(text, sizeof text, "ends at offset %" PRIu64, written_bytes);
         assert_non_null(strstr(gpupool_error_text(), text));
     }
-    pthread_join(writer.thread, NULL);
+    TEST_JOIN(writer.thread, NULL);
     MUST(gpupool_release(client, &device, NULL));
     expect_no_blocks(client);
     close_cached(client);

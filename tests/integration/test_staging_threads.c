@@ -42,7 +42,7 @@ static void several_callers_share_the_copy_workers(void **state) {
         assert_int_equal(pthread_create(&callers[i].thread, NULL, call_often, &callers[i]), 0);
     }
     for (unsigned i = 0; i < 4; i++)
-        pthread_join(callers[i].thread, NULL);
+        TEST_JOIN(callers[i].thread, NULL);
     expect_no_blocks(client);
     close_cached(client);
 }

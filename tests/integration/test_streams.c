@@ -87,7 +87,7 @@ static void open_late(struct scene *scene) {
 /* The call before waited for the stream. */
 static void expect_passed(struct scene *scene) {
     bool passed = gate_was_passed(&scene->gate);
-    pthread_join(scene->opener, NULL);
+    TEST_JOIN(scene->opener, NULL);
     assert_true(passed);
 }
 

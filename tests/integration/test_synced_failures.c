@@ -147,7 +147,7 @@ static void who_waits_long_for_a_copy_spoils_no_capture(struct scene *scene) {
     atomic_store(&asked, 0);
     assert_int_equal(pthread_create(&thread, NULL, gate_open_when_asked, &scene->gate), 0);
     const unsigned char *memory = on_host(scene->array, GPUPOOL_READ, scene->other);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     scene->client->session.devices.gpu = driver;
     assert_true(is_all(memory, 3, SIZE));
     assert_int_equal(gpu_sim_capture_end(0, GPUPOOL_PER_THREAD, &operations), 0);
@@ -168,7 +168,7 @@ static void behind_another_threads_stream_a_capture_is_said(struct scene *scene)
     void *memory;
 
     assert_int_equal(pthread_create(&thread, NULL, write_on_own_stream, scene), 0);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_int_equal(gpu_sim_capture_begin(0, scene->third), 0);
     MUST_BE(gpupool_synced_device(scene->array, GPUPOOL_READ, &memory, scene->other), GPUPOOL_E_CAPTURING);
     MUST_BE(gpupool_synced_host(scene->array, GPUPOOL_READ, &memory, scene->other), GPUPOOL_E_CAPTURING);

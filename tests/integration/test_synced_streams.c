@@ -129,7 +129,7 @@ static void host_waits(enum gpupool_access access, bool pushed) {
     assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &scene.gate), 0);
     unsigned char *memory = on_host(scene.array, access, scene.other);
     bool passed = gate_was_passed(&scene.gate);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_true(passed);
     assert_true(is_all(memory, 1, SIZE));
     memset(memory, 2, SIZE);
@@ -190,7 +190,7 @@ static void null_per_thread_and_created_streams_are_ordered(struct scene *scene)
             /* in another thread */
             struct visit there = {.scene = scene, .stream = streams[j], .left = ++value};
             assert_int_equal(pthread_create(&thread, NULL, visit, &there), 0);
-            pthread_join(thread, NULL);
+            TEST_JOIN(thread, NULL);
             assert_int_equal(there.found, value - 1);
             read_on_device(scene->client, scene->array, &scene->sink, streams[i]);
             MUST(gpupool_stream_synchronize(scene->client, 0, streams[i]));
@@ -233,8 +233,8 @@ static void another_threads_per_thread_stream_is_waited_for(struct scene *scene)
     MUST(gpupool_stream_synchronize(scene->client, 0, GPUPOOL_PER_THREAD));
     assert_true(sink_has(&scene->sink, 5));
     pthread_barrier_wait(&busy.leave);
-    pthread_join(thread, NULL);
-    pthread_join(opener, NULL);
+    TEST_JOIN(thread, NULL);
+    TEST_JOIN(opener, NULL);
     set_on_device(scene->client, scene->array, 6, scene->other); /* behind a thread that is gone */
     assert_true(is_all(on_host(scene->array, GPUPOOL_READ, scene->other), 6, SIZE));
     scene->gate.stream = created;
@@ -327,7 +327,7 @@ static void adopted_memory_is_the_callers_when_its_users_are_through(struct scen
     assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &scene->gate), 0);
     MUST(gpupool_synced_destroy(scene->array, GPUPOOL_NO_STREAM));
     bool passed = gate_was_passed(&scene->gate);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_true(passed);
     MUST(gpupool_release(scene->client, &device, GPUPOOL_NO_STREAM));
     scene->array = NULL; /* nothing is ended by ending nothing */
@@ -350,7 +350,7 @@ static void memory_that_nobody_uses_is_adopted_again_without_waiting(struct scen
     MUST(gpupool_stream_synchronize(scene->client, 0, scene->other));
     bool passed = gate_was_passed(&scene->gate);
     atomic_store(&scene->gate.is_by, true);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_false(passed);
     assert_ptr_equal(memory, host.data);
     assert_true(sink_has(&scene->sink, 2));
