@@ -99,8 +99,8 @@ int daemon_run(const struct daemon_options *options);
  */
 int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon);
 int daemon_start(struct daemon *daemon);
-/* Everything back to nothing, in the opposite order, after the driver calls that are under way. What clients
- * still hold stays mapped in them: the driver and the kernel keep it for them. */
+/* Everything back to nothing, in the opposite order, after the driver calls that are under way. Memory that
+ * clients still hold stays mapped in them: the driver and the kernel keep it for them. */
 void daemon_free(struct daemon *daemon);
 
 /* Ends the loop after its turn. */

@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-/* What the reply's buffer starts with: most replies fit. It doubles from there. */
+/* The reply's buffer starts with this size, which fits most replies. It doubles from there. */
 #define REPLY_FIRST_SIZE (size_t)16384
 
 /* Waits until the socket is ready for events. Returns 0, -ETIMEDOUT or poll's error. */

@@ -3,14 +3,13 @@
 #define CLIENT_CTL_ADMIN_CLIENT_H
 /*
  * One connection to the daemon's admin socket: a line goes out, a line comes back, both within the deadline
- * that the connection was opened with. The caller closes it. What lies in the line is not this object's
- * business.
+ * that the connection was opened with. The caller closes it. This object does not look into the lines.
  */
 #include <stddef.h>
 #include <stdint.h>
 
 /* A reply's length at most. A session takes about 400 bytes of the stats, so this is room for more than
- * 100,000; what is longer does not come from gpupoold. */
+ * 100,000. A longer reply does not come from gpupoold. */
 #define ADMIN_REPLY_MAX (UINT64_C(64) << 20)
 
 struct admin_client {

@@ -29,7 +29,7 @@
 /* The daemon answers at once, or as soon as the driver has freed what trim gives back. */
 #define TIMEOUT_DEFAULT_NS (10 * NS_PER_S)
 
-/* What numbers in JSON have exactly. */
+/* JSON's numbers are exact up to this one. */
 #define SESSION_ID_MAX (UINT64_C(1) << 53)
 
 enum exit_code {
@@ -122,7 +122,7 @@ static int usage_error(void) {
     return EXIT_USAGE;
 }
 
-/* What has been printed is on its way, or it is an error: a full disk must not look like success. */
+/* Flushes the output. Failure is an error: a full disk must not look like success. */
 static int finish_output(int code) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;

@@ -24,7 +24,8 @@ enum program_kind {
 int program_find(const char *name, char *ret_path, size_t size);
 
 /* Judges a file. *ret_path becomes the file that was judged, which for a script is the interpreter (size
- * bytes). What cannot be read, or is no ELF file of this machine's word size, counts as PROGRAM_SERVED. */
+ * bytes). A file that cannot be read, or is no ELF file of this machine's word size, counts as
+ * PROGRAM_SERVED. */
 enum program_kind program_judge(char *path, size_t size);
 
 #endif

@@ -6,7 +6,7 @@
  * program takes this process's place, so there is nothing to clean up.
  */
 
-/* What env(1) ends with, too: a program's own status is told from these as well as there. */
+/* The exit statuses of env(1): a program's own status can be told from them. */
 enum run_exit {
     RUN_FAILED = 125, /* gpupoolctl itself: usage, no daemon, no library, a program that cannot be served */
     RUN_CANNOT_EXECUTE = 126,

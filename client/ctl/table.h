@@ -39,7 +39,7 @@ struct table {
 void table_init(struct table *table, const struct column *columns, size_t n_columns);
 void table_deinit(struct table *table);
 
-/* Adds the next cell. What the format makes is passed through text_printable(). */
+/* Adds the next cell. The formatted text is passed through text_printable(). */
 void table_add(struct table *table, enum style style, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -30,7 +30,7 @@ struct view_column {
 int view_table(FILE *file, bool color, const struct view_column *columns, size_t n_columns,
                const struct cJSON *object, const char *key, const char *inner);
 
-/* Prints a line in a style; what the format makes is passed through text_printable(). 0 or -ENOMEM. */
+/* Prints a line in a style. The formatted text is passed through text_printable(). 0 or -ENOMEM. */
 int print_line(FILE *file, bool color, enum style style, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

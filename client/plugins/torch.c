@@ -5,7 +5,7 @@
  * client/examples/torch_allocator.py installs them.
  *
  * The lean one, gpupool_torch_malloc() and gpupool_torch_free(), takes the place of PyTorch's own allocator
- * (change_current_allocator). What PyTorch makes of it (torch/csrc/cuda/CUDAPluggableAllocator.cpp):
+ * (change_current_allocator). PyTorch uses it so (torch/csrc/cuda/CUDAPluggableAllocator.cpp):
  * - It passes the stream that is current when a tensor is made, to malloc and again to free: our stream order
  * is its.
  * - It does not look at what malloc returns: NULL would become a tensor whose first kernel reads address 0.
@@ -124,7 +124,7 @@ void gpupool_torch_record_stream(void *memory, void *stream) {
         throw(gpupool_error_text());
 }
 
-/* PyTorch passes the pool's id and a function object too, which nobody looks at. */
+/* PyTorch passes the pool's id and a function object too, which are not used. */
 void gpupool_torch_begin_pool(int device) {
     (void)device;
     throw("gpupool: CUDA graphs and private memory pools are not supported by this allocator");

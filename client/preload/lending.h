@@ -41,7 +41,7 @@ int lend_prepare(const struct runtime *runtime, int *ret_device);
 /* Allocates 1 byte or more. *ret_memory is NULL on failure. */
 int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void **ret_memory);
 
-/* What memory lies at a pointer: 0 and the buffer; NOT_OURS; CUDA_INVALID_VALUE: it was freed before. */
+/* Finds the memory at a pointer: 0 and the buffer; NOT_OURS; CUDA_INVALID_VALUE: it was freed before. */
 int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer *ret_buffer);
 
 /* Waits until the GPU is done with a buffer, as cudaFree() does: for all work on its device; for host memory,

@@ -2,8 +2,8 @@
 /*
  * libgpupool-preload.so: the CUDA runtime's functions for memory, over gpupool. The dynamic linker finds them
  * before those of the shared runtime (libcudart.so.12, libcudart.so.13) when the library is named in
- * LD_PRELOAD, which gpupoolctl run does; the program is not changed. What a function cannot do with gpupool's
- * memory, or with a pointer that is not gpupool's, the real function does.
+ * LD_PRELOAD, which gpupoolctl run does; the program is not changed. The real function is called for all that
+ * cannot be done with gpupool's memory, and for pointers that are not gpupool's.
  *
  * Served: cudaMalloc, cudaMallocPitch, cudaMalloc3D, cudaMallocHost, cudaHostAlloc without WriteCombined, and
  * what frees, shares or asks about such memory. The rest of the runtime is the real one: managed memory,
@@ -21,7 +21,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* What cudaMallocPitch() aligns rows to on all devices so far. */
+/* cudaMallocPitch() aligns rows to this on all devices so far. */
 #define PITCH_BYTES ((size_t)512)
 
 /* The caller's runtime. No function of these can be called without one, unless by its address. */
@@ -131,7 +131,7 @@ int cudaFreeAsync(void *memory, void *stream) {
     return r == NOT_OURS ? runtime->cudaFreeAsync(memory, stream) : r;
 }
 
-/* What a program calls that is compiled with --default-stream per-thread. */
+/* The names that a program calls which is compiled with --default-stream per-thread. */
 int cudaFreeAsync_ptsz(void *memory, void *stream) {
     RUNTIME_OR_FAIL(cudaFreeAsync_ptsz);
     void *ours = stream == NULL ? CUDA_STREAM_PER_THREAD : stream == CUDA_STREAM_LEGACY ? NULL : stream;
@@ -201,7 +201,8 @@ int cudaIpcCloseMemHandle(void *memory) {
 /* --- the rest --- */
 
 /* A reset takes away the context that the mappings of lent memory live in, while libgpupool-client goes on
- * using it. So once there are such mappings it only waits. What the program has lent then stays lent. */
+ * using it. So once there are such mappings it only waits. Memory that the program has on loan then stays on
+ * loan. */
 int cudaDeviceReset(void) {
     RUNTIME_OR_FAIL(cudaDeviceReset);
     if (lend_is_inside() || lend_client_if_open() == NULL)

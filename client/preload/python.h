@@ -2,7 +2,7 @@
 #ifndef CLIENT_PRELOAD_PYTHON_H
 #define CLIENT_PRELOAD_PYTHON_H
 /*
- * What PyTorch keeps cached is in use for gpupool: PyTorch frees it when it is told to, by
+ * Memory in PyTorch's cache is in use for gpupool: PyTorch frees it when it is told to, by
  * torch.cuda.empty_cache(). So when the daemon asks for idle memory, a process that runs Python with PyTorch
  * calls that, on Python's main thread, between two instructions of the program, as Python runs a signal's
  * handler. Nothing is called while the current stream is captured into a graph. A main thread that is inside

@@ -8,7 +8,7 @@
 
 #include "client/preload/lending.h"
 
-/* What is in the 64 bytes. All of it says "gpupool": the driver refuses such a handle. */
+/* The contents of the 64 bytes. The text says "gpupool": the driver refuses such a handle. */
 struct contents {
     char magic[16];
     struct gpupool_token token;

@@ -36,7 +36,7 @@ static bool parse_id(const char *name, uint32_t *ret_id) {
         return false;
     errno = 0;
     unsigned long long id = strtoull(name, NULL, 10);
-    if (errno != 0 || id >= UINT32_MAX) /* the last is nobody's: -1 means "as it is" to the kernel */
+    if (errno != 0 || id >= UINT32_MAX) /* no user has the last id: -1 means "as it is" to the kernel */
         return false;
     *ret_id = (uint32_t)id;
     return true;

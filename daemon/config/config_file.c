@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration file: lines, sections and keys. What they mean is config.c's. */
+/* The configuration file: lines, sections and keys. config.c gives them their meaning. */
 #include <errno.h>
 #include <ini.h>
 #include <stdarg.h>

@@ -23,7 +23,7 @@ struct reload {
     bool reading, again;
 };
 
-/* Reads the configuration again; what changed holds soon. Without memory or a thread it stays as it was
+/* Reads the configuration again. Changes hold soon. Without memory or a thread it stays as it was
  * (logged). */
 void reload_ask(struct reload *reload, struct daemon *daemon);
 

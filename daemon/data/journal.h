@@ -52,7 +52,7 @@ void journal_answer(struct daemon *daemon, const struct answer *answer);
 /* Begins a new period, and tells of what was suppressed in the last one. */
 void journal_turn(struct daemon *daemon);
 
-/* What is on loan now, a line for each pool that lends something. For the end of the daemon. */
+/* Logs the memory on loan now, a line for each pool that lends some. For the end of the daemon. */
 void journal_loans(struct daemon *daemon);
 
 #endif

@@ -55,7 +55,7 @@ static int outbox_write(struct outbox *outbox, const void *packet, size_t size, 
     return 0;
 }
 
-/* Takes a reply out of those that are kept. What a session that is over was charged went with it. */
+/* Takes a reply out of those that are kept. The charge of a session that is over went with the session. */
 static void outbox_drop_reply(struct outbox *outbox, struct session *payer, struct reply *reply) {
     if (payer != NULL && reply->charged_bytes > 0)
         core_session_drop_reply(payer, reply->charged_bytes);

@@ -45,8 +45,8 @@ int outbox_send_last(struct outbox *outbox, const struct proto_message *message)
 /* Writes what is kept, a few at most. Returns 0, or a negative errno that ends the connection. */
 int outbox_flush(struct outbox *outbox, struct session *payer);
 
-/* Whether replies are kept for want of room in the socket. What waits for OPENED does not count: it is for
- * the client to say that. */
+/* Whether replies are kept for want of room in the socket. Replies that wait for OPENED do not count: the
+ * client has to send that. */
 bool outbox_is_stuck(const struct outbox *outbox);
 
 /* Forgets what is kept. payer: NULL when the session is over, which took its charges with it. */

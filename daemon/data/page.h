@@ -5,8 +5,8 @@
  * A session's page as the daemon has it (proto/page.h): the memfd that the client is given, and a mapping to
  * look at what the client writes. A connection owns one from ASK_PAGE on. The
  * daemon takes nothing from there but the client's word about its own memory, and writes nothing but which
- * pools are short. The seals keep the size, so looking never goes beyond the end; what was looked at stays in
- * memory; a client that punches holes reads zeros, and so does the daemon.
+ * pools are short. The seals keep the size, so the daemon never reads beyond the end, and pages that it has
+ * read stay in memory. After a client punches holes, client and daemon read zeros.
  *
  * Invariant: fd ≥ 0 exactly when memory != NULL.
  */

@@ -207,7 +207,7 @@ static void set_all(struct holders_subject *subjects, size_t n_subjects, enum de
         subjects[i].holders = holders;
 }
 
-/* What was found in each process, looked for once and only where a subject needs it. */
+/* The findings in each process, looked for once and only where a subject needs them. */
 struct search {
     const char *proc, *device_files;
     const pid_t *exempt;

@@ -13,10 +13,10 @@
  * name. (A forked child can be neither: CUDA and the client library refuse to work in one, and what another
  * program inherits by exec is not the driver's descriptors, which are close-on-exec.)
  *
- * What may not be looked into is suspected too (the daemon needs the same uid, or CAP_SYS_PTRACE), with one
- * exception: a process that has no uid in common with the dead one, where that was not root's and no user
- * namespace is involved, is no child of it, for no process changes users so without privilege. Threads' own
- * tables of descriptors (CLONE_FILES not shared) are looked at only where the first thread has ended.
+ * A process that may not be looked into is suspected too (the daemon needs the same uid, or CAP_SYS_PTRACE),
+ * with one exception: a process that has no uid in common with the dead one, where that was not root's and no
+ * user namespace is involved, is no child of it, for no process changes users so without privilege. Threads'
+ * own tables of descriptors (CLONE_FILES not shared) are looked at only where the first thread has ended.
  */
 #include <stddef.h>
 #include <stdint.h>

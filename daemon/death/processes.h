@@ -52,7 +52,7 @@ struct process_origin {
     } ancestors[PROCESSES_ANCESTORS_MAX];
 };
 
-/* What the last complete reading found above one parent: most clients have the same launcher. All zero:
+/* The findings of the last complete reading above one parent: most clients have the same launcher. All zero:
  * nothing. */
 struct process_origin_cache {
     struct process_origin origin; /* of a child of origin.ancestors[0] */

@@ -62,7 +62,7 @@ static void give_to_group(const char *path) {
         log_warning("%s: cannot be given to group %s: %s", path, SERVICE_GROUP, strerror(errno));
 }
 
-/* Lets the members of the group in that the configuration names, or nobody: who was to be let in by it would
+/* Lets the members of the group in that the configuration names, or fails: users that were to be let in would
  * otherwise be shut out, or others let in, without a word. */
 static int give_to_configured_group(const char *path, const char *name) {
     gid_t gid;
@@ -118,7 +118,7 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     if (fd < 0)
         return fail_at(path, fd);
     rights_refuse(fd);
-    mode_t mask = umask(0777); /* nobody gets in before the mode is set */
+    mode_t mask = umask(0777); /* no client gets in before the mode is set */
     r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     umask(mask);
     bool bound = r == 0;

@@ -3,9 +3,10 @@
 #define DAEMON_LOOP_LISTENER_H
 /*
  * A listening Unix socket: made by the daemon itself, under a lock that keeps a second daemon off the same
- * path, or taken over from systemd. One is accepted a turn (daemon/loop/scheduler.h), so that many who come
- * hold up nobody who is there. Accepted sockets are handed on non-blocking and close-on-exec; when
- * descriptors run out, the connection at the head of the line is closed instead of turning the loop forever.
+ * path, or taken over from systemd. One is accepted a turn (daemon/loop/scheduler.h), so that many new
+ * clients do not hold up those that are there. Accepted sockets are handed on non-blocking and close-on-exec;
+ * when descriptors run out, the connection at the head of the line is closed instead of turning the loop
+ * forever.
  */
 #include <stdbool.h>
 #include <sys/types.h>
@@ -42,8 +43,8 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
 int listener_adopt(struct listener *listener, int fd, int type);
 
 /* Begins to accept. make_room (NULL: none) is asked before one is let in: where another has to leave for
- * that, it sends that one away and returns true, and the turn is over; who comes is let in with the next.
- * Returns 0 or a negative errno. */
+ * that, it sends that one away and returns true, and the turn is over: the new connection is accepted with
+ * the next. Returns 0 or a negative errno. */
 int listener_start(struct listener *listener, uv_loop_t *loop, struct scheduler *scheduler,
                    struct closer *closer, void (*on_accept)(struct listener *, int),
                    bool (*make_room)(struct listener *), void *user);

@@ -43,7 +43,7 @@ static bool write_line(const char *line, size_t size) {
             return false;
         n = write(STDERR_FILENO, line, size);
     }
-    return n >= 0 || errno != EAGAIN; /* else nobody is left to tell */
+    return n >= 0 || errno != EAGAIN; /* else no reader is left */
 }
 
 static size_t put_priority(char *line, size_t size, enum log_level level) {

@@ -20,8 +20,8 @@
 #endif
 
 /* Not the process's command line, which would tell more: the kernel reads that from
- * the process's memory, under a lock that the process can hold for as long as it likes. What is no plain text
- * is replaced. */
+ * the process's memory, under a lock that the process can hold for as long as it likes. Characters that are
+ * no plain text are replaced. */
 void peer_read_command(struct peer *peer) {
     char path[64], *command = peer->command;
 

@@ -50,7 +50,7 @@ int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_byt
     worker_enter_call(worker, call);
     int r = gpu->memory_allocate(device, size_bytes, &backing->memory);
     if (r == 0) {
-        /* What another tenant left there must not be seen. */
+        /* The contents that another tenant left there must not be seen. */
         call = "cudaMemsetAsync";
         worker_enter_call(worker, call);
         r = gpu->memory_set(device, backing->memory, 0, size_bytes, NULL);
@@ -111,7 +111,7 @@ static int map_memfd(struct backing *backing, unsigned flags) {
 }
 
 /* Keeps the machine alive: the kernel would answer an allocation that is too large by killing a process, not
- * by an error. What is left to others: 1/32 of the node, at least 256 MiB. */
+ * by an error. 1/32 of the node, at least 256 MiB, is left to other programs. */
 static int check_available(int node, uint64_t size_bytes, char error[BACKING_ERROR_SIZE]) {
     uint64_t total, available;
 

@@ -12,7 +12,7 @@ static int ask(const struct gpu *gpu, unsigned device, struct worker *worker, co
     uint64_t free_bytes, total_bytes;
 
     /* The first tells of work that went wrong; the second also asks the kernel, and so finds a GPU that has
-     * gone while nobody used it. */
+     * gone while no program used it. */
     *ret_call = "cudaDeviceSynchronize";
     worker_enter_call(worker, *ret_call);
     int r = gpu->device_synchronize(device);

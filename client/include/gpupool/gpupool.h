@@ -55,7 +55,7 @@ enum gpupool_error {
     GPUPOOL_E_SHUTDOWN = -11,     /**< the daemon is stopping */
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
     GPUPOOL_E_CONNECT = -32,      /**< no daemon answers at the socket */
-    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; what the client keeps is all there is */
+    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable, and the client has the memory that it keeps */
     GPUPOOL_E_TIMED_OUT = -34,    /**< the daemon did not answer in time */
     GPUPOOL_E_PROTOCOL = -35,     /**< the daemon sent something that does not check out; the connection is closed */
     GPUPOOL_E_FORKED = -36,       /**< the client belongs to the parent of this process */
@@ -90,7 +90,7 @@ enum gpupool_error {
 
 struct gpupool_client;
 
-/** What the daemon's device memory is. */
+/** The kind of the daemon's device memory. */
 enum gpupool_gpu {
     GPUPOOL_GPU_NONE = 0, /**< no GPU: host pools only */
     GPUPOOL_GPU_CUDA = 1,
@@ -165,7 +165,7 @@ struct gpupool_buffer {
     uint64_t reserved[2];
 };
 
-/** Names a shared buffer to other processes of the same user. Whoever knows it may attach: treat it as a secret. */
+/** Names a shared buffer to other processes of the same user. Any process that knows it may attach: treat it as a secret. */
 struct gpupool_token {
     uint8_t bytes[32];
 };
@@ -202,7 +202,7 @@ GPUPOOL_API void gpupool_close(struct gpupool_client *client);
 /** Where the daemon listens; for a private daemon, what other processes set GPUPOOL_SOCKET to. Lives with the client. */
 GPUPOOL_API const char *gpupool_socket_path(const struct gpupool_client *client);
 
-/** What kind of GPU the daemon serves. A program that must not run on a simulation checks this. */
+/** Says which kind of GPU the daemon serves. A program that must not run on a simulation checks this. */
 GPUPOOL_API enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *client);
 
 /**
@@ -232,7 +232,7 @@ GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, 
  * on another stream, when that is ordered behind this one. GPUPOOL_NO_STREAM, cudaStreamPerThread (which is another stream
  * in each thread) and host memory: nothing on the GPU uses the memory any more, so anybody may at once
  * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a pool that
- * has to grow says EXHAUSTED, and grows all the same. What this client keeps idle goes back first. If any did, the call
+ * has to grow says EXHAUSTED, and grows all the same. Idle memory of this client goes back first. If any did, the call
  * waits up to 3 ms; if segments were closed for it, up to 20 ms after that
  * @param flags 0 or GPUPOOL_ZERO
  * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, CAPTURING (with
@@ -268,8 +268,8 @@ GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_bu
  * busy, a stream of the library's own waits for them on the GPU, one of up to 4 for each device. While all 4 are
  * waiting, memory may come back later than its own streams allow.
  *
- * The note holds until the release, also for what gpupool_shrink() cuts off; each stream is noted once. What a pointer of
- * gpupool_alloc() stands for is found by gpupool_lookup(). This is torch.Tensor.record_stream() for buffers.
+ * The note holds until the release, also for what gpupool_shrink() cuts off; each stream is noted once. gpupool_lookup()
+ * gives the buffer of a pointer from gpupool_alloc(). This is torch.Tensor.record_stream() for buffers.
  * @param buffer stays the caller's. A copy will do: the loan is noted, not the object
  * @param stream one of the buffer's device, or a created one of another device; it has to exist until the release. Of the
  * per-thread default stream the calling thread's own is meant. A release by another thread waits on the CPU for that stream's
@@ -296,7 +296,7 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
  *
  * Host pools, in a client with a cache: afterwards at least so many bytes of the pool are idle in this process. Memory that
  * is idle here already counts; buffers in use do not. Buffers that find room in this memory map nothing and send no message
- * (sizes of up to 1 MiB count as rounded up, by an eighth at most). What is missing is leased as one range. If the pool has
+ * (sizes of up to 1 MiB count as rounded up, by an eighth at most). The missing part is leased as one range. If the pool has
  * no such range and cannot grow by one, it is leased as several, and a buffer that is larger than the largest of them maps
  * more. The memory goes back to the daemon as other idle memory does: after decay_ns without use, when the daemon asks for
  * it, by gpupool_trim(). Its segments stay mapped. The next acquire then sends a message, and maps nothing while the daemon
@@ -324,9 +324,9 @@ GPUPOOL_API int gpupool_prepare(struct gpupool_client *client, uint32_t pool, ui
  * the next acquire on the same stream, which needs no waiting because the stream orders the work. Memory goes back by this
  * call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for
  * that, unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
- * GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats count what a client keeps as leased. What goes back stays mapped here,
- * and no mapping is closed by this call. While a pool is short of memory for requests that wait, a client keeps nothing of
- * it: each release goes to the daemon.
+ * GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats count what a client keeps as leased. Memory that goes back stays mapped
+ * here, and no mapping is closed by this call. While a pool is short of memory for requests that wait, a client keeps
+ * nothing of it: each release goes to the daemon.
  *
  * Streams that end: before a stream is destroyed its work must be done, what was acquired on it released, and then
  * gpupool_trim() called. Else the client names the stream to the driver when it gives idle memory back: the driver crashes
@@ -335,12 +335,12 @@ GPUPOOL_API int gpupool_prepare(struct gpupool_client *client, uint32_t pool, ui
  * released.
  *
  * Streams that are captured into a graph: nothing of this library lands in the graph. gpupool_acquire() gives memory for a
- * captured stream as for any, but does not zero it (CAPTURING). What captured work uses belongs to the graph: hold it for
- * as long as the graph may be launched, release it on a stream that is behind the last launch, and launch the graph on the
- * stream that was captured, or behind what was enqueued there before. So do not release such a buffer on the stream while
- * it is captured: the library asks no driver when it keeps a buffer of the same stream, and would lend it again. A release
- * that needs a fence is refused (CAPTURING). What is kept for a captured stream stays until the capture is over; giving it
- * back then reports CAPTURING.
+ * captured stream as for any, but does not zero it (CAPTURING). Buffers that captured work uses belong to the graph: hold
+ * them for as long as the graph may be launched, release them on a stream that is behind the last launch, and launch the
+ * graph on the stream that was captured, or behind what was enqueued there before. So do not release such a buffer on the
+ * stream while it is captured: the library asks no driver when it keeps a buffer of the same stream, and would lend it
+ * again. A release that needs a fence is refused (CAPTURING). Memory that is kept for a captured stream stays until the
+ * capture is over; giving it back then reports CAPTURING.
  *
  * @param ret_bytes how much went back; may be NULL
  * @return 0; CAPTURING, DRIVER, LIMIT, DISCONNECTED, …: of some of it, which stays for the next time
@@ -366,14 +366,14 @@ GPUPOOL_API int gpupool_fd(struct gpupool_client *client);
  * what was not used for decay_ns. It exchanges messages with the daemon, and waits for no room. When the daemon asked, it
  * also closes the idle segments that the daemon names, which waits for the work of this process on the device: the daemon
  * names some only where nothing else serves a request, and to a process without GPU work first. Any thread may call it.
- * @return 0; INVALID and FORKED as gpupool_fd(); what gpupool_trim() says, and then the memory goes with a later call
+ * @return 0; INVALID and FORKED as gpupool_fd(); the errors of gpupool_trim(), and then the memory goes with a later call
  */
 GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
 /** @} */
 
 /**
- * Names a buffer to other processes of the same user. The token is good while anybody holds the buffer: keep yours
- * until the other side has attached. What the other side reads must have been written: synchronise the stream first.
+ * Names a buffer to other processes of the same user. The token is good while any process holds the buffer: keep yours
+ * until the other side has attached. The contents that it reads must have been written: synchronise the stream first.
  */
 GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                               struct gpupool_token *ret_token);
@@ -382,7 +382,7 @@ GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupoo
 GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
                                struct gpupool_buffer *ret_buffer);
 
-/** What the daemon knows of a buffer. STALE when it is not this client's any more. */
+/** Asks the daemon about a buffer. STALE when it is not this client's any more. */
 GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                               struct gpupool_buffer_info *ret_info);
 
@@ -425,9 +425,9 @@ GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, ui
 GPUPOOL_API int gpupool_free(void *memory, void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
- * What gpupool_alloc() returned, as a buffer: how large it is, where, and, for gpupool_share() and gpupool_query(), by
- * what name. No message is sent.
- * @param ret_client whose it is; may be NULL
+ * Gives the buffer of a pointer from gpupool_alloc(): its size and place, and its name for gpupool_share() and
+ * gpupool_query(). No message is sent.
+ * @param ret_client the buffer's client; may be NULL
  * @param ret_buffer size_bytes is all that may be used. Released as a buffer, the pointer is freed
  * @return as gpupool_free()
  */
@@ -444,7 +444,7 @@ GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_c
  */
 /** @return 0, DRIVER, FORKED, NO_GPU, or INVALID: there is no such device, or the daemon does not serve it */
 GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
-/** Also for a stream that CUDA made. What was acquired on it is released before, see gpupool_trim(). */
+/** Also for a stream that CUDA made. Memory that was acquired on it is released before, see gpupool_trim(). */
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
 GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device,
                                            void *stream GPUPOOL_STREAM_OPTIONAL);

@@ -4,11 +4,12 @@
 /**
  * Pairs: pinned host memory and device memory of one object, as the input or the output of a worker has them.
  *
- * Each side only grows. Who asks for as much as there is, or less, gets what is there: a comparison and a store, no call, a
- * few nanoseconds. Who asks for more gets a larger block from the pool, whose contents are new, and the old block goes
- * back in stream order. So a pair that is asked again and again for sizes up to a bound allocates no more once it has
- * seen the bound. Nothing is copied from one side to the other but by gpupool_pair_copy_to_device() and
- * gpupool_pair_copy_to_host(). (For memory that knows which side is the newer see <gpupool/synced.h>.)
+ * Each side only grows. A caller that asks for as much as there is, or less, gets the memory that is there: a comparison
+ * and a store, no call, a few nanoseconds. A caller that asks for more gets a larger block from the pool, whose contents
+ * are new, and the old block goes back in stream order. So a pair that is asked again and again for sizes up to a bound
+ * allocates no more once it has seen the bound. Nothing is copied from one side to the other but by
+ * gpupool_pair_copy_to_device() and gpupool_pair_copy_to_host(). (For memory that knows which side is the newer see
+ * <gpupool/synced.h>.)
  *
  *     struct gpupool_pair input;
  *     gpupool_pair_init(&input, client, 0, 0);
@@ -171,7 +172,7 @@ static inline int gpupool_pair_host(struct gpupool_pair *pair, uint64_t size_byt
     return 0;
 }
 
-/** The same for device memory of the pair's device. */
+/** Gives device memory of the pair's device, by the rules of the call for host memory above. */
 static inline int gpupool_pair_device(struct gpupool_pair *pair, uint64_t size_bytes, void **ret_memory,
                                       void *stream GPUPOOL_PAIR_STREAM_OPTIONAL) {
     if (size_bytes - 1 >= pair->on_device.capacity_bytes) { /* more than there is, or 0 */
@@ -222,9 +223,9 @@ static inline void *gpupool_pair_device_elements(struct gpupool_pair *pair, uint
 /** @} */
 
 /**
- * Makes memory of the caller's own a side of the pair. It is never freed here, and has to stay while the pair has it; what
- * was there before goes back. Asked for more than it holds, the pair takes a block from the pool in its place, and the
- * caller's memory is its own again. NULL or 0 bytes empty the side, as gpupool_pair_clear_host() does.
+ * Makes memory of the caller's own a side of the pair. It is never freed here, and has to stay while the pair has it. The
+ * memory that was there before goes back. Asked for more than it holds, the pair takes a block from the pool in its place,
+ * and the caller's memory is its own again. NULL or 0 bytes empty the side, as gpupool_pair_clear_host() does.
  * @param memory host memory, pinned (copies overlap then, and are faster) or not; or NULL
  * @param size_bytes all that may be used of it; or 0
  * @param stream behind all work that uses what was there before
@@ -271,8 +272,8 @@ namespace gpupool {
  * the C interface and throw nothing. It can be moved, not copied. It is to be destroyed before its client is closed.
  *
  * The destructor, and a move into a pair that has memory, wait for the device as GPUPOOL_PAIR_ALL_STREAMS says. They have no
- * result: call clear() before them where one is wanted, or where the stream is known. What cannot be given back then stays
- * on loan until the client is closed.
+ * result: call clear() before them where one is wanted, or where the stream is known. Memory that cannot be given back
+ * then stays on loan until the client is closed.
  */
 class pair {
   public:
@@ -306,7 +307,7 @@ class pair {
         return gpupool_pair_device<Element>(&pair_, count, stream);
     }
 
-    /** What is there, which may be nothing (nullptr). No call, and no failure. */
+    /** The memory that is there, or nullptr. No call, and no failure. */
     template <typename Element> Element *host() noexcept { return static_cast<Element *>(pair_.host.data); }
     template <typename Element> Element *device() noexcept { return static_cast<Element *>(pair_.on_device.data); }
     template <typename Element> const Element *host() const noexcept {

@@ -30,8 +30,8 @@
  * Calls are thread-safe, and return 0 or a negative GPUPOOL_E_…: INVALID, NO_GPU, NO_POOL (no host pool), EXHAUSTED and what
  * else gpupool_acquire() says of the first block, CAPTURING (the stream is being captured into a graph: nothing was done),
  * DRIVER. After an error nothing of the call touches ordinary memory or a file any more, but copies that it enqueued may still
- * be under way on the stream, and write (upload) or read (download) the device memory; what the destination holds is
- * undefined; and no block stays leased.
+ * be under way on the stream, and write (upload) or read (download) the device memory. The contents of the destination are
+ * undefined, and no block stays leased.
  */
 #include <gpupool/gpupool.h>
 
@@ -64,13 +64,13 @@ GPUPOOL_API int gpupool_download(struct gpupool_client *client, int device, void
 /**
  * Copies a part of a file to a device, read straight into pinned blocks. Otherwise as gpupool_upload(): on return all of it
  * was read.
- * @param fd open for reading. The threads read it by offset (pread) and leave its position alone. What cannot be read so
- * (a pipe, a socket, a terminal) is read in order by the calling thread, which waits for input, non-blocking or not. With
- * O_DIRECT, offset and size have to be such as the file system wants them; the addresses are
+ * @param fd open for reading. The threads read it by offset (pread) and leave its position alone. A file that cannot be
+ * read so (a pipe, a socket, a terminal) is read in order by the calling thread, which waits for input, non-blocking or
+ * not. With O_DIRECT, offset and size have to be such as the file system wants them; the addresses are
  * @param offset_bytes where to begin; 0 for a pipe and its like (else INVALID), which begins where it stands
  * @param size_bytes a file that ends earlier is an error
  * @return also INVALID: the file ends before, and DRIVER: it cannot be read (the text has errno's name), both with the
- * offset in the text. What lies before that may have been written to the device
+ * offset in the text. The part before that may have been written to the device
  */
 GPUPOOL_API int gpupool_upload_file(struct gpupool_client *client, int device, void *to, int fd, uint64_t offset_bytes,
                                     uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);

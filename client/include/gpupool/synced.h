@@ -23,8 +23,8 @@
  *
  * How long an access lasts: work on its stream may read the memory until the next access that writes (a WRITE or an
  * OVERWRITE, of either side; or a resize to more, adopt, move or destroy), and write it, if that was asked for, until the next
- * call of any kind for the host or for another stream. What is enqueued until then is waited for; what is enqueued later is
- * not. The CPU uses a host pointer within the same bounds, and writes it until the next call for the device.
+ * call of any kind for the host or for another stream. Work that is enqueued until then is waited for; later work is not.
+ * The CPU uses a host pointer within the same bounds, and writes it until the next call for the device.
  *
  * The per-thread default stream is another one in each thread. Another thread's has no name: an access that has to come
  * behind work on it waits on the CPU for all of the device, which CUDA does not allow while a stream there is captured: then
@@ -33,7 +33,7 @@
  *
  * A stream that is captured into a graph: an access that would have to copy, zero, or make streams wait says CAPTURING and
  * does nothing; one that has to do nothing succeeds, and counts as made then, whatever becomes of the graph. Make the array
- * ready on the stream before the capture begins. What a graph uses is used whenever it is launched: before each launch,
+ * ready on the stream before the capture begins. A graph uses its arrays whenever it is launched: before each launch,
  * access the array on the stream that it is launched on.
  *
  * Streams that end: gpupool_synced_settle(), before a stream is destroyed that has used the array. The memory is of no
@@ -66,7 +66,7 @@ enum gpupool_synced_state {
     GPUPOOL_SYNCED_IN_STEP = 3,       /**< both */
 };
 
-/** What an access is for. */
+/** The purpose of an access. */
 enum gpupool_access {
     GPUPOOL_READ = 1,      /**< contents are read: the other side stays good */
     GPUPOOL_WRITE = 2,     /**< contents are read and written, or written in part: the other side becomes old */
@@ -199,8 +199,8 @@ GPUPOOL_API int gpupool_synced_pull(struct gpupool_synced *array, void *stream G
 
 /**
  * Makes memory of the caller's the array's host memory, with contents that count: the array is HOST_NEWER. The memory is
- * never freed here; once the array is resized to more, memory from the pool takes its place. What was there before goes
- * back, on the stream, which waits for its users.
+ * never freed here; once the array is resized to more, memory from the pool takes its place. The memory that was there
+ * before goes back, on the stream, which waits for its users.
  * @param memory size_bytes (the array's) of host memory; NULL only for 0 bytes; where it is not pinned (cudaHostRegister and its like), the driver
  * copies through a buffer of its own, and calls that copy may wait for it. INVALID: some of it is on loan from the pool here
  * @param stream of the array's device; not GPUPOOL_NO_STREAM
@@ -208,8 +208,8 @@ GPUPOOL_API int gpupool_synced_pull(struct gpupool_synced *array, void *stream G
 GPUPOOL_API int gpupool_synced_adopt_host(struct gpupool_synced *array, void *memory,
                                           void *stream GPUPOOL_STREAM_OPTIONAL);
 
-/** The same with device memory, of the array's device: the array is DEVICE_NEWER. The contents count behind what is
- * enqueued on the stream so far. */
+/** Makes device memory of the caller's, on the array's device, the array's device memory, by the rules of the call for
+ * host memory above: the array is DEVICE_NEWER. The contents count behind what is enqueued on the stream so far. */
 GPUPOOL_API int gpupool_synced_adopt_device(struct gpupool_synced *array, void *memory,
                                             void *stream GPUPOOL_STREAM_OPTIONAL);
 
@@ -223,11 +223,11 @@ GPUPOOL_API int gpupool_synced_adopt_device(struct gpupool_synced *array, void *
  */
 GPUPOOL_API int gpupool_synced_move(struct gpupool_synced *array, int device, void *stream GPUPOOL_STREAM_OPTIONAL);
 
-/** Waits on the CPU until nobody uses the array any more, and forgets the streams that did: to be called before one of them
- * is destroyed. DRIVER, CAPTURING. */
+/** Waits on the CPU until no stream uses the array any more, and forgets the streams that did: to be called before one of
+ * them is destroyed. DRIVER, CAPTURING. */
 GPUPOOL_API int gpupool_synced_settle(struct gpupool_synced *array);
 
-/** What the array is. Asks nobody. INVALID. */
+/** Describes the array. No message is sent. INVALID. */
 GPUPOOL_API int gpupool_synced_query(const struct gpupool_synced *array, struct gpupool_synced_info *ret_info);
 
 #ifdef __cplusplus
