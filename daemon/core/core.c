@@ -272,8 +272,7 @@ uint64_t core_trim(struct pool *pool) {
 void core_tick(struct core *core, uint64_t now_ns) {
     for (unsigned i = 0; i < core->n_pools; i++)
         if (pool_next_tick_ns(core->pools[i]) <= now_ns)
-            pool_mark_ready(core->pools[i]);
-    core_serve(core, now_ns);
+            pool_tick(core->pools[i], now_ns);
 }
 
 uint64_t core_next_tick_ns(const struct core *core) {

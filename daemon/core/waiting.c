@@ -250,8 +250,8 @@ static struct tenant_heap *next_queue(const struct pool *pool) {
 
 /* Grants requests that wait for room: the overdue ones, then one request of the tenant with the fewest bytes,
  * and so on. A queue of which no request could be granted is done for this round, because the others only
- * take memory. When an overdue request leaves, wait_queue_leave() marks the pool as ready, which makes
- * another round. */
+ * take memory. When an overdue request leaves, wait_queue_leave() marks the pool as ready: the next round
+ * begins at once, because the request held memory up for the queues that are done. */
 static void pool_serve_queues(struct pool *pool) {
     struct tenant_heap *heap;
 
@@ -259,7 +259,7 @@ static void pool_serve_queues(struct pool *pool) {
         pool_settle(pool, request, pool_grant(pool, request));
     }
     pool->waiters.rounds++;
-    while ((heap = next_queue(pool)) != NULL)
+    while (!pool_is_ready(pool) && (heap = next_queue(pool)) != NULL)
         if (!serve_queue(pool, &heap->waiting, 1))
             heap->served = pool->waiters.rounds;
 }
@@ -362,17 +362,32 @@ static bool pool_expire(struct pool *pool, uint64_t now_ns) {
 }
 
 static void pool_serve(struct pool *pool, uint64_t now_ns) {
+    /* A release does not pay for polling other clients' fences: the tick comes soon. */
+    if (pool->waiters.poll_fences_ns <= now_ns)
+        collect_pool(pool, now_ns);
+    pool_serve_waiting(pool, now_ns);
+}
+
+void pool_tick(struct pool *pool, uint64_t now_ns) {
     bool is_expiring = pool->waiters.next_deadline_ns <= now_ns;
 
-    /* A release does not pay for polling other clients' fences: the tick comes soon. */
     if (pool->waiters.poll_fences_ns <= now_ns || is_expiring)
         collect_pool(pool, now_ns);
-    pool_serve_free(pool);
-    if (is_expiring && pool_expire(pool, now_ns))
+    bool plans = pool_is_ready(pool);
+    if (plans)
+        pool_serve_free(pool);
+    if (is_expiring && pool_expire(pool, now_ns)) {
         pool_serve_free(pool); /* the expired requests may have held others up */
-    if (pool->growth.retry_ns <= now_ns)
+        plans = true;
+    }
+    if (pool->growth.retry_ns != 0 && pool->growth.retry_ns <= now_ns) {
         pool->growth.retry_ns = 0;
-    pool_plan_waiting(pool, now_ns);
+        plans = true;
+    }
+    if (plans)
+        pool_plan_waiting(pool, now_ns);
+    else if (plan_next_reclaim_ns(pool) <= now_ns)
+        pool_plan(pool, now_ns);
     if (pool->reclaim.short_until_ns != 0 && pool->reclaim.short_until_ns <= now_ns)
         plan_end_shortage(pool, now_ns);
 }

@@ -13,9 +13,13 @@
  * not wait. */
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns);
 
-/* Serves the pools that are ready (pool_mark_ready): grants in order what is free, refuses requests whose
- * deadline has passed, and then plans: growth, retirement, questions to sessions. Each entry point of the
- * core that takes the time ends with it. */
+/* Does what is due in the pool by now: polls fences, serves it if it is ready, refuses requests whose
+ * deadline has passed, and plans if any of that changed something. */
+void pool_tick(struct pool *pool, uint64_t now_ns);
+
+/* Serves the pools that are ready (pool_mark_ready): grants in order what is free, and then plans: growth,
+ * retirement, questions to sessions. Each entry point of the core that takes the time ends with it, but for
+ * core_tick(). */
 void core_serve(struct core *core, uint64_t now_ns);
 
 /* When the pool is to be served although nothing marks it; NS_FOREVER: never. */

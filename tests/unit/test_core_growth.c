@@ -471,6 +471,28 @@ static void a_raised_limit_lets_those_who_wait_have_growth(void **state) {
     core_destroy(core);
 }
 
+static void a_request_that_does_not_wait_ends_no_other_that_waits_for_the_driver(void **state) {
+    struct core *core = core_make();
+    struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+    (void)state;
+
+    ask(one, pool, 1, 8 * MIB, 0, 0);
+    expect_refused(core, one, 1, PROTO_E_EXHAUSTED);
+    expect_growth(core, pool);
+    growth_failed(pool, "out of memory", 0);
+    ask(one, pool, 2, 8 * MIB, NS_FOREVER, 1); /* until growth is tried again */
+    expect_no_answer(core);
+    ask(two, pool, 3, 8 * MIB, 0, 1);
+    expect_refused(core, two, 3, PROTO_E_EXHAUSTED);
+    tick(core, 1);
+    expect_no_answer(core);
+    tick(core, core_next_tick_ns(core));
+    grow(pool, 8 * MIB, NS_PER_S);
+    expect_granted(core, one, 2);
+    core_destroy(core);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(growth_is_of_at_least_the_step),
@@ -498,6 +520,7 @@ int main(void) {
         cmocka_unit_test(a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept),
         cmocka_unit_test(a_reserve_that_the_driver_refuses_is_tried_again_after_a_while),
         cmocka_unit_test(a_raised_limit_lets_those_who_wait_have_growth),
+        cmocka_unit_test(a_request_that_does_not_wait_ends_no_other_that_waits_for_the_driver),
     };
     return cmocka_run_group_tests_name("how pools grow and serve", tests, NULL, NULL);
 }
