@@ -138,3 +138,7 @@ void decisions_start(struct daemon *daemon) {
     uv_prepare_start(&daemon->before_poll, before_poll);
     uv_check_start(&daemon->after_poll, after_poll);
 }
+
+void decisions_finish(struct daemon *daemon) {
+    decisions_carry_out(daemon);
+}

@@ -12,4 +12,7 @@ struct daemon;
  */
 void decisions_start(struct daemon *daemon);
 
+/* Carries out the decisions of the loop's last turn. To be called once, after the loop has ended. */
+void decisions_finish(struct daemon *daemon);
+
 #endif
