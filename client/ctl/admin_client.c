@@ -6,72 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
+#include "client/session/socket.h"
 
 /* The reply's buffer starts with this size, which fits most replies. It doubles from there. */
 #define REPLY_FIRST_SIZE (size_t)16384
 
-/* Waits until the socket is ready for events. Returns 0, -ETIMEDOUT or poll's error. */
-static int client_wait(const struct admin_client *client, short events) {
-    for (;;) {
-        uint64_t now_ns = clock_now_ns();
-        if (now_ns >= client->deadline_ns)
-            return -ETIMEDOUT;
-        struct timespec left, *timeout = NULL;
-        if (client->deadline_ns != NS_FOREVER) {
-            uint64_t left_ns = client->deadline_ns - now_ns;
-            left = (struct timespec){.tv_sec = (time_t)(left_ns / NS_PER_S),
-                                     .tv_nsec = (long)(left_ns % NS_PER_S)};
-            timeout = &left;
-        }
-        struct pollfd poll_fd = {.fd = client->fd, .events = events};
-        int ready = ppoll(&poll_fd, 1, timeout, NULL);
-        if (ready > 0)
-            return 0;
-        if (ready < 0 && errno != EINTR)
-            return -errno;
-    }
-}
-
 int admin_client_open(struct admin_client *ret_client, const char *path, uint64_t deadline_ns) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t length = strlen(path);
-
-    if (length == 0)
-        return -ENOENT;
-    if (length >= sizeof address.sun_path)
-        return -ENAMETOOLONG;
-    memcpy(address.sun_path, path, length);
-
-    _cleanup_(close_fdp) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    /* A Unix socket that is connected without blocking fails at once when the listener's queue is full, and
-     * nothing can be polled for room in it. So connect() blocks, and the send timeout bounds it. A timeout of
-     * zero would mean "for ever", hence the one microsecond. */
-    if (deadline_ns != NS_FOREVER) {
-        uint64_t now_ns = clock_now_ns();
-        uint64_t left_us = deadline_ns > now_ns ? (deadline_ns - now_ns) / NS_PER_US : 0;
-        if (left_us == 0)
-            left_us = 1;
-        struct timeval left = {.tv_sec = (time_t)(left_us / 1000000),
-                               .tv_usec = (suseconds_t)(left_us % 1000000)};
-        if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &left, sizeof left) < 0)
-            return -errno;
-    }
-    int r;
-    do
-        r = connect(fd, (struct sockaddr *)&address, sizeof address);
-    while (r < 0 && errno == EINTR);
+    int fd, r = socket_connect(path, SOCK_STREAM, deadline_ns, &fd);
     if (r < 0)
-        return errno == EAGAIN ? -ETIMEDOUT : -errno;
-
-    *ret_client = (struct admin_client){.fd = take_fd(&fd), .deadline_ns = deadline_ns};
+        return r;
+    *ret_client = (struct admin_client){.fd = fd, .deadline_ns = deadline_ns};
     return 0;
 }
 
@@ -91,7 +38,7 @@ static int client_send(struct admin_client *client, const char *line) {
                 return 0;
             if (errno != EAGAIN && errno != EINTR)
                 return -errno;
-            int r = client_wait(client, POLLOUT);
+            int r = socket_wait(client->fd, POLLOUT, client->deadline_ns);
             if (r < 0)
                 return r;
             continue;
@@ -126,7 +73,7 @@ int admin_client_call(struct admin_client *client, const char *line, char **ret_
         if (received < 0) {
             if (errno != EAGAIN && errno != EINTR)
                 return -errno;
-            r = client_wait(client, POLLIN);
+            r = socket_wait(client->fd, POLLIN, client->deadline_ns);
             if (r < 0)
                 return r;
             continue;

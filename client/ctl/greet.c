@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/cleanup.h"
 #include "client/session/socket.h"
@@ -32,7 +33,7 @@ int greet(const char *path, uint64_t deadline_ns, enum proto_gpu_kind *ret_gpu, 
                                          .version_min = PROTO_VERSION_MIN,
                                          .version_max = PROTO_VERSION_MAX,
                                          .flags = PROTO_HELLO_NO_GPU};
-    int r = socket_connect(path, deadline_ns, &fd);
+    int r = socket_connect(path, SOCK_SEQPACKET, deadline_ns, &fd);
     if (r == 0)
         r = socket_send(fd, packet, proto_encode(&message, packet), deadline_ns);
     if (r == 0)

@@ -117,7 +117,7 @@ static void check_object(struct reader *reader, const cJSON *json, const char *k
     *end = '\0';
 }
 
-/* Checks a member's type. Returns NULL, or what it is not. */
+/* Checks a member's type. Returns NULL, or the name of the type that it should have. */
 static const char *check_type(struct reader *reader, const cJSON *member, const char *key, char kind,
                               const char *type) {
     double value = member->valuedouble;

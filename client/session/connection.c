@@ -57,7 +57,7 @@ void connection_forget(struct connection *connection) {
 }
 
 int connection_open(struct connection *connection, const char *path, uint64_t deadline_ns) {
-    int r = socket_connect(path, deadline_ns, &connection->fd);
+    int r = socket_connect(path, SOCK_SEQPACKET, deadline_ns, &connection->fd);
     if (r == -ETIMEDOUT)
         return error_set(GPUPOOL_E_TIMED_OUT, "connecting to %s: the daemon accepts no connection", path);
     if (r == -ENAMETOOLONG)

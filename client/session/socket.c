@@ -16,7 +16,7 @@
  * round trip); it looks at the clock this often. */
 #define RECEIVE_SLICE_NS NS_PER_S
 
-int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd) {
+int socket_connect(const char *path, int type, uint64_t deadline_ns, int *ret_fd) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = strlen(path);
 
@@ -26,7 +26,7 @@ int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd) {
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, length);
 
-    _cleanup_(close_fdp) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    _cleanup_(close_fdp) int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     for (;;) {

@@ -2,9 +2,9 @@
 #ifndef CLIENT_SESSION_SOCKET_H
 #define CLIENT_SESSION_SOCKET_H
 /*
- * System calls on the SOCK_SEQPACKET socket: connecting, sending a packet and receiving one, each until a
- * deadline, none of them ever raising SIGPIPE. Knows nothing of what the packets mean. Functions return 0 or
- * a negative errno; the descriptor is the caller's.
+ * System calls on the daemon's sockets: connecting and waiting, and for SOCK_SEQPACKET sending a packet and
+ * receiving one, each until a deadline, none of them ever raising SIGPIPE. Knows nothing of the packets'
+ * meaning. Functions return 0 or a negative errno; the descriptor is the caller's.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -14,8 +14,9 @@
  */
 #define SOCKET_FDS_MAX 16u
 
-/* Returns 0 and a connected socket, -ETIMEDOUT, -ENAMETOOLONG, or what socket() or connect() said. */
-int socket_connect(const char *path, uint64_t deadline_ns, int *ret_fd);
+/* Connects to a Unix socket of a type, SOCK_SEQPACKET or SOCK_STREAM. Returns 0 and the socket, -ETIMEDOUT,
+ * -ENOENT (an empty path), -ENAMETOOLONG, or the error of socket() or connect(). */
+int socket_connect(const char *path, int type, uint64_t deadline_ns, int *ret_fd);
 
 /* Sends one packet whole. Returns 0, -ETIMEDOUT, -EPIPE (the other end is gone) or another negative errno. */
 int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns);
