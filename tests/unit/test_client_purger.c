@@ -38,21 +38,29 @@ static bool greet_with_timer(struct false_daemon *daemon, struct false_session *
     return true;
 }
 
-/* The daemon sets its timer anew while the last time is still being read: there is nothing to be read then.
- * The descriptor is good all the same. */
-static void a_purger_that_is_asked_many_times_hears_the_last_one(void **state) {
+/* A client with a purger, of a daemon that can ask it and answers by handle. */
+static struct gpupool_client *open_with_purger(bool (*handle)(struct false_daemon *, struct false_session *,
+                                                              const struct proto_message *)) {
     struct gpupool_options options = options_for(daemon_.path);
     struct gpupool_client *client = NULL;
-    struct gpupool_buffer buffer;
 
-    (void)state;
     asking_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     assert_true(asking_fd >= 0);
     options.flags = 0;
     options.decay_ns = GPUPOOL_FOREVER;
-    daemon_.handle = greet_with_timer;
+    daemon_.handle = handle;
     false_daemon_run(&daemon_);
     assert_ok(gpupool_open(&options, &client));
+    return client;
+}
+
+/* The daemon sets its timer anew while the last time is still being read: there is nothing to be read then.
+ * The descriptor is good all the same. */
+static void a_purger_that_is_asked_many_times_hears_the_last_one(void **state) {
+    struct gpupool_buffer buffer;
+
+    (void)state;
+    struct gpupool_client *client = open_with_purger(greet_with_timer);
     for (unsigned i = 0; i < 10000; i++)
         ask();
     for (unsigned round = 1; round <= 3; round++) {
@@ -84,19 +92,11 @@ static bool count_answers(struct false_daemon *daemon, struct false_session *ses
 
 /* Until then it gives back each buffer at once, without being asked. */
 static void a_pool_that_is_marked_as_short_is_kept_nothing_of_until_it_is_no_more(void **state) {
-    struct gpupool_options options = options_for(daemon_.path);
-    struct gpupool_client *client = NULL;
     struct gpupool_buffer buffer, other;
 
     (void)state;
-    asking_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    assert_true(asking_fd >= 0);
-    options.flags = 0;
-    options.decay_ns = GPUPOOL_FOREVER;
-    daemon_.handle = count_answers;
     answers = 0;
-    false_daemon_run(&daemon_);
-    assert_ok(gpupool_open(&options, &client));
+    struct gpupool_client *client = open_with_purger(count_answers);
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
     mark(client, true);
     ask();
