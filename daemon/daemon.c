@@ -335,7 +335,7 @@ int daemon_run(const struct daemon_options *options) {
                            daemon_on_admin, NULL, daemon);
     if (r == 0) {
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
-        decisions_finish(daemon);
+        decisions_carry_out(daemon);
         notifier_tell(&daemon->notifier, "STOPPING=1");
     }
     if (r == -ENOMEM) /* other failures have been logged */

@@ -59,7 +59,7 @@ static void announce_ready(struct daemon *daemon) {
 
 /* Sends the core's answers, starts its growths and retirements, and asks sessions for idle memory. Sending an
  * answer can end a session, and a growth can fail at once: both lead to further decisions. */
-static void decisions_carry_out(struct daemon *daemon) {
+void decisions_carry_out(struct daemon *daemon) {
     struct answer answer;
     struct pool *pool;
     struct segment *segment;
@@ -137,8 +137,4 @@ void decisions_start(struct daemon *daemon) {
     daemon->before_poll.data = daemon->after_poll.data = daemon->in_a_hurry.data = daemon;
     uv_prepare_start(&daemon->before_poll, before_poll);
     uv_check_start(&daemon->after_poll, after_poll);
-}
-
-void decisions_finish(struct daemon *daemon) {
-    decisions_carry_out(daemon);
 }

@@ -12,7 +12,8 @@ struct daemon;
  */
 void decisions_start(struct daemon *daemon);
 
-/* Carries out the decisions of the loop's last turn. To be called once, after the loop has ended. */
-void decisions_finish(struct daemon *daemon);
+/* Carries out the decisions so far. The hook does so; after the loop has ended, its last turn may have left
+ * some. */
+void decisions_carry_out(struct daemon *daemon);
 
 #endif
