@@ -5,8 +5,8 @@
  * The deferred pieces of a stream heap: released, but on another stream than the one that orders the stream
  * heap's memory, or in a stream heap that no stream orders. Each stands behind a fence of the stream that it
  * was released on, and is neither in a thread's bin nor free in the stream heap's heap before that is ready.
- * They wait in queues, one for each word, because the fences of a word become ready in order: who needs
- * memory looks at the heads.
+ * They wait in queues, one for each word, because the fences of a word become ready in order: a caller that
+ * needs memory looks at the heads.
  *
  * A stream heap owns its queues; all functions want the stream heap's lock held. The fences are in
  * the page of the session of the stream heap's owner.

@@ -112,7 +112,7 @@ struct stream_heap {
     void *stream;
     struct list link;          /* in the cache's list; stream heaps stay until the client closes */
     struct counters *counters; /* where its threads count; NULL: nowhere */
-    /* what who has the lock writes */
+    /* written under the lock */
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
     struct heap heaps[STREAM_HEAP_HALVES]; /* by enum stream_heap_half */
     struct list extents;

@@ -2,12 +2,12 @@
 #ifndef DAEMON_ADMIN_ADMIN_BUDGET_H
 #define DAEMON_ADMIN_ADMIN_BUDGET_H
 /*
- * How much of the loop's time a user's admin clients may have: a fiftieth, after a first piece that a user
- * who asks now and then never uses up. Every user may ask for the stats, and those of a thousand sessions
- * take some 7 ms to write: a user who asks for them without end would otherwise have half of the time. With a
- * fiftieth, fewer than one in a hundred of another client's questions meets such an answer, whatever that
- * takes: one that takes t is followed by 50 t in which a client that waits for each answer asks more than 100
- * times, if t is long enough to be noticed.
+ * How much of the loop's time a user's admin clients may have: a fiftieth, after a first piece. A user
+ * that asks now and then never uses up that piece. Every user may ask for the stats, and those of a thousand
+ * sessions take some 7 ms to write: a user who asks for them without end would otherwise have half of the
+ * time. With a fiftieth, fewer than one in a hundred of another client's questions meets such an answer,
+ * whatever that takes: one that takes t is followed by 50 t in which a client that waits for each answer asks
+ * more than 100 times, if t is long enough to be noticed.
  *
  * Pure: knows no clock. The loop's alone.
  */

@@ -33,8 +33,8 @@ struct config_rule {
     struct list link;
 };
 
-/* Sets a key of the section [quota] (who is empty), in everybody, or of [quota WHO], in rules (struct
- * config_rule.link). Returns 0, or -EINVAL with the complaint in error. */
+/* Sets a key of the section [quota] (with an empty name in who), in everybody, or of [quota WHO], in rules
+ * (struct config_rule.link). Returns 0, or -EINVAL with the complaint in error. */
 int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who, const char *key,
                      const char *value, char *error, size_t error_size);
 

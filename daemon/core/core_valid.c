@@ -239,7 +239,7 @@ static bool mappers_are_valid(const struct core *core) {
     return true;
 }
 
-/* Whether each tenant's quota is the sum of the charges of what it has. */
+/* Whether each tenant's quota is the sum of its charges. */
 static bool quotas_are_valid(const struct core *core) {
     list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
         uint64_t sums[QUOTA_ITEMS] = {0};

@@ -47,7 +47,7 @@ uint64_t pool_largest_unassigned_bytes(const struct pool *pool);
 /* The largest block that some tenant could take at once. Linear in the segments, for the stats. */
 uint64_t pool_largest_free_bytes(const struct pool *pool);
 
-/* The least that the pool grows by: as configured, or a small share of what it has. */
+/* The least that the pool grows by: as configured, or a small share of its reserved bytes. */
 uint64_t pool_step_bytes(const struct pool *pool);
 
 /* The largest segment that the pool may have, and so the largest block: for host memory HOST_SEGMENT_MAX. */
