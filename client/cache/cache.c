@@ -300,11 +300,20 @@ static bool is_roomy_locked(const struct stream_heap *stream_heap) {
            stream_heap_held_bytes_locked(stream_heap) / ROOMY_SHARE;
 }
 
+/* Gives a piece to its stream heap. Whether so much is free there now that threads may keep pieces. */
+static bool give_to_stream_heap(struct stream_heap *stream_heap, struct piece *piece) {
+    lock_busy(&stream_heap->lock);
+    stream_heap_give_locked(stream_heap, piece);
+    bool is_roomy = is_roomy_locked(stream_heap);
+    pthread_mutex_unlock(&stream_heap->lock);
+    return is_roomy;
+}
+
 void cache_put(struct cache *cache, struct piece *piece) {
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
     struct thread_bins *own = NULL;
     struct stream_heap *stream_heap = piece->stream_heap;
-    bool is_tight, is_short, is_roomy = false;
+    bool is_roomy = false;
 
     piece->generation++;
     if (stream_heap_is_short(stream_heap))
@@ -313,26 +322,21 @@ void cache_put(struct cache *cache, struct piece *piece) {
         thread_cache_enter(thread);
         own = own_bins(thread, stream_heap);
     }
-    is_tight =
-        stream_heap_is_tight(stream_heap); /* inside: else a shortage that begins would not find the piece */
-    is_short = stream_heap_is_short(stream_heap);
+    /* Inside: else a shortage that begins would not find the piece. */
+    enum shortage_room room = shortage_room_of(&cache->shortage, stream_heap->pool);
     if (own != NULL)
         count_up(&own->counters->given_bytes, piece->capacity_bytes);
-    if (own != NULL && !is_tight) {
+    if (room == SHORTAGE_ROOMY && own != NULL)
         put_at_hand(own, piece);
-    } else if (!is_short) {
-        lock_busy(&stream_heap->lock);
-        stream_heap_give_locked(stream_heap, piece);
-        is_roomy = is_roomy_locked(stream_heap);
-        pthread_mutex_unlock(&stream_heap->lock);
-    }
+    else if (room != SHORTAGE_SHORT)
+        is_roomy = give_to_stream_heap(stream_heap, piece);
     if (thread != NULL)
         thread_cache_leave(thread);
-    if (is_short)
+    if (room == SHORTAGE_SHORT)
         give_back_piece(cache, piece);
-    else if (is_tight)
+    else if (room == SHORTAGE_TIGHT)
         shortage_offer(cache, stream_heap);
-    if (is_tight && is_roomy)
+    if (room == SHORTAGE_TIGHT && is_roomy)
         shortage_loosen(cache, stream_heap->pool);
 }
 
@@ -353,9 +357,10 @@ void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uin
 /* Counts memory that was put behind a fence, and lets requests that wait have it. */
 static void deferred_was_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
     cache_count_given(cache, stream_heap, size_bytes);
-    if (stream_heap_is_short(stream_heap))
+    enum shortage_room room = shortage_room_of(&cache->shortage, stream_heap->pool);
+    if (room == SHORTAGE_SHORT)
         give_back_stream_heap(cache, stream_heap);
-    else if (stream_heap_is_tight(stream_heap))
+    else if (room == SHORTAGE_TIGHT)
         shortage_offer(cache, stream_heap);
 }
 

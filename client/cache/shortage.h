@@ -85,11 +85,26 @@ static inline bool shortage_is_on(const struct shortage *shortage, uint32_t pool
     return (atomic_load_explicit(&shortage->short_pools, memory_order_acquire) & shortage_bit(pool)) != 0;
 }
 
+/* How much room a pool has. */
+enum shortage_room {
+    SHORTAGE_ROOMY,
+    SHORTAGE_TIGHT,
+    SHORTAGE_SHORT,
+};
+
+/* By the marks of one moment. A caller that decides by both marks asks once: another thread may set one
+ * between two questions. */
+static inline enum shortage_room shortage_room_of(const struct shortage *shortage, uint32_t pool) {
+    if (shortage_is_on(shortage, pool))
+        return SHORTAGE_SHORT;
+    return (atomic_load_explicit(&shortage->tight_pools, memory_order_acquire) & shortage_bit(pool)) != 0
+               ? SHORTAGE_TIGHT
+               : SHORTAGE_ROOMY;
+}
+
 /* Whether threads keep nothing of a pool. */
 static inline bool shortage_is_tight(const struct shortage *shortage, uint32_t pool) {
-    uint64_t pools = atomic_load_explicit(&shortage->tight_pools, memory_order_acquire) |
-                     atomic_load_explicit(&shortage->short_pools, memory_order_acquire);
-    return (pools & shortage_bit(pool)) != 0;
+    return shortage_room_of(shortage, pool) != SHORTAGE_ROOMY;
 }
 
 #endif

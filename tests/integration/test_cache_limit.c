@@ -199,12 +199,61 @@ static void so_are_those_of_several_clients(void **state) {
     crowd(THREADS);
 }
 
+/* --- a shortage that begins at any time --- */
+
+#define RELEASES (TEST_IS_THREAD_SANITIZED ? 40000u : 400000u) /* there each takes ten times as long */
+
+struct marking {
+    struct shortage *shortage;
+    uint32_t pool;
+    atomic_bool over;
+};
+
+/* Marks the pool as short and takes the mark back, as fast as it can. */
+static void *begin_shortages(void *argument) {
+    struct marking *marking = argument;
+    while (!atomic_load_explicit(&marking->over, memory_order_relaxed)) {
+        atomic_fetch_or(&marking->shortage->short_pools, shortage_bit(marking->pool));
+        atomic_fetch_and(&marking->shortage->short_pools, ~shortage_bit(marking->pool));
+    }
+    return NULL;
+}
+
+/* A piece that goes into the thread's bin and to the daemon as well comes back in two buffers. */
+static void release_during_shortages(unsigned kind) {
+    struct gpupool_buffer buffer;
+    pthread_t thread;
+
+    empty_the_pools();
+    struct gpupool_client *client = open_cached();
+    struct marking marking = {.shortage = &client->cache.shortage, .pool = pool_of(client, kind)};
+    struct gpupool_buffer kept = acquire(client, kind, KIB, stream_of(kind));
+    assert_int_equal(pthread_create(&thread, NULL, begin_shortages, &marking), 0);
+    for (unsigned i = 0; i < RELEASES; i++) {
+        buffer = acquire(client, kind, KIB, stream_of(kind));
+        cache_put(&client->cache, cache_piece(&buffer)); /* not by the fast path, which asks for no mark */
+    }
+    atomic_store(&marking.over, true);
+    TEST_JOIN(thread, NULL);
+    MUST(gpupool_release(client, &kept, stream_of(kind)));
+    MUST(gpupool_trim(client, NULL));
+    assert_true(stream_heaps_are_valid(client));
+    assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), 0);
+    close_cached(client);
+}
+
+static void a_release_during_which_a_shortage_begins_gives_its_memory_once(void **state) {
+    (void)state;
+    for_each_kind(release_during_shortages);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thread_that_waits_gets_what_another_releases_in_pieces),
         cmocka_unit_test(also_where_another_stream_used_it),
         cmocka_unit_test(threads_that_use_nearly_all_of_a_pool_are_all_served),
         cmocka_unit_test(so_are_those_of_several_clients),
+        cmocka_unit_test(a_release_during_which_a_shortage_begins_gives_its_memory_once),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
 }
