@@ -19,8 +19,8 @@
 #define RAW_CLIENT_HELLO                                                                                     \
     { .magic = PROTO_MAGIC, .version_min = PROTO_VERSION_MIN, .version_max = PROTO_VERSION_MAX }
 
-/* A socket of the type, connected to the path, whose calls take no longer than timeout_ns (0: as long as it
- * takes). -1 where nobody lets it in, with errno. */
+/* Returns a socket of the type, connected to the path, whose calls take no longer than timeout_ns (0: without
+ * a bound). Returns -1 with errno when no listener accepts the connection. */
 static inline int raw_client_connect(const char *path, int type, uint64_t timeout_ns) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct timeval timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S)};

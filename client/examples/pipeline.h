@@ -36,7 +36,7 @@ enum step {
 #define STEP_ALL       (STEP_BIT(STEP_IN) | STEP_BIT(STEP_COMPUTE) | STEP_BIT(STEP_OUT))
 #define MARKS_OF_BATCH (STEPS + 1u) /* before the first step, and behind each */
 
-/* What the compute step makes of a word: as much arithmetic as wanted, of which a part cannot be left out. */
+/* Returns the word that the compute step makes of a word. The compiler cannot leave out any of the loops. */
 #ifdef __CUDACC__
 __host__ __device__
 #endif

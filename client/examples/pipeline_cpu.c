@@ -2,7 +2,7 @@
 /*
  * The steps on a simulated GPU. Its streams copy by themselves, as a GPU's do; it runs no kernels, so the
  * calling thread waits for the stream and computes in its place. That is why each stream of the pipeline has
- * a thread. What is measured here shows that the program works, not what a GPU would gain.
+ * a thread. Times on a simulated GPU show that the program works, not how much time a GPU would gain.
  */
 #include <stdlib.h>
 #include <time.h>

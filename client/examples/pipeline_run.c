@@ -349,7 +349,7 @@ void pipeline_free(struct pipeline *pipeline) {
     if (pipeline == NULL)
         return;
     for (unsigned i = 0; pipeline->buffers != NULL && i < 2 * pipeline->plan.batches; i++)
-        if (pipeline->buffers[i].data != NULL) /* the streams are through: nobody uses it any more */
+        if (pipeline->buffers[i].data != NULL) /* the streams are through: no work uses it */
             gpupool_release(pipeline->client, &pipeline->buffers[i], GPUPOOL_NO_STREAM);
     free(pipeline->buffers);
     for (unsigned i = 0; i < pipeline->plan.batches; i++) {

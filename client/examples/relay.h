@@ -4,11 +4,10 @@
 /*
  * The example `relay`, in parts: relay.c is the program that people start, and starts the workers; the
  * workers are the same program again, executed with --worker, so that they are strangers to it as any two
- * programs on a machine are. What one says to another goes through pipes, as the structs below; what they
- * hand over is memory of the pools, named by tokens.
+ * programs on a machine are. They send each other the structs below, through pipes, and hand over memory of
+ * the pools by its tokens.
  *
- * Functions return 0 or more on success and -1 on failure, and have then said on standard error what was
- * wrong.
+ * Functions return 0 or more on success, and -1 on failure, after a message on standard error.
  */
 #include <gpupool/gpupool.h>
 #include <stdbool.h>

@@ -11,8 +11,9 @@
 
 #include "relay.h"
 
-/* What is chosen when nobody names files: enough to be worth timing, little enough for any machine. A file of
- * gigabytes (a driver's library) would be all that there is, so the largest are left out. */
+/* The size of the files that the program chooses when the command line names none: enough to be worth timing,
+ * little enough for any machine. A file of gigabytes (a driver's library) would use all of the total, so the
+ * largest files are left out. */
 #define CHOICE_TOTAL_BYTES (48 * MIB)
 #define CHOICE_FILE_BYTES  (12 * MIB)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the pools cost on this machine, beside what the same costs without them, all in one run: figures of
+ * Measures the costs of the pools on this machine, beside the costs without them, all in one run: figures of
  * another machine, or of another day, would prove nothing.
  */
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define LARGE_BYTES  (32 * MIB)
 #define PACKET_BYTES 64u /* about what a request has */
 
-/* How often, in all; what is done in turns is a multiple of TURNS. */
+/* The numbers of repetitions, in all. Measurements that take turns repeat a multiple of TURNS times. */
 #define TURNS       20u
 #define ROUND_TRIPS 2000u
 #define SMALL_PAIRS 2000u
@@ -167,8 +167,8 @@ static int measure_pairs(struct gpupool_client *client, uint32_t pool, void *str
     return 0;
 }
 
-/* What a program does that wants locked memory and has no pool. *locked turns false where the system refuses.
- */
+/* Measures the calls of a program that wants locked memory and has no pool. *locked turns false where the
+ * system refuses to lock. */
 static int measure_plain(uint64_t size_bytes, unsigned count, struct samples *samples, bool *locked) {
     for (unsigned i = 0; i < count; i++) {
         uint64_t begin = now_ns();

@@ -30,9 +30,9 @@ def pool(library=LIBRARY):
 
 
 def use_gpupool(library=LIBRARY):
-    """The lean allocator: gpupool's cache in place of PyTorch's. It has no CUDA graphs, no MemPool and no memory_stats(). What
-    the daemon cannot lend in GPUPOOL_ALLOC_TIMEOUT (10 s) is a RuntimeError that says who holds what. library: a path, unless the
-    loader finds it. PyTorch 2.3 or newer."""
+    """The lean allocator: gpupool's cache in place of PyTorch's. It has no CUDA graphs, no MemPool and no memory_stats().
+    When the daemon cannot lend memory in GPUPOOL_ALLOC_TIMEOUT (10 s), the allocation raises a RuntimeError, which lists the
+    holders of the memory. library: a path, unless the loader finds it. PyTorch 2.3 or newer."""
     functions = ctypes.CDLL(library)
 
     def address(name):

@@ -2,8 +2,8 @@
 #ifndef CLASSIFIER_COMPUTE_H
 #define CLASSIFIER_COMPUTE_H
 /*
- * Who computes: the GPU (kernels.cu), or, where the GPU is a simulated one, which runs no kernels, the CPU in
- * its place, on the same device memory. Both read and write device memory only, in the order of the stream.
+ * The GPU computes (kernels.cu). A simulated GPU runs no kernels, so there the CPU computes in its place, on
+ * the same device memory. Both read and write device memory only, in the order of the stream.
  */
 #include <gpupool/gpupool.h>
 
@@ -22,8 +22,8 @@ struct compute_work {
 
 struct compute {
     const char *name; /* "CUDA" or "CPU": how it is called in messages */
-    /* Computes the scores, behind what is enqueued on the stream. It need not be over on return; what is
-     * enqueued afterwards comes behind it. Returns 0, or -1 after a message on standard error. */
+    /* Computes the scores, behind the earlier work of the stream. The computation need not be over on return;
+     * later work of the stream comes behind it. Returns 0, or -1 after a message on standard error. */
     int (*run)(const struct compute_work *work);
 };
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* What model_resample() can add up. Also a small file may claim to be huge. */
+/* The most pixels that model_resample() can add up. Even a small file may claim to be larger. */
 #define IMAGE_PIXELS_MAX (UINT32_C(1) << 24)
 
 struct image {
@@ -22,12 +22,12 @@ struct image {
     uint32_t width, height;
 };
 
-/* Opens the file and reads its header. The path is borrowed until image_close(). What *image holds is open
- * only when this returns 0; it stays where it is, for libpng keeps its address. */
+/* Opens the file and reads its header. The path is borrowed until image_close(). *image is open only when
+ * this returns 0. It must not be moved then, because libpng keeps its address. */
 int image_open(struct image *image, const char *path);
 /* Decodes into width × height bytes, a row after the other without gaps. Once. */
 int image_decode(struct image *image, uint8_t *pixels);
-/* What image_open() made, whether decoded or not. */
+/* Closes an open image, decoded or not. */
 void image_close(struct image *image);
 
 #endif

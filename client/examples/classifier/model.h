@@ -84,7 +84,7 @@ double model_probability(const struct model *model, const int32_t scores[MODEL_C
 }
 #endif
 
-/* What CPU and GPU share: the arithmetic of one activation and of one resampled pixel. */
+/* CPU and GPU share the arithmetic of one activation and of one resampled pixel. */
 
 MODEL_INLINE uint8_t model_activation(int32_t sum, int32_t multiplier) {
     int64_t scaled;

@@ -10,11 +10,11 @@
  *              (CPU: decodes into           (GPU: copy in, compute,          (waits for the stream)
  *               pinned memory)               copy out, in stream order)
  *
- * What fails leaves it idle, after a message on standard error, and it can be used for the next image. A
- * request is used by one thread at a time.
+ * A step that fails leaves the request idle, after a message on standard error; it can be used for the next
+ * image. A request is used by one thread at a time.
  *
- * The weights are one synchronised array for all requests: the first one on the device has them copied there,
- * and whoever comes later on another stream only waits, on the GPU, for that copy.
+ * The weights are one synchronised array for all requests: the first request on the device has them copied
+ * there, and a later request on another stream only waits, on the GPU, for that copy.
  */
 #include <gpupool/gpupool.h>
 #include <gpupool/pair.h>
@@ -24,7 +24,7 @@
 #include "compute.h"
 #include "model.h"
 
-/* What all requests share. */
+/* The objects that all requests share. */
 struct worker {
     struct gpupool_client *client;
     int device;

@@ -4,7 +4,7 @@
 /*
  * Pictures of digits, drawn from a seed: strokes as a hand makes them (several ways to write a digit,
  * wavering points, slant, rotation, thickness), on paper that is unevenly lit, with noise, dark on light or
- * light on dark, of any size. Nobody's data is in them, so the pictures in this folder are under the
+ * light on dark, of any size. They contain no personal data, so the pictures in this folder are under the
  * project's own licence.
  */
 #include <stdint.h>

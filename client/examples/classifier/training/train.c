@@ -42,7 +42,7 @@ struct parameters {
 };
 #define N_PARAMETERS (sizeof(struct parameters) / sizeof(float))
 
-/* What one image leaves in the layers. Inputs of convolutions have a border of zeros. */
+/* The values that one image leaves in the layers. Inputs of convolutions have a border of zeros. */
 struct activations {
     float in_1[1][PADDED(MODEL_SIDE)][PADDED(MODEL_SIDE)];
     float out_1[MODEL_CHANNELS_1][MODEL_SIDE][MODEL_SIDE];
@@ -315,7 +315,8 @@ static double largest_of(const float *weights, size_t count) {
     return largest;
 }
 
-/* A channel's weights become multiples of a unit of their own; what is in units of both is the sum's unit. */
+/* A channel's weights become multiples of a unit of their own. The sum's unit is the product of this unit and
+ * the inputs' unit. */
 static double quantise(const float *weights, size_t count, int8_t *ret_weights) {
     double unit = largest_of(weights, count) / 127;
     for (size_t i = 0; i < count; i++)
