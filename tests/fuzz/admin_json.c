@@ -2,8 +2,8 @@
 /*
  * Lines of the administrative socket, against a daemon that has something to tell: a session with leases in
  * both pools, one in quarantine, memory behind a fence. Each answer has to be one line that the tool's reader
- * (which is another piece of code than the daemon's writer) takes for a reply; who may only read changes
- * nothing.
+ * takes for a reply; the reader is another piece of code than the daemon's writer. A user that may only read
+ * changes nothing.
  *
  * Input: lines, each asked as root and as a user.
  */
@@ -64,7 +64,7 @@ static void set_stage(void) {
     stage_check(stage);
 }
 
-/* What of a core a command for readers must leave alone. */
+/* The part of the core that a command for readers must leave alone. */
 static uint64_t fingerprint(void) {
     uint64_t sum = stage->daemon->core->n_sessions;
     for (unsigned i = 0; i < stage->daemon->core->n_pools; i++) {

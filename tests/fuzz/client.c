@@ -111,8 +111,8 @@ static uint64_t choose_size(void) {
                                              : 1 + input_number(&scene.input, 2) * 16;
 }
 
-/* None, or the one stream. What is enqueued there is waited for after each call, so that nothing depends on
- * how fast the simulated GPU is. */
+/* Returns no stream, or the one stream. Each call is followed by a wait for the stream, so that nothing
+ * depends on the speed of the simulated GPU. */
 static void *choose_stream(void) {
     if (input_below(&scene.input, 2) == 0)
         return GPUPOOL_NO_STREAM;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Configuration files. What is refused is refused with a line of text that names the line; what is accepted
- * is within its limits, says the same when it is read twice over, and does not change by comments between its
- * lines.
+ * Configuration files. A refused file is refused with a line of text that names the line. An accepted file is
+ * within its limits, gives the same configuration when it is read twice over, and keeps its meaning with
+ * comments between its lines.
  *
  * Input: the file.
  */

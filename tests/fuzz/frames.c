@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets of either side. What proto_decode() accepts has to be what proto.h promises of a decoded message
- * (told here once more, from that header and not from the code), encodes to the same bytes, and goes with no
- * other sender.
+ * Packets of either side. A message that proto_decode() accepts keeps the promises of proto.h (told here once
+ * more, from that header and not from the code), encodes to the same bytes, and is accepted of no other
+ * sender.
  *
- * Input: one byte of flags, then the packet. Flag 1: the length in the header is made to be right, which is
- * hard to guess for who inserts bytes.
+ * Input: one byte of flags, then the packet. Flag 1: the length in the header is made to be right, which a
+ * fuzzer that inserts bytes hardly guesses.
  */
 #include <errno.h>
 

@@ -2,7 +2,7 @@
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 /*
- * What the fuzz targets share. A target is one function of libFuzzer's, LLVMFuzzerTestOneInput(): it plays
+ * Helpers of all fuzz targets. A target is one function of libFuzzer's, LLVMFuzzerTestOneInput(): it plays
  * one input and aborts when something does not hold. It depends on nothing but the input (no clock, no
  * thread, no chance), so that an input which fails does so again. Built with clang's fuzzer it makes inputs
  * of its own; in every other build replay.c gives it the files of tests/fuzz/corpus.

@@ -2,14 +2,15 @@
 #ifndef TESTS_FUZZ_LEDGER_H
 #define TESTS_FUZZ_LEDGER_H
 /*
- * Who may be touching which memory, by what clients were told and said themselves, and by nothing that the
- * daemon keeps. A block is in the ledger from the LEASE that a client read to the message with which it gives
- * any of it up (a RELEASE, SPLIT, MERGE or BYE that it sent), or to the end of its process and of that
- * process's GPU work, whatever becomes of its socket. Two blocks that overlap are the same shared block, and
- * of one user; two users never see one segment; and what the driver is given back nobody has anything in.
+ * The ledger lists the memory that each client may be touching, by the messages that clients read and sent,
+ * and by nothing that the daemon keeps. A block is in the ledger from the LEASE that a client read to the
+ * message with which the client gives any of it up (RELEASE, SPLIT, MERGE, BYE), or to the end of its process
+ * and of that process's GPU work. The end of its socket changes nothing. Two blocks that overlap are the same
+ * shared block, and of one user. Two users never see one segment. A segment that the driver gets back has no
+ * block in the ledger.
  *
- * What it does not know, it does not accuse: leases whose LEASE was never read, what is left of a lease that
- * was divided, blocks with gaps, fences.
+ * The ledger accuses only of what it knows. It does not know leases whose LEASE was never read, the rest of a
+ * lease that was divided, blocks with gaps, and fences.
  */
 #include <stdbool.h>
 #include <stdint.h>

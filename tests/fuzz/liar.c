@@ -22,7 +22,7 @@
 #define LEASES_MAX 64u
 #define FDS_MAX    20u
 
-/* What it tells the truth about: a lease that it lent. */
+/* A lease that the liar lent. About a lease it tells the truth. */
 struct lent {
     uint64_t lease; /* 0: none */
     uint32_t pool;

@@ -182,7 +182,7 @@ static void hear_client(struct input *input) {
         stage_turn(scene.stage);
 }
 
-/* What a good client does with what comes: it reads, and confirms descriptors. */
+/* A client behaves well: it reads its messages, and confirms descriptors. */
 static void behave(struct input *input) {
     struct puppet *client = scene_choose_client(input);
 
@@ -284,7 +284,7 @@ static void step(struct input *input) {
     stage_check(scene.stage);
 }
 
-/* Nobody can tell of the end of a process whose PID namespace the daemon does not see: an operator says so.
+/* The daemon cannot learn of the end of a process whose PID namespace it does not see: an operator says so.
  */
 static void force_foreign(const struct daemon *daemon) {
     list_for_each_safe(position, &daemon->clients) {
@@ -294,7 +294,7 @@ static void force_foreign(const struct daemon *daemon) {
     }
 }
 
-/* Everybody leaves. What then is left of anybody would be lost for good. */
+/* All clients and processes leave. Memory that is still charged then would be lost for good. */
 static void end_scene(void) {
     struct stage *stage = scene.stage;
     struct daemon *daemon = stage->daemon;

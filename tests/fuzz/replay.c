@@ -29,7 +29,7 @@ static bool play_file(const char *path) {
     _cleanup_(freep) uint8_t *data = malloc(size > 0 ? size : 1);
     MUST(data != NULL && !ferror(file) && feof(file));
     memcpy(data, whole, size);
-    /* Said before, for whoever has to find the one that crashed. */
+    /* Printed before the run: the last path is the input that crashed. */
     if (getenv("FUZZ_VERBOSE") != NULL)
         fprintf(stderr, "%s\n", path);
     LLVMFuzzerTestOneInput(data, size);

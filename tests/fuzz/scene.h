@@ -2,10 +2,10 @@
 #ifndef TESTS_FUZZ_SCENE_H
 #define TESTS_FUZZ_SCENE_H
 /*
- * The scene that operations.c plays: a stage (stage.h), what everybody there may be touching (ledger.h), and
- * the clients, who each know what they asked for and what they were told. There is one. What a client sends
- * is noted before it is sent, and what it hears is held against the ledger (scene_client.c); what it asks for
- * is drawn from the input (scene_requests.c).
+ * The scene that operations.c plays: a stage (stage.h), the memory that each client may be touching
+ * (ledger.h), and the clients, which know their own requests and answers. There is one scene. A client notes
+ * a message before it sends it, and holds each answer against the ledger (scene_client.c). The input decides
+ * what a client asks for (scene_requests.c).
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,7 +39,7 @@ struct puppet {
     struct proto_page *page;
     bool said_bye;
     bool no_gpu; /* it said that it does no GPU work, and was given no memory of a GPU */
-    /* Requests that were sent and not answered; beyond the array nobody counts any more. */
+    /* Requests that were sent and not answered. Requests beyond the array are not counted. */
     struct {
         uint64_t request;
         unsigned operation;

@@ -163,7 +163,7 @@ static void hear_page(struct puppet *client, int fd) {
     client->page = memory;
 }
 
-/* Nobody is told to close what somebody has something in. */
+/* A segment that a client is told to close has no block in the ledger. */
 static void hear_segments(struct puppet *client, const struct proto_segments *segments) {
     for (uint32_t i = 0; i < segments->count; i++) {
         for (unsigned j = 0; j < scene.ledger.n_entries; j++)

@@ -6,7 +6,8 @@
 
 #include "base/clock.h"
 
-/* The name of a lease: mostly one that the client has, or of another client, or one that nobody has. */
+/* Returns the name of a lease: mostly one that the client has, or of another client, or one that no client
+ * has. */
 static struct proto_lease_name choose_name(struct input *input, const struct puppet *client,
                                            unsigned *ret_index) {
     unsigned choice = input_below(input, 256);
@@ -103,7 +104,7 @@ void puppet_send_request(struct input *input) {
                                 two = choose_name(input, client, &index);
         message->merge = (struct proto_merge){one.lease, one.generation, two.lease, two.generation};
         if (message->header.request % 2 == 0)
-            message->header.request = 0; /* nobody hears of it; the session ends where it is not right */
+            message->header.request = 0; /* without an answer; a wrong one ends the session */
         break;
     }
     case PROTO_SHARE:

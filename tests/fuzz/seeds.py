@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes first inputs for the fuzz targets, made of real encodings: seeds.py DIRECTORY, which gets a directory for each
-target. What the corpora in the tree began with; to be merged into them with the target's -merge=1 when the wire format,
-the commands or the configuration get something new (see docs/fuzzing.md)."""
+target. The corpora in the tree began with these inputs. When the wire format, the commands or the configuration get something
+new, the inputs are merged into the corpora again, with the target's -merge=1 (see docs/fuzzing.md)."""
 
 import pathlib
 import struct
@@ -216,7 +216,7 @@ def operations():
     yield begin + bytes([20, 0, 4, 1, 2, 2]) + lease(0, DEVICE, 8192) + bytes([20, 0, 23, 1, 4, 4]) + jobs() + behave(0)
 
 
-# Calls of client.c, each with answers, of which those that nobody asks for become the next calls.
+# Calls of client.c, each with its answers. Answers that no call reads become the next calls.
 
 WELL, DISTORTED, REFUSED, WRONG_FDS, BYTES, LATE = 0, 9, 12, 13, 14, 15
 

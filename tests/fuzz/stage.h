@@ -3,15 +3,18 @@
 #define TESTS_FUZZ_STAGE_H
 /*
  * A stage: a daemon in this process, of its real code (core, connections, admin socket, suppliers, watcher,
- * backings), in a world that does only what it is told. What is the world's is behind headers of the
- * daemon's, and the stage defines what they declare instead:
+ * backings), in a world that does only what it is told. The stage defines the functions of these headers and
+ * libraries in place of the daemon's own:
  *
- *   daemon/loop/worker.h      jobs are kept, and run on the caller's thread when stage_run_job() says so
- *   daemon/loop/peer.h        a socket's other end is the process that stage_connect() was given; its pidfd
- * becomes readable with stage_kill() daemon/loop/log.h         messages are made and not shown, unless
- * GPUPOOL_FUZZ_LOG is set daemon/supply/host_pages.h  pages are not touched daemon/supply/numa.h        one
- * node clock_gettime()      a clock that stands still between calls of stage_pass() uv_timer_…() timers that
- * go by that clock struct gpu           one device with memory that is never touched, and a list of processes
+ * - daemon/loop/worker.h: jobs are kept, and run on the caller's thread when stage_run_job() says so.
+ * - daemon/loop/peer.h: a socket's other end is the process that stage_connect() was given; its pidfd becomes
+ *   readable with stage_kill().
+ * - daemon/loop/log.h: messages are made and not shown, unless GPUPOOL_FUZZ_LOG is set.
+ * - daemon/supply/host_pages.h: pages are not touched.
+ * - daemon/supply/numa.h: one node.
+ * - clock_gettime(): a clock that stands still between calls of stage_pass().
+ * - uv_timer_…(): timers that go by that clock.
+ * - struct gpu: one device with memory that is never touched, and a list of processes.
  *
  * So a stage depends on nothing but the calls that are made to it, and takes tens of microseconds to set up.
  * There is one at a time.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stage has instead of the machine: see stage.h. */
+/* The world of a stage, which replaces the machine: see stage.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -270,7 +270,7 @@ static int stage_device_synchronize(unsigned device) {
     return stage->device_lost ? GPU_ERROR_UNKNOWN : 0;
 }
 
-/* Addresses that nobody reads or writes, each once. */
+/* Hands out addresses that no code reads or writes, each once. */
 static int stage_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory) {
     (void)device;
     MUST(size_bytes > 0 && size_bytes % GPU_ALLOCATION_GRANULE == 0);
