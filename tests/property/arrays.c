@@ -45,7 +45,7 @@ static void forget_adopted(struct array_model *model, enum side side) {
     model->adopted_bytes[side] = 0;
 }
 
-/* What the array gave up in this step somebody else writes to at once. */
+/* A stranger writes at once to the memory that the array gave up in this step. */
 static void pass_strangers(const struct gpupool_synced_info *was, const struct gpupool_synced_info *is) {
     if (was->device < 0)
         return; /* it is new */
@@ -58,7 +58,7 @@ static void pass_strangers(const struct gpupool_synced_info *was, const struct g
         world_pass_stranger(true, (unsigned)was->device, was->device_capacity_bytes);
 }
 
-/* What can be asked of an array is what the model has. */
+/* The array's description is the model's. */
 static void compare(struct array_model *model, const char *after) {
     struct gpupool_synced_info is = {0};
     int r = gpupool_synced_query(model->array, &is);
@@ -167,7 +167,7 @@ static void write_some(struct array_model *model, enum side side, bool all, unsi
         world_write_on_stream(model->device, memory + from, model->bytes + from, size_bytes, stream);
 }
 
-/* The same stream, or the CPU, reads what is there: that costs the driver nothing. */
+/* Asks again for a side that is up to date, on its stream or from the CPU: that takes no driver call. */
 static void ask_again(struct array_model *model, enum side side, const void *memory,
                       const struct world_stream *stream, const char *what) {
     struct spy_sight sight;
@@ -390,8 +390,8 @@ static void read_before(struct array_model *model, const struct world_stream *he
                    world_stream_name(held));
 }
 
-/* What must not wait does not, while a stream stands still. The array has no other users then, and nothing
- * fails: who cannot leave a fence waits for the whole stream. */
+/* While a stream stands still, calls that need not wait for it return. The array has no other users then, and
+ * no driver call fails: an array that cannot leave a fence waits for the whole stream. */
 static void wait_for_no_more(struct array_model *model) {
     const struct world_stream *held = &world.streams[model->device][WORLD_STREAMS - 1];
     bool has_failures = world.has_failures, has_captures = world.has_captures;

@@ -32,7 +32,7 @@
 #define STEPS_MIN        12u
 #define ALL_STEPS        UINT64_MAX
 #define SHRINK_TRIES     3u              /* a fault that takes luck to be seen is looked for so often */
-#define ROOMY_NS         (20 * NS_PER_S) /* there is room: whoever waits that long found a fault */
+#define ROOMY_NS         (20 * NS_PER_S) /* there is room: a call that waits so long found a fault */
 #define TIGHT_NS         (2 * NS_PER_MS)
 #define FAILED           1
 
@@ -74,7 +74,7 @@ static void play(uint64_t history, uint64_t mask) {
     world.is_tight = random_next(&state) % 3 == 0;
     world.has_failures = random_next(&state) % 2 == 0;
     world.has_captures = !world.is_cuda && random_next(&state) % 2 == 0;
-    /* What hardly ever meets on average does meet in some of them: few objects, or of one kind. */
+    /* Some histories have few objects, or objects of one kind, so that rare combinations occur in them. */
     static const unsigned chances[] = {0, 3, 6, WORLD_PAIR_CHANCES};
     world.pair_chances = chances[random_next(&state) % 4];
     world.n_objects = 1 + (unsigned)(random_next(&state) % WORLD_OBJECTS);

@@ -41,7 +41,7 @@ static struct gpupool_pair_side *side_of(struct pair_model *model, enum side sid
     return side == HOST ? &model->pair.host : &model->pair.on_device;
 }
 
-/* What can be asked of a pair is what the model has. */
+/* The pair's description is the model's. */
 static void compare(struct pair_model *model) {
     for (enum side side = HOST; side <= DEVICE; side++) {
         const struct gpupool_pair_side *is = side_of(model, side);
@@ -127,7 +127,7 @@ static void use(struct pair_model *model, enum side side, const struct world_str
         should->known_bytes = written;
 }
 
-/* What a side has become, where the model cannot know beforehand. */
+/* The model takes over the memory that a side got, which it cannot know beforehand. */
 static void take_over(struct side_model *should, const struct gpupool_pair_side *is, uint64_t size_bytes) {
     /* Where the pool was full, what it had went back first, and may have become a part of what it got. */
     bool same = is->data == should->data && !world.is_tight;

@@ -173,8 +173,8 @@ static bool capture_end(int result, const char *what) {
 void world_library_begin(unsigned device, const struct world_stream *stream) {
     enum spy_call call = (enum spy_call)world_random(SPY_ANY + 1);
     unsigned nth = 1 + (unsigned)world_random(3);
-    /* Where nothing at all works any more nobody could wait for what is under way on a device that in truth
-     * goes on. */
+    /* When every call fails, the world cannot wait for the work of a device that goes on in truth. So only
+     * the failure of one kind of call may last. */
     bool lasts = call != SPY_ANY && world_one_in(3);
     capture_begin(device, stream);
     spy_begin(call, world.has_failures && world_one_in(6) ? nth : 0, lasts);
@@ -455,7 +455,7 @@ static void daemon_start(const char *gpu) {
     char path[] = "/tmp/histories.XXXXXX", text[256];
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     int fd = mkstemp(path);
-    /* All of the pools is there from the start, so that nobody waits for growth. */
+    /* All memory of the pools is there from the start, so that no request waits for growth. */
     int length = snprintf(text, sizeof text,
                           "[daemon]\nsim_gpus = %u\n[device]\nlimit = %uMiB\nreserve = %uMiB\nstep = 2MiB\n"
                           "[host]\nlimit = %uMiB\nreserve = %uMiB\nstep = 2MiB\n",
@@ -473,7 +473,7 @@ static void daemon_start(const char *gpu) {
     setenv("GPUPOOL_SOCKET", gpupool_socket_path(world.root), 1);
 }
 
-/* The pools' bytes that are somebody's, or will be nobody's only later. */
+/* Returns the pools' bytes that are leased or in quarantine. */
 static uint64_t taken_bytes(void) {
     struct gpupool_pool pools[POOLS_MAX];
     uint64_t bytes = 0;
@@ -535,8 +535,8 @@ void world_reopen_client(void) {
 void world_open(const char *gpu, struct world_progress *progress) {
     world.progress = progress;
     setenv("GPUPOOL_SIM_LATENCY", "0", 1);
-    /* Streams that share one of the GPU's queues wait for each other, though nobody told them to: by default
-     * there are 8. */
+    /* Streams that share one of the GPU's queues wait for each other, without being told to: by default there
+     * are 8 queues. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     daemon_start(gpu);
     world.is_cuda = gpupool_gpu_kind(world.root) == GPUPOOL_GPU_CUDA;
@@ -549,8 +549,8 @@ void world_open(const char *gpu, struct world_progress *progress) {
 void world_history_ends(void) {
     world_unhog();
     world_settle();
-    /* What was adopted is the test's, and is as it was left: nobody else wrote to it, for then somebody's
-     * contents would have been wrong. */
+    /* Adopted memory is the test's, and is as the objects left it. A write by another object would have shown
+     * as wrong contents. */
     for (unsigned i = 0; i < WORLD_ADOPTED; i++) {
         world.pinned[i].in_use = world.pageable[i].in_use = false;
         for (unsigned device = 0; device < world.n_devices; device++)

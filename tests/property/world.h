@@ -6,11 +6,11 @@
  * client whose driver calls are spied on (spy.h), streams of all kinds on up to two devices, a second thread,
  * and memory that is not the pools' own: to adopt, to write from, and to look for what a stream saw.
  *
- * What a stream reads is looked at later: world_expect_on_stream() lets it copy what it sees aside, and
- * world_settle() compares when all streams are through. Until then other work goes on, so that a stream which
- * did not wait where it should have reads, or leaves, something else.
+ * The world compares later what a stream reads: world_expect_on_stream() lets the stream copy the bytes that
+ * it sees aside, and world_settle() compares them when all streams are through. Until then other work goes
+ * on, so that a stream which did not wait where it should have reads, or leaves, other bytes.
  *
- * A failure says which history and step, and ends the process: the parent (histories.c) tells the tale.
+ * A failure says which history and step, and ends the process. The parent (histories.c) reports it.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,7 +49,7 @@ struct adoptable {
     bool in_use;           /* since the history began */
 };
 
-/* What a stream was seen to read. */
+/* The bytes that a stream was seen to read, and those that it should have read. */
 struct world_check {
     char what[96];
     uint64_t size_bytes;
@@ -93,7 +93,7 @@ struct world {
     /* of the history */
     bool is_tight; /* pools can be full */
     bool has_failures;
-    bool has_captures; /* on the simulation: here nobody can begin one on CUDA */
+    bool has_captures; /* on the simulation only: the world cannot begin a capture on CUDA */
     uint64_t bytes_max;
     unsigned n_objects;    /* of each kind */
     unsigned pair_chances; /* of WORLD_PAIR_CHANCES: that a step is one of a pair */
