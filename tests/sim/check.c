@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold between steps. The model's sums are computed anew each time. */
+/* The invariants that hold between steps. The model's sums are computed anew each time. */
 #include "tests/sim/world.h"
 
 /* Every byte is accounted for: reserved = leased + fenced + quarantined + retiring + free, each as the model
@@ -49,7 +49,7 @@ static void check_sums(struct world *world) {
     }
 }
 
-/* The largest piece of a segment that nobody has. */
+/* Returns the size of the largest free range of a segment. */
 static uint64_t largest_gap(const struct world *world, const struct model_segment *segment) {
     uint64_t largest = 0, gap = 0;
     for (uint64_t g = 0; g < segment->size / world->grain; g++) {
@@ -75,9 +75,10 @@ static bool somebody_can_be_asked(const struct world *world, unsigned p) {
     return false;
 }
 
-/* Nobody who is looked at waits for what could be done now: no free range of the own tenant that surely fits,
- * no segment without a tenant, no growth that would help, no idle segments that are enough for the oldest.
- * And where nothing of that helps the first, those who hold the memory and want to be asked will be. */
+/* Unless the pool is marked as ready, none of its waiting requests could be served now: no free range of the
+ * tenant surely fits, no segment is without a tenant, growth would not help, and the idle segments are too
+ * small for the oldest request. When nothing of that helps the oldest request, the sessions that hold the
+ * memory will be asked. */
 static void check_line(struct world *world, const struct model_use *use, unsigned p) {
     const struct pool *pool = world->pools[p].pool;
     uint64_t room = pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
@@ -147,8 +148,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     must(pool->reclaim.next_ns <= world->now_ns + RECLAIM_INTERVAL_NS, "sessions are asked too late");
 }
 
-/* A session is told of a shortage only while there is one, and then nothing is asked of a session for nobody.
- */
+/* A page marks a shortage only while there is one. */
 static void check_shortages(const struct world *world) {
     for (unsigned p = 0; p < world->n_pools; p++)
         for (unsigned s = 0; s < SIM_SESSIONS; s++)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients ask for, and what the core has to say to it. */
+/* Requests of clients, and the answers that the core has to give. */
 #include <string.h>
 
 #include "tests/sim/world.h"
 
-/* Nobody hears of the refusal of a one-way release, which may therefore leave more leases than the limit. A
- * session of the simulation makes so many of them at most. */
+/* The refusal of a one-way release would reach no client, so such a release may leave more leases than the
+ * limit. A session of the simulation makes so many of them at most. */
 #define LEASES_ONE_WAY_MAX 36u
 
 /* Whether the session may not have one more lease, by its own limit or by its tenant's quota, when the core
@@ -146,7 +146,7 @@ static int random_part(struct world *world, unsigned l, struct proto_release *re
                                                                           : PROTO_E_INVALID;
 }
 
-/* The part has left the lease: for nobody (0) or for another block (plus one). */
+/* The part has left the lease: it is free (0), or of another block (its number plus one). */
 static void model_cut(struct world *world, unsigned l, const struct proto_release *part, unsigned to) {
     unsigned b = world->leases[l].block;
     struct model_block *block = &world->blocks[b];
@@ -283,7 +283,7 @@ static bool has_others(const struct model_block *block) {
     return block->shared || block->live + block->fenced + block->lost > 1;
 }
 
-/* What is merged is a block that has the ranges of both. */
+/* Merges two leases: one block gets the ranges of both. */
 void step_merge(struct world *world) {
     unsigned l = pick_lease(world);
     unsigned k = l == SIM_LEASES ? SIM_LEASES : pick_other(world, l);

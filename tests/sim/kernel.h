@@ -2,8 +2,8 @@
 #ifndef TESTS_SIM_KERNEL_H
 #define TESTS_SIM_KERNEL_H
 /*
- * The kernel and the driver of the simulated machine, as far as the ends of processes go. What happens when
- * is drawn at the moment of a death; what was measured on an H200 (driver 580) is the frame:
+ * The kernel and the driver of the simulated machine, as far as the ends of processes go. The order of events
+ * is drawn at the moment of a death, within the rules that were measured on an H200 (driver 580):
  *
  * - Without a forked child the process's end waits for the driver, so the pidfd is readable after the last
  * write.
@@ -13,8 +13,8 @@
  * - The driver lists a process from its first mapping until after its last write, whether that is before the
  * pidfd is readable or after.
  *
- * A pid may be used again as soon as its process is over, but not by a process of another namespace: what the
- * list has under such a pid could be anybody.
+ * A pid may be used again as soon as its process is over, but not by a process of another namespace: an entry
+ * of the list with such a pid could be any process.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,7 +58,7 @@ struct kernel {
 /* A new process of the tenant; SIM_PROCESSES when there is no room. random: a number to draw from. */
 unsigned kernel_spawn(struct kernel *kernel, unsigned tenant, uint64_t now_ns, uint64_t random);
 
-/* The process is killed; what follows is drawn from the state. */
+/* Kills the process. The following events are drawn from the state. */
 void kernel_kill(struct kernel *kernel, unsigned p, uint64_t now_ns, uint64_t *random_state);
 
 /* Whether its socket is at its end, its pidfd readable, its GPU work over for good. */

@@ -22,7 +22,7 @@
 
 #define TALLIED_STEPS UINT64_C(200000) /* from so many steps on, everything has to have happened */
 
-/* What the child tells its parent. */
+/* The child's report to its parent. */
 struct progress {
     uint64_t seed, step, histories;
     struct tally tally;

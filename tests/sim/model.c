@@ -410,8 +410,8 @@ void model_see_arrivals(struct world *world) {
         const struct lease *there = world->core->leases.slots[lease->id - 1];
         if (there != NULL && there->generation == lease->generation)
             continue;
-        if (world->sessions[lease->session]
-                .lost) { /* whoever gets its memory now will see whether that was right */
+        /* The next grant of a lost session's memory checks whether the core was right to free it. */
+        if (world->sessions[lease->session].lost) {
             model_remove_lease(world, l);
             world->arrivals = true;
             continue;
@@ -424,7 +424,7 @@ void model_see_arrivals(struct world *world) {
     }
 }
 
-/* What is decided now may look wrong later: limits change, and memory comes back. */
+/* A decision is checked when it is made. It may look wrong later: limits change, and memory comes back. */
 static void model_see_growths(struct world *world) {
     for (unsigned p = 0; p < world->n_pools; p++) {
         const struct pool *pool = world->pools[p].pool;

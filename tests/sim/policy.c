@@ -6,7 +6,8 @@
 
 #define FIRST_GROUP 500u
 
-/* What the model limits: sessions, leases, waiting requests, bytes of replies, bytes of each pool. */
+/* The items that the model limits: sessions, leases, waiting requests, bytes of replies, bytes of each pool.
+ */
 #define ITEMS (QUOTA_POOLS + SIM_POOLS)
 
 gid_t policy_gid(unsigned group) {

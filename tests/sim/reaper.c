@@ -206,7 +206,7 @@ void reaper_round(struct world *world) {
         struct model_session *session = &world->sessions[s];
         poll_session(world, s);
         shell_drain(world);
-        /* where nobody can tell, and only there, it takes an operator */
+        /* only a death that the rule cannot judge takes an operator */
         if (session->session == NULL || !session->lost || death_judge(&session->facts) != DEATH_UNKNOWABLE)
             continue;
         must(world->kernel.proc == KERNEL_PROC_UNKNOWN, "a death is called unknowable that is not");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose turn it is when several wait, as the model sees it: memory that no tenant has goes to the tenant with
- * the fewest bytes, and nobody is passed for ever. What is counted here is at most what the core counts: of
- * each tenant only the oldest request in a pool.
+ * The order of service between waiting requests, as the model sees it: memory without a tenant goes to the
+ * tenant with the fewest bytes, and no request is overtaken for ever. The model counts at most as often as
+ * the core: of each tenant only the oldest request in a pool.
  */
 #include "daemon/core/tenant.h"
 #include "tests/sim/world.h"
@@ -60,7 +60,8 @@ void model_take_turn(struct world *world, const struct model_request *request, c
         if (!other->used || other->answered || other->pool != request->pool || other == request ||
             model_rank(world, other) > 0)
             continue;
-        /* What came back meanwhile has changed who has how much; who is overdue comes before all others. */
+        /* Memory that came back meanwhile has changed the tenants' bytes. Overdue requests come before all
+         * others. */
         if (where->tenant == 0 && !world->arrivals && !somebody_overdue && other->least <= where->size &&
             !model_is_over_quota(world, &use, other)) {
             must(use.used[tenant_of(world, other)][item] >= use.used[tenant][item],

@@ -4,22 +4,22 @@
 /*
  * The simulator: a small world around the daemon's core, in which everything is drawn from one seed.
  *
- *   client.c   what living clients ask for: take, release, split, merge, share, attach, misuse
+ *   client.c   requests of living clients: take, release, split, merge, share, attach, misuse
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
  *   memory.c   allocations of the core that fail
- *   shell.c    what the daemon's shell does: answers, growth, retirement, time
- *   reaper.c   …and how it finds out when the dead are safe, by the daemon's own rule
+ *   shell.c    the work of the daemon's shell: answers, growth, retirement, time
+ *   reaper.c   how the shell finds out when the dead are safe, by the daemon's own rule
  *   policy.c   quotas and access, as an operator changes them
- *   model.c    the reference model: who has which grain of which segment, who waits, who was told what
- *   turns.c    …and whose turn it is
- *   check.c    what must hold between steps
+ *   model.c    the reference model: the owner of each grain of each segment, the waiting requests, the answers
+ *   turns.c    the order in which the model serves requests
+ *   check.c    the invariants that hold between steps
  *   history.c  one seed's world from its first step to its last
  *   main.c     many seeds, and how a failure is told
  *
  * The core under test is the daemon's own, unchanged. The model knows nothing of heaps, lists or plans. It
- * believes the kernel, not the core, about whether GPU work is over: so memory that is lent while a dead
- * process still writes to it is seen as such, whoever decided that it was safe.
+ * believes the kernel, not the core, about the end of GPU work. So it notices memory that is lent while a
+ * dead process still writes to it, whichever part of the core decided that the memory was safe.
  *
  * Memory is counted in grains, of a size that differs from world to world; all offsets and capacities are
  * multiples of it.
@@ -51,7 +51,7 @@
 #define SIM_WORDS     4u /* of each page; the last is never written */
 #define SIM_UID       1000u
 
-/* What a step can be. Each world has its own weights, many of them 0. */
+/* The kinds of steps. Each world has its own weights, many of them 0. */
 enum step {
     STEP_OPEN,
     STEP_ACQUIRE,
@@ -83,7 +83,7 @@ enum step {
     STEPS,
 };
 
-/* A segment, and for each of its grains the block that has it, plus one; 0: nobody. */
+/* A segment, and for each of its grains the number of its block plus one; 0: the grain is free. */
 struct model_segment {
     struct segment *segment; /* NULL: unused */
     uint64_t id, size;
@@ -150,14 +150,14 @@ struct model_pool {
     bool somebody_overdue;      /* at the end of the last step */
 };
 
-/* Who may have how much of what: users are tenants. QUOTA_… as in the core. */
+/* The quotas and the pool access of each tenant (a user) and group. QUOTA_… as in the core. */
 struct model_policy {
     bool set;
     uint64_t everybody[QUOTA_ITEMS], users[SIM_TENANTS][QUOTA_ITEMS], groups[SIM_GROUPS][QUOTA_ITEMS];
     bool restricted[SIM_POOLS], user_allowed[SIM_POOLS][SIM_TENANTS], group_allowed[SIM_POOLS][SIM_GROUPS];
 };
 
-/* What each tenant has of what is counted. */
+/* The use of each tenant, by item. */
 struct model_use {
     uint64_t used[SIM_TENANTS][QUOTA_POOLS + SIM_POOLS];
 };
@@ -222,7 +222,7 @@ struct world {
 _Noreturn void world_fail(const struct world *world, const char *what, const char *condition,
                           const char *file, int line);
 
-/* What must hold, and in words what is wrong when it does not. */
+/* Ends the world with a failure unless the condition holds. what: the failure in words. */
 #define must(condition, what)                                                                                \
     do {                                                                                                     \
         if (!(condition))                                                                                    \
@@ -259,7 +259,8 @@ unsigned pick_lease(struct world *world);
 unsigned find_segment(struct world *world, uint64_t id);
 struct proto_token token_make(uint64_t number);
 
-/* The grains change hands: from one block to another (plus one; 0: nobody), and were the former's before. */
+/* Moves the grains from one block to another (a block's number plus one; 0: free). They must be the first
+ * one's. */
 void model_set_owner(struct world *world, unsigned segment, uint64_t offset, uint64_t size, unsigned from,
                      unsigned to);
 /* Notes a block in a place of its own, which is returned; grains and leases are the caller's to note. */
@@ -302,7 +303,8 @@ bool model_holds(const struct world *world, unsigned s, unsigned p);
 
 /* --- policy.c */
 gid_t policy_gid(unsigned group);
-/* What a tenant may have of an item; a process of the group is about to join (SIM_GROUPS: none). */
+/* Returns a tenant's limit of an item, when a process of the group is about to join (SIM_GROUPS: no process).
+ */
 uint64_t model_limit(const struct world *world, unsigned tenant, unsigned item, unsigned joining_group);
 void model_add_up(const struct world *world, struct model_use *ret_use);
 bool model_may_use(const struct world *world, unsigned s, unsigned p);
@@ -311,7 +313,7 @@ void check_quotas(struct world *world, const struct model_use *use);
 void step_policy(struct world *world);
 void step_reply(struct world *world);
 
-/* --- check.c: the core and the model agree, and nobody waits for what could be done now. */
+/* --- check.c: the core and the model agree, and no request waits that could be served now. */
 void check_all(struct world *world);
 
 /* --- client.c */

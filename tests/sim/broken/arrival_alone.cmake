@@ -1,4 +1,4 @@
-# Also between tenants whoever came first comes first, whatever its tenant has already.
+# The oldest request is served first between tenants, too, however many bytes its tenant has.
 set(SOURCE daemon/core/wait_queue.c)
 set(FIND [==[    if (bytes != other_bytes)
         return bytes < other_bytes;

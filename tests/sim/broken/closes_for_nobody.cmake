@@ -1,4 +1,4 @@
-# A session is told to close segments for others although nobody waits.
+# A session is told to close segments for others although no request waits.
 set(SOURCE daemon/core/plan.c)
 set(FIND [==[first != NULL ? first->least_bytes : pool->reclaim.refused_bytes]==])
 set(REPLACE [==[first != NULL ? first->least_bytes : pool->limit_bytes]==])

@@ -1,4 +1,4 @@
-# What a process was told to close does not count as something that comes back.
+# A segment that a process was told to close does not count as memory that comes back.
 set(SOURCE daemon/core/plan.c)
 set(FIND [==[pool->closing_bytes == 0 &&]==])
 set(REPLACE [==[]==])

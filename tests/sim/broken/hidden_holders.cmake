@@ -1,4 +1,4 @@
-# Who cannot be looked into is taken for nobody.
+# A process that the daemon cannot look into is taken for one that holds no descriptors.
 set(SOURCE daemon/core/death.c)
 set(FIND [==[    case HOLDERS_HIDDEN:
         return DEATH_HIDDEN;]==])

@@ -1,4 +1,4 @@
-# What a part of a lease was charged with stays charged.
+# The charge for a part of a lease stays when the part is released.
 set(SOURCE daemon/core/lease.c)
 set(FIND [==[    block_charge(block, -size_bytes);
     block->held_bytes -= size_bytes;]==])

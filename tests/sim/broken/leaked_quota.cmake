@@ -1,4 +1,4 @@
-# What a part of a lease was charged its tenant with stays charged.
+# The tenant's charge for a part of a lease stays when the part is released.
 set(SOURCE daemon/core/lease.c)
 set(FIND [==[    charge_reduce(&block->charge, size_bytes);
 ]==])

@@ -1,4 +1,4 @@
-# After a release nobody looks at those who wait.
+# A release does not mark its pool as ready, so the pool serves no waiting request.
 set(SOURCE daemon/core/lease.c)
 set(FIND [==[        pool_mark_ready(segment->pool);
 ]==])

@@ -1,4 +1,4 @@
-# Who was passed too often is passed on: small requests that keep coming starve a large one.
+# An overdue request is still overtaken: small requests that keep coming starve a large one.
 set(SOURCE daemon/core/waiting.c)
 set(FIND [==[wait_queue_is_behind(request) ? take_beside]==])
 set(REPLACE [==[false ? take_beside]==])

@@ -1,4 +1,4 @@
-# What has been in quarantine for a second is taken for safe.
+# Memory that has been in quarantine for a second is taken for safe.
 set(SOURCE daemon/core/core.c)
 set(FIND [==[void core_tick(struct core *core, uint64_t now_ns) {
 ]==])

@@ -1,4 +1,4 @@
-# Whoever looks at fences takes all of them for ready.
+# Every fence is taken for ready when it is polled.
 set(SOURCE daemon/core/collect.c)
 set(FIND [==[           fence_is_ready(queue->session, queue->word, head->fence_value)) {]==])
 set(REPLACE [==[           true) {]==])

@@ -1,4 +1,4 @@
-# A session that was not asked, because nobody else waited, is not asked when another session begins to wait.
+# A spared session is not asked when another session begins to wait.
 set(SOURCE daemon/core/wait_queue.c)
 set(FIND [==[pool->reclaim.spared != NULL && !request->no_reclaim]==])
 set(REPLACE [==[false && !request->no_reclaim]==])
