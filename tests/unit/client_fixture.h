@@ -2,7 +2,7 @@
 #ifndef TESTS_CLIENT_FIXTURE_H
 #define TESTS_CLIENT_FIXTURE_H
 /*
- * What the tests of the client library share: one false daemon a test, an exporter for the whole program,
+ * The fixture of the client library's tests: one false daemon a test, an exporter for the whole program,
  * assertions that show the library's error text, and a count of the process's descriptors before and after
  * each test. The library's objects are linked in rather than the library, so that a test may look into a
  * client.

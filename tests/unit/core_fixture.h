@@ -2,8 +2,8 @@
 #ifndef TESTS_UNIT_CORE_FIXTURE_H
 #define TESTS_UNIT_CORE_FIXTURE_H
 /*
- * What the tests of the daemon's core share: they play the shell. Every helper that changes the core checks
- * all of its invariants afterwards. Included after cmocka.h.
+ * The fixture of the tests of the daemon's core, which play the shell. Every helper that changes the core
+ * checks all of its invariants afterwards. Included after cmocka.h.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -75,7 +75,7 @@ static inline void ask(struct session *session, const struct pool *pool, uint64_
     assert_true(core_is_valid(session->core));
 }
 
-/* The same with all that an ACQUIRE can say: at least so much serves, too (0: only the size does). */
+/* Asks with all that an ACQUIRE can say. least: the needed size (0: only the size serves). */
 static inline void ask_least(struct session *session, const struct pool *pool, uint64_t request,
                              uint64_t size, uint64_t least, uint32_t flags, uint64_t timeout_ns,
                              uint64_t now_ns) {
@@ -95,7 +95,7 @@ static inline struct proto_segments idle_as(struct session *session, const struc
     return segments;
 }
 
-/* The same for a session that has no work on its GPU. */
+/* Returns the segments that a session without work on its GPU has to close. */
 static inline struct proto_segments idle(struct session *session, const struct pool *pool, uint64_t size) {
     return idle_as(session, pool, size, 0, 0);
 }

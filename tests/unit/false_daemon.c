@@ -219,7 +219,7 @@ static void send_pools(struct false_daemon *daemon, struct false_session *sessio
     message.pools.pools[2] = host;
     message.pools.pools[2].id = FALSE_POOL_DEVICE;
     message.pools.pools[2].kind = PROTO_POOL_DEVICE;
-    message.pools.pools[2].device = 5; /* the daemon's own ordinal: nobody here may use it */
+    message.pools.pools[2].device = 5; /* the daemon's own ordinal: a client must not use it */
     if (daemon->exporter != NULL)
         memcpy(message.pools.pools[2].uuid, daemon->exporter->uuid.bytes, PROTO_UUID_BYTES);
     false_send(session, &message, NULL, 0);

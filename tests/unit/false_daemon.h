@@ -92,7 +92,7 @@ void false_daemon_deinit(struct false_daemon *daemon);
 /* Waits, with a bound, until a counter of the daemon has a value. Fails the test otherwise. */
 void false_daemon_await(struct false_daemon *daemon, const _Atomic unsigned *counter, unsigned value);
 
-/* What the daemon would do by itself with a request. */
+/* Answers a request as the daemon does by itself. */
 void false_daemon_serve(struct false_daemon *daemon, struct false_session *session,
                         const struct proto_message *request);
 

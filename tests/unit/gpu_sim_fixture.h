@@ -2,7 +2,7 @@
 #ifndef TESTS_GPU_SIM_FIXTURE_H
 #define TESTS_GPU_SIM_FIXTURE_H
 /*
- * What the test programs of the simulated GPU share: the table (2 devices of 256 MiB, no latencies), a memfd
+ * The fixture of the simulated GPU's test programs: the table (2 devices of 256 MiB, no latencies), a memfd
  * that is mapped and registered here and shared with peers, waiting with a bound, and counting descriptors.
  */
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_UNIT_HEAP_FIXTURE_H
 #define TESTS_UNIT_HEAP_FIXTURE_H
-/* What the tests of the range allocator share. Included after cmocka.h. */
+/* The fixture of the range allocator's tests. Included after cmocka.h. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_UNIT_STREAM_HEAP_FIXTURE_H
 #define TESTS_UNIT_STREAM_HEAP_FIXTURE_H
-/* What the tests of stream heaps share: stream heaps, and extents of memory that does not exist (stream heaps
- * must not touch it). Included after cmocka.h. */
+/* The fixture of the stream heaps' tests: stream heaps, and extents of memory that does not exist (stream
+ * heaps must not touch it). Included after cmocka.h. */
 #include <stdbool.h>
 #include <stdint.h>
 

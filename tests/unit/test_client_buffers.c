@@ -203,7 +203,7 @@ static void captured_streams_are_refused_before_anything_is_done(void **state) {
     capture_answer = 0;
     assert_ok(gpupool_release(client, &buffers[0], NULL));
     assert_ok(gpupool_release(client, &buffers[1], NULL));
-    assert_int_equal(synchronize_calls, synchronized); /* nobody waits */
+    assert_int_equal(synchronize_calls, synchronized); /* no call waits */
     gpupool_close(client);
 }
 

@@ -207,7 +207,7 @@ static bool live_and_leave_nothing(unsigned n, bool driver_fails, unsigned *ret_
     bool failed = gpu_sim_failed();
     false_daemon_await(served, &served->ended, ended + fault.connected);
     assert_int_equal(served->leases, 0);
-    /* What the driver will not let go of stays open, and then the daemon is not told that nothing is. */
+    /* Memory that the driver does not unmap stays open. Then the client sends no farewell. */
     bool kept = driver_fails && served->byes - byes < opened;
     if (open_fds() != before && kept)
         close_kept_handle();

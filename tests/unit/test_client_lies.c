@@ -2,9 +2,12 @@
 /*
  * The client library with a daemon that lies, in every way there is: each field of each message at its ends
  * (tests/wire_fields.h), each message with more and with fewer descriptors than belong to it, and each
- * descriptor with a flaw. Whatever it is told, a call returns success or an error with a text, at once;
- * memory that it hands out is there from the first byte to the last; what broke the connection is said by
- * every later call; and closing leaves no descriptor behind.
+ * descriptor with a flaw. After each lie
+ *
+ * - a call returns success or an error with a text, at once;
+ * - memory that it hands out is there from the first byte to the last;
+ * - every later call names the failure that broke the connection;
+ * - closing leaves no descriptor behind.
  */
 #include "tests/unit/client_fixture.h"
 
@@ -20,7 +23,7 @@
 
 #define ANSWER_NS (30 * NS_PER_S)
 
-/* What is told wrongly, once. */
+/* The lie, which is told once. */
 static struct {
     const struct wire_field *field; /* NULL: a descriptor */
     uint64_t value;

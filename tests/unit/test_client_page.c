@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold for the page that a client shares with the daemon: asked for once, checked, and done without
- * when there is none. */
+/* Tests of the page that a client shares with the daemon: the client asks for it once, checks it, and does
+ * without it when there is none. */
 #include "tests/unit/client_fixture.h"
 
 #include <pthread.h>

@@ -168,7 +168,7 @@ static void late_leases_are_given_back(void **state) {
         assert_int_equal(daemon_.leases, 0);
     }
     assert_int_equal(daemon_.opened, 1);
-    /* What came late was entered: the segment is known, and is not described again. */
+    /* The late answer was entered: the segment is known, and is not described again. */
     daemon_.handle = NULL;
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 1000, NULL, GPUPOOL_NOW, 0, &buffer));
     assert_ok(gpupool_release(client, &buffer, NULL));

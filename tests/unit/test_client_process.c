@@ -91,7 +91,7 @@ static const char *argument_after(char **argv, const char *name) {
     return NULL;
 }
 
-/* What a private daemon does, in short: serves until its last client has gone, and removes its files. */
+/* A private daemon in short: it serves until its last client has gone, and removes its files. */
 static int private_daemon_main(char **argv) {
     const char *socket_path = argument_after(argv, "--socket"),
                *admin = argument_after(argv, "--admin-socket");
@@ -163,7 +163,7 @@ static void private_daemon_serves_and_leaves_nothing(void **state) {
     char path[108];
     sigset_t blocked, before, after;
 
-    /* What the daemon must not inherit. */
+    /* The daemon must not inherit these: a blocked signal, a handler and a descriptor. */
     signal(SIGUSR1, ignore_signal);
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold for what a client's cache gives back, whatever the daemon does meanwhile. */
+/* Tests of the memory that a client's cache gives back, whatever the daemon does meanwhile. */
 #include "tests/unit/client_fixture.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 
-/* What the daemon asks by: a timer, as client_ask_reclaim() has it. */
+/* The timer by which the daemon asks, as in client_ask_reclaim(). */
 static int asking_fd;
 
 /* The daemon marks the host's pool as short in the client's page, or does not. */

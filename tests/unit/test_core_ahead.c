@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of growth ahead of demand: the low-water mark. */
+/* Tests of growth ahead of demand: the low-water mark. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -28,7 +28,7 @@ static void what_sinks_below_the_mark_is_followed_by_a_step(void **state) {
     take(session, pool, 3 * MIB, 0);
     expect_no_growth(core); /* 4 MiB are left: what is wanted */
     take(session, pool, 512, 0);
-    assert_int_equal(expect_growth(core, pool), 8 * MIB); /* and nobody waits */
+    assert_int_equal(expect_growth(core, pool), 8 * MIB); /* and no request waits */
     take(session, pool, 3 * MIB, 0);                      /* others are served meanwhile */
     segment_made(pool, 8 * MIB, 0);
     expect_no_growth(core);
@@ -90,7 +90,7 @@ static void what_counts_is_what_the_one_who_takes_can_have(void **state) {
     expect_granted(core, two, 1);
     grow(pool, 8 * MIB, 0); /* the second has 3 MiB, whatever the first has */
     expect_no_growth(core);
-    take(one, pool, 7 * MIB, 0); /* what nobody has yet is at hand for both */
+    take(one, pool, 7 * MIB, 0); /* memory without a tenant is at hand for both */
     expect_no_growth(core);
     core_destroy(core);
 }
@@ -141,9 +141,9 @@ static void a_refusal_of_the_driver_is_nobodys_but_the_marks(void **state) {
     expect_growth(core, pool);
     growth_failed(pool, "out of memory", 0);
     expect_no_growth(core);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* nobody waits for it */
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* no request waits for it */
 
-    ask(other, pool, 1, MIB, NS_FOREVER, 1); /* who needs memory has it tried at once, and a whole step */
+    ask(other, pool, 1, MIB, NS_FOREVER, 1); /* for a request the pool tries at once, and a whole step */
     grow(pool, 8 * MIB, 1);
     expect_granted(core, other, 1);
     take(other, pool, 6 * MIB, AHEAD_RETRY_NS - 1);

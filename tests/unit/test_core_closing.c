@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of segments that sessions are told to close (daemon/core/closing.h): when nothing else
- * serves a request and not before, no more than it lacks, and nothing is lent in them meanwhile.
+ * Tests of segments that sessions are told to close (daemon/core/closing.h): sessions close when nothing else
+ * serves a request and not before, and no more than it lacks. Nothing is lent in these segments meanwhile.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -133,7 +133,7 @@ static void a_session_that_ends_instead_of_answering_holds_no_busy_one_up(void *
     }
 }
 
-/* What is asked of one user's sessions for that user's quota is asked of nobody else. */
+/* Memory for a user's quota is asked of that user's sessions alone. */
 static void questions_for_a_users_quota_are_not_counted_as_the_pools(void **state) {
     struct core *core = core_make();
     struct pool *pool = add_pool(core, 24 * MIB, 2 * MIB, 0);
@@ -255,7 +255,7 @@ static void each_mapper_is_told_once_and_the_last_to_close_sends_the_segment_bac
     assert_int_equal(idle(common.two, common.pool, 0).count, 0);
     expect_reclaim(common.core, common.one); /* it learns it from the answer */
     expect_no_reclaim(common.core);
-    segments = idle_busy(common.one, common.pool, 0); /* it is nobody's already */
+    segments = idle_busy(common.one, common.pool, 0); /* it has no tenant any more */
     expect_one(&segments, common.segment);
     assert_int_equal(idle(common.one, common.pool, 0).count, 0);
     assert_int_equal(closed(common.two, common.segment), 0);
@@ -327,7 +327,7 @@ static void a_session_that_cannot_be_asked_closes_for_its_own_request(void **sta
     uint64_t segment = keep(deaf, pool, 8 * MIB);
     assert_true(describe(take(other, pool, MIB, 0), NULL));
     let_go(other);
-    assert_int_equal(idle(deaf, pool, 10 * MIB).count, 0); /* nobody can tell the other mapper */
+    assert_int_equal(idle(deaf, pool, 10 * MIB).count, 0); /* the other mapper cannot be told */
     close_session(other, 0);
     assert_int_equal(idle(deaf, pool, 8 * MIB).count, 0); /* there is room */
     struct proto_segments segments = idle(deaf, pool, 10 * MIB);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of what an operator is told: failures are what callers hear of, peaks are peaks, and a
- * waiter's reason is what would serve it. */
+/* Tests of the counters for the operator: a failure is counted when a caller hears of it, peaks are peaks,
+ * and the reason of a waiting request names the event that would serve it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of memory that is released behind a fence: nobody gets it before the word has reached the
- * value, and whoever needs it gets it then. The page is the test's own.
+ * Tests of memory that is released behind a fence: it is lent again when the word has reached the value and
+ * not before, and a request that needs it gets it then. The page is the test's own.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -185,7 +185,7 @@ static void a_shared_block_waits_for_all_who_used_it(void **state) {
     assert_int_equal(query(two, attached).holders, 1);
     assert_int_equal(release_behind(two, name_of(attached), 1, 1), 0);
     assert_int_equal(pool->fenced_bytes, 4 * MIB);
-    assert_int_equal(core_attach(two, &token, &attached), PROTO_E_NO_TOKEN); /* nobody has it any more */
+    assert_int_equal(core_attach(two, &token, &attached), PROTO_E_NO_TOKEN); /* no session has it any more */
 
     arrive(1, 1);
     ask(two, pool, 1, MIB, 0, 0);
@@ -227,7 +227,7 @@ static void who_waits_is_served_soon_after_the_word_arrives(void **state) {
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* nobody needs it */
+    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* no request needs it */
     ask(other, pool, 1, 3 * MIB, NS_FOREVER, 5 * NS_PER_MS);
     uint64_t now_ns = 5 * NS_PER_MS;
     for (unsigned i = 0; i < 100; i++) {
@@ -335,7 +335,7 @@ static void a_lost_session_keeps_its_fenced_memory_in_quarantine(void **state) {
     assert_int_equal(pool->fenced_bytes, 0);
     assert_int_equal(session->fenced_bytes, 0);
     assert_int_equal(session->leased_bytes, 4 * MIB);
-    arrive(0, 1); /* whoever writes there now: the process may be dead and its GPU work not */
+    arrive(0, 1); /* any process may write it: the session's may be dead and its GPU work not */
     ask(other, pool, 1, MIB, 0, 0);
     expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
     ask(other, pool, 2, 4 * MIB, NS_FOREVER, 0);
@@ -429,7 +429,8 @@ static void fenced_leases_count_until_they_are_gone(void **state) {
     core_destroy(core);
 }
 
-/* Nobody would hear of a refusal, so there is room for as many as a client may send between two answers. */
+/* A refusal would reach no client, so there is room for as many parts as a client may send between two
+ * answers. */
 static void parts_that_come_back_one_way_find_room_beyond_the_limit(void **state) {
     const uint64_t size = (PROTO_ONE_WAY_MAX + 2) * HEAP_GRANULE;
     struct core *core = core_make();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of how a pool gets its memory and serves those who wait: growth, its failures, deadlines and
+ * Tests of how a pool gets its memory and serves its wait queues: growth, its failures, deadlines and
  * reserves.
  */
 #include <setjmp.h>
@@ -397,7 +397,7 @@ static void what_became_idle_since_the_driver_refused_is_hope(void **state) {
     expect_growth(core, pool);
     growth_failed(pool, "out of memory", 0);
     expect_no_answer(core);
-    close_session(one, 1); /* nobody holds anything now, and its segment can go back */
+    close_session(one, 1); /* no session holds anything now, and its segment can go back */
     expect_no_answer(core);
     tick(core, GROW_RETRY_NS);
     expect_growth(core, pool);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of leases: how they are given back; how blocks are shared; what becomes
- * of them when their session ends; what limits there are and what refusals say.
+ * Tests of leases: release, shared blocks, the end of their session, limits, and the texts of refusals.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -148,7 +147,7 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     assert_true(describe(other, NULL));
     assert_int_equal(pool->leased_bytes, MIB); /* charged once */
     const struct proto_lease_name other_name = name_of(other);
-    assert_int_equal(core_share(two, &other_name, 0, &second, &token), 0); /* whoever asks, it is the same */
+    assert_int_equal(core_share(two, &other_name, 0, &second, &token), 0); /* one token for all who ask */
     assert_memory_equal(&token, &first, sizeof token);
     core_destroy(core);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of requests that a smaller size serves, too (least_bytes), and of those that wait for growth
- * and for nothing else (NO_RECLAIM).
+ * Tests of requests that a smaller size serves, too (least_bytes), and of requests that wait for growth alone
+ * (NO_RECLAIM).
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of the parts of leases: given back one by one, and split off as leases of their own, merged.
- */
+/* Tests of the parts of leases: released one by one, split off as leases of their own, and merged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

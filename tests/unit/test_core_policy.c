@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of policies: whose quota is what, who may use which pool, and what happens when that
- * changes. */
+/* Tests of policies: the quotas of users and groups, their access to pools, and changes of both. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -184,7 +183,8 @@ static struct policy *random_policy(void) {
     return policy;
 }
 
-/* Whatever happens, sums are right, nobody waits who need not, and nobody is given what was not left before.
+/* In any history the sums are right, no request waits that could be served, and no grant exceeds what was
+ * left.
  */
 static void quotas_hold_through_any_history(void **state) {
     static struct proto_page pages[RANDOM_SESSIONS];

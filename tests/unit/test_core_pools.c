@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of a pool whose device is not ready, has failed or is lost. */
+/* Tests of a pool whose device is not ready, has failed or is lost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -56,16 +56,16 @@ static void a_lost_pool_refuses_who_waits_and_lends_no_more(void **state) {
     struct lease *lease = take(session, pool, MIB, 0);
     const struct proto_lease_name name = {lease->id, lease->generation};
     assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
-    ask(session, pool, 2, 32 * MIB, NS_FOREVER, 1); /* its growth is under way … */
+    ask(session, pool, 2, 32 * MIB, NS_FOREVER, 1); /* its growth is under way */
     expect_growth(core, pool);
     core_pool_lost(pool, "lost: cudaErrorECCUncorrectable", 2);
     assert_true(core_is_valid(core));
     assert_non_null(strstr(expect_refused(core, session, 2, PROTO_E_DRIVER), "cudaErrorECCUncorrectable"));
-    core_growth_failed(pool, "cudaMalloc failed", 3); /* … and ends as it must */
+    core_growth_failed(pool, "cudaMalloc failed", 3); /* the growth that was under way fails */
     core_pool_lost(pool, "another error", 3);
     assert_string_equal(pool->last_error, "lost: cudaErrorECCUncorrectable");
 
-    /* what is free is not lent, nor is what is shared; what is leased can be given back */
+    /* free and shared memory is not lent; leases can be released */
     ask(late, pool, 3, 4096, NS_FOREVER, 4);
     assert_non_null(strstr(expect_refused(core, late, 3, PROTO_E_DRIVER), "cudaErrorECCUncorrectable"));
     assert_int_equal(core_attach(late, &token, &attached), PROTO_E_DRIVER);
@@ -74,7 +74,7 @@ static void a_lost_pool_refuses_who_waits_and_lends_no_more(void **state) {
     assert_int_equal(pool->leased_bytes, 0);
     core_session_lose(session, 6, "it is dead");
     core_session_gone(session, 7);
-    assert_int_equal(core_trim(pool), 0); /* nobody would free it */
+    assert_int_equal(core_trim(pool), 0); /* the driver would not free it */
     core_tick(core, 60 * NS_PER_S);
     expect_no_growth(core);
     assert_true(core_is_valid(core));

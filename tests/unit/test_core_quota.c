@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of tenants' quotas: nothing beyond them, everything given back, and nobody else in the way.
- */
+/* Tests of tenants' quotas: no tenant exceeds its quota, all charges are given back, and a tenant at its
+ * quota delays no other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -134,7 +134,7 @@ static void whoever_waits_for_its_quota_is_in_nobodys_way(void **state) {
     ask(held, pool, 1, 8 * MIB, NS_FOREVER, 0);
     expect_no_growth(core); /* no memory could serve it, */
     struct session *asked;
-    assert_false(core_next_reclaim(core, &asked)); /* and nobody else's cache is asked for it */
+    assert_false(core_next_reclaim(core, &asked)); /* and no other tenant's cache is asked for it */
     for (unsigned i = 0; i < 2; i++)
         take_growing(other, pool, 8 * MIB, 0); /* grows, and needs no queue */
     assert_false(core_next_reclaim(core, &asked));

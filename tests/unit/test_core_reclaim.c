@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of asking sessions for what they keep idle: when nothing else helps and not before, only
- * those that want it and hold something of the pool, and not too often; and of the marks in their pages.
+ * Tests of reclaim: the pool asks when nothing else helps and not before, not too often, and only sessions
+ * that can be asked and hold memory of the pool. Tests of the marks in the sessions' pages, too.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -199,7 +199,8 @@ static void a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_
     ask(other, pool, 1, MIB, 0, 0);
     expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
     expect_reclaim(core, holder);
-    assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER); /* nobody waits: nobody is asked again */
+    assert_int_equal(plan_next_reclaim_ns(pool),
+                     NS_FOREVER); /* no request waits: no session is asked again */
     assert_int_equal(release(holder, name, 1), 0);
     take(other, pool, MIB, 1);
     tick(core, SHORTAGE_NS);
@@ -293,7 +294,7 @@ static void sessions_are_asked_when_the_driver_refused(void **state) {
     assert_int_equal(core_next_tick_ns(core), RECLAIM_INTERVAL_NS);
     tick(core, RECLAIM_INTERVAL_NS);
     expect_reclaim(core, holder);
-    tick(core, GROW_RETRY_NS); /* the driver is tried again, and nobody asked meanwhile */
+    tick(core, GROW_RETRY_NS); /* the driver is tried again, and no session asked meanwhile */
     expect_no_reclaim(core);
     expect_growth(core, pool);
     tick(core, GROW_RETRY_NS + RECLAIM_INTERVAL_NS);
@@ -318,7 +319,7 @@ static void who_gave_everything_back_is_not_asked_again(void **state) {
     expect_reclaim(core, holder);
     assert_int_equal(release_part(holder, name, 0, MIB, 1), 0);
     assert_int_equal(release_part(holder, name, MIB, MIB, 1), 0);
-    assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER); /* nobody is left to be asked */
+    assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER); /* no session is left to be asked */
     tick(core, RECLAIM_INTERVAL_NS);
     expect_no_reclaim(core);
     take(holder, pool, MIB, RECLAIM_INTERVAL_NS); /* it holds something again, while another waits */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of the texts of refusals: each number is true for the user who reads it, and the advice
+/* Tests of the texts of refusals: each number is true for the user who reads it, and the advice
  * helps. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of segments: whose they are, when they go back to the driver, and how sessions that have
- * seen them are told apart. */
+/* Tests of segments: their tenants, their way back to the driver, and the record of the sessions that have
+ * seen them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -103,7 +103,7 @@ static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
         describe(take_growing(holder, pool, 12 * MIB, 0), NULL);
         assert_int_equal(release(idle, name_of(take_growing(idle, pool, 4 * MIB, 0)), 0), 0);
         ask(first, pool, 1, 16 * MIB, 1000, 0);
-        for (unsigned i = 0; i < PASSES_MAX; i++) /* until nobody may pass it any more */
+        for (unsigned i = 0; i < PASSES_MAX; i++) /* until no request may overtake it any more */
             assert_int_equal(release(idle, name_of(take(idle, pool, 4096, 0)), 0), 0);
         close_session(idle, 0);
         ask(second, pool, 2, 4 * MIB, NS_FOREVER, 0);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of a session whose requests are all that wait for room, and that looks for memory of its own
- * itself (GAVE_BACK): it is not asked, until others wait, or it has waited for long, or it could close a
- * segment.
+ * Tests of a spared session: only its own requests wait for room, and it looks after its own memory
+ * (GAVE_BACK). It is not asked until others wait, or it has waited for long, or it could close a segment.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of what the stats say of use and caches: a page's counters are summed as they were counted,
- * and a client that lies in them makes nothing impossible.
+ * Tests of the stats of use and caches: a page's counters are summed as they were counted, and the sums stay
+ * possible when a client lies in its counters.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of those who wait: whose turn it is between users and within one, that nobody is passed for
- * ever, and that who leaves the queue leaves nothing behind.
+ * Tests of waiting requests: the order between users and within one, no request is overtaken for ever, and a
+ * request that leaves its queue leaves nothing behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static void pass(struct session *session, const struct pool *pool, unsigned time
         assert_int_equal(release(session, name_of(take(session, pool, 4096, 0)), 0), 0);
 }
 
-/* What is asked for at once is not there. */
+/* A request for the size that does not wait is refused. */
 static void expect_nothing(struct session *session, const struct pool *pool, uint64_t size) {
     ask(session, pool, 99, size, 0, 0);
     expect_refused(session->core, session, 99, PROTO_E_EXHAUSTED);
@@ -194,7 +194,7 @@ static void who_has_the_memory_mapped_anyway_goes_on(void **state) {
     (void)state;
 
     pass_it_over(&passed);
-    pass(passed.mapped, passed.pool, 3 * PASSES_MAX);    /* nobody else could use it before this one ends */
+    pass(passed.mapped, passed.pool, 3 * PASSES_MAX);    /* no other could use it before this one ends */
     expect_nothing(passed.mapped, passed.pool, 6 * MIB); /* but not more than that */
     expect_no_growth(passed.core);
     core_destroy(passed.core);
@@ -344,7 +344,7 @@ static void what_is_to_be_closed_is_hope(void **state) {
     ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
     expect_growth(core, pool);
     growth_failed(pool, "out of memory", 0);
-    expect_no_answer(core); /* nobody holds anything, but this comes back */
+    expect_no_answer(core); /* nothing is leased, but this segment comes back */
     assert_int_equal(core_closed(one, &closed, 1), 0);
     assert_int_equal(retire_all(core, 1), 8 * MIB);
     grow(pool, 8 * MIB, 1); /* without further waiting: the driver has it now */

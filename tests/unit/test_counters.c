@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold for the lines that a client's threads count in: one thread's at a time, of one pool for
- * ever, from the lowest up. */
+/* Tests of the lines in which a client's threads count: a line belongs to one thread at a time, and to one
+ * pool for ever; the lowest free line is taken first. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

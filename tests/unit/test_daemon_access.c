@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of users and groups in the configuration: from the file's text to the core's policy. */
+/* Tests of users and groups in the configuration: from the file's text to the core's policy. */
 #include <errno.h>
 #include <grp.h>
 #include <setjmp.h>

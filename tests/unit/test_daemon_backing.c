@@ -37,7 +37,7 @@ static unsigned faults;
 static int fault_errno;
 static const char *fault_call; /* the last that failed */
 
-/* What the kernel is made to say to those who ask for huge pages; 0: what it says. */
+/* The error that a request for huge pages gets in place of the kernel's answer; 0: the kernel answers. */
 static int collapse_errno;
 static _Atomic unsigned collapse_calls;
 
@@ -341,7 +341,7 @@ static void whatever_fails_nothing_is_left(void **state) {
             assert_int_equal(r == 0, backing != NULL);
             if (r == 0) {
                 assert_is_good(backing, 2 * MIB);
-                /* What may fail without harm: advice, and keeping pages from being swapped. */
+                /* Advice and the lock of pages may fail without harm. */
                 if (faults > 0 && !has_huge_pages)
                     assert_true(strcmp(fault_call, "madvise") == 0 || strcmp(fault_call, "mlock") == 0);
                 if (faults > 0 && strcmp(fault_call, "mlock") == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of the daemon's configuration: files, their mistakes, and what counts for a pool. */
+/* Tests of the daemon's configuration: files, their mistakes, and the settings that apply to a pool. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -108,7 +108,7 @@ static void an_empty_file_leaves_the_defaults(void **state) {
     config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 1000 * MIB, &sizes);
     assert_int_equal(sizes.limit_bytes, 900 * MIB);
     assert_int_equal(sizes.step_bytes, POOL_STEP_BY_SIZE);
-    assert_int_equal(sizes.low_water_bytes, 0); /* nobody knows what is asked for next */
+    assert_int_equal(sizes.low_water_bytes, 0); /* the next size is not known */
     assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_AUTO);
     /* host memory takes time to make */
     config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 141 * GIB, &sizes);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of the daemon's small objects, each alone: the listener, the worker, and
- * who a peer is.
+ * Tests of the daemon's small objects, each alone: the listener, the worker and the peer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -190,7 +189,7 @@ struct door {
     uv_loop_t loop;
     struct scheduler scheduler;
     struct listener listener;
-    int accepted; /* -1: nobody yet */
+    int accepted; /* -1: none yet */
 };
 
 static void on_accept(struct listener *listener, int fd) {
@@ -211,7 +210,7 @@ static void door_open(struct door *door, bool (*make_room)(struct listener *list
                      0);
 }
 
-/* What the daemon's loop does. */
+/* One step of the daemon's loop. */
 static void door_serve(struct door *door) {
     uv_run(&door->loop, UV_RUN_ONCE);
     struct turn *turn = scheduler_next(&door->scheduler);
@@ -345,7 +344,7 @@ static void job_run(struct worker_job *job) {
     if (self->gate_fd >= 0 && read(self->gate_fd, &byte, 1) < 0)
         abort();
     self->ran_on = pthread_self();
-    self->order[(*self->n_ran)++] = self->number; /* one thread, in order: nobody else writes it */
+    self->order[(*self->n_ran)++] = self->number; /* in order: no other thread writes it */
 }
 
 static void job_done(struct worker_job *job) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one client's questions wait for while others do their worst: counted in turns of the others, on a
- * daemon's real code (tests/fuzz/stage.h), so that nothing depends on the machine.
+ * Tests of the time that one client's questions wait while others do their worst. The time is counted in
+ * turns of the others, on a daemon's real code (tests/fuzz/stage.h), so that nothing depends on the machine.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -156,7 +156,7 @@ static void one_question_waits_for_one_turn_of_another_users_processes(void **st
     flood_beside(victim);
 }
 
-/* What waits for OPENED may go all of a sudden. */
+/* Replies that wait for OPENED may all become sendable at once. */
 static void kept_replies_that_may_go_hold_nobody_up(void **state) {
     static struct proto_message message, lease;
     uint8_t packet[PROTO_PACKET_MAX];
@@ -229,7 +229,7 @@ static void a_dead_processs_farewell_counts(void **state) {
     close(fd);
 }
 
-/* Whoever has the socket then is not who connected. */
+/* The holder of the socket is not the process that connected. */
 static void nobody_greets_for_a_dead_process(void **state) {
     (void)state;
     stage_begin_process(stage, VICTIM, ANNA);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of the rule by which a dead client's memory is lent again: by scenario, and of all facts
- * there can be. */
+/* Tests of the rule by which a dead client's memory is lent again: scenarios, and all facts that are
+ * possible. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

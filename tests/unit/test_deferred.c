@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for the deferred pieces of a stream heap. The words are the test's own: it decides when a
+ * Tests of the deferred pieces of a stream heap. The words are the test's own: it decides when a
  * fence is ready. The memory that the stream heap deals in does not exist. calloc is wrapped by the linker,
  * so that the n-th allocation can be made to fail.
  */
@@ -146,7 +146,7 @@ static void a_look_is_bounded_and_everybody_has_a_turn(void **state) {
         assert_true(stream_heap_is_valid(stream_heap));
     }
     assert_false(deferred_settle_locked(stream_heap, 4));
-    /* one that is not ready holds up nobody else */
+    /* a fence that is not ready delays no other */
     defer(stream_heap, take_piece(stream_heap, 512), 1, 11);
     defer(stream_heap, take_piece(stream_heap, 512), 2, 10);
     assert_true(deferred_settle_locked(stream_heap, 1));
@@ -262,7 +262,7 @@ static void without_memory_nothing_is_deferred(void **state) {
 
 /* --- histories --- */
 
-/* What the test knows of a piece that waits. */
+/* The model of a piece that waits. */
 struct waiting {
     uint64_t memory, size_bytes;
     uint32_t word;

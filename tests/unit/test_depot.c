@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for the depot of a stream heap: whole magazines come and go, bounded for each class; what
- * nobody used comes by in the decay's looks; without memory for a magazine nothing is lost. aligned_alloc is
- * wrapped by the linker, so that it can be made to fail.
+ * Tests of the depot of a stream heap: whole magazines come and go, bounded for each class; the decay finds
+ * the magazines that no thread used; without memory for a magazine nothing is lost. aligned_alloc is wrapped
+ * by the linker, so that it can be made to fail.
  */
 #include <setjmp.h>
 #include <stdarg.h>

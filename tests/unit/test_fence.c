@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for a client's fences, on the simulated GPU and a false daemon. Streams are held back by a
+ * Tests of a client's fences, on the simulated GPU and a false daemon. Streams are held back by a
  * gate: a word that the test opens.
  */
 #include <poll.h>
@@ -40,7 +40,7 @@ static void fenced_deinit(struct fenced *fenced) {
     gpupool_close(fenced->client);
 }
 
-/* What is enqueued on a stream from now on waits for gate_open(). */
+/* Work that is enqueued on the stream from now on waits for gate_open(). */
 static void gate_close(struct fenced *fenced, void *stream) {
     __atomic_store_n(gate_word(fenced), 0, __ATOMIC_SEQ_CST);
     assert_int_equal(fenced->gpu->stream_wait64(0, stream, gate_word(fenced), 1), 0);
@@ -93,7 +93,7 @@ static void streams_and_devices_have_words_of_their_own(void **state) {
     for (unsigned i = 0; i < 5; i++)
         for (unsigned j = 0; j < i; j++)
             assert_int_not_equal(fences[i].word, fences[j].word);
-    /* nobody waits behind another's gate */
+    /* no stream waits behind another's gate */
     for (unsigned i = 1; i < 5; i++)
         assert_ok(fence_wait(&fenced.client->session, fences[i], NS_FOREVER));
     assert_false(fence_is_ready(&fenced.client->session, fences[0]));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a benchmark makes of its samples: those during which the processor itself was slow are set aside, and
- * nothing else. */
+/* Tests of a benchmark's figures: samples during which the processor itself was slow are set aside, and no
+ * others. */
 #include "tests/bench/calibration.h"
 
 #include <setjmp.h>

@@ -224,7 +224,7 @@ static void host_memory_is_registered_once(void **state) {
     assert_int_equal(gpu->host_unregister(host + 16 * KIB), 0);
     assert_int_equal(gpu->host_unregister(host + 32 * KIB), 0);
     assert_int_equal(gpu->host_unregister(host), GPU_ERROR_HOST_MEMORY_NOT_REGISTERED);
-    /* What cannot be pinned. */
+    /* These ranges cannot be pinned. */
     assert_int_equal(gpu->host_register(host, 0), GPU_ERROR_INVALID_VALUE);
     assert_int_equal(gpu->host_register(host + 1, 4096), GPU_ERROR_INVALID_VALUE);
     assert_int_equal(gpu->host_register(memory, 4096), GPU_ERROR_INVALID_VALUE);
@@ -255,7 +255,7 @@ static void a_stream_works_in_order_and_the_caller_goes_on(void **state) {
     assert_int_equal(gpu->stream_write64(0, stream, &shared[1], 42), 0);
     assert_int_equal(gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);
     assert_int_equal(((uint8_t *)shared)[1024], 0);
-    /* It holds nobody else up. */
+    /* The waiting stream delays no other. */
     assert_int_equal(gpu->memory_set(0, memory + MIB, 9, 4096, other), 0);
     assert_int_equal(gpu->stream_synchronize(0, other), 0);
     assert_int_equal(gpu->stream_query(0, other), 0);

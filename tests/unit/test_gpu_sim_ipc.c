@@ -12,9 +12,9 @@
 #include "gpu_sim_fixture.h"
 #include "tests/ghost.h"
 
-#define OTHER_UID 65534 /* nobody */
+#define OTHER_UID 65534 /* a user without rights */
 
-static unsigned fds_at_rest; /* of this process, which has exported, when nobody is connected to it */
+static unsigned fds_at_rest; /* of this process, which has exported, without a connected peer */
 
 static int start_exporter(void **state) {
     int r = sim_setup(state);
@@ -224,7 +224,7 @@ static void those_who_have_memory_mapped_are_listed(void **state) {
     wait_until(!is_listed(one.pid));
     peer_end(&two, SIGKILL);
     wait_until(!is_listed(two.pid));
-    /* Whoever closed everything may come again. */
+    /* A peer that closed everything may come again. */
     assert_int_equal(peer_open(&one, &handle), 0);
     assert_true(is_listed(one.pid));
     peer_end(&one, 0);
@@ -525,7 +525,7 @@ static void the_exporter_survives_descriptor_exhaustion(void **state) {
     low.rlim_cur = 256;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
 
-    /* With none left, whoever comes is refused, and not left waiting. */
+    /* With no descriptor left, a peer is refused, and not left waiting. */
     fds = open_fds();
     count = fill_descriptors(fillers);
     assert_int_equal(gpu->memory_allocate(0, 2 * MIB, &second), GPU_ERROR_MEMORY_ALLOCATION);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for the range allocator, case by case. malloc and calloc are wrapped by the linker, so that
+ * Tests of the range allocator, case by case. malloc and calloc are wrapped by the linker, so that
  * the n-th allocation can be made to fail.
  */
 #include <errno.h>
@@ -460,8 +460,8 @@ static void assert_unchanged(const struct heap *heap, struct sums before) {
     assert_memory_equal(&after, &before, sizeof after);
 }
 
-/* Runs a history in which each verb needs nodes, with the n-th allocation failing; what failed is done again.
- * Returns how many allocations failed. */
+/* Runs a history in which each verb needs nodes, with the n-th allocation failing. A verb that failed is
+ * called again. Returns the number of failed allocations. */
 static unsigned history_with_failure(unsigned n) {
     struct heap *heap = heap_new();
     struct heap_range *ranges[400];
@@ -558,7 +558,7 @@ static void of_ranges_that_fit_exactly_a_whole_span_is_taken_last(void **state) 
     }
 }
 
-/* What is taken lies together. */
+/* Taken ranges lie together. */
 static void of_ranges_of_one_size_the_first_of_the_oldest_span_is_cut(void **state) {
     (void)state;
     for (unsigned first = 0; first < 4; first++) { /* that comes back */

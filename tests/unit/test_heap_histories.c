@@ -61,7 +61,7 @@ static int by_place(const void *a, const void *b) {
     return x[0] != y[0] ? (x[0] > y[0] ? 1 : -1) : x[1] != y[1] ? (x[1] > y[1] ? 1 : -1) : 0;
 }
 
-/* What the gaps between the taken ranges offer a request. */
+/* The gaps between the taken ranges that a request could use. */
 struct gaps {
     uint64_t largest;
     unsigned candidates; /* gaps of at least floor bytes */
@@ -144,7 +144,7 @@ static void model_take(struct model *model) {
     if (r == -ENOSPC) {
         assert_null(range);
         /* Refused only where nothing surely fits: a gap of the next class would have been found, whatever the
-         * alignment. What fits nevertheless may be missed only in a crowd. */
+         * alignment. A smaller gap that fits may be missed only in a crowd. */
         uint64_t sure = rounded + alignment - HEAP_GRANULE, class_width = 1;
         while (class_width * 2 * HEAP_SUBCLASSES <= rounded)
             class_width *= 2;

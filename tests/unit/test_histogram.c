@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of a histogram of durations, and of which durations a pool counts where. */
+/* Tests of a histogram of durations, and of the histogram in which a pool counts a duration. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

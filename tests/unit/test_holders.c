@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is suspected of holding a dead process's descriptors: processes made up in a directory that looks like
- * /proc, and at last a real one. */
+/* Tests of the processes that are suspected of holding a dead process's descriptors: processes made up in a
+ * directory that looks like /proc, and at last a real one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -95,7 +95,7 @@ static void hold(pid_t pid, const char *target) {
     add_link(in_proc(path, pid, "fd/7"), target);
 }
 
-/* What may not be looked into looks like this to root, too: it is no directory. */
+/* Hides the descriptors of a process, from root too: a file takes the directory's place. */
 static void hide(pid_t pid) {
     char path[256];
     assert_int_equal(rmdir(in_proc(path, pid, "fd")), 0);
@@ -560,7 +560,7 @@ static void a_real_child_is_found_until_it_ends(void **state) {
     assert_int_equal(subject.holder, child);
     close(ends[1]);
     assert_int_equal(waitpid(child, &status, 0), child);
-    /* Who else is just beginning or ending on this machine may not let itself be looked into for a moment. */
+    /* Another process that is just beginning or ending on this machine may be hidden for a moment. */
     uint64_t end_ns = clock_now_ns() + 60 * NS_PER_S;
     do
         holders_look("/proc", files, NULL, 0, &subject, 1);

@@ -21,7 +21,7 @@
 
 #define MESSAGES 20000u /* more than a pipe or a socket has room for */
 
-/* What a process whose stderr is the descriptor does. Returns its exit status. */
+/* Plays in a child process whose stderr is the descriptor. Returns its exit status. */
 static int in_child(int fd, void (*play)(void)) {
     int status;
     pid_t pid = fork();
@@ -111,7 +111,7 @@ static void a_file_gets_every_message(void **state) {
     assert_int_equal(lines, MESSAGES);
 }
 
-/* Nobody is left to tell: the daemon goes on. */
+/* The reader has gone: the daemon goes on. */
 static void a_log_without_a_reader_is_no_error(void **state) {
     int pair[2];
 

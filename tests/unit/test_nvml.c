@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is asked of NVML, against a library of its name that stands in for it (fake_nvml.c, found by
+ * Tests of the questions to NVML, against a library of its name that stands in for it (fake_nvml.c, found by
  * LD_LIBRARY_PATH).
  */
 #include <setjmp.h>

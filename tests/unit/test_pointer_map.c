@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for the map from pointers to pieces. Neither the memory nor the pieces exist: the map
+ * Tests of the map from pointers to pieces. Neither the memory nor the pieces exist: the map
  * compares addresses and touches nothing. mmap is wrapped by the linker, so that the n-th node can fail to be
  * made.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for the wire format. Valid messages are made at random from fixed seeds; what the decoder
- * accepts is compared with the header's promises as this file understands them, and must be the one encoding
- * of its message.
+ * Tests of the wire format. Valid messages are made at random from fixed seeds. A message that the decoder
+ * accepts is compared with the header's promises as this file understands them, and its packet must be the
+ * one encoding of the message.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -54,7 +54,7 @@ static bool pool_promises_hold(const struct proto_pool *pool) {
     return pool->kind == PROTO_POOL_DEVICE && pool->device >= 0;
 }
 
-/* What proto.h promises of a decoded message. */
+/* Whether a decoded message keeps the promises of proto.h. */
 static bool promises_hold(enum proto_sender sender, size_t size, const struct proto_message *message) {
     const struct proto_header *header = &message->header;
     bool known = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for size classes: at every size that is small, around every class's bounds, and at random.
+ * Tests of size classes: at every size that is small, around every class's bounds, and at random.
  */
 #include <setjmp.h>
 #include <stdarg.h>

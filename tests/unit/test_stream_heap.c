@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for stream heaps, case by case. malloc and calloc are wrapped by the linker, so that the
+ * Tests of stream heaps, case by case. malloc and calloc are wrapped by the linker, so that the
  * n-th allocation can be made to fail.
  */
 #include <errno.h>

@@ -24,7 +24,7 @@
 
 /* --- the model --- */
 
-/* What a granule is; above these: of the piece with that number. */
+/* The states of a granule. A higher number is that of the piece to which the granule belongs. */
 enum granule {
     FREE,
     ABSENT,

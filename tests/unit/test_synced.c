@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for the two parts of a synchronised array that only reckon: its states, and the record of
- * who uses a memory. The record is played through all short histories of three streams and the CPU, beside a
- * model that knows what is ordered behind what by clocks: each stream counts what it does, and knows how far
- * of each other it is behind. What a use has to come behind it must know of, and nobody is made to wait for
- * what it knows of already.
+ * Tests of the two parts of a synchronised array that only reckon: its states, and the record of the streams
+ * that use a memory. The record is played through all short histories of three streams and the CPU, beside a
+ * model that knows the order of all work by clocks: each stream counts its work, and knows how far it is
+ * behind each other stream. A use comes behind all work that it has to follow, and no stream waits for work
+ * that it already follows.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -86,7 +86,7 @@ static void every_access_fills_what_it_has_to_and_no_more(void **state) {
         assert_int_equal(step.fill, wanted->fill);
         assert_int_equal(step.after, wanted->after);
         assert_int_equal(step.writes, wanted->access == GPUPOOL_WRITE || wanted->access == GPUPOOL_OVERWRITE);
-        /* Who gets a pointer gets memory; what there is nothing to bring into needs none. */
+        /* An access that returns a pointer needs memory; a fetch without contents needs none. */
         assert_int_equal(step.needs_memory,
                          wanted->access != SYNCED_FETCH || wanted->before != UNINITIALIZED);
         for (unsigned j = 0; j < i; j++)
@@ -160,7 +160,7 @@ static void model_use(struct model *model, unsigned stream, bool writes) {
         model->wrote[stream] = model->used[stream];
 }
 
-/* What callers do on their streams between two calls, as far as they may. */
+/* The callers' work on their streams between two calls, as far as it is allowed. */
 static void model_work(struct model *model) {
     for (unsigned i = 0; i < STREAMS; i++)
         if (model->right[i] != RIGHT_NONE)
@@ -188,7 +188,7 @@ static void order(struct model *model, struct synced_usage *usage, unsigned by, 
             point->fence = fence;
             point->has_fence = true;
         }
-        /* What the CPU has seen costs nothing. */
+        /* A wait for work that the CPU has seen costs nothing. */
         if (model->known[by].of[other] >= (writes ? model->used[other] : model->wrote[other]) &&
             model->known[CPU].of[other] < model->snapshots[fence.value].of[other])
             model->waits_in_vain = true;

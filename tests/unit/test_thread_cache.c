@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold for thread caches: whoever reaches into one, each piece is in one place. Every test runs
+ * Tests of thread caches: each piece is in one place, whichever thread reaches into a cache. Every test runs
  * with both locks, the asymmetric one and the mutex, where the process has both. Clients are only compared
- * here, so any address will do for one. Pieces name real memory, whose words say who has them.
+ * here, so any address will do for one. Pieces name real memory, whose words name the owner.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -138,7 +138,7 @@ static void buffer_put(struct false_client *client, struct gpupool_buffer *buffe
     pthread_mutex_unlock(&piece->stream_heap->lock);
 }
 
-/* Marks memory as somebody's: at both ends, where nobody's mark may be. Returns false when somebody's is. */
+/* Changes the mark at both ends of the memory. Returns false when one was not the expected mark. */
 static bool mark(const struct gpupool_buffer *buffer, uint32_t from, uint32_t to) {
     _Atomic uint32_t *first = buffer->data;
     _Atomic uint32_t *last =
@@ -356,7 +356,7 @@ static void *survive(void *argument) {
     const struct thread_cache *before = client_thread.caches;
     pthread_barrier_wait(survivor->used);
     pthread_barrier_wait(survivor->closed);
-    /* Nothing of the old client is found, whoever asks; the next client gets the object. */
+    /* No call finds memory of the old client; the next client gets the object. */
     fine = fine && client_thread.caches->owner == NULL && client_thread.caches->all == NULL &&
            !cache_take_fast(address_of(&survivor->clients[0]), POOL, 4096, NULL, &buffer);
     fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && client_thread.caches == before &&
@@ -503,7 +503,8 @@ static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
     client_deinit(&client);
 }
 
-/* Pieces of a large class are of different sizes: one that is too small serves nobody, and hides none. */
+/* Pieces of a large class are of different sizes: one that is too small serves no request, and hides no
+ * piece. */
 static void a_large_piece_is_taken_by_whom_it_is_large_enough_for(void **state) {
     const uint64_t smaller = MIB + 512, larger = MIB + 64 * KIB; /* of one class */
     struct gpupool_buffer buffers[2], again;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose turn it is, by itself: turns are given to things that are nobody's sockets.
+ * Tests of the scheduler alone: it gives turns to sources without sockets.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static void join(struct turn *turn, uid_t uid, pid_t pid) {
     assert_int_equal(turn_join(turn, &scheduler, uid, pid, serve), 0);
 }
 
-/* Who is served, and asks again at once. */
+/* Returns the next source, which asks again at once. */
 static struct turn *serve_next(void) {
     struct turn *turn = scheduler_next(&scheduler);
     assert_non_null(turn);
@@ -50,7 +50,7 @@ static void who_asks_seldom_is_next(void **state) {
         for (unsigned i = 0; i < round % 5; i++)
             assert_ptr_not_equal(serve_next(), &seldom);
         turn_wait(&seldom);
-        if (round % 5 == 0) /* it was the last to be served, or nobody was: one of the others is before it */
+        if (round % 5 == 0) /* it was the last to be served, or none was: one of the others is before it */
             assert_ptr_equal(serve_next()->process, busy[0].process);
         assert_ptr_equal(scheduler_next(&scheduler), &seldom);
     }
@@ -116,8 +116,8 @@ static void processes_made_anew_for_each_question_gain_nothing(void **state) {
     turn_leave(&steady);
 }
 
-/* Any order of waiting and being served: nobody who waits was served longer ago than who is next, among users
- * and among the processes of that user. */
+/* In any order of waiting and being served, no waiting source was served longer ago than the next one, among
+ * users and among the processes of that user. */
 static void who_is_next_was_served_longest_ago(void **state) {
     static struct turn all[6][5][3];
     uint64_t seed = 7, last = 0;

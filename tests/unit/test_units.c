@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold for sizes and times as people write and read them. */
+/* Tests of sizes and times as people write and read them. */
 #include <errno.h>
 #include <locale.h>
 #include <setjmp.h>
