@@ -46,16 +46,15 @@ static inline void list_remove(struct list *member) {
 
 #define list_first(head, type, member) (list_is_empty(head) ? NULL : container_of((head)->next, type, member))
 
-#define list_for_each(position, head)                                                                        \
-    for (struct list *position = (head)->next; position != (head); position = position->next)
-
-/* As list_for_each, and the member at hand may be removed in the body. */
-#define list_for_each_safe(position, head)                                                                   \
-    for (struct list *position = (head)->next, *next_##position = position->next; position != (head);        \
-         position = next_##position, next_##position = position->next)
+static inline size_t list_length(const struct list *head) {
+    size_t length = 0;
+    for (const struct list *position = head->next; position != head; position = position->next)
+        length++;
+    return length;
+}
 
 /* Goes through the members as objects: list_for_each_entry(struct session, session, &core->sessions, link).
- * The type may be const. */
+ * The type may be const. The body stands in braces. */
 #define list_for_each_entry(type, entry, head, member)                                                       \
     for (type *entry = container_of((head)->next, type, member); &entry->member != (head);                   \
          entry = container_of(entry->member.next, type, member))

@@ -113,8 +113,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
             break;
         client_drop_unready(oldest);
     }
-    list_for_each_safe(position, &daemon->clients) {
-        struct client *client = container_of(position, struct client, link);
+    list_for_each_entry_safe(struct client, client, &daemon->clients, link) {
         if (client->connection.outbox.stalled) {
             n_stalled++;
             client_retry(client);

@@ -93,9 +93,8 @@ void decisions_carry_out(struct daemon *daemon) {
 static void stop_if_unused(struct daemon *daemon) {
     if (!daemon->options.private || !daemon->served || daemon->stopping)
         return;
-    list_for_each(position, &daemon->clients) {
-        enum client_state state = container_of(position, struct client, link)->state;
-        if (state == CLIENT_OPEN || state == CLIENT_GREETING)
+    list_for_each_entry(const struct client, client, &daemon->clients, link) {
+        if (client->state == CLIENT_OPEN || client->state == CLIENT_GREETING)
             return;
     }
     daemon_stop(daemon);

@@ -191,8 +191,7 @@ static struct heap_range *class_find(struct heap *heap, unsigned class, const st
                                      unsigned *looks_left) {
     struct heap_range *best = NULL;
 
-    list_for_each(link, class_list(heap, class)) {
-        struct heap_range *range = container_of(link, struct heap_range, class_link);
+    list_for_each_entry(struct heap_range, range, class_list(heap, class), class_link) {
         if (*looks_left == 0)
             break;
         (*looks_left)--;
@@ -244,7 +243,9 @@ void heap_init(struct heap *heap) {
 void heap_deinit(struct heap *heap) {
     if (heap->spans.next == NULL) /* zeroed, never initialised */
         return;
-    list_for_each_safe(link, &heap->spans) free(container_of(link, struct heap_span, link));
+    list_for_each_entry_safe(struct heap_span, span, &heap->spans, link) {
+        free(span);
+    }
     for (struct node_chunk *chunk = heap->node_chunks, *next; chunk != NULL; chunk = next) {
         next = chunk->next;
         free(chunk);
@@ -457,8 +458,8 @@ uint64_t heap_largest_free(const struct heap *heap) {
 
     if (class == NO_CLASS)
         return 0;
-    list_for_each(link, &heap->classes[class >> SUBCLASS_BITS][class & (HEAP_SUBCLASSES - 1)]) {
-        const struct heap_range *range = container_of(link, struct heap_range, class_link);
+    list_for_each_entry(const struct heap_range, range,
+                        &heap->classes[class >> SUBCLASS_BITS][class & (HEAP_SUBCLASSES - 1)], class_link) {
         if (range->size > largest)
             largest = range->size;
     }
@@ -516,9 +517,9 @@ static bool class_is_valid(const struct heap *heap, unsigned class, uint64_t *li
 bool heap_is_valid(const struct heap *heap) {
     uint64_t bytes = 0, taken_bytes = 0, free_ranges = 0, taken_ranges = 0, listed = 0, nodes = 0;
 
-    list_for_each(link, &heap->spans) {
-        const struct heap_span *span = container_of(link, struct heap_span, link);
-        if (!link_is_valid(link) || span->heap != heap || !span_is_valid(span, &free_ranges, &taken_ranges))
+    list_for_each_entry(const struct heap_span, span, &heap->spans, link) {
+        if (!link_is_valid(&span->link) || span->heap != heap ||
+            !span_is_valid(span, &free_ranges, &taken_ranges))
             return false;
         bytes += span->size;
         taken_bytes += span->taken_bytes;
@@ -535,9 +536,8 @@ bool heap_is_valid(const struct heap *heap) {
     /* No node is lost: what is in no span is spare. */
     for (const struct node_chunk *chunk = heap->node_chunks; chunk != NULL; chunk = chunk->next)
         nodes += NODES_PER_CHUNK;
-    list_for_each(link, &heap->spare_nodes) {
-        const struct heap_range *node = container_of(link, struct heap_range, class_link);
-        if (!link_is_valid(link) || node->span != NULL || !node->free || nodes-- == 0)
+    list_for_each_entry(const struct heap_range, node, &heap->spare_nodes, class_link) {
+        if (!link_is_valid(&node->class_link) || node->span != NULL || !node->free || nodes-- == 0)
             return false;
     }
     return nodes == free_ranges + taken_ranges;

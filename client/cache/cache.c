@@ -43,9 +43,8 @@ void cache_init(struct cache *cache, struct session *session) {
 }
 
 void cache_forget(struct cache *cache) {
-    list_for_each_safe(position, &cache->threads) {
-        struct thread_cache *thread = container_of(position, struct thread_cache, link);
-        list_remove(position);
+    list_for_each_entry_safe(struct thread_cache, thread, &cache->threads, link) {
+        list_remove(&thread->link);
         thread->owner = NULL; /* of this thread, or a copy of one that is not here */
         thread->all = thread->last = NULL;
     }
@@ -54,9 +53,9 @@ void cache_forget(struct cache *cache) {
 }
 
 void cache_deinit(struct cache *cache) {
-    list_for_each_safe(position, &cache->stream_heaps) {
-        list_remove(position);
-        stream_heap_free(container_of(position, struct stream_heap, link));
+    list_for_each_entry_safe(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
+        list_remove(&stream_heap->link);
+        stream_heap_free(stream_heap);
     }
     free(cache->pending);
     purger_deinit(&cache->purger);
@@ -69,8 +68,7 @@ void cache_deinit(struct cache *cache) {
 /* --- stream heaps --- */
 
 static struct stream_heap *find_stream_heap(struct cache *cache, uint32_t pool, const void *stream) {
-    list_for_each(position, &cache->stream_heaps) {
-        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
         if (stream_heap->pool == pool && stream_heap->stream == stream)
             return stream_heap;
     }
@@ -426,8 +424,7 @@ bool cache_is_busy(struct cache *cache) {
     if (devices_gpu(&cache->session->devices, &gpu) < 0 || gpu == NULL)
         return false;
     pthread_mutex_lock(&cache->stream_heaps_lock);
-    list_for_each(position, &cache->stream_heaps) {
-        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
         busy = busy || stream_heap_stream_is_busy(gpu, stream_heap);
     }
     pthread_mutex_unlock(&cache->stream_heaps_lock);

@@ -6,8 +6,7 @@
 void cache_collect(struct cache *cache, const struct thread_cache *except,
                    const struct stream_heap *stream_heap, bool idle_only) {
     thread_caches_lock();
-    list_for_each(position, &cache->threads) {
-        struct thread_cache *thread = container_of(position, struct thread_cache, link);
+    list_for_each_entry(struct thread_cache, thread, &cache->threads, link) {
         if (thread == except)
             continue;
         thread_cache_visit(thread);

@@ -71,8 +71,7 @@ static void retire_if_empty(struct stream_heap *stream_heap, struct deferred_que
 bool deferred_settle_locked(struct stream_heap *stream_heap, unsigned limit) {
     unsigned given = 0;
 
-    list_for_each_safe(position, &stream_heap->deferred) {
-        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred, link) {
         if (given == limit)
             break;
         while (given < limit && queue->first != NULL &&
@@ -95,8 +94,7 @@ unsigned deferred_fences_locked(const struct stream_heap *stream_heap, struct fe
                                 unsigned capacity) {
     unsigned count = 0;
 
-    list_for_each(position, &stream_heap->deferred) {
-        const struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+    list_for_each_entry(const struct deferred_queue, queue, &stream_heap->deferred, link) {
         if (count < capacity)
             fences[count++] = (struct fence){queue->word, queue->newest};
     }
@@ -159,8 +157,7 @@ size_t deferred_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum
                                struct stream_heap_part *ret_parts, size_t capacity) {
     struct reclaim reclaim = {.minimum_bytes = minimum_bytes, .parts = ret_parts, .capacity = capacity};
 
-    list_for_each_safe(position, &stream_heap->deferred) {
-        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred, link) {
         reclaim.word = queue->word;
         filter(stream_heap, queue, accept_part, &reclaim);
     }

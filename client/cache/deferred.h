@@ -54,8 +54,7 @@ static inline bool deferred_is_after(uint64_t value, uint64_t other) {
  * are in a stream heap's list. */
 static inline struct deferred_queue *deferred_find_queue(const struct stream_heap *stream_heap,
                                                          uint32_t word) {
-    list_for_each(position, &stream_heap->deferred) {
-        struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+    list_for_each_entry(struct deferred_queue, queue, &stream_heap->deferred, link) {
         if (queue->word == word)
             return queue;
     }

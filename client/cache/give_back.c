@@ -107,8 +107,7 @@ static int take_out(struct cache *cache, const struct choice *choice) {
     int failed = 0;
 
     pthread_mutex_lock(&cache->stream_heaps_lock);
-    list_for_each(position, &cache->stream_heaps) {
-        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
         if (!chooses(choice, stream_heap))
             continue;
         if (choice->of_stream)

@@ -24,8 +24,7 @@ static void set(struct cache *cache, _Atomic uint64_t *marks, uint32_t pool) {
     if ((atomic_fetch_or(marks, shortage_bit(pool)) & shortage_bit(pool)) != 0)
         return;
     thread_caches_lock();
-    list_for_each(position, &cache->threads) {
-        struct thread_cache *thread = container_of(position, struct thread_cache, link);
+    list_for_each_entry(struct thread_cache, thread, &cache->threads, link) {
         thread_cache_visit(thread);
         thread_cache_flush_pool(thread, pool);
         if (thread->last != NULL && thread->last->stream_heap->pool == pool)
@@ -84,8 +83,7 @@ void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter) {
     pthread_mutex_lock(&shortage->lock);
     list_remove(&waiter->link);
     atomic_fetch_sub(&shortage->waiting, 1);
-    list_for_each(position, &shortage->waiters) {
-        struct waiting_thread *other = container_of(position, struct waiting_thread, link);
+    list_for_each_entry(struct waiting_thread, other, &shortage->waiters, link) {
         if (waiter->offered_ns == 0 && other->pool == waiter->pool)
             other->offered_ns = 0; /* it may have been served by what was meant for this one */
     }
@@ -105,8 +103,7 @@ static struct piece *take_for_waiter(struct shortage *shortage, struct stream_he
 
     pthread_mutex_lock(&stream_heap->lock);
     pthread_mutex_lock(&shortage->lock);
-    list_for_each(position, &shortage->waiters) {
-        struct waiting_thread *waiter = container_of(position, struct waiting_thread, link);
+    list_for_each_entry(struct waiting_thread, waiter, &shortage->waiters, link) {
         if (is_open(waiter, stream_heap) &&
             stream_heap_take_locked(stream_heap, waiter->size_bytes, true, &piece) == 0) {
             waiter->offered_ns = clock_now_ns();

@@ -128,22 +128,19 @@ static void piece_orphan(struct piece *piece) {
 
 /* Frees the queues of deferred pieces, whatever stands in them. */
 static void free_deferred(struct stream_heap *stream_heap) {
-    list_for_each_safe(position, &stream_heap->deferred) {
-        list_remove(position);
-        free(container_of(position, struct deferred_queue, link));
+    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred, link) {
+        free(queue);
     }
-    list_for_each_safe(position, &stream_heap->deferred_spare) {
-        list_remove(position);
-        free(container_of(position, struct deferred_queue, link));
+    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred_spare, link) {
+        free(queue);
     }
 }
 
 struct stream_heap *stream_heap_free(struct stream_heap *stream_heap) {
     if (stream_heap == NULL)
         return NULL;
-    list_for_each_safe(position, &stream_heap->extents) {
-        list_remove(position);
-        free(container_of(position, struct extent, link));
+    list_for_each_entry_safe(struct extent, extent, &stream_heap->extents, link) {
+        free(extent);
     }
     for (struct piece_chunk *chunk = stream_heap->piece_chunks; chunk != NULL; chunk = chunk->next)
         for (unsigned i = 0; i < PIECES_IN_CHUNK; i++)
@@ -410,8 +407,7 @@ static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t 
 
 struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
                                             const void *segment, const char *memory, uint64_t size_bytes) {
-    list_for_each(position, &stream_heap->extents) {
-        struct extent *extent = container_of(position, struct extent, link);
+    list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
         if (extent->span->heap != &stream_heap->heaps[heap] || extent->segment != segment ||
             extent->splitting > 0 || extent->one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
             memory > extent->memory + extent->size_bytes)
@@ -527,8 +523,7 @@ static bool is_elsewhere(const struct heap_range *neighbour) {
 }
 
 bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part) {
-    list_for_each(position, &stream_heap->extents) {
-        struct extent *extent = container_of(position, struct extent, link);
+    list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
         if (extent->span->taken_bytes == extent->size_bytes)
             continue;
         for (struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
@@ -561,8 +556,7 @@ static bool deferred_is_valid_locked(const struct stream_heap *stream_heap) {
     uint64_t bytes = 0, of_extents = 0;
     bool valid = true;
 
-    list_for_each(position, &stream_heap->deferred) {
-        const struct deferred_queue *queue = container_of(position, struct deferred_queue, link);
+    list_for_each_entry(const struct deferred_queue, queue, &stream_heap->deferred, link) {
         const struct piece *last = NULL;
         valid = valid && queue->word != 0 && queue->first != NULL &&
                 deferred_find_queue(stream_heap, queue->word) == queue;
@@ -575,8 +569,9 @@ static bool deferred_is_valid_locked(const struct stream_heap *stream_heap) {
         }
         valid = valid && last == queue->last;
     }
-    list_for_each(position, &stream_heap->extents) of_extents +=
-        container_of(position, struct extent, link)->deferred_bytes;
+    list_for_each_entry(const struct extent, extent, &stream_heap->extents, link) {
+        of_extents += extent->deferred_bytes;
+    }
     return valid && bytes == stream_heap->deferred_bytes && bytes == of_extents;
 }
 
@@ -587,8 +582,7 @@ bool stream_heap_is_valid(struct stream_heap *stream_heap) {
     valid = heap_is_valid(&stream_heap->heaps[STREAM_HEAP_SMALL]) &&
             heap_is_valid(&stream_heap->heaps[STREAM_HEAP_LARGE]) && deferred_is_valid_locked(stream_heap);
     uint64_t all_absent = 0;
-    list_for_each(position, &stream_heap->extents) {
-        const struct extent *extent = container_of(position, struct extent, link);
+    list_for_each_entry(const struct extent, extent, &stream_heap->extents, link) {
         uint64_t absent = 0;
         for (const struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
             const struct piece *piece = range->user;

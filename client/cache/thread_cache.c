@@ -224,10 +224,9 @@ void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
 
 void thread_caches_detach(struct list *caches) {
     pthread_mutex_lock(&registry);
-    list_for_each_safe(position, caches) {
-        struct thread_cache *cache = container_of(position, struct thread_cache, link);
+    list_for_each_entry_safe(struct thread_cache, cache, caches, link) {
         thread_cache_visit(cache);
-        list_remove(position);
+        list_remove(&cache->link);
         thread_bins_free_all(cache, false);
         cache->owner = NULL;
         thread_cache_part(cache);

@@ -31,9 +31,8 @@ uint64_t connection_deadline_ns(const struct connection *connection, uint64_t ti
 }
 
 static void requests_free(struct list *requests, bool in_child) {
-    list_for_each_safe(link, requests) {
-        struct request *request = container_of(link, struct request, link);
-        list_remove(link);
+    list_for_each_entry_safe(struct request, request, requests, link) {
+        list_remove(&request->link);
         if (!in_child)
             pthread_cond_destroy(&request->wake);
         free(request->spare);
@@ -83,8 +82,7 @@ static void break_locked(struct connection *connection, int error, const char *t
     connection->broken = error;
     snprintf(connection->broken_text, sizeof connection->broken_text, "%s", text);
     shutdown(connection->fd, SHUT_RDWR);
-    list_for_each(link, &connection->waiting) {
-        struct request *request = container_of(link, struct request, link);
+    list_for_each_entry(struct request, request, &connection->waiting, link) {
         pthread_cond_signal(&request->wake);
     }
 }
@@ -206,8 +204,7 @@ static void message_copy(struct proto_message *to, const struct proto_message *f
 }
 
 static struct request *find(struct list *requests, uint64_t id) {
-    list_for_each(link, requests) {
-        struct request *request = container_of(link, struct request, link);
+    list_for_each_entry(struct request, request, requests, link) {
         if (request->id == id)
             return request;
     }
@@ -381,8 +378,7 @@ static int request_wait(struct request *request, uint64_t deadline_ns) {
 static void reader_pass_on(struct connection *connection) {
     if (connection->reading)
         return;
-    list_for_each(link, &connection->waiting) {
-        struct request *request = container_of(link, struct request, link);
+    list_for_each_entry(struct request, request, &connection->waiting, link) {
         if (request->asleep) {
             pthread_cond_signal(&request->wake);
             return;

@@ -117,10 +117,9 @@ void fences_leave_stream(struct fences *fences, unsigned device, const void *str
     struct list *bucket = bucket_of(fences, device, stream, 0);
 
     pthread_mutex_lock(&fences->lock);
-    list_for_each_safe(position, bucket) {
-        const struct fence_word *word = container_of(position, struct fence_word, link);
+    list_for_each_entry_safe(struct fence_word, word, bucket, link) {
         if (word->stream == stream && word->device == device && word->thread == 0)
-            list_remove(position);
+            list_remove(&word->link);
     }
     pthread_mutex_unlock(&fences->lock);
 }
@@ -136,8 +135,7 @@ static struct fence_word *word_get(struct session *session, const struct gpu *gp
     pthread_mutex_lock(&fences->lock);
     prepare_locked(session, gpu);
     if (fences->gpu != NULL) {
-        list_for_each(position, bucket) {
-            struct fence_word *word = container_of(position, struct fence_word, link);
+        list_for_each_entry(struct fence_word, word, bucket, link) {
             if (word->stream == stream && word->device == device && word->thread == thread)
                 found = word;
         }

@@ -57,9 +57,9 @@ bool segments_close(struct segments *segments) {
     bool clean = !segments->unclean;
 
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
-        list_for_each(link,
-                      &segments->buckets[i]) if (!segment_close(container_of(link, struct segment, link)))
-            clean = false;
+        list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
+            clean = segment_close(segment) && clean;
+        }
     return clean;
 }
 
@@ -72,15 +72,14 @@ void segments_deinit(struct segments *segments) {
 
 void segments_forget(struct segments *segments) {
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
-        list_for_each_safe(link, &segments->buckets[i]) {
-            list_remove(link);
-            free(container_of(link, struct segment, link));
+        list_for_each_entry_safe(struct segment, segment, &segments->buckets[i], link) {
+            list_remove(&segment->link);
+            free(segment);
         }
 }
 
 static struct segment *find(struct segments *segments, uint64_t id) {
-    list_for_each(link, bucket_of(segments, id)) {
-        struct segment *segment = container_of(link, struct segment, link);
+    list_for_each_entry(struct segment, segment, bucket_of(segments, id), link) {
         if (segment->id == id)
             return segment;
     }
@@ -112,8 +111,9 @@ uint64_t segments_pools(struct segments *segments) {
 
     pthread_mutex_lock(&segments->lock);
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
-        list_for_each(link, &segments->buckets[i]) pools |=
-            UINT64_C(1) << ((container_of(link, struct segment, link)->pool - 1) % PROTO_POOLS_MAX);
+        list_for_each_entry(const struct segment, segment, &segments->buckets[i], link) {
+            pools |= UINT64_C(1) << ((segment->pool - 1) % PROTO_POOLS_MAX);
+        }
     pthread_mutex_unlock(&segments->lock);
     return pools;
 }

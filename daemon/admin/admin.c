@@ -109,8 +109,8 @@ static void admin_answer_line(struct admin_client *client, const char *newline) 
 
 static void admin_on_timer(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
-    list_for_each_safe(position, &daemon->admin_resting) { /* a client whose time has not come rests again */
-        struct admin_client *client = container_of(position, struct admin_client, resting_link);
+    /* A client whose time has not come rests again. */
+    list_for_each_entry_safe(struct admin_client, client, &daemon->admin_resting, resting_link) {
         list_remove(&client->resting_link);
         turn_wait(&client->turn);
     }

@@ -245,8 +245,7 @@ static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_
 }
 
 static struct session *find_quarantined(const struct core *core, uint64_t id) {
-    list_for_each(position, &core->sessions) {
-        struct session *session = container_of(position, struct session, link);
+    list_for_each_entry(struct session, session, &core->sessions, link) {
         if (session->id == id && session->state == SESSION_QUARANTINED && session->owner != NULL)
             return session;
     }

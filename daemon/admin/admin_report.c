@@ -96,8 +96,7 @@ static void put_histogram(cJSON *object, const char *key, const struct histogram
 static void put_quarantine_age(cJSON *object, const struct pool *pool, uint64_t now_ns) {
     const struct session *oldest = NULL;
 
-    list_for_each(position, &pool->core->sessions) {
-        const struct session *session = container_of(position, struct session, link);
+    list_for_each_entry(const struct session, session, &pool->core->sessions, link) {
         if (session->state == SESSION_QUARANTINED && session->pools[pool->id - 1].leased_bytes > 0 &&
             (oldest == NULL || session->lost_ns < oldest->lost_ns))
             oldest = session;
@@ -235,8 +234,7 @@ static void put_details(cJSON *object, const struct session *session, const stru
             session->pools[i].n_mapped > 0)
             cJSON_AddItemToArray(pools, describe_holding(session, core->pools[i], &uses[i]));
     cJSON *requests = cJSON_AddArrayToObject(object, "requests");
-    list_for_each(position, &session->requests) {
-        const struct request *request = container_of(position, struct request, session_link);
+    list_for_each_entry(const struct request, request, &session->requests, session_link) {
         if (request->state != REQUEST_WAITING)
             continue;
         if (n_told++ == REQUESTS_TOLD_MAX)
@@ -290,8 +288,7 @@ void report_pools(cJSON *reply, const struct core *core) {
 void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quarantined_only) {
     cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
     uint64_t now_ns = clock_now_ns();
-    list_for_each(position, &core->sessions) {
-        const struct session *session = container_of(position, struct session, link);
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
         bool is_told = uid == 0 || uid == geteuid() || uid == session->peer.uid;
         if (!quarantined_only || session->state == SESSION_QUARANTINED)
             cJSON_AddItemToArray(sessions, describe_session(session, is_told, now_ns));
@@ -336,6 +333,7 @@ static cJSON *describe_quota(const struct tenant *tenant) {
 
 void report_quotas(cJSON *reply, const struct core *core) {
     cJSON *quotas = cJSON_AddArrayToObject(reply, "quotas");
-    list_for_each(position, &core->tenants)
-        cJSON_AddItemToArray(quotas, describe_quota(container_of(position, struct tenant, link)));
+    list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
+        cJSON_AddItemToArray(quotas, describe_quota(tenant));
+    }
 }

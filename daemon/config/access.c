@@ -112,8 +112,7 @@ static int look_up_list(struct config *config, char **list) {
 }
 
 int access_look_up(struct config *config) {
-    list_for_each_safe(position, &config->rules) {
-        struct config_rule *rule = container_of(position, struct config_rule, link);
+    list_for_each_entry_safe(struct config_rule, rule, &config->rules, link) {
         if (look_up(config, &rule->who))
             continue;
         list_remove(&rule->link);
@@ -122,8 +121,7 @@ int access_look_up(struct config *config) {
     int r = look_up_list(config, &config->device.allow);
     if (r == 0)
         r = look_up_list(config, &config->host.allow);
-    list_for_each(position, &config->sections) {
-        struct config_section *section = container_of(position, struct config_section, link);
+    list_for_each_entry(struct config_section, section, &config->sections, link) {
         r = r == 0 ? look_up_list(config, &section->pool.allow) : r;
     }
     return r;
@@ -199,8 +197,7 @@ int access_apply(struct daemon *daemon) {
     resolve_limits(&config->quota, core, fallback, policy->everybody);
     for (unsigned item = 0; item < QUOTA_ITEMS; item++)
         fallback[item] = POLICY_UNSET;
-    list_for_each(position, &config->rules) {
-        const struct config_rule *rule = container_of(position, struct config_rule, link);
+    list_for_each_entry(const struct config_rule, rule, &config->rules, link) {
         const struct policy_subject subject = subject_of(&rule->who);
         resolve_limits(&rule->limits, core, fallback, limits);
         r = policy_add_rule(policy, &subject, limits);

@@ -36,15 +36,14 @@ void config_init(struct config *config) {
 }
 
 void config_deinit(struct config *config) {
-    list_for_each_safe(position, &config->sections) {
-        struct config_section *section = container_of(position, struct config_section, link);
-        list_remove(position);
+    list_for_each_entry_safe(struct config_section, section, &config->sections, link) {
+        list_remove(&section->link);
         free(section->pool.allow);
         free(section);
     }
-    list_for_each_safe(position, &config->rules) {
-        list_remove(position);
-        free(container_of(position, struct config_rule, link));
+    list_for_each_entry_safe(struct config_rule, rule, &config->rules, link) {
+        list_remove(&rule->link);
+        free(rule);
     }
     free(config->device.allow);
     free(config->host.allow);
@@ -54,9 +53,10 @@ void config_deinit(struct config *config) {
 /* Moves a list's members to another head. */
 static void move_list(struct list *to, struct list *from) {
     list_init(to); /* a list's head does not move by copying */
-    list_for_each_safe(position, from) {
-        list_remove(position);
-        list_append(to, position);
+    while (!list_is_empty(from)) {
+        struct list *first = from->next;
+        list_remove(first);
+        list_append(to, first);
     }
 }
 
@@ -221,8 +221,7 @@ static int find_section(struct config *config, const char *name, struct config_s
                                        : "neither a device's number nor a GPU's UUID");
     }
     wanted.number = (int)number;
-    list_for_each(position, &config->sections) {
-        struct config_section *section = container_of(position, struct config_section, link);
+    list_for_each_entry(struct config_section, section, &config->sections, link) {
         if (section->kind == wanted.kind && section->by_uuid == wanted.by_uuid &&
             section->number == wanted.number && memcmp(section->uuid, wanted.uuid, sizeof wanted.uuid) == 0) {
             *ret_section = section;
@@ -299,8 +298,7 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
     const struct config_pool *one = NULL;
     unsigned default_percent = kind == PROTO_POOL_HOST ? 50 : 90;
 
-    list_for_each(position, &config->sections) {
-        const struct config_section *section = container_of(position, struct config_section, link);
+    list_for_each_entry(const struct config_section, section, &config->sections, link) {
         if (section->kind != kind)
             continue;
         if (section->by_uuid ? uuid != NULL && memcmp(section->uuid, uuid, PROTO_UUID_BYTES) == 0

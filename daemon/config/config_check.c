@@ -9,8 +9,7 @@
 #include "gpu/gpu.h"
 
 void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number) {
-    list_for_each(position, &config->sections) {
-        struct config_section *section = container_of(position, struct config_section, link);
+    list_for_each_entry(struct config_section, section, &config->sections, link) {
         if (section->kind != kind)
             continue;
         section->is_there |= section->by_uuid
@@ -38,8 +37,7 @@ unsigned config_check_sizes(const char *name, const struct config_pool_sizes *si
 unsigned config_check_sections(const struct config *config) {
     unsigned n_mistakes = 0;
 
-    list_for_each(position, &config->sections) {
-        const struct config_section *section = container_of(position, struct config_section, link);
+    list_for_each_entry(const struct config_section, section, &config->sections, link) {
         struct gpu_uuid uuid;
         char text[GPU_UUID_TEXT_SIZE];
 

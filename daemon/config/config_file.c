@@ -92,8 +92,7 @@ static int note_key(struct reading *reading, const char *section, const char *ke
         return config_complain(reading->error, reading->error_size, "out of memory");
     seen->line = reading->lines;
     snprintf(seen->name, size, "%s\n%s", section, key);
-    list_for_each(position, &reading->seen) {
-        const struct seen *other = container_of(position, struct seen, link);
+    list_for_each_entry(const struct seen, other, &reading->seen, link) {
         if (strcmp(other->name, seen->name) != 0)
             continue;
         config_complain(reading->error, reading->error_size, "'%s' was given in [%s] before, in line %d", key,
@@ -161,9 +160,8 @@ int config_read_file(struct config *config, const char *path, char *error, size_
     list_init(&reading.seen);
     int line = ini_parse_stream(read_line, &reading, on_key, &reading);
     end_section(&reading);
-    list_for_each_safe(position, &reading.seen) {
-        list_remove(position);
-        free(container_of(position, struct seen, link));
+    list_for_each_entry_safe(struct seen, seen, &reading.seen, link) {
+        free(seen);
     }
     if (line < 0 || reading.read_error != 0) {
         snprintf(error, error_size, "%s: cannot be read: %s", path,

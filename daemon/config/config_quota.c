@@ -126,8 +126,7 @@ int config_set_quota(struct config_limits *everybody, struct list *rules, const 
                                "[quota %s]: there are [quota], [quota user:NAME] and [quota "
                                "group:NAME]",
                                who);
-    list_for_each(position, rules) {
-        struct config_rule *rule = container_of(position, struct config_rule, link);
+    list_for_each_entry(struct config_rule, rule, rules, link) {
         if (rule->who.is_group == wanted.is_group && strcmp(rule->who.name, wanted.name) == 0)
             return set_limit(&rule->limits, key, value, error, error_size);
     }

@@ -164,7 +164,8 @@ static bool pool_is_valid(const struct pool *pool) {
 static bool session_is_valid(const struct session *session) {
     struct session_pool pools[PROTO_POOLS_MAX] = {0};
     uint64_t ranges = 0, leased = 0, fenced = 0;
-    unsigned leases = 0, requests = 0, segments = 0, behind_fences = 0, queued = 0;
+    unsigned leases = 0, segments = 0, behind_fences = 0;
+    size_t queued = 0;
 
     list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
         if (lease->session != session || session->core->leases.slots[lease->id - 1] != lease)
@@ -185,9 +186,9 @@ static bool session_is_valid(const struct session *session) {
     list_for_each_entry(const struct fence_queue, queue, &session->fenced, session_link) {
         if (queue->session != session || list_is_empty(&queue->leases) || !fence_queue_is_valid(queue))
             return false;
-        list_for_each(lease, &queue->leases) queued++;
+        queued += list_length(&queue->leases);
     }
-    list_for_each(position, &session->requests) requests++;
+    size_t requests = list_length(&session->requests);
     for (size_t word = 0; word < session->n_segment_words; word++)
         for (uint64_t bits = session->segments[word].mapped; bits != 0; bits &= bits - 1) {
             const struct segment *segment =

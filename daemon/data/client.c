@@ -298,8 +298,7 @@ bool client_make_room(struct daemon *daemon) {
         return false;
     unsigned share = daemon->n_handshakes / daemon->n_users_greeting;
 
-    list_for_each(position, &daemon->greeting) {
-        struct client *client = container_of(position, struct client, greeting_link);
+    list_for_each_entry(struct client, client, &daemon->greeting, greeting_link) {
         if (client->connection.turn.process->user->n_greeting >= share) {
             client_drop_unready(client);
             return true;

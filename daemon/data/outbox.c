@@ -65,8 +65,9 @@ static void outbox_drop_reply(struct outbox *outbox, struct session *payer, stru
 }
 
 void outbox_drop(struct outbox *outbox, struct session *payer) {
-    list_for_each_safe(position, &outbox->replies)
-        outbox_drop_reply(outbox, payer, container_of(position, struct reply, link));
+    list_for_each_entry_safe(struct reply, reply, &outbox->replies, link) {
+        outbox_drop_reply(outbox, payer, reply);
+    }
     outbox->stalled = outbox->full = false;
 }
 

@@ -257,22 +257,21 @@ static int prepare_look(struct watcher *watcher, struct watcher_job *job) {
     struct daemon *daemon = watcher->daemon;
     size_t n_subjects = 0;
 
-    list_for_each(position, &watcher->subjects) n_subjects +=
-        needs_look(container_of(position, struct watched, link));
+    list_for_each_entry(struct watched, watched, &watcher->subjects, link) {
+        n_subjects += needs_look(watched);
+    }
     if (n_subjects == 0)
         return 0;
     job->subjects = calloc(n_subjects, sizeof *job->subjects);
     job->exempt = calloc(daemon->n_clients + 1, sizeof *job->exempt);
     if (job->subjects == NULL || job->exempt == NULL)
         return -ENOMEM;
-    list_for_each(position, &watcher->subjects) {
-        const struct watched *watched = container_of(position, struct watched, link);
+    list_for_each_entry(const struct watched, watched, &watcher->subjects, link) {
         if (needs_look(watched))
             job->subjects[job->n_subjects++] = (struct holders_subject){
                 .token = watched->token, .origin = watched->origin, .uid = watched->uid};
     }
-    list_for_each(position, &daemon->clients) {
-        const struct client *client = container_of(position, struct client, link);
+    list_for_each_entry(const struct client, client, &daemon->clients, link) {
         if (client->state == CLIENT_OPEN && !client_process_is_over(client) && client->peer.pid > 0)
             job->exempt[job->n_exempt++] = client->peer.pid;
     }
@@ -309,9 +308,8 @@ static void watcher_arm(struct watcher *watcher) {
 
     if (!watcher->started)
         return;
-    list_for_each(position, &watcher->subjects) {
-        uint64_t its_ns = container_of(position, struct watched, link)->next_ns;
-        next_ns = its_ns < next_ns ? its_ns : next_ns;
+    list_for_each_entry(const struct watched, watched, &watcher->subjects, link) {
+        next_ns = watched->next_ns < next_ns ? watched->next_ns : next_ns;
     }
     if (next_ns == NS_FOREVER) {
         uv_timer_stop(&watcher->timer);

@@ -48,8 +48,7 @@ void scheduler_init(struct scheduler *scheduler) {
 static struct turn_user *find_user(struct scheduler *scheduler, uid_t uid) {
     struct list *chain = &scheduler->users[uid % SCHEDULER_USER_CHAINS];
 
-    list_for_each(position, chain) {
-        struct turn_user *user = container_of(position, struct turn_user, chain);
+    list_for_each_entry(struct turn_user, user, chain, chain) {
         if (user->uid == uid)
             return user;
     }
@@ -74,8 +73,7 @@ static void user_drop(struct turn_user *user) {
 static struct turn_process *find_process(struct scheduler *scheduler, uid_t uid, pid_t pid) {
     struct list *chain = &scheduler->processes[(uid + (unsigned)pid) % SCHEDULER_PROCESS_CHAINS];
 
-    list_for_each(position, chain) {
-        struct turn_process *process = container_of(position, struct turn_process, chain);
+    list_for_each_entry(struct turn_process, process, chain, chain) {
         if (process->pid == pid && process->user->uid == uid)
             return process;
     }

@@ -250,8 +250,7 @@ void supplier_stop(struct supplier *supplier) {
     if (!supplier->started)
         return;
     supplier->started = false;
-    list_for_each(position, &supplier->pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(struct segment, segment, &supplier->pool->segments, link) {
         struct supply_job *discard = supply_job_new(supplier, free_run, discard_done);
         if (discard == NULL) {
             segment->backing = backing_free(segment->backing);
@@ -263,8 +262,7 @@ void supplier_stop(struct supplier *supplier) {
     }
     worker_stop(&supplier->worker);
     /* A growth that was under way has come in as a last segment. */
-    list_for_each(position, &supplier->pool->segments) {
-        struct segment *segment = container_of(position, struct segment, link);
+    list_for_each_entry(struct segment, segment, &supplier->pool->segments, link) {
         segment->backing = backing_free(segment->backing);
     }
 }

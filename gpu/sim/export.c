@@ -382,8 +382,7 @@ int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_cou
         if (sim_has_context(physical))
             pid_add(getpid(), seen, room, &count);
         if (exporter.started)
-            list_for_each(position, &exporter.peers) {
-                const struct peer *peer = container_of(position, struct peer, link);
+            list_for_each_entry(const struct peer, peer, &exporter.peers, link) {
 
                 /* 0: a process outside this PID namespace, which has no pid here. */
                 if ((peer->devices & 1u << physical) != 0 && peer->pid != 0)
@@ -404,8 +403,7 @@ static bool is_under_mps(pid_t pid) {
 
     pthread_mutex_lock(&exporter.lock);
     if (exporter.started)
-        list_for_each(position, &exporter.peers) {
-            const struct peer *peer = container_of(position, struct peer, link);
+        list_for_each_entry(const struct peer, peer, &exporter.peers, link) {
             found = found || (peer->pid == pid && peer->under_mps);
         }
     pthread_mutex_unlock(&exporter.lock);

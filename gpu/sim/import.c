@@ -84,8 +84,7 @@ static int link_connect(const struct sim_handle *handle, struct sim_link **ret_l
 }
 
 static int link_get(const struct sim_handle *handle, struct sim_link **ret_link) {
-    list_for_each(position, &importer.links) {
-        struct sim_link *link = container_of(position, struct sim_link, link);
+    list_for_each_entry(struct sim_link, link, &importer.links, link) {
 
         if (link->physical == handle->physical && memcmp(link->nonce, handle->nonce, SIM_NONCE_BYTES) == 0) {
             *ret_link = link;

@@ -215,8 +215,7 @@ static int stream_find(unsigned physical, void *handle, struct sim_stream **ret_
         if (r != 0)
             return r;
     } else {
-        list_for_each(position, &streams.open) {
-            struct sim_stream *stream = container_of(position, struct sim_stream, link);
+        list_for_each_entry(struct sim_stream, stream, &streams.open, link) {
 
             if (stream == handle && stream->physical == physical) {
                 *ret_stream = stream;
@@ -304,8 +303,7 @@ static int orders_of(const struct sim_stream *stream, struct sim_order **ret_ord
         return order_add(legacy, ret_orders);
     if (stream != legacy)
         return 0;
-    list_for_each(position, &streams.open) {
-        struct sim_stream *other = container_of(position, struct sim_stream, link);
+    list_for_each_entry(struct sim_stream, other, &streams.open, link) {
         if (r == 0 && other->is_blocking && other->physical == stream->physical)
             r = order_add(other, ret_orders);
     }
@@ -320,8 +318,7 @@ static bool is_implicit_capture(const struct sim_stream *stream, bool spoils) {
 
     if (stream != streams.defaults[stream->physical])
         return false;
-    list_for_each(position, &streams.open) {
-        struct sim_stream *other = container_of(position, struct sim_stream, link);
+    list_for_each_entry(struct sim_stream, other, &streams.open, link) {
         if (other->is_blocking && other->physical == stream->physical)
             captures = (spoils ? stream_spoils_capture(other) : stream_is_capturing(other)) || captures;
     }
@@ -384,8 +381,7 @@ void sim_streams_drain(unsigned physical) {
         pthread_mutex_lock(&streams.lock);
         if (seen == 0)
             newest = streams.last_id;
-        list_for_each(position, &streams.open) {
-            struct sim_stream *stream = container_of(position, struct sim_stream, link);
+        list_for_each_entry(struct sim_stream, stream, &streams.open, link) {
 
             if (stream->id > seen && stream->id <= newest &&
                 (physical == SIM_ALL_DEVICES || stream->physical == physical)) {
@@ -407,8 +403,7 @@ static bool device_spoils_captures(unsigned physical) {
     bool captures = false;
 
     pthread_mutex_lock(&streams.lock);
-    list_for_each(position, &streams.open) {
-        struct sim_stream *stream = container_of(position, struct sim_stream, link);
+    list_for_each_entry(struct sim_stream, stream, &streams.open, link) {
         captures = (stream->physical == physical && stream_spoils_capture(stream)) || captures;
     }
     pthread_mutex_unlock(&streams.lock);

@@ -63,10 +63,9 @@ static bool limits_are_equal(const struct config_limits *a, const struct config_
 static bool sections_are_equal(const struct config *a, const struct config *b, bool twice) {
     const struct list *other = b->sections.next;
 
-    list_for_each(position, &a->sections) {
+    list_for_each_entry(const struct config_section, one, &a->sections, link) {
         if (other == &b->sections)
             return false;
-        const struct config_section *one = container_of(position, struct config_section, link);
         const struct config_section *two = container_of(other, struct config_section, link);
         if (one->kind != two->kind || one->by_uuid != two->by_uuid || one->number != two->number ||
             memcmp(one->uuid, two->uuid, sizeof one->uuid) != 0 ||
@@ -80,10 +79,9 @@ static bool sections_are_equal(const struct config *a, const struct config *b, b
 static bool rules_are_equal(const struct config *a, const struct config *b) {
     const struct list *other = b->rules.next;
 
-    list_for_each(position, &a->rules) {
+    list_for_each_entry(const struct config_rule, one, &a->rules, link) {
         if (other == &b->rules)
             return false;
-        const struct config_rule *one = container_of(position, struct config_rule, link);
         const struct config_rule *two = container_of(other, struct config_rule, link);
         if (one->who.is_group != two->who.is_group || strcmp(one->who.name, two->who.name) != 0 ||
             !limits_are_equal(&one->limits, &two->limits))
@@ -143,12 +141,10 @@ static void check_config(const struct config *config) {
     check_allowed(&config->device);
     check_allowed(&config->host);
     MUST(memchr(config->group, '\0', sizeof config->group) != NULL);
-    list_for_each(position, &config->rules) {
-        const struct config_rule *rule = container_of(position, struct config_rule, link);
+    list_for_each_entry(const struct config_rule, rule, &config->rules, link) {
         MUST(rule->who.name[0] != '\0' && memchr(rule->who.name, '\0', sizeof rule->who.name) != NULL);
     }
-    list_for_each(position, &config->sections) {
-        const struct config_section *section = container_of(position, struct config_section, link);
+    list_for_each_entry(const struct config_section, section, &config->sections, link) {
         MUST(section->kind == PROTO_POOL_DEVICE || section->kind == PROTO_POOL_HOST);
         MUST(section->kind == PROTO_POOL_DEVICE || !section->by_uuid);
         MUST(section->number >= 0);

@@ -287,8 +287,7 @@ static void step(struct input *input) {
 /* The daemon cannot learn of the end of a process whose PID namespace it does not see: an operator says so.
  */
 static void force_foreign(const struct daemon *daemon) {
-    list_for_each_safe(position, &daemon->clients) {
-        struct client *client = container_of(position, struct client, link);
+    list_for_each_entry_safe(struct client, client, &daemon->clients, link) {
         if (client->state == CLIENT_LOST && client->peer.pid == 0)
             client_force(client);
     }

@@ -254,8 +254,7 @@ void stage_check(const struct stage *stage) {
     unsigned clients = 0, greeting = 0, sessions = 0;
 
     MUST(core_is_valid(daemon->core));
-    list_for_each(position, &daemon->clients) {
-        const struct client *client = container_of(position, struct client, link);
+    list_for_each_entry(const struct client, client, &daemon->clients, link) {
         clients++;
         greeting += client->state == CLIENT_GREETING;
         sessions += client->session != NULL;

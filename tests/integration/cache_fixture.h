@@ -111,8 +111,9 @@ static inline uint64_t deferred_in(struct stream_heap *stream_heap) {
 static inline bool stream_heaps_are_valid(struct gpupool_client *client) {
     bool valid = true;
     pthread_mutex_lock(&client->cache.stream_heaps_lock);
-    list_for_each(position, &client->cache.stream_heaps) valid =
-        stream_heap_is_valid(container_of(position, struct stream_heap, link)) && valid;
+    list_for_each_entry(struct stream_heap, stream_heap, &client->cache.stream_heaps, link) {
+        valid = stream_heap_is_valid(stream_heap) && valid;
+    }
     pthread_mutex_unlock(&client->cache.stream_heaps_lock);
     return valid;
 }

@@ -15,8 +15,7 @@ static unsigned mapped_segments(struct gpupool_client *client, uint64_t *ret_byt
 
     pthread_mutex_lock(&client->session.segments.lock);
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
-        list_for_each(position, &client->session.segments.buckets[i]) {
-            const struct segment *segment = container_of(position, struct segment, link);
+        list_for_each_entry(const struct segment, segment, &client->session.segments.buckets[i], link) {
             count += segment->state == SEGMENT_OPEN;
             bytes += segment->state == SEGMENT_OPEN ? segment->size_bytes : 0;
         }

@@ -19,8 +19,7 @@ static uint64_t held_bytes(struct gpupool_client *client) {
     uint64_t bytes = 0;
 
     pthread_mutex_lock(&client->cache.stream_heaps_lock);
-    list_for_each(position, &client->cache.stream_heaps) {
-        struct stream_heap *stream_heap = container_of(position, struct stream_heap, link);
+    list_for_each_entry(struct stream_heap, stream_heap, &client->cache.stream_heaps, link) {
         pthread_mutex_lock(&stream_heap->lock);
         bytes += stream_heap_held_bytes_locked(stream_heap);
         pthread_mutex_unlock(&stream_heap->lock);

@@ -453,8 +453,7 @@ void model_see(struct world *world) {
     model_see_growths(world);
     world->arrivals = false;
     model_see_arrivals(world);
-    list_for_each(position, &world->core->answered) {
-        const struct request *answered = container_of(position, struct request, link);
+    list_for_each_entry(const struct request, answered, &world->core->answered, link) {
         unsigned r = 0;
         while (r < SIM_REQUESTS && !(world->requests[r].used && world->requests[r].id == answered->id))
             r++;

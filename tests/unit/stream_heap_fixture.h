@@ -66,9 +66,7 @@ static inline struct stream_heap *make_stream_heap(void) {
 }
 
 static inline unsigned stream_heap_extents(const struct stream_heap *stream_heap) {
-    unsigned count = 0;
-    list_for_each(position, &stream_heap->extents) count++;
-    return count;
+    return (unsigned)list_length(&stream_heap->extents);
 }
 
 #endif

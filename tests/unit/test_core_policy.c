@@ -232,8 +232,9 @@ static void quotas_hold_through_any_history(void **state) {
                     else
                         core_session_lose(session, now_ns, "test");
                     bool gone = true;
-                    list_for_each(position, &core->sessions) gone =
-                        gone && container_of(position, struct session, link) != session;
+                    list_for_each_entry(struct session, other, &core->sessions, link) {
+                        gone = gone && other != session;
+                    }
                     if (gone)
                         sessions[s] = NULL;
                 }

@@ -187,8 +187,9 @@ static void kept_replies_that_may_go_hold_nobody_up(void **state) {
     for (unsigned round = 0; round < 3 * SOCKETS; round++)
         assert_true(replies_before_mine(victim, 2 + round) <= OUTBOX_WRITES_PER_TURN);
     unsigned n = 0;
-    list_for_each(position, &stage->daemon->clients) n +=
-        container_of(position, struct client, link)->connection.outbox.n_replies;
+    list_for_each_entry(const struct client, client, &stage->daemon->clients, link) {
+        n += client->connection.outbox.n_replies;
+    }
     assert_true(n > 0); /* they went on to the end */
     for (unsigned i = 0; i < SOCKETS; i++)
         close(sockets[i]);

@@ -198,8 +198,7 @@ struct visitor {
 
 static void visit_all(struct false_client *client, bool idle_only, _Atomic uint64_t *visits) {
     thread_caches_lock();
-    list_for_each(position, &client->caches) {
-        struct thread_cache *cache = container_of(position, struct thread_cache, link);
+    list_for_each_entry(struct thread_cache, cache, &client->caches, link) {
         thread_cache_visit(cache);
         thread_cache_flush(cache, NULL, idle_only);
         thread_cache_part(cache);

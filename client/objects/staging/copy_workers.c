@@ -38,8 +38,7 @@ void copy_workers_deinit(struct copy_workers *workers) {
 
 /* Something to do, of the job whose turn it is. */
 static struct slot *take_locked(struct copy_workers *workers, struct job **ret_job) {
-    list_for_each(position, &workers->jobs) {
-        struct job *job = container_of(position, struct job, link);
+    list_for_each_entry(struct job, job, &workers->jobs, link) {
         struct slot *slot = job_take_locked(job);
         if (slot == NULL)
             continue;
