@@ -14,31 +14,19 @@
 /* The reply's buffer starts with this size, which fits most replies. It doubles from there. */
 #define REPLY_FIRST_SIZE (size_t)16384
 
-int admin_client_open(struct admin_client *ret_client, const char *path, uint64_t deadline_ns) {
-    int fd, r = socket_connect(path, SOCK_STREAM, deadline_ns, &fd);
-    if (r < 0)
-        return r;
-    *ret_client = (struct admin_client){.fd = fd, .deadline_ns = deadline_ns};
-    return 0;
-}
-
-void admin_client_close(struct admin_client *client) {
-    client->fd = close_fd(client->fd);
-}
-
 /* Sends it all; counts a hang-up as sent, because the daemon's last words may still lie in our buffer. */
-static int client_send(struct admin_client *client, const char *line) {
+static int send_line(int fd, const char *line, uint64_t deadline_ns) {
     struct iovec parts[2] = {{(void *)line, strlen(line)}, {(void *)"\n", 1}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
 
     while (parts[0].iov_len + parts[1].iov_len > 0) {
-        ssize_t sent = sendmsg(client->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0) {
             if (errno == EPIPE || errno == ECONNRESET)
                 return 0;
             if (errno != EAGAIN && errno != EINTR)
                 return -errno;
-            int r = socket_wait(client->fd, POLLOUT, client->deadline_ns);
+            int r = socket_wait(fd, POLLOUT, deadline_ns);
             if (r < 0)
                 return r;
             continue;
@@ -53,11 +41,15 @@ static int client_send(struct admin_client *client, const char *line) {
     return 0;
 }
 
-int admin_client_call(struct admin_client *client, const char *line, char **ret_reply, size_t *ret_length) {
+int admin_ask(const char *path, uint64_t deadline_ns, const char *line, char **ret_reply,
+              size_t *ret_length) {
+    _cleanup_(close_fdp) int fd = -1;
     _cleanup_(freep) char *reply = NULL;
     size_t size = 0, length = 0;
 
-    int r = client_send(client, line);
+    int r = socket_connect(path, SOCK_STREAM, deadline_ns, &fd);
+    if (r == 0)
+        r = send_line(fd, line, deadline_ns);
     if (r < 0)
         return r;
     for (;;) {
@@ -69,11 +61,11 @@ int admin_client_call(struct admin_client *client, const char *line, char **ret_
             reply = grown;
             size = larger;
         }
-        ssize_t received = recv(client->fd, reply + length, size - length, MSG_DONTWAIT);
+        ssize_t received = recv(fd, reply + length, size - length, MSG_DONTWAIT);
         if (received < 0) {
             if (errno != EAGAIN && errno != EINTR)
                 return -errno;
-            r = socket_wait(client->fd, POLLIN, client->deadline_ns);
+            r = socket_wait(fd, POLLIN, deadline_ns);
             if (r < 0)
                 return r;
             continue;

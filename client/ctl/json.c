@@ -47,12 +47,9 @@ static const struct object {
      "id# kind$ name$ state$ uuid$? pages$? last_error$? worker_call$? worker_call_ns#? device#? numa_node#? "
      "limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# in_use_bytes# "
      "cached_bytes# hit_ratio%? free_bytes# fenced_bytes# quarantined_bytes# largest_free_bytes# "
-     "growing_bytes# "
-     "segments# leases# waiters# acquires# releases# grows# retires# failures# timeouts# quota_refusals# "
-     "probes# "
-     "leased_peak_bytes# reserved_peak_bytes# quarantined_peak_bytes# quarantine_oldest_ns#? closes# "
-     "close_ns# "
-     "histograms{histograms}",
+     "growing_bytes# segments# leases# waiters# acquires# releases# grows# retires# failures# timeouts# "
+     "quota_refusals# probes# leased_peak_bytes# reserved_peak_bytes# quarantined_peak_bytes# "
+     "quarantine_oldest_ns#? closes# close_ns# histograms{histograms}",
      0},
     {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}", 0},
     {"times", "count# p50#? p90#? p99#?", 0}, /* the buckets are for programs */

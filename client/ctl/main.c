@@ -8,18 +8,17 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <locale.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/json.h"
-#include "client/ctl/release.h"
 #include "client/ctl/run.h"
 #include "client/ctl/text.h"
 #include "client/ctl/view.h"
@@ -41,7 +40,7 @@ enum exit_code {
 struct command {
     const char *name;
     unsigned parts; /* enum reply_part: what its reply consists of */
-    int (*view)(const struct cJSON *reply, FILE *file, bool color);
+    void (*view)(struct output *output, const struct cJSON *reply);
 };
 
 static const struct command commands[] = {
@@ -103,31 +102,17 @@ static const char help[] =
     "\n"
     "Exit status: 0 success, 1 the daemon refused, 2 wrong usage, 3 the daemon cannot be reached.\n";
 
-/* Tells the user what went wrong; the text may hold what the daemon sent. */
-__attribute__((format(printf, 1, 2))) static void complain(const char *format, ...) {
-    _cleanup_(freep) char *raw = NULL, *printable = NULL;
-    va_list arguments;
-
-    va_start(arguments, format);
-    if (vasprintf(&raw, format, arguments) < 0)
-        raw = NULL; /* vasprintf() leaves it undefined */
-    va_end(arguments);
-    if (raw != NULL)
-        printable = text_printable(raw, NULL);
-    fprintf(stderr, "gpupoolctl: %s\n", printable != NULL ? printable : "out of memory");
-}
-
-static int usage_error(void) {
+/* Goes behind what complain() says of a wrong command line. Returns code. */
+static int usage_error(int code) {
     fputs("Try 'gpupoolctl --help'.\n", stderr);
-    return EXIT_USAGE;
+    return code;
 }
 
 /* Flushes the output. Failure is an error: a full disk must not look like success. */
 static int finish_output(int code) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
-    complain("cannot write the output: %s", strerror(errno));
-    return EXIT_REFUSED;
+    return complain(EXIT_REFUSED, "cannot write the output: %s", strerror(errno));
 }
 
 static int parse_id(const char *text, uint64_t most, uint64_t *ret_id) {
@@ -187,17 +172,15 @@ static int parse_options(int argc, char **argv, struct options *options) {
             options->json = true;
             break;
         case OPTION_POOL:
-            if (parse_id(optarg, UINT32_MAX, &options->pool) < 0) {
-                complain("--pool: '%s' is not a pool's number; 'gpupoolctl pools' lists them", optarg);
-                return EXIT_USAGE;
-            }
+            if (parse_id(optarg, UINT32_MAX, &options->pool) < 0)
+                return complain(EXIT_USAGE,
+                                "--pool: '%s' is not a pool's number; 'gpupoolctl pools' lists them", optarg);
             break;
         case OPTION_RELEASE:
-            if (parse_id(optarg, SESSION_ID_MAX, &options->release) < 0) {
-                complain("--release: '%s' is not a session's number; 'gpupoolctl quarantine' lists them",
-                         optarg);
-                return EXIT_USAGE;
-            }
+            if (parse_id(optarg, SESSION_ID_MAX, &options->release) < 0)
+                return complain(
+                    EXIT_USAGE,
+                    "--release: '%s' is not a session's number; 'gpupoolctl quarantine' lists them", optarg);
             break;
         case OPTION_YES:
             options->yes = true;
@@ -206,18 +189,15 @@ static int parse_options(int argc, char **argv, struct options *options) {
             options->admin_socket = optarg;
             break;
         case OPTION_TIMEOUT:
-            if (units_parse_ns(optarg, &options->timeout_ns) < 0 || options->timeout_ns == 0) {
-                complain(
+            if (units_parse_ns(optarg, &options->timeout_ns) < 0 || options->timeout_ns == 0)
+                return complain(
+                    EXIT_USAGE,
                     "--timeout: '%s' is not a time; give a number above 0 and its unit, such as 500ms or 10s",
                     optarg);
-                return EXIT_USAGE;
-            }
             break;
         case OPTION_COLOR:
-            if (parse_color(optarg, &options->color) < 0) {
-                complain("--color: '%s' is none of auto, always, never", optarg);
-                return EXIT_USAGE;
-            }
+            if (parse_color(optarg, &options->color) < 0)
+                return complain(EXIT_USAGE, "--color: '%s' is none of auto, always, never", optarg);
             break;
         case 'h':
             fputs(help, stdout);
@@ -226,40 +206,29 @@ static int parse_options(int argc, char **argv, struct options *options) {
             puts("gpupoolctl " GPUPOOL_VERSION);
             return finish_output(EXIT_SUCCESS);
         default: /* getopt has said what is wrong */
-            return usage_error();
+            return usage_error(EXIT_USAGE);
         }
 
-    if (optind == argc) {
-        complain("no command given");
-        return usage_error();
-    }
+    if (optind == argc)
+        return usage_error(complain(EXIT_USAGE, "no command given"));
     if (strcmp(argv[optind], "help") == 0) {
         fputs(help, stdout);
         return finish_output(EXIT_SUCCESS);
     }
-    if (strcmp(argv[optind], "run") == 0) {
-        complain("'run' comes first: gpupoolctl run [OPTION...] PROGRAM");
-        return usage_error();
-    }
-    if (optind + 1 < argc) {
-        complain("one command at a time: '%s' is one too many", argv[optind + 1]);
-        return usage_error();
-    }
+    if (strcmp(argv[optind], "run") == 0)
+        return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
+    if (optind + 1 < argc)
+        return usage_error(
+            complain(EXIT_USAGE, "one command at a time: '%s' is one too many", argv[optind + 1]));
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[optind], commands[i].name) == 0)
             options->command = &commands[i];
-    if (options->command == NULL) {
-        complain("there is no command '%s'", argv[optind]);
-        return usage_error();
-    }
-    if (options->pool != 0 && strcmp(options->command->name, "trim") != 0) {
-        complain("--pool is for trim only");
-        return usage_error();
-    }
-    if ((options->release != 0 || options->yes) && strcmp(options->command->name, "quarantine") != 0) {
-        complain("--release and --yes are for quarantine only");
-        return usage_error();
-    }
+    if (options->command == NULL)
+        return usage_error(complain(EXIT_USAGE, "there is no command '%s'", argv[optind]));
+    if (options->pool != 0 && strcmp(options->command->name, "trim") != 0)
+        return usage_error(complain(EXIT_USAGE, "--pool is for trim only"));
+    if ((options->release != 0 || options->yes) && strcmp(options->command->name, "quarantine") != 0)
+        return usage_error(complain(EXIT_USAGE, "--release and --yes are for quarantine only"));
     return -1;
 }
 
@@ -277,39 +246,41 @@ static int unreachable(const struct options *options, int error) {
     switch (-error) {
     case ENOENT:
     case ECONNREFUSED:
-        complain(
+        return complain(
+            EXIT_UNREACHABLE,
             "no gpupoold answers at %s: start it (systemctl start gpupoold), or name its admin socket with "
             "--admin-socket",
             path);
-        break;
     case EACCES:
     case EPERM:
-        complain("this user may not connect to %s: ask its owner for access, or run gpupoolctl as that user",
-                 path);
-        break;
+        return complain(
+            EXIT_UNREACHABLE,
+            "this user may not connect to %s: ask its owner for access, or run gpupoolctl as that user",
+            path);
     case ENAMETOOLONG:
-        complain("%s: no socket can have so long a path; name it with a shorter one", path);
-        break;
+        return complain(EXIT_UNREACHABLE, "%s: no socket can have so long a path; name it with a shorter one",
+                        path);
     case EPROTOTYPE:
-        complain(
+        return complain(
+            EXIT_UNREACHABLE,
             "%s is not an admin socket (the data socket, perhaps): name the admin socket with --admin-socket",
             path);
-        break;
     case ETIMEDOUT:
-        complain("gpupoold at %s did not answer within %s: look at its log, or wait longer with --timeout",
-                 path, NS_TEXT(options->timeout_ns));
-        break;
+        return complain(
+            EXIT_UNREACHABLE,
+            "gpupoold at %s did not answer within %s: look at its log, or wait longer with --timeout", path,
+            NS_TEXT(options->timeout_ns));
     case ECONNRESET:
-        complain("gpupoold at %s hung up before it had answered: it is stopping, or its log says why", path);
-        break;
+        return complain(EXIT_UNREACHABLE,
+                        "gpupoold at %s hung up before it had answered: it is stopping, or its log says why",
+                        path);
     case EMSGSIZE:
     case EBADMSG:
-        complain("what answers at %s does not speak gpupoold's admin protocol: check the path", path);
-        break;
+        return complain(EXIT_UNREACHABLE,
+                        "what answers at %s does not speak gpupoold's admin protocol: check the path", path);
     default:
-        complain("cannot talk to gpupoold at %s: %s", path, strerror(-error));
+        return complain(EXIT_UNREACHABLE, "cannot talk to gpupoold at %s: %s", path, strerror(-error));
     }
-    return EXIT_UNREACHABLE;
 }
 
 /* An answer of the daemon's, read and as it came. */
@@ -328,61 +299,73 @@ static void answer_deinit(struct answer *answer) {
 /* Asks the daemon one thing. Returns EXIT_SUCCESS and the answer, or the code to exit with. */
 static int ask(const struct options *options, const char *request, unsigned parts,
                struct answer *ret_answer) {
-    struct admin_client client;
+    const char *path = options->admin_socket;
     _cleanup_(freep) char *line = NULL, *reason = NULL;
     size_t length = 0;
 
-    int r = admin_client_open(&client, options->admin_socket,
-                              clock_deadline_ns(clock_now_ns(), options->timeout_ns));
+    int r = admin_ask(path, clock_deadline_ns(clock_now_ns(), options->timeout_ns), request, &line, &length);
     if (r < 0)
         return unreachable(options, r);
-    r = admin_client_call(&client, request, &line, &length);
-    admin_client_close(&client);
-    if (r < 0)
-        return unreachable(options, r);
-
     r = reply_read(line, length, parts, &ret_answer->reply, &reason);
-    if (r == -EBADMSG) {
-        complain(
-            "gpupoold at %s sent a reply that does not check out (%s): are daemon and gpupoolctl of the same "
-            "version?",
-            options->admin_socket, reason);
-        return EXIT_UNREACHABLE;
-    }
-    if (r < 0) {
-        complain("%s", strerror(-r));
-        return EXIT_REFUSED;
-    }
+    if (r == -EBADMSG)
+        return complain(
+            EXIT_UNREACHABLE,
+            "gpupoold at %s sent a reply that does not check out (%s): are daemon and gpupoolctl of "
+            "the same version?",
+            path, reason);
+    if (r < 0)
+        return complain(EXIT_REFUSED, "%s", strerror(-r));
     ret_answer->line = take_ptr(&line);
     ret_answer->length = length;
     return EXIT_SUCCESS;
 }
 
-static int refused(const struct reply *reply) {
-    complain("gpupoold refused: %s (%s)", reply->error_message, reply->error_code);
-    return finish_output(EXIT_REFUSED);
-}
-
 static int show(const struct options *options, const struct answer *answer,
-                int (*view)(const struct cJSON *reply, FILE *file, bool color)) {
+                void (*view)(struct output *output, const struct cJSON *reply)) {
+    const struct reply *reply = answer->reply;
+    struct output output = {.color = wants_color(options->color)};
+
     if (options->json)
         text_write_json(stdout, answer->line, answer->length);
-    if (answer->reply->error_code != NULL)
-        return refused(answer->reply);
-    int r = options->json ? 0 : view(answer->reply->root, stdout, wants_color(options->color));
-    if (r < 0) {
-        complain("%s", strerror(-r));
-        return finish_output(EXIT_REFUSED);
-    }
-    return finish_output(EXIT_SUCCESS);
+    if (reply->error_code != NULL)
+        return finish_output(
+            complain(EXIT_REFUSED, "gpupoold refused: %s (%s)", reply->error_message, reply->error_code));
+    if (!options->json)
+        view(&output, reply->root);
+    return finish_output(output.failed ? complain(EXIT_REFUSED, "%s", strerror(ENOMEM)) : EXIT_SUCCESS);
 }
 
 /* The tool itself refuses: as the daemon would, with --json as an object too. */
 static int refuse(const struct options *options, const char *code, const char *message) {
     if (options->json)
         printf("{\"error\":{\"code\":\"%s\",\"message\":\"%s\"}}\n", code, message);
-    complain("%s", message);
-    return finish_output(EXIT_REFUSED);
+    return finish_output(complain(EXIT_REFUSED, "%s", message));
+}
+
+/* Warns of what it means to release memory from quarantine by force. */
+static void warn_of_release(const struct cJSON *session) {
+    const char *why = reply_text(session, "quarantine_reason");
+    _cleanup_(freep) char *command = text_printable(reply_text(session, "command"), NULL);
+    _cleanup_(freep) char *reason = text_printable(why == NULL ? "" : why, NULL);
+
+    fprintf(stderr,
+            "Session %" PRIu64 " (pid %" PRIu64 ", uid %" PRIu64 ", %s) holds %s: %s.\n"
+            "Nothing shows that its GPU work is over. Memory that is released now is lent to other processes "
+            "of the\n"
+            "same user at once, and what is left of the dead process's work may overwrite it: their results "
+            "can be\n"
+            "wrong without any error. Better end what keeps it, if you can.\n",
+            reply_count(session, "id"), reply_count(session, "pid"), reply_count(session, "uid"),
+            command != NULL ? command : "?",
+            BYTES_TEXT(reply_count(session, "leased_bytes") + reply_count(session, "fenced_bytes")),
+            reason != NULL ? reason : "?");
+}
+
+static bool confirm_release(void) {
+    char answer[16];
+
+    fputs("Release it all the same? [y/N] ", stderr);
+    return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
 /* Releases a session's memory from quarantine, after a warning and, without --yes, a question. */
@@ -395,18 +378,20 @@ static int run_release(const struct options *options) {
         return code;
     if (list.reply->error_code != NULL)
         return show(options, &list, view_quarantine);
-    const struct cJSON *session = release_find(list.reply->root, options->release);
+    const struct cJSON *session = reply_first(list.reply->root, "sessions");
+    while (session != NULL && reply_count(session, "id") != options->release)
+        session = reply_next(session);
     if (session == NULL) {
         snprintf(message, sizeof message,
                  "session %" PRIu64 " is not in quarantine; 'gpupoolctl quarantine' lists those that are",
                  options->release);
         return refuse(options, "no-such-session", message);
     }
-    release_warn(session);
-    if (!options->yes && !release_can_ask())
+    warn_of_release(session);
+    if (!options->yes && !(isatty(STDIN_FILENO) && isatty(STDERR_FILENO)))
         return refuse(options, "invalid-request",
                       "there is no terminal to ask on: add --yes to release it all the same");
-    if (!options->yes && !release_confirm())
+    if (!options->yes && !confirm_release())
         return refuse(options, "invalid-request", "nothing was released");
     snprintf(request, sizeof request, "{\"command\":\"quarantine-release\",\"session\":%" PRIu64 "}",
              options->release);

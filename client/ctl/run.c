@@ -4,19 +4,20 @@
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "client/ctl/greet.h"
 #include "client/ctl/program.h"
 #include "client/ctl/text.h"
+#include "client/session/socket.h"
+#include "proto/proto.h"
 
 #define LIBRARY        "libgpupool-preload.so"
 #define SOCKET_DEFAULT "/run/gpupool/gpupool.sock"
@@ -45,20 +46,6 @@ static const char help[] =
     "\n"
     "Exit status: the program's; 125 gpupoolctl failed, 126 the program cannot be executed, 127 there is\n"
     "no such program.\n";
-
-__attribute__((format(printf, 2, 3))) static int fail(int code, const char *format, ...) {
-    _cleanup_(freep) char *raw = NULL, *printable = NULL;
-    va_list arguments;
-
-    va_start(arguments, format);
-    if (vasprintf(&raw, format, arguments) < 0)
-        raw = NULL;
-    va_end(arguments);
-    if (raw != NULL)
-        printable = text_printable(raw, NULL);
-    fprintf(stderr, "gpupoolctl: %s\n", printable != NULL ? printable : "out of memory");
-    return code;
-}
 
 /* Returns -1 to go on with argv[optind], or the code to exit with. */
 static int parse(int argc, char **argv, struct options *options) {
@@ -92,7 +79,7 @@ static int parse(int argc, char **argv, struct options *options) {
             return RUN_FAILED;
         }
     if (optind == argc) {
-        fail(RUN_FAILED, "run: no program given");
+        complain(RUN_FAILED, "run: no program given");
         fputs("Try 'gpupoolctl run --help'.\n", stderr);
         return RUN_FAILED;
     }
@@ -110,7 +97,7 @@ static int find_library(const char *named, char ret_path[static PATH_MAX]) {
 
     if (named != NULL) {
         if (realpath(named, ret_path) == NULL)
-            return fail(RUN_FAILED, "--library: %s: %s", named, strerror(errno));
+            return complain(RUN_FAILED, "--library: %s: %s", named, strerror(errno));
         return 0;
     }
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -125,8 +112,8 @@ static int find_library(const char *named, char ret_path[static PATH_MAX]) {
     }
     if (realpath(GPUPOOL_FULL_LIBDIR "/" LIBRARY, ret_path) != NULL)
         return 0;
-    return fail(RUN_FAILED, "%s is not in %s: install it, or name it with --library", LIBRARY,
-                GPUPOOL_FULL_LIBDIR);
+    return complain(RUN_FAILED, "%s is not in %s: install it, or name it with --library", LIBRARY,
+                    GPUPOOL_FULL_LIBDIR);
 }
 
 /* In front of what is preloaded already. */
@@ -135,17 +122,65 @@ static int preload(const char *library) {
     _cleanup_(freep) char *list = NULL;
 
     if (strpbrk(library, ": \t") != NULL)
-        return fail(RUN_FAILED, "%s: the dynamic linker cannot preload a path with a colon or a blank",
-                    library);
+        return complain(RUN_FAILED, "%s: the dynamic linker cannot preload a path with a colon or a blank",
+                        library);
     if (asprintf(&list, "%s%s%s", library, others != NULL && others[0] != '\0' ? ":" : "",
                  others != NULL ? others : "") < 0) {
         list = NULL;
-        return fail(RUN_FAILED, "out of memory");
+        return complain(RUN_FAILED, "out of memory");
     }
-    return setenv("LD_PRELOAD", list, 1) < 0 ? fail(RUN_FAILED, "%s", strerror(errno)) : 0;
+    return setenv("LD_PRELOAD", list, 1) < 0 ? complain(RUN_FAILED, "%s", strerror(errno)) : 0;
 }
 
 /* --- the daemon --- */
+
+static int read_reply(int fd, uint64_t deadline_ns, char *packet, struct proto_message *ret_reply) {
+    int fds[SOCKET_FDS_MAX];
+    unsigned count = 0;
+    const char *reason;
+    size_t size = 0;
+
+    int r = socket_receive(fd, packet, PROTO_PACKET_MAX, deadline_ns, &size, fds, &count);
+    if (r < 0)
+        return r;
+    for (unsigned i = 0; i < count; i++)
+        close_fd(fds[i]);
+    if (size == 0)
+        return -ECONNRESET;
+    return proto_decode(PROTO_FROM_DAEMON, packet, size, ret_reply, &reason);
+}
+
+/* Greets the daemon as a client would: does a daemon answer at the data socket, may this user borrow, and
+ * what GPU does it serve? The session ends with the call. Returns 0; a positive PROTO_E_… with the daemon's
+ * text in *ret_text (PROTO_TEXT_MAX + 1 bytes); -EBADMSG where what answers is not gpupoold; -ECONNRESET
+ * where it hung up; -ETIMEDOUT, -ENAMETOOLONG or what connect(2) said. */
+static int greet(const char *path, uint64_t deadline_ns, enum proto_gpu_kind *ret_gpu, char *ret_text) {
+    struct proto_message message = {.header = {.operation = PROTO_HELLO, .request = 1}};
+    _cleanup_(close_fdp) int fd = -1;
+    char packet[PROTO_PACKET_MAX];
+
+    message.hello = (struct proto_hello){.magic = PROTO_MAGIC,
+                                         .version_min = PROTO_VERSION_MIN,
+                                         .version_max = PROTO_VERSION_MAX,
+                                         .flags = PROTO_HELLO_NO_GPU};
+    int r = socket_connect(path, SOCK_SEQPACKET, deadline_ns, &fd);
+    if (r == 0)
+        r = socket_send(fd, packet, proto_encode(&message, packet), deadline_ns);
+    if (r == 0)
+        r = read_reply(fd, deadline_ns, packet, &message);
+    if (r < 0)
+        return r == -EPIPE ? -ECONNRESET : r;
+    if (message.header.operation == PROTO_ERROR) {
+        memcpy(ret_text, message.failure.text, sizeof message.failure.text);
+        return (int)message.failure.error;
+    }
+    if (message.header.operation != PROTO_HELLO_REPLY)
+        return -EBADMSG;
+    *ret_gpu = (enum proto_gpu_kind)message.hello_reply.gpu;
+    message = (struct proto_message){.header = {.operation = PROTO_BYE, .request = 2}};
+    (void)socket_send(fd, packet, proto_encode(&message, packet), deadline_ns);
+    return 0;
+}
 
 static int check_daemon(const struct options *options) {
     char text[PROTO_TEXT_MAX + 1];
@@ -153,47 +188,50 @@ static int check_daemon(const struct options *options) {
     const char *path = options->socket;
 
     if (strcmp(path, "private") == 0)
-        return fail(RUN_FAILED,
-                    "run: each process of the program would start a private daemon of its own: start one "
-                    "gpupoold, and name its socket with --socket");
+        return complain(RUN_FAILED,
+                        "run: each process of the program would start a private daemon of its own: start one "
+                        "gpupoold, and name its socket with --socket");
     int r = greet(path, clock_deadline_ns(clock_now_ns(), GREETING_NS), &gpu, text);
     switch (r) {
     case 0:
         break;
     case -ENOENT:
     case -ECONNREFUSED:
-        return fail(RUN_FAILED,
-                    "no gpupoold answers at %s: start it (systemctl start gpupoold), or name its socket with "
-                    "--socket",
-                    path);
+        return complain(
+            RUN_FAILED,
+            "no gpupoold answers at %s: start it (systemctl start gpupoold), or name its socket with "
+            "--socket",
+            path);
     case -EACCES:
     case -EPERM:
-        return fail(RUN_FAILED,
-                    "this user may not connect to %s: ask its owner for access (the group gpupool)", path);
+        return complain(RUN_FAILED,
+                        "this user may not connect to %s: ask its owner for access (the group gpupool)",
+                        path);
     case -EPROTOTYPE:
-        return fail(RUN_FAILED,
-                    "%s is not the socket that gpupoold lends by (the admin socket, perhaps): name that with "
-                    "--socket",
-                    path);
+        return complain(
+            RUN_FAILED,
+            "%s is not the socket that gpupoold lends by (the admin socket, perhaps): name that with "
+            "--socket",
+            path);
     case -ETIMEDOUT:
-        return fail(RUN_FAILED, "gpupoold at %s did not answer within %s: look at its log", path,
-                    NS_TEXT(GREETING_NS));
+        return complain(RUN_FAILED, "gpupoold at %s did not answer within %s: look at its log", path,
+                        NS_TEXT(GREETING_NS));
     case -EBADMSG:
     case -EMSGSIZE:
-        return fail(RUN_FAILED, "what answers at %s does not speak gpupoold's protocol: check the path",
-                    path);
+        return complain(RUN_FAILED, "what answers at %s does not speak gpupoold's protocol: check the path",
+                        path);
     default:
         if (r > 0)
-            return fail(RUN_FAILED, "gpupoold at %s refused: %s", path, text);
-        return fail(RUN_FAILED, "cannot talk to gpupoold at %s: %s", path, strerror(-r));
+            return complain(RUN_FAILED, "gpupoold at %s refused: %s", path, text);
+        return complain(RUN_FAILED, "cannot talk to gpupoold at %s: %s", path, strerror(-r));
     }
     if (options->force)
         return 0;
     if (gpu == PROTO_GPU_NONE)
-        return fail(RUN_FAILED, "gpupoold at %s serves no GPU: it has nothing to lend to a CUDA program",
-                    path);
+        return complain(RUN_FAILED, "gpupoold at %s serves no GPU: it has nothing to lend to a CUDA program",
+                        path);
     if (gpu == PROTO_GPU_SIM)
-        fail(0, "warning: gpupoold at %s simulates its GPU: no kernel can use its memory", path);
+        complain(0, "warning: gpupoold at %s simulates its GPU: no kernel can use its memory", path);
     return 0;
 }
 
@@ -204,32 +242,33 @@ static int check_program(const char *name, const struct options *options) {
 
     int r = program_find(name, path, sizeof path);
     if (r < 0)
-        return fail(r == -ENOENT ? RUN_NOT_FOUND : RUN_CANNOT_EXECUTE, "%s: %s", name,
-                    r == -ENOENT ? "there is no such program" : "it cannot be executed");
+        return complain(r == -ENOENT ? RUN_NOT_FOUND : RUN_CANNOT_EXECUTE, "%s: %s", name,
+                        r == -ENOENT ? "there is no such program" : "it cannot be executed");
     if (options->force)
         return 0;
     switch (program_judge(path, sizeof path)) {
     case PROGRAM_SERVED:
         return 0;
     case PROGRAM_STATIC_CUDA:
-        return fail(
+        return complain(
             RUN_FAILED,
             "%s contains the CUDA runtime (it was linked statically, nvcc's default), so its calls cannot be "
             "redirected: link it with nvcc --cudart shared, or use libgpupool-client in it. --force runs it "
             "without gpupool's memory",
             path);
     case PROGRAM_STATIC:
-        return fail(
+        return complain(
             RUN_FAILED,
             "%s is linked statically, so no library can be preloaded into it: link it dynamically, or use "
             "libgpupool-client in it. --force runs it without gpupool's memory",
             path);
     case PROGRAM_PRIVILEGED:
-        return fail(RUN_FAILED,
-                    "%s is set-user-ID, set-group-ID or has capabilities, so the dynamic linker preloads "
-                    "nothing into "
-                    "it: run it from the account that it is for. --force runs it without gpupool's memory",
-                    path);
+        return complain(
+            RUN_FAILED,
+            "%s is set-user-ID, set-group-ID or has capabilities, so the dynamic linker preloads "
+            "nothing into "
+            "it: run it from the account that it is for. --force runs it without gpupool's memory",
+            path);
     }
     return 0;
 }
@@ -256,7 +295,8 @@ int run_program(int argc, char **argv) {
     char socket[PATH_MAX];
     /* The program may change its directory. A path that is too long to be made absolute did not connect. */
     if (setenv("GPUPOOL_SOCKET", realpath(options.socket, socket) != NULL ? socket : options.socket, 1) < 0)
-        return fail(RUN_FAILED, "%s", strerror(errno));
+        return complain(RUN_FAILED, "%s", strerror(errno));
     execvp(program[0], program);
-    return fail(errno == ENOENT ? RUN_NOT_FOUND : RUN_CANNOT_EXECUTE, "%s: %s", program[0], strerror(errno));
+    return complain(errno == ENOENT ? RUN_NOT_FOUND : RUN_CANNOT_EXECUTE, "%s: %s", program[0],
+                    strerror(errno));
 }

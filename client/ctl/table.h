@@ -2,15 +2,16 @@
 #ifndef CLIENT_CTL_TABLE_H
 #define CLIENT_CTL_TABLE_H
 /*
- * A table for people: cells are collected row by row and printed with every column as wide as its widest
- * cell. The table owns copies of its cells. When memory runs short it remembers that, takes no more cells,
- * and table_print() says so: the calls between need no checks.
+ * The output of a view, on standard output: lines of text, and tables of a reply's arrays. A column of a table
+ * has a title, the key of the member that it shows, and a function that adds the cell of a row. Each column
+ * is as wide as its widest cell.
  *
- * Invariant: cells come in the columns' order; table_print() is called when the last row is complete.
+ * When memory runs short, the output remembers that and prints no more: the calls between need no checks.
  */
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
+
+#include "client/ctl/json.h"
 
 enum style {
     STYLE_PLAIN,
@@ -20,34 +21,37 @@ enum style {
     STYLE_ALARM,   /* something is wrong */
 };
 
-struct column {
-    const char *title;
-    bool right; /* numbers line up at their right end */
-};
-
-struct cell;
-
-struct table {
-    const struct column *columns; /* borrowed */
-    size_t n_columns;
-    struct cell *cells;
-    size_t n_cells, size_cells;
+struct output {
+    bool color;
     bool failed; /* out of memory */
 };
 
-/* columns is borrowed until table_deinit(). */
-void table_init(struct table *table, const struct column *columns, size_t n_columns);
-void table_deinit(struct table *table);
+struct table;
 
-/* Adds the next cell. The formatted text is passed through text_printable(). */
-void table_add(struct table *table, enum style style, const char *format, ...)
+struct column {
+    const char *title;
+    bool right; /* numbers line up at their right end */
+    void (*add)(struct table *table, const struct cJSON *row, const struct column *column);
+    const char *key;
+    enum style style;
+    bool of_outer; /* row is the element that the row's array belongs to */
+};
+
+#define ARRAY_LENGTH(array) (sizeof(array) / sizeof *(array))
+
+/* Prints a line in a style. The formatted text is passed through text_printable(). */
+void print_line(struct output *output, enum style style, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Prints the title row and all rows, indented by two columns. Returns 0 or -ENOMEM. */
-int table_print(const struct table *table, FILE *file, bool color);
+/* Prints the title row and a row for each element of the array at key; with an inner key, for each element of
+ * each element's array there. */
+#define print_table(output, columns, object, key, inner)                                                     \
+    table_print(output, columns, ARRAY_LENGTH(columns), object, key, inner)
+void table_print(struct output *output, const struct column *columns, size_t n_columns,
+                 const struct cJSON *object, const char *key, const char *inner);
 
-/* The sequences that start a style and end any; "" without color. */
-const char *style_start(enum style style, bool color);
-const char *style_end(enum style style, bool color);
+/* For a column's function: adds the cell. The formatted text is passed through text_printable(). */
+void table_add(struct table *table, enum style style, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

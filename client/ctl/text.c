@@ -44,6 +44,26 @@ char *text_printable(const char *text, size_t *ret_width) {
     return copy;
 }
 
+char *text_format(const char *format, va_list arguments, size_t *ret_width) {
+    char *raw;
+
+    if (vasprintf(&raw, format, arguments) < 0)
+        return NULL;
+    char *printable = text_printable(raw, ret_width);
+    free(raw);
+    return printable;
+}
+
+int complain(int code, const char *format, ...) {
+    va_list arguments;
+
+    va_start(arguments, format);
+    _cleanup_(freep) char *text = text_format(format, arguments, NULL);
+    va_end(arguments);
+    fprintf(stderr, "gpupoolctl: %s\n", text != NULL ? text : "out of memory");
+    return code;
+}
+
 static bool moves_the_terminal(uint32_t character) {
     return (character >= 0x7f && character <= 0x9f) /* DEL and the C1 controls */
            ||

@@ -6,6 +6,7 @@
  * hold escape sequences, or characters that turn the direction of writing: none of them may reach the
  * operator's terminal.
  */
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -13,6 +14,14 @@
  * width, what the locale cannot write) replaced by '?'. Returns the copy, owned by the caller, or NULL when
  * memory is short. ret_width, unless NULL, gets how many columns it takes. */
 char *text_printable(const char *text, size_t *ret_width);
+
+/* As text_printable(), of a text that is formatted first. */
+char *text_format(const char *format, va_list arguments, size_t *ret_width)
+    __attribute__((format(printf, 1, 0)));
+
+/* Tells the user on standard error what went wrong; the text may hold what the daemon sent. Returns code, for
+ * the program to exit with. */
+int complain(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Writes a line of JSON and a newline. The same characters, which JSON allows inside strings only, leave as
  * \u escapes: to a program the line means what it meant. The line is UTF-8 without bytes below 0x20. */

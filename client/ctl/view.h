@@ -4,21 +4,18 @@
 /*
  * The daemon's replies for people: tables with units, rounded to what can be read at a glance. Programs take
  * --json, where every byte is exact. Each function prints one reply, which holds the parts that its command
- * asks for, and returns 0 or -ENOMEM; whether the file took it all is the caller's to check.
+ * asks for; whether standard output took it all is the caller's to check.
  */
-#include <stdbool.h>
-#include <stdio.h>
+#include "client/ctl/table.h"
 
-#include "client/ctl/json.h"
-
-int view_ping(const struct cJSON *reply, FILE *file, bool color);
-int view_stats(const struct cJSON *reply, FILE *file, bool color);
-int view_pools(const struct cJSON *reply, FILE *file, bool color);
-int view_sessions(const struct cJSON *reply, FILE *file, bool color);
-int view_quota(const struct cJSON *reply, FILE *file, bool color);
+void view_ping(struct output *output, const struct cJSON *reply);
+void view_stats(struct output *output, const struct cJSON *reply);
+void view_pools(struct output *output, const struct cJSON *reply);
+void view_sessions(struct output *output, const struct cJSON *reply);
+void view_quota(struct output *output, const struct cJSON *reply);
 /* The sessions that are in quarantine, and why. */
-int view_quarantine(const struct cJSON *reply, FILE *file, bool color);
-int view_released(const struct cJSON *reply, FILE *file, bool color);
-int view_trim(const struct cJSON *reply, FILE *file, bool color);
+void view_quarantine(struct output *output, const struct cJSON *reply);
+void view_released(struct output *output, const struct cJSON *reply);
+void view_trim(struct output *output, const struct cJSON *reply);
 
 #endif

@@ -12,7 +12,7 @@
 #define USED_WARNING_PERCENT 90
 
 /* The place of a pool: its device or its NUMA node. */
-static void add_place(struct table *table, const struct cJSON *pool, const struct view_column *column) {
+static void add_place(struct table *table, const struct cJSON *pool, const struct column *column) {
     uint64_t device = reply_count(pool, "device"), numa_node = reply_count(pool, "numa_node");
     const char *kind = reply_text(pool, "kind");
 
@@ -24,7 +24,7 @@ static void add_place(struct table *table, const struct cJSON *pool, const struc
         table_add(table, column->style, "%s", kind);
 }
 
-static void add_used(struct table *table, const struct cJSON *pool, const struct view_column *column) {
+static void add_used(struct table *table, const struct cJSON *pool, const struct column *column) {
     uint64_t limit_bytes = reply_count(pool, "limit_bytes"), leased_bytes = reply_count(pool, "leased_bytes");
 
     if (limit_bytes == 0) {
@@ -46,7 +46,7 @@ static void add_used(struct table *table, const struct cJSON *pool, const struct
 
 /* How a pool's limit is taken: each cell shows what is at its beginning, so that nothing is too little to be
  * seen where it comes first. */
-static void add_bar(struct table *table, const struct cJSON *pool, const struct view_column *column) {
+static void add_bar(struct table *table, const struct cJSON *pool, const struct column *column) {
     const struct {
         uint64_t bytes;
         char mark;
@@ -77,94 +77,86 @@ static void add_bar(struct table *table, const struct cJSON *pool, const struct 
 /* How much is in use of each pool: the first table of stats and pools. 100 columns where names and numbers
  * are of common size.
  */
-static int print_pools_use(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
-        {{"PLACE", false}, add_place, NULL, STYLE_PLAIN, false},
-        {{"STATE", false}, add_state, "state", STYLE_PLAIN, false},
-        {{"USED", true}, add_used, NULL, STYLE_PLAIN, false},
-        {{"OF LIMIT", false}, add_bar, NULL, STYLE_PLAIN, false},
-        {{"IN USE", true}, add_bytes, "in_use_bytes", STYLE_PLAIN, false},
-        {{"CACHED", true}, add_bytes, "cached_bytes", STYLE_PLAIN, false},
-        {{"FREE", true}, add_bytes, "free_bytes", STYLE_PLAIN, false},
-        {{"RESERVED", true}, add_bytes, "reserved_bytes", STYLE_PLAIN, false},
-        {{"LIMIT", true}, add_bytes, "limit_bytes", STYLE_PLAIN, false},
+static void print_pools_use(struct output *output, const struct cJSON *reply) {
+    static const struct column columns[] = {
+        {"POOL", true, add_number, "id"},
+        {"PLACE", false, add_place, NULL},
+        {"STATE", false, add_state, "state"},
+        {"USED", true, add_used, NULL},
+        {"OF LIMIT", false, add_bar, NULL},
+        {"IN USE", true, add_bytes, "in_use_bytes"},
+        {"CACHED", true, add_bytes, "cached_bytes"},
+        {"FREE", true, add_bytes, "free_bytes"},
+        {"RESERVED", true, add_bytes, "reserved_bytes"},
+        {"LIMIT", true, add_bytes, "limit_bytes"},
     };
 
-    int r = view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
-    return r < 0 ? r : print_line(file, color, STYLE_QUIET, "  %s", BAR_LEGEND);
+    print_table(output, columns, reply, "pools", NULL);
+    print_line(output, STYLE_QUIET, "  %s", BAR_LEGEND);
 }
 
 /* The pools' activity and their errors. */
-static int print_pools_condition(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
-        {{"LARGEST FREE", true}, add_bytes, "largest_free_bytes", STYLE_PLAIN, false},
-        {{"FENCED", true}, add_bytes, "fenced_bytes", STYLE_PLAIN, false},
-        {{"QUARANTINED", true}, add_bytes, "quarantined_bytes", STYLE_WARNING, false},
-        {{"HITS", true}, add_share, "hit_ratio", STYLE_PLAIN, false},
-        {{"LEASES", true}, add_count, "leases", STYLE_PLAIN, false},
-        {{"WAITERS", true}, add_count, "waiters", STYLE_WARNING, false},
-        {{"FAILURES", true}, add_count, "failures", STYLE_WARNING, false},
-        {{"NAME", false}, add_text, "name", STYLE_PLAIN, false},
+static void print_pools_condition(struct output *output, const struct cJSON *reply) {
+    static const struct column columns[] = {
+        {"POOL", true, add_number, "id"},
+        {"LARGEST FREE", true, add_bytes, "largest_free_bytes"},
+        {"FENCED", true, add_bytes, "fenced_bytes"},
+        {"QUARANTINED", true, add_bytes, "quarantined_bytes", STYLE_WARNING},
+        {"HITS", true, add_share, "hit_ratio"},
+        {"LEASES", true, add_count, "leases"},
+        {"WAITERS", true, add_count, "waiters", STYLE_WARNING},
+        {"FAILURES", true, add_count, "failures", STYLE_WARNING},
+        {"NAME", false, add_text, "name"},
     };
 
-    int r = view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
+    print_table(output, columns, reply, "pools", NULL);
     reply_each(pool, reply, "pools") {
         const char *error = reply_text(pool, "last_error");
-        if (error != NULL && r == 0)
-            r = print_line(file, color,
-                           state_is_closed(reply_text(pool, "state")) ? STYLE_ALARM : STYLE_WARNING,
-                           "  pool %" PRIu64 ", last error: %s", reply_count(pool, "id"), error);
+        if (error != NULL)
+            print_line(output, state_is_closed(reply_text(pool, "state")) ? STYLE_ALARM : STYLE_WARNING,
+                       "  pool %" PRIu64 ", last error: %s", reply_count(pool, "id"), error);
     }
     reply_each(pool, reply, "pools") {
         const char *call = reply_text(pool, "worker_call");
         uint64_t call_ns = reply_count(pool, "worker_call_ns");
-        if (call != NULL && call_ns != REPLY_NULL && call_ns >= LONG_CALL_NS && r == 0)
-            r = print_line(file, color, STYLE_WARNING, "  pool %" PRIu64 ": its worker is in %s for %s",
-                           reply_count(pool, "id"), call, NS_TEXT(call_ns));
+        if (call != NULL && call_ns != REPLY_NULL && call_ns >= LONG_CALL_NS)
+            print_line(output, STYLE_WARNING, "  pool %" PRIu64 ": its worker is in %s for %s",
+                       reply_count(pool, "id"), call, NS_TEXT(call_ns));
     }
-    return r;
 }
 
 /* How long it took to acquire, to wait and to grow. */
-static int print_pools_times(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
-        {{"AT ONCE", true}, add_count, "histograms.acquire_ns.count", STYLE_PLAIN, false},
-        {{"P50", true}, add_time, "histograms.acquire_ns.p50", STYLE_PLAIN, false},
-        {{"P99", true}, add_time, "histograms.acquire_ns.p99", STYLE_PLAIN, false},
-        {{"WAITED", true}, add_count, "histograms.waiting_ns.count", STYLE_PLAIN, false},
-        {{"P50", true}, add_time, "histograms.waiting_ns.p50", STYLE_PLAIN, false},
-        {{"P99", true}, add_time, "histograms.waiting_ns.p99", STYLE_PLAIN, false},
-        {{"GROWTHS", true}, add_count, "histograms.growth_ns.count", STYLE_PLAIN, false},
-        {{"P50", true}, add_time, "histograms.growth_ns.p50", STYLE_PLAIN, false},
-        {{"P99", true}, add_time, "histograms.growth_ns.p99", STYLE_PLAIN, false},
-    };
-    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
-}
+static const struct column times[] = {
+    {"POOL", true, add_number, "id"},
+    {"AT ONCE", true, add_count, "histograms.acquire_ns.count"},
+    {"P50", true, add_time, "histograms.acquire_ns.p50"},
+    {"P99", true, add_time, "histograms.acquire_ns.p99"},
+    {"WAITED", true, add_count, "histograms.waiting_ns.count"},
+    {"P50", true, add_time, "histograms.waiting_ns.p50"},
+    {"P99", true, add_time, "histograms.waiting_ns.p99"},
+    {"GROWTHS", true, add_count, "histograms.growth_ns.count"},
+    {"P50", true, add_time, "histograms.growth_ns.p50"},
+    {"P99", true, add_time, "histograms.growth_ns.p99"},
+};
 
 /* How the pools were set up, and what happened to them since the daemon started. */
-static int print_pools_history(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
-        {{"STEP", true}, add_bytes, "step_bytes", STYLE_PLAIN, false},
-        {{"RESERVE", true}, add_bytes, "reserve_bytes", STYLE_PLAIN, false},
-        {{"LOW WATER", true}, add_bytes, "low_water_bytes", STYLE_PLAIN, false},
-        {{"GROWING", true}, add_bytes, "growing_bytes", STYLE_PLAIN, false},
-        {{"SEGMENTS", true}, add_count, "segments", STYLE_PLAIN, false},
-        {{"PAGES", false}, add_text, "pages", STYLE_PLAIN, false},
-        {{"ACQUIRES", true}, add_count, "acquires", STYLE_PLAIN, false},
-        {{"RELEASES", true}, add_count, "releases", STYLE_PLAIN, false},
-        {{"GROWS", true}, add_count, "grows", STYLE_PLAIN, false},
-        {{"RETIRES", true}, add_count, "retires", STYLE_PLAIN, false},
-        {{"UUID", false}, add_text, "uuid", STYLE_PLAIN, false},
-    };
-    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
-}
+static const struct column history[] = {
+    {"POOL", true, add_number, "id"},
+    {"STEP", true, add_bytes, "step_bytes"},
+    {"RESERVE", true, add_bytes, "reserve_bytes"},
+    {"LOW WATER", true, add_bytes, "low_water_bytes"},
+    {"GROWING", true, add_bytes, "growing_bytes"},
+    {"SEGMENTS", true, add_count, "segments"},
+    {"PAGES", false, add_text, "pages"},
+    {"ACQUIRES", true, add_count, "acquires"},
+    {"RELEASES", true, add_count, "releases"},
+    {"GROWS", true, add_count, "grows"},
+    {"RETIRES", true, add_count, "retires"},
+    {"UUID", false, add_text, "uuid"},
+};
 
 /* The time that clients took to close segments; none where they closed none. */
-static void add_close_time(struct table *table, const struct cJSON *pool, const struct view_column *column) {
+static void add_close_time(struct table *table, const struct cJSON *pool, const struct column *column) {
     if (reply_count(pool, "closes") == 0)
         table_add(table, STYLE_QUIET, "-");
     else
@@ -172,51 +164,50 @@ static void add_close_time(struct table *table, const struct cJSON *pool, const 
 }
 
 /* Refusals, and segments that clients had to close. */
-static int print_pools_refusals(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
-        {{"FAILURES", true}, add_count, "failures", STYLE_WARNING, false},
-        {{"TIMEOUTS", true}, add_count, "timeouts", STYLE_WARNING, false},
-        {{"BY QUOTA", true}, add_count, "quota_refusals", STYLE_WARNING, false},
-        {{"PROBES", true}, add_count, "probes", STYLE_PLAIN, false},
-        {{"CLOSES", true}, add_count, "closes", STYLE_WARNING, false},
-        {{"TIME TO CLOSE", true}, add_close_time, "close_ns", STYLE_PLAIN, false},
-    };
-    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
-}
+static const struct column refusals[] = {
+    {"POOL", true, add_number, "id"},
+    {"FAILURES", true, add_count, "failures", STYLE_WARNING},
+    {"TIMEOUTS", true, add_count, "timeouts", STYLE_WARNING},
+    {"BY QUOTA", true, add_count, "quota_refusals", STYLE_WARNING},
+    {"PROBES", true, add_count, "probes"},
+    {"CLOSES", true, add_count, "closes", STYLE_WARNING},
+    {"TIME TO CLOSE", true, add_close_time, "close_ns"},
+};
 
 /* The most that there ever was, and for how long something has been in quarantine. */
-static int print_pools_peaks(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
-        {{"MOST LEASED", true}, add_bytes, "leased_peak_bytes", STYLE_PLAIN, false},
-        {{"MOST RESERVED", true}, add_bytes, "reserved_peak_bytes", STYLE_PLAIN, false},
-        {{"MOST QUARANTINED", true}, add_bytes, "quarantined_peak_bytes", STYLE_PLAIN, false},
-        {{"IN QUARANTINE FOR", true}, add_time, "quarantine_oldest_ns", STYLE_WARNING, false},
-    };
-    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "pools", NULL);
-}
+static const struct column peaks[] = {
+    {"POOL", true, add_number, "id"},
+    {"MOST LEASED", true, add_bytes, "leased_peak_bytes"},
+    {"MOST RESERVED", true, add_bytes, "reserved_peak_bytes"},
+    {"MOST QUARANTINED", true, add_bytes, "quarantined_peak_bytes"},
+    {"IN QUARANTINE FOR", true, add_time, "quarantine_oldest_ns", STYLE_WARNING},
+};
 
-int view_pools_short(const struct cJSON *reply, FILE *file, bool color) {
-    if (reply_first(reply, "pools") == NULL)
-        return print_line(file, color, STYLE_QUIET, "No pools.");
-    int r = print_line(file, color, STYLE_HEADING, "Pools");
-    if (r == 0)
-        r = print_pools_use(reply, file, color);
-    if (r == 0)
-        r = print_line(file, color, STYLE_PLAIN, "%s", "");
-    return r < 0 ? r : print_pools_condition(reply, file, color);
-}
-
-int view_pools(const struct cJSON *reply, FILE *file, bool color) {
-    static int (*const tables[])(const struct cJSON *reply, FILE *file, bool color) = {
-        print_pools_refusals, print_pools_peaks, print_pools_times, print_pools_history};
-
-    int r = view_pools_short(reply, file, color);
-    for (size_t i = 0; i < ARRAY_LENGTH(tables) && r == 0 && reply_first(reply, "pools") != NULL; i++) {
-        r = print_line(file, color, STYLE_PLAIN, "%s", "");
-        if (r == 0)
-            r = tables[i](reply, file, color);
+void view_pools_short(struct output *output, const struct cJSON *reply) {
+    if (reply_first(reply, "pools") == NULL) {
+        print_line(output, STYLE_QUIET, "No pools.");
+        return;
     }
-    return r;
+    print_line(output, STYLE_HEADING, "Pools");
+    print_pools_use(output, reply);
+    print_line(output, STYLE_PLAIN, "%s", "");
+    print_pools_condition(output, reply);
+}
+
+void view_pools(struct output *output, const struct cJSON *reply) {
+    static const struct {
+        const struct column *columns;
+        size_t count;
+    } tables[] = {
+        {refusals, ARRAY_LENGTH(refusals)},
+        {peaks, ARRAY_LENGTH(peaks)},
+        {times, ARRAY_LENGTH(times)},
+        {history, ARRAY_LENGTH(history)},
+    };
+
+    view_pools_short(output, reply);
+    for (size_t i = 0; i < ARRAY_LENGTH(tables) && reply_first(reply, "pools") != NULL; i++) {
+        print_line(output, STYLE_PLAIN, "%s", "");
+        table_print(output, tables[i].columns, tables[i].count, reply, "pools", NULL);
+    }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Users and their quotas, for people. */
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/units.h"
 #include "client/ctl/view.h"
@@ -26,8 +27,7 @@ static uint64_t limit_of(const struct cJSON *row, const char *key) {
     return reply_count(row, limit);
 }
 
-static void add_count_of_limit(struct table *table, const struct cJSON *row,
-                               const struct view_column *column) {
+static void add_count_of_limit(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
     if (limit == REPLY_NULL)
         table_add(table, style_of(used, limit), "%" PRIu64, used);
@@ -35,8 +35,7 @@ static void add_count_of_limit(struct table *table, const struct cJSON *row,
         table_add(table, style_of(used, limit), "%" PRIu64 " of %" PRIu64, used, limit);
 }
 
-static void add_bytes_of_limit(struct table *table, const struct cJSON *row,
-                               const struct view_column *column) {
+static void add_bytes_of_limit(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
     if (limit == REPLY_NULL)
         table_add(table, style_of(used, limit), "%s", BYTES_TEXT(used));
@@ -44,12 +43,12 @@ static void add_bytes_of_limit(struct table *table, const struct cJSON *row,
         table_add(table, style_of(used, limit), "%s of %s", BYTES_TEXT(used), BYTES_TEXT(limit));
 }
 
-static void add_used(struct table *table, const struct cJSON *row, const struct view_column *column) {
+static void add_used(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t used = reply_count(row, column->key);
     table_add(table, style_of(used, limit_of(row, column->key)), "%s", BYTES_TEXT(used));
 }
 
-static void add_limit(struct table *table, const struct cJSON *row, const struct view_column *column) {
+static void add_limit(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t limit = limit_of(row, column->key);
     if (limit == REPLY_NULL)
         table_add(table, STYLE_QUIET, "unlimited");
@@ -57,7 +56,7 @@ static void add_limit(struct table *table, const struct cJSON *row, const struct
         table_add(table, column->style, "%s", BYTES_TEXT(limit));
 }
 
-static void add_used_share(struct table *table, const struct cJSON *row, const struct view_column *column) {
+static void add_used_share(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
     if (limit == REPLY_NULL || limit == 0)
         table_add(table, STYLE_QUIET, "-");
@@ -65,39 +64,32 @@ static void add_used_share(struct table *table, const struct cJSON *row, const s
         table_add(table, style_of(used, limit), "%.1f%%", 100.0 * (double)used / (double)limit);
 }
 
-static int print_users(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"USER", true}, add_number, "uid", STYLE_PLAIN, false},
-        {{"SESSIONS", true}, add_count_of_limit, "sessions", STYLE_PLAIN, false},
-        {{"LEASES", true}, add_count_of_limit, "leases", STYLE_PLAIN, false},
-        {{"WAITING", true}, add_count_of_limit, "waiting", STYLE_PLAIN, false},
-        {{"REPLIES", true}, add_bytes_of_limit, "reply_bytes", STYLE_PLAIN, false},
-        {{"REFUSED", true}, add_count, "refusals", STYLE_WARNING, false},
-    };
-    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "quotas", NULL);
-}
+static const struct column users[] = {
+    {"USER", true, add_number, "uid"},
+    {"SESSIONS", true, add_count_of_limit, "sessions"},
+    {"LEASES", true, add_count_of_limit, "leases"},
+    {"WAITING", true, add_count_of_limit, "waiting"},
+    {"REPLIES", true, add_bytes_of_limit, "reply_bytes"},
+    {"REFUSED", true, add_count, "refusals", STYLE_WARNING},
+};
 
-static int print_memory(const struct cJSON *reply, FILE *file, bool color) {
-    static const struct view_column columns[] = {
-        {{"USER", true}, add_number, "uid", STYLE_PLAIN, true},
-        {{"POOL", true}, add_number, "id", STYLE_PLAIN, false},
-        {{"KIND", false}, add_text, "kind", STYLE_PLAIN, false},
-        {{"HAS", true}, add_used, "bytes", STYLE_PLAIN, false},
-        {{"MAY HAVE", true}, add_limit, "bytes", STYLE_PLAIN, false},
-        {{"SHARE", true}, add_used_share, "bytes", STYLE_PLAIN, false},
-    };
-    return view_table(file, color, columns, ARRAY_LENGTH(columns), reply, "quotas", "pools");
-}
+static const struct column memory[] = {
+    {"USER", true, add_number, "uid", STYLE_PLAIN, true},
+    {"POOL", true, add_number, "id"},
+    {"KIND", false, add_text, "kind"},
+    {"HAS", true, add_used, "bytes"},
+    {"MAY HAVE", true, add_limit, "bytes"},
+    {"SHARE", true, add_used_share, "bytes"},
+};
 
-int view_quota(const struct cJSON *reply, FILE *file, bool color) {
+void view_quota(struct output *output, const struct cJSON *reply) {
     if (reply_first(reply, "quotas") == NULL) {
-        fprintf(file, "%sNo users.%s\n", style_start(STYLE_QUIET, color), style_end(STYLE_QUIET, color));
-        return 0;
+        print_line(output, STYLE_QUIET, "No users.");
+        return;
     }
-    fprintf(file, "%sUsers%s\n", style_start(STYLE_HEADING, color), style_end(STYLE_HEADING, color));
-    int r = print_users(reply, file, color);
-    if (r < 0)
-        return r;
-    fprintf(file, "\n%sTheir memory%s\n", style_start(STYLE_HEADING, color), style_end(STYLE_HEADING, color));
-    return print_memory(reply, file, color);
+    print_line(output, STYLE_HEADING, "Users");
+    print_table(output, users, reply, "quotas", NULL);
+    print_line(output, STYLE_PLAIN, "%s", "");
+    print_line(output, STYLE_HEADING, "Their memory");
+    print_table(output, memory, reply, "quotas", "pools");
 }
