@@ -126,12 +126,9 @@ static void piece_orphan(struct piece *piece) {
     *piece = (struct piece){.generation = generation};
 }
 
-/* Frees the queues of deferred pieces, whatever stands in them. */
-static void free_deferred(struct stream_heap *stream_heap) {
-    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred, link) {
-        free(queue);
-    }
-    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred_spare, link) {
+/* Frees queues of deferred pieces, whatever stands in them. */
+static void free_queues(struct list *queues) {
+    list_for_each_entry_safe(struct deferred_queue, queue, queues, link) {
         free(queue);
     }
 }
@@ -147,7 +144,8 @@ struct stream_heap *stream_heap_free(struct stream_heap *stream_heap) {
             piece_orphan(&chunk->pieces[i]);
     chunks_put(stream_heap->piece_chunks);
     depot_deinit(&stream_heap->depot);
-    free_deferred(stream_heap);
+    free_queues(&stream_heap->deferred);
+    free_queues(&stream_heap->deferred_spare);
     for (unsigned heap = 0; heap < STREAM_HEAP_HALVES; heap++)
         heap_deinit(&stream_heap->heaps[heap]);
     pthread_mutex_destroy(&stream_heap->lock);
