@@ -157,12 +157,12 @@ static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64
     struct segment *segment;
     bool any_closed;
 
-    int r = lease_acquire_as(&client->session, &acquire, &lease, &pool, &segment);
+    int r = lease_acquire(&client->session, &acquire, &lease, &pool, &segment);
     if (r == GPUPOOL_E_EXHAUSTED) {
         r = lease_close_idle(&client->session, pool_id, size_bytes, false, &any_closed);
         acquire.flags = probe;
         acquire.timeout_ns = clock_left_ns(deadline_ns);
-        r = r < 0 ? r : lease_acquire_as(&client->session, &acquire, &lease, &pool, &segment);
+        r = r < 0 ? r : lease_acquire(&client->session, &acquire, &lease, &pool, &segment);
     }
     if (r < 0)
         return r;

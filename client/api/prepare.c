@@ -74,7 +74,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
     };
     struct prepared *prepared = &preparation->leases[preparation->count];
     struct segment *segment;
-    r = lease_acquire_as(&preparation->client->session, &acquire, &prepared->lease, &pool, &segment);
+    r = lease_acquire(&preparation->client->session, &acquire, &prepared->lease, &pool, &segment);
     if (r < 0)
         return r;
     prepared->segment = segment;

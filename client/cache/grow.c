@@ -75,7 +75,7 @@ static int ask(struct cache *cache, struct stream_heap *stream_heap, const struc
     struct segment *segment;
     struct pool pool;
 
-    int r = lease_acquire_as(cache->session, acquire, &lease, &pool, &segment);
+    int r = lease_acquire(cache->session, acquire, &lease, &pool, &segment);
     if (r < 0)
         return r;
     if (lease.capacity_bytes < acquire->size_bytes / TIGHT_SHARE)

@@ -44,8 +44,8 @@ int lease_take(struct session *session, struct request *request, uint64_t deadli
     return 0;
 }
 
-int lease_acquire_as(struct session *session, const struct proto_acquire *acquire,
-                     struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct proto_lease *ret_lease,
+                  struct pool *ret_pool, struct segment **ret_segment) {
     struct request *request = connection_request(&session->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
@@ -59,13 +59,6 @@ int lease_acquire_as(struct session *session, const struct proto_acquire *acquir
         ret_lease->size_bytes < least_bytes)
         return connection_refuse(&session->connection, "a lease of another pool or size than asked for");
     return 0;
-}
-
-int lease_acquire(struct session *session, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
-                  struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
-    const struct proto_acquire acquire = {
-        .pool = pool_id, .size_bytes = size_bytes, .timeout_ns = timeout_ns};
-    return lease_acquire_as(session, &acquire, ret_lease, ret_pool, ret_segment);
 }
 
 /* Closes a segment and tells the daemon. A segment that the driver would not close stays the session's until

@@ -22,12 +22,8 @@ struct session;
 #define LEASE_ONE_WAY_MAX 256u
 
 /* Acquires a lease and opens its segment. */
-int lease_acquire(struct session *session, uint32_t pool_id, uint64_t size_bytes, uint64_t timeout_ns,
-                  struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
-
-/* As lease_acquire(), with all members of an ACQUIRE (proto.h). */
-int lease_acquire_as(struct session *session, const struct proto_acquire *acquire,
-                     struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
+int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct proto_lease *ret_lease,
+                  struct pool *ret_pool, struct segment **ret_segment);
 
 /* Asks the daemon which idle segments of a pool this process has to close, and closes them. That stops the
  * work of the process on the device, and launches of its other threads wait, so the daemon names some only
