@@ -18,7 +18,6 @@
 #include "base/units.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
-#include "client/cache/collect.h"
 #include "client/cache/deferred.h"
 #include "client/cache/grow.h"
 #include "client/session/error.h"
@@ -87,7 +86,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
  * used now.
  */
 static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *stream_heap) {
-    cache_collect(&client->cache, NULL, stream_heap, false);
+    thread_caches_collect(&client->cache.threads, NULL, stream_heap, false);
     pthread_mutex_lock(&stream_heap->lock);
     stream_heap_flush_depot_locked(stream_heap, false);
     deferred_settle_locked(stream_heap, UINT_MAX);

@@ -9,7 +9,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/lock.h"
-#include "client/cache/collect.h"
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/grow.h"
@@ -48,7 +47,7 @@ void cache_forget(struct cache *cache) {
         thread->owner = NULL; /* of this thread, or a copy of one that is not here */
         thread->all = thread->last = NULL;
     }
-    purger_forget(&cache->purger);
+    purger_init(&cache->purger); /* the descriptors may be somebody else's by now */
     cache_deinit(cache);
 }
 
@@ -263,7 +262,7 @@ int cache_acquire(struct cache *cache, const struct pool *pool, uint64_t size_by
     r = thread == NULL ? -ENOMEM : take(thread, stream_heap, size_bytes, false, &piece);
     if (r == -ENOSPC && !stream_heap_is_tight(stream_heap) &&
         stream_heap_may_collect(stream_heap, size_bytes)) {
-        cache_collect(cache, thread, stream_heap, false);
+        thread_caches_collect(&cache->threads, thread, stream_heap, false);
         r = take(thread, stream_heap, size_bytes, false, &piece);
     }
     deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/collect.h"
 #include "client/cache/give_back.h"
 
 #include <limits.h>
@@ -111,7 +110,7 @@ static int take_out(struct cache *cache, const struct choice *choice) {
         if (!chooses(choice, stream_heap))
             continue;
         if (choice->of_stream)
-            cache_collect(cache, NULL, stream_heap, false);
+            thread_caches_collect(&cache->threads, NULL, stream_heap, false);
         if (!gather(stream_heap, choice->idle_only))
             continue;
         int r = check_stream(cache, stream_heap);
@@ -216,7 +215,7 @@ static int give_back(struct cache *cache, const struct choice *choice, uint64_t 
         return broken;
     pthread_mutex_lock(&cache->give_lock);
     if (!choice->of_stream && choice->pool == 0)
-        cache_collect(cache, NULL, NULL, choice->idle_only);
+        thread_caches_collect(&cache->threads, NULL, NULL, choice->idle_only);
     int taken = take_out(cache, choice);
     int released = release_pending(cache, true, ret_bytes);
     if (cache->unheard && released == 0)

@@ -23,10 +23,6 @@ void purger_init(struct purger *purger) {
     purger->reclaim_fd = purger->stop_fd = purger->loop_fd = purger->decay_fd = -1;
 }
 
-void purger_forget(struct purger *purger) {
-    purger_init(purger);
-}
-
 void purger_deinit(struct purger *purger) {
     purger->loop_fd = close_fd(purger->loop_fd);
     purger->decay_fd = close_fd(purger->decay_fd);

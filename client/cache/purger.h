@@ -33,8 +33,6 @@ struct purger {
 void purger_init(struct purger *purger);
 /* Closes what is open. The thread has stopped. */
 void purger_deinit(struct purger *purger);
-/* As purger_deinit in a forked child, where the descriptors may be somebody else's by now. */
-void purger_forget(struct purger *purger);
 
 /* Starts to keep. reclaim_fd is taken. 0 or NO_MEMORY. */
 int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);

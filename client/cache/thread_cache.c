@@ -222,6 +222,19 @@ void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
             thread_bins_flush(own);
 }
 
+void thread_caches_collect(struct list *caches, const struct thread_cache *except,
+                           const struct stream_heap *stream_heap, bool idle_only) {
+    pthread_mutex_lock(&registry);
+    list_for_each_entry(struct thread_cache, cache, caches, link) {
+        if (cache == except)
+            continue;
+        thread_cache_visit(cache);
+        thread_cache_flush(cache, stream_heap, idle_only);
+        thread_cache_part(cache);
+    }
+    pthread_mutex_unlock(&registry);
+}
+
 void thread_caches_detach(struct list *caches) {
     pthread_mutex_lock(&registry);
     list_for_each_entry_safe(struct thread_cache, cache, caches, link) {

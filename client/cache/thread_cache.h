@@ -153,6 +153,11 @@ void thread_cache_flush(struct thread_cache *cache, const struct stream_heap *st
 /* Gives all pieces of one pool back. Visiting. */
 void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool);
 
+/* Empties the caches of a client, but for one's (or of all: NULL), as thread_cache_flush() does. So any
+ * thread may take what they had from the stream heaps. */
+void thread_caches_collect(struct list *caches, const struct thread_cache *except,
+                           const struct stream_heap *stream_heap, bool idle_only);
+
 /* Detaches every cache from a client that closes. The pieces go nowhere: the stream heaps are freed next. */
 void thread_caches_detach(struct list *caches);
 
