@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory by plain pointers, for allocator plug-ins, over a client's cache. Where the caller names no client,
- * it is the default one (open.h).
+ * it is the default one.
  */
 #include <assert.h>
 #include <stdatomic.h>
 
 #include "client/api/client.h"
-#include "client/api/open.h"
 #include "client/cache/pointer_map.h"
 #include "client/session/error.h"
 
@@ -56,7 +55,7 @@ static __attribute__((noinline)) void *alloc_slowly(struct gpupool_client *clien
 
 void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {
     if (client == NULL)
-        client = atomic_load_explicit(&open_default, memory_order_acquire);
+        client = atomic_load_explicit(&client_default, memory_order_acquire);
     if (!client_may_hit(client))
         return alloc_slowly(client, pool, size_bytes, stream);
     struct piece *piece = cache_hit(&client->cache, pool, size_bytes, stream);

@@ -37,6 +37,11 @@ struct gpupool_client {
     _Atomic(struct client_attachment *) staging; /* NULL: nothing was copied yet */
 };
 
+/* The default client, for callers that have no place to keep one: gpupool_default() opens it, with the
+ * options that the environment gives, one for a process. It closes by gpupool_close(), else with the process.
+ * NULL: none is open, as in a forked child, which opens one of its own. */
+extern _Atomic(struct gpupool_client *) client_default;
+
 /* Begins every call: INVALID for no client, FORKED in a child. */
 int client_enter(const struct gpupool_client *client);
 
@@ -60,5 +65,9 @@ int client_need_device(struct gpupool_client *client, int device, const struct g
  * the system says it and the daemon has one, else of the node where the calling thread runs, else the first.
  * An ordinal that is no device has no node. 0, NO_POOL, or what the connection says. */
 int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32_t *ret_pool);
+
+/* Prepares host memory for gpupool_open(): of the pool near the calling thread's current device, or, where
+ * there is none, of the pool near the calling thread. 0, or what gpupool_prepare() says. */
+int client_prepare_host(struct gpupool_client *client, uint64_t bytes);
 
 #endif

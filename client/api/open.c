@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/api/open.h"
-
+/* Opening and closing clients, and the default client. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +8,10 @@
 #include "base/clock.h"
 #include "client/api/client.h"
 #include "client/api/options.h"
-#include "client/api/prepare.h"
 #include "client/api/private_daemon.h"
 #include "client/session/error.h"
 
-_Atomic(struct gpupool_client *) open_default;
+_Atomic(struct gpupool_client *) client_default;
 
 const char *gpupool_version(void) {
     return GPUPOOL_VERSION;
@@ -123,7 +121,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     if (r < 0)
         return r;
     if (own.prepare_host_bytes > 0) {
-        r = prepare_host(client, own.prepare_host_bytes);
+        r = client_prepare_host(client, own.prepare_host_bytes);
         if (r < 0) {
             gpupool_close(take_ptr(&client)); /* it has leases, mappings and a thread by now */
             return r;
@@ -149,7 +147,7 @@ void gpupool_close(struct gpupool_client *client) {
 
     if (client == NULL)
         return;
-    atomic_compare_exchange_strong(&open_default, &expected, NULL);
+    atomic_compare_exchange_strong(&client_default, &expected, NULL);
     if (fork_guard_is_child(&client->session.guard)) {
         client_forget(client);
         return;
@@ -186,7 +184,7 @@ static pthread_once_t prepared = PTHREAD_ONCE_INIT;
  */
 static void after_fork_in_child(void) {
     pthread_mutex_init(&opening, NULL);
-    atomic_store_explicit(&open_default, NULL, memory_order_relaxed);
+    atomic_store_explicit(&client_default, NULL, memory_order_relaxed);
 }
 
 static void prepare(void) {
@@ -196,17 +194,17 @@ static void prepare(void) {
 int gpupool_default(struct gpupool_client **ret_client) {
     if (ret_client == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_default: ret_client is NULL");
-    struct gpupool_client *client = atomic_load_explicit(&open_default, memory_order_acquire);
+    struct gpupool_client *client = atomic_load_explicit(&client_default, memory_order_acquire);
     if (client == NULL) {
         int r = 0;
 
         pthread_once(&prepared, prepare);
         pthread_mutex_lock(&opening);
-        client = atomic_load_explicit(&open_default, memory_order_acquire);
+        client = atomic_load_explicit(&client_default, memory_order_acquire);
         if (client == NULL) {
             r = gpupool_open(NULL, &client);
             if (r == 0)
-                atomic_store_explicit(&open_default, client, memory_order_release);
+                atomic_store_explicit(&client_default, client, memory_order_release);
         }
         pthread_mutex_unlock(&opening);
         if (r < 0)

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preparing. A call leases what is missing, which maps the segments of the leases, and holds the leases
- * until all of it is there. Then host memory of a client with a cache goes into the process's heap, where it
- * is idle. All other leases go back to the daemon, and so do all leases of a call that fails. Their segments
- * stay mapped.
+ * Preparing: memory of a pool is mapped before there is work that the mapping would stop. A call leases what
+ * is missing, which maps the segments of the leases, and holds the leases until all of it is there. Then host
+ * memory of a client with a cache goes into the process's heap, where it is idle. All other leases go back to
+ * the daemon, and so do all leases of a call that fails. Their segments stay mapped.
  *
  * Device memory goes back because a stream heap has one stream: memory in the stream heap of one stream would
  * serve no other stream without a fence, but any stream heap can lease it from the daemon.
  */
-#include "client/api/prepare.h"
-
 #include <limits.h>
 #include <stdlib.h>
 
@@ -183,7 +181,7 @@ static int find_host_pool(struct gpupool_client *client, uint32_t *ret_pool) {
     return r < 0 ? r : client_host_pool_near(client, device, ret_pool);
 }
 
-int prepare_host(struct gpupool_client *client, uint64_t bytes) {
+int client_prepare_host(struct gpupool_client *client, uint64_t bytes) {
     uint32_t pool;
 
     int r = find_host_pool(client, &pool);
