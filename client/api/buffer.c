@@ -97,10 +97,7 @@ static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffe
     int error = gpu->memory_set(device, buffer->data, 0, buffer->size_bytes, stream);
     if (error == 0 && at_once)
         error = gpu->stream_synchronize(device, stream);
-    if (error == 0)
-        return 0;
-    devices_fail(gpu, error, "zeroing it");
-    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+    return error == 0 ? 0 : devices_fail_on(gpu, device, error, "zeroing it");
 }
 
 /* Checks what a request needs of a pool, besides memory. */

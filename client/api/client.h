@@ -55,11 +55,15 @@ static inline struct gpupool_client *client_of(const struct stream_heap *stream_
     return container_of(stream_heap->owner, struct gpupool_client, cache);
 }
 
-/* As devices_need_device(), for calls that make something on a device or move bytes: also refuses one that
+/* Begins a call that takes a stream of a device of this process: as client_enter() and devices_need_device().
+ */
+int client_enter_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu);
+
+/* As client_enter_device(), for calls that make something on a device or move bytes: also refuses one that
  * the daemon does not serve. Asks the daemon for its pools, until the device is known to be served. Where it
  * does not answer, the device passes: a client whose daemon is gone can still copy its buffers away. 0,
- * INVALID, NO_GPU, DRIVER. */
-int client_need_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu);
+ * INVALID, FORKED, NO_GPU, DRIVER. */
+int client_enter_served(struct gpupool_client *client, int device, const struct gpu **ret_gpu);
 
 /* The host pool for memory that is copied to and from a device of this process: that of its NUMA node, where
  * the system says it and the daemon has one, else of the node where the calling thread runs, else the first.

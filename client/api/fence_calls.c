@@ -16,14 +16,10 @@
 /* Checks what every call with a stream begins with. */
 static int enter_on(struct gpupool_client *client, int device, const void *stream, const char *call,
                     const struct gpu **ret_gpu) {
-    int r = client_enter(client);
-    if (r == 0)
-        r = devices_need_device(&client->session.devices, device, ret_gpu);
-    if (r < 0)
-        return r;
-    if (stream == GPUPOOL_NO_STREAM)
-        return error_set(GPUPOOL_E_INVALID, "%s: GPUPOOL_NO_STREAM is no stream", call);
-    return 0;
+    int r = client_enter_device(client, device, ret_gpu);
+    return r < 0 || stream != GPUPOOL_NO_STREAM
+               ? r
+               : error_set(GPUPOOL_E_INVALID, "%s: GPUPOOL_NO_STREAM is no stream", call);
 }
 
 /* Finds the fence that the caller's value stands for. */

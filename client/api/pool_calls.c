@@ -77,12 +77,10 @@ static unsigned count_served(struct gpupool_client *client) {
 
 /* Says of a device that it is none, or none that the daemon serves. Returns the error. */
 static int refuse_device(struct gpupool_client *client, int error, int device) {
-    struct request *reply;
     char text[GPU_UUID_TEXT_SIZE];
 
     /* Counted from what the daemon says now. Where it does not answer, from what it said last. */
-    if (pools_fetch(&client->session, &reply) == 0)
-        request_recycle(reply);
+    (void)pools_fetch(&client->session, NULL);
     unsigned served = count_served(client);
     const char *plural = served == 1 ? "" : "s";
     if (device < 0 || (unsigned)device >= client->session.devices.count)
@@ -123,11 +121,19 @@ int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret
     return error_end(0);
 }
 
-int client_need_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
-    struct devices *devices = &client->session.devices;
+int client_enter_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
+    int r = client_enter(client);
+    return r < 0 ? r : devices_need_device(&client->session.devices, device, ret_gpu);
+}
+
+int client_enter_served(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
     struct pool pool;
 
-    int r = devices_need_gpu(devices, ret_gpu);
+    int r = client_enter(client);
+    if (r < 0)
+        return r;
+    struct devices *devices = &client->session.devices;
+    r = devices_need_gpu(devices, ret_gpu);
     if (r < 0)
         return r;
     if (device < 0 || (unsigned)device >= devices->count)

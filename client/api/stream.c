@@ -8,84 +8,65 @@
 #include "client/cache/give_back.h"
 #include "client/session/error.h"
 
-/* Begins a call that makes something, or moves bytes. */
-static int enter(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
-    int r = client_enter(client);
-    return r < 0 ? r : client_need_device(client, device, ret_gpu);
-}
-
-/* Begins a call that takes a stream as it is. A program may have made one on any device, for host
- * memory. */
-static int enter_any(struct gpupool_client *client, int device, const struct gpu **ret_gpu) {
-    int r = client_enter(client);
-    return r < 0 ? r : devices_need_device(&client->session.devices, device, ret_gpu);
-}
-
-static int finish(const struct gpu *gpu, int error, int device, const char *what) {
-    if (error == 0)
-        return 0;
-    devices_fail(gpu, error, what);
-    return error_prefix(GPUPOOL_E_DRIVER, "device %d", device);
+static int end(const struct gpu *gpu, int device, int error, const char *what) {
+    return error_end(error == 0 ? 0 : devices_fail_on(gpu, (unsigned)device, error, what));
 }
 
 int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream) {
     const struct gpu *gpu;
-    int r = enter(client, device, &gpu);
+    int r = client_enter_served(client, device, &gpu);
     if (r < 0)
         return r;
     if (ret_stream == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_stream_create: ret_stream is NULL");
-    return error_end(
-        finish(gpu, gpu->stream_create((unsigned)device, ret_stream), device, "creating a stream"));
+    return end(gpu, device, gpu->stream_create((unsigned)device, ret_stream), "creating a stream");
 }
 
 int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream) {
     const struct gpu *gpu;
-    int r = enter_any(client, device, &gpu);
+    int r = client_enter_device(client, device, &gpu);
     if (r < 0)
         return r;
-    /* The driver may give the handle to another stream, which would not order what lies here for this one.
-     * A failure here shows when the memory is given back the next time. */
+    /* A program may have made the stream on any device, for host memory. The driver may give the handle to
+     * another stream, which would not order what lies here for this one. A failure here shows when the memory
+     * is given back the next time. */
     if (client->cache.enabled)
         give_back_stream(&client->cache, device, stream);
     fences_leave_stream(&client->session.fences, (unsigned)device, stream);
-    return error_end(
-        finish(gpu, gpu->stream_destroy((unsigned)device, stream), device, "destroying a stream"));
+    return end(gpu, device, gpu->stream_destroy((unsigned)device, stream), "destroying a stream");
 }
 
 int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream) {
     const struct gpu *gpu;
-    int r = enter_any(client, device, &gpu);
+    int r = client_enter_device(client, device, &gpu);
     if (r < 0)
         return r;
-    return error_end(
-        finish(gpu, gpu->stream_synchronize((unsigned)device, stream), device, "waiting for a stream"));
+    return end(gpu, device, gpu->stream_synchronize((unsigned)device, stream), "waiting for a stream");
 }
 
 int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from, uint64_t size_bytes,
                  void *stream) {
     const struct gpu *gpu;
-    int r = enter(client, device, &gpu);
+    int r = client_enter_served(client, device, &gpu);
     if (r < 0)
         return r;
     if (size_bytes == 0)
         return error_end(0);
     if (to == NULL || from == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_copy: from or to NULL");
-    return error_end(
-        finish(gpu, gpu->memory_copy((unsigned)device, to, from, size_bytes, stream), device, "copying"));
+    return end(gpu, device, gpu->memory_copy((unsigned)device, to, from, size_bytes, stream), "copying");
 }
 
 int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte, uint64_t size_bytes,
                 void *stream) {
     const struct gpu *gpu;
-    int r = enter(client, device, &gpu);
+    int r = client_enter_served(client, device, &gpu);
     if (r < 0)
         return r;
     if (size_bytes == 0)
         return error_end(0);
     if (memory == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_set: memory is NULL");
-    return error_end(finish(gpu, gpu->memory_set((unsigned)device, memory, (uint8_t)byte, size_bytes, stream),
-                            device, "setting memory"));
+    return end(gpu, device, gpu->memory_set((unsigned)device, memory, (uint8_t)byte, size_bytes, stream),
+               "setting memory");
 }

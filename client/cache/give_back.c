@@ -197,13 +197,9 @@ static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes)
 
 /* Has an exchange with the daemon, after which it has done all that it was told before. */
 static int hear(struct cache *cache) {
-    struct request *reply;
-    int r = pools_fetch(cache->session, &reply);
-    if (r < 0)
-        return r;
-    request_recycle(reply);
-    cache->unheard = false;
-    return 0;
+    int r = pools_fetch(cache->session, NULL);
+    cache->unheard = r < 0;
+    return r;
 }
 
 static int give_back(struct cache *cache, const struct choice *choice, uint64_t *ret_bytes) {

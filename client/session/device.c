@@ -28,6 +28,11 @@ int devices_fail(const struct gpu *gpu, int error, const char *what) {
     return error_set(GPUPOOL_E_DRIVER, "%s: %s (%s)", what, gpu->error_name(error), gpu->error_text(error));
 }
 
+int devices_fail_on(const struct gpu *gpu, unsigned device, int error, const char *what) {
+    devices_fail(gpu, error, what);
+    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+}
+
 /* Fills the list. A machine where the driver cannot be used at all is an answer and is kept; a driver that
  * works and fails to describe its devices is asked again the next time. */
 static int devices_list(struct devices *devices) {
@@ -47,10 +52,8 @@ static int devices_list(struct devices *devices) {
             count = DEVICES_MAX;
         for (unsigned i = 0; i < count; i++) {
             error = gpu->device_describe(i, &devices->list[i]);
-            if (error != 0) {
-                devices_fail(gpu, error, "describing it");
-                return error_prefix(GPUPOOL_E_DRIVER, "device %u", i);
-            }
+            if (error != 0)
+                return devices_fail_on(gpu, i, error, "describing it");
         }
         devices->gpu = gpu;
         devices->count = count;
@@ -167,8 +170,7 @@ int devices_wait(const struct gpu *gpu, unsigned device) {
             "a stream is being captured into a graph on device %u, all of which would have to be "
             "waited for",
             device);
-    devices_fail(gpu, error, "waiting for all work on it");
-    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+    return devices_fail_on(gpu, device, error, "waiting for all work on it");
 }
 
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
@@ -177,11 +179,7 @@ int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
     if (capturing || devices_is_capture_error(error))
         return error_set(GPUPOOL_E_CAPTURING, "the stream is being captured into a graph on device %u",
                          device);
-    if (error != 0) {
-        devices_fail(gpu, error, "asking whether the stream is captured");
-        return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
-    }
-    return 0;
+    return error == 0 ? 0 : devices_fail_on(gpu, device, error, "asking whether the stream is captured");
 }
 
 bool devices_stream_is_busy(const struct gpu *gpu, unsigned device, void *stream) {
@@ -202,8 +200,7 @@ int devices_check_device(const struct gpu *gpu, unsigned device) {
         error = gpu->stream_query(device, own);
     if (error == 0 || error == GPU_ERROR_NOT_READY || devices_is_capture_error(error))
         return 0;
-    devices_fail(gpu, error, "asking whether it works");
-    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
+    return devices_fail_on(gpu, device, error, "asking whether it works");
 }
 
 int devices_find_stream(struct devices *devices, const struct gpu *gpu, void *stream, unsigned *ret_device) {

@@ -32,7 +32,7 @@ struct devices {
     unsigned count;
     struct gpu_device list[DEVICES_MAX];
     _Atomic uint64_t used;
-    _Atomic uint64_t served; /* known to have a pool in the daemon: client_need_device() */
+    _Atomic uint64_t served; /* known to have a pool in the daemon: client_enter_served() */
 };
 
 void devices_init(struct devices *devices);
@@ -84,7 +84,8 @@ int devices_check_device(const struct gpu *gpu, unsigned device);
 /* Whether a driver error says that a capture forbids what was asked, and no more. */
 bool devices_is_capture_error(int error);
 
-/* Sets the error text "what: cudaErrorX (text)" and returns DRIVER. */
+/* Sets the error text "what: cudaErrorX (text)" and returns DRIVER; with "device N: " in front of it. */
 int devices_fail(const struct gpu *gpu, int error, const char *what);
+int devices_fail_on(const struct gpu *gpu, unsigned device, int error, const char *what);
 
 #endif

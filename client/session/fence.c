@@ -161,16 +161,11 @@ static void word_put(struct fences *fences, struct fence_word *word) {
     pthread_mutex_unlock(&fences->lock);
 }
 
-static int driver_failed(const struct gpu *gpu, int error, unsigned device, const char *what) {
-    devices_fail(gpu, error, what);
-    return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
-}
-
 /* Waits for the stream where it cannot leave a fence. */
 static int wait_for_stream(const struct gpu *gpu, unsigned device, void *stream, struct fence *ret_fence) {
     int error = gpu->stream_synchronize(device, stream);
     if (error != 0)
-        return driver_failed(gpu, error, device, "waiting for the stream");
+        return devices_fail_on(gpu, device, error, "waiting for the stream");
     *ret_fence = FENCE_NONE;
     return 0;
 }
@@ -204,7 +199,7 @@ int fences_enqueue(struct session *session, unsigned device, void *stream, struc
     if (error == GPU_ERROR_NOT_SUPPORTED)
         return wait_for_stream(gpu, device, stream, ret_fence);
     if (error != 0)
-        return driver_failed(gpu, error, device, "leaving a fence on the stream");
+        return devices_fail_on(gpu, device, error, "leaving a fence on the stream");
     *ret_fence = fence;
     return 0;
 }
@@ -251,5 +246,5 @@ int fence_order(struct session *session, struct fence fence, unsigned device, vo
         return r;
     int error = gpu->stream_wait64(device, stream, (uint64_t *)&session->fences.page->fences[fence.word - 1],
                                    fence.value);
-    return error == 0 ? 0 : driver_failed(gpu, error, device, "making a stream wait for a fence");
+    return error == 0 ? 0 : devices_fail_on(gpu, device, error, "making a stream wait for a fence");
 }

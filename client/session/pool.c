@@ -38,7 +38,10 @@ int pools_fetch(struct session *session, struct request **ret_reply) {
         memcpy(pools->list[i].uuid, reply->pools[i].uuid, sizeof pools->list[i].uuid);
     }
     pthread_mutex_unlock(&pools->lock);
-    *ret_reply = request;
+    if (ret_reply != NULL)
+        *ret_reply = request;
+    else
+        request_recycle(request);
     return 0;
 }
 
@@ -60,11 +63,9 @@ int pools_select(struct session *session, bool (*accept)(const struct pool *pool
                  const void *wanted, struct pool *ret_pool) {
     if (pools_look_up(&session->pools, accept, wanted, ret_pool))
         return 0;
-    struct request *reply;
-    int r = pools_fetch(session, &reply);
+    int r = pools_fetch(session, NULL);
     if (r < 0)
         return error_prefix(r, "listing the pools");
-    request_recycle(reply);
     if (pools_look_up(&session->pools, accept, wanted, ret_pool))
         return 0;
     return error_set(GPUPOOL_E_NO_POOL, "the daemon has no such pool");

@@ -34,7 +34,8 @@ struct pools {
 void pools_init(struct pools *pools);
 void pools_deinit(struct pools *pools);
 
-/* Asks the daemon, and remembers. On success the reply, a POOLS message, is the caller's to recycle. */
+/* Asks the daemon, and remembers. On success the reply, a POOLS message, is the caller's to recycle, unless
+ * ret_reply is NULL. */
 int pools_fetch(struct session *session, struct request **ret_reply);
 
 /* Looks a pool up, and asks the daemon where it is not known yet. Returns 0 and a copy, NO_POOL, or what the

@@ -172,11 +172,6 @@ void job_rest_locked(struct job *job) {
 
 /* --- the driver's part --- */
 
-static int driver_failed(const struct job *job, int error, const char *what) {
-    devices_fail(job->gpu, error, what);
-    return error_prefix(GPUPOOL_E_DRIVER, "device %u", job->device);
-}
-
 /* Waits for what no fence tells the end of. A driver that cannot wait even for the device does no work there
  * any more. */
 static void land(const struct job *job) {
@@ -189,7 +184,7 @@ static int enqueue(const struct job *job, struct slot *slot) {
     int error = job->gpu->memory_copy(job->device, job->is_upload ? on_device : block,
                                       job->is_upload ? block : on_device, chunk_size(job, slot), job->stream);
     if (error != 0)
-        return driver_failed(job, error, "copying");
+        return devices_fail_on(job->gpu, job->device, error, "copying");
     int r = fences_enqueue(&job->client->session, job->device, job->stream, &slot->fence);
     if (r < 0)
         land(job);
@@ -266,7 +261,9 @@ static int check_device_locked(struct job *job) {
     pthread_mutex_unlock(lock);
     int error = job->gpu->stream_query(job->device, job->stream);
     pthread_mutex_lock(lock);
-    return error == 0 || error == GPU_ERROR_NOT_READY ? 0 : driver_failed(job, error, "waiting for a copy");
+    return error == 0 || error == GPU_ERROR_NOT_READY
+               ? 0
+               : devices_fail_on(job->gpu, job->device, error, "waiting for a copy");
 }
 
 static int wait_for_stream_locked(struct job *job) {
@@ -275,7 +272,7 @@ static int wait_for_stream_locked(struct job *job) {
     pthread_mutex_unlock(lock);
     int error = job->gpu->stream_synchronize(job->device, job->stream);
     pthread_mutex_lock(lock);
-    return error == 0 ? 0 : driver_failed(job, error, "waiting for a copy");
+    return error == 0 ? 0 : devices_fail_on(job->gpu, job->device, error, "waiting for a copy");
 }
 
 /* Waits for a fence, or for another thread's work. */

@@ -58,9 +58,7 @@ static bool wraps(const void *memory, uint64_t size_bytes) {
 /* Checks what all of them take; the job has it in it. *ret_nothing: there is nothing to be done. */
 static int prepare(struct gpupool_client *client, int device, void *stream, struct job *job,
                    bool *ret_nothing) {
-    int r = client_enter(client);
-    if (r == 0)
-        r = client_need_device(client, device, &job->gpu);
+    int r = client_enter_served(client, device, &job->gpu);
     if (r < 0)
         return r;
     *ret_nothing = job->size_bytes == 0;
