@@ -58,8 +58,8 @@ struct full {
     uint64_t segment_one, segment_two;
 };
 
-static inline void make_full(struct full *full) {
-    full->core = core_make();
+static inline void make_full(struct full *full, struct core *core) {
+    full->core = core;
     full->pool = add_pool(full->core, 16 * MIB, 2 * MIB, 0);
     full->one = open_wanting(full->core, 1, UID_A);
     full->two = open_wanting(full->core, 2, UID_C);

@@ -4,6 +4,9 @@
 /*
  * The fixture of the tests of the daemon's core, which play the shell. Every helper that changes the core
  * checks all of its invariants afterwards. Included after cmocka.h.
+ *
+ * A CORE_TEST() gets a core of its own as its state. After the test its sessions end, and nothing may be
+ * left.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -293,6 +296,18 @@ static inline void core_destroy(struct core *core) {
     assert_true(core_is_valid(core));
     assert_null(core_free(core));
 }
+
+static inline int core_set_up(void **state) {
+    *state = core_make();
+    return 0;
+}
+
+static inline int core_tear_down(void **state) {
+    core_destroy(*state);
+    return 0;
+}
+
+#define CORE_TEST(test) cmocka_unit_test_setup_teardown(test, core_set_up, core_tear_down)
 
 static inline struct proto_token token_of(uint8_t byte) {
     struct proto_token token;

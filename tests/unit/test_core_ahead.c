@@ -17,10 +17,9 @@ static struct pool *add_low_water_pool(struct core *core, uint64_t limit) {
 }
 
 static void what_sinks_below_the_mark_is_followed_by_a_step(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, MIB, NS_FOREVER, 0);
     grow(pool, 8 * MIB, 0);
@@ -34,39 +33,33 @@ static void what_sinks_below_the_mark_is_followed_by_a_step(void **state) {
     expect_no_growth(core);
     take(session, pool, 8 * MIB, 0);
     assert_int_equal(pool->stats.n_failures, 0);
-    core_destroy(core);
 }
 
 static void a_mark_above_the_step_takes_several(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     configure(pool, 64 * MIB, 8 * MIB, 0, 20 * MIB, 0);
     ask(session, pool, 1, MIB, NS_FOREVER, 0);
     for (unsigned i = 0; i < 3; i++)
         grow(pool, 8 * MIB, 0);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void without_a_mark_nothing_grows_ahead(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 8 * MIB, 0);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void a_pool_that_nobody_uses_stays_as_it_is(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     expect_no_growth(core);
     struct lease *lease = take_growing(session, pool, MIB, 0);
@@ -75,14 +68,12 @@ static void a_pool_that_nobody_uses_stays_as_it_is(void **state) {
     tick(core, NS_PER_S);
     expect_no_growth(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 static void what_counts_is_what_the_one_who_takes_can_have(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     describe(take_growing(one, pool, MIB, 0), NULL); /* 7 MiB are free, and the first tenant's */
     ask(two, pool, 1, 5 * MIB, NS_FOREVER, 0);
@@ -92,14 +83,12 @@ static void what_counts_is_what_the_one_who_takes_can_have(void **state) {
     expect_no_growth(core);
     take(one, pool, 7 * MIB, 0); /* memory without a tenant is at hand for both */
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void growth_ahead_stays_below_the_limit_and_retires_nothing(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 20 * MIB);
     struct session *idle = open_session(core, 1, UID_B), *session = open_session(core, 2, UID_A);
-    (void)state;
 
     take_growing(idle, pool, 8 * MIB, 0); /* which makes a step for what follows, too */
     assert_int_equal(pool->reserved_bytes, 16 * MIB);
@@ -110,14 +99,12 @@ static void growth_ahead_stays_below_the_limit_and_retires_nothing(void **state)
     take(session, pool, 4 * MIB, 0);
     expect_no_growth(core);
     expect_no_retirement(core);
-    core_destroy(core);
 }
 
 static void those_who_wait_go_before(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 2 * MIB, 0);
     take(session, pool, 4 * MIB, 0);
@@ -127,14 +114,12 @@ static void those_who_wait_go_before(void **state) {
     grow(pool, 16 * MIB, 0);
     expect_granted(core, session, 1);
     expect_no_growth(core); /* and the 8 MiB are still there */
-    core_destroy(core);
 }
 
 static void a_refusal_of_the_driver_is_nobodys_but_the_marks(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 2 * MIB, 0);
     take(session, pool, 4 * MIB, 0);
@@ -152,14 +137,12 @@ static void a_refusal_of_the_driver_is_nobodys_but_the_marks(void **state) {
     take(other, pool, 512, AHEAD_RETRY_NS);
     assert_int_equal(expect_growth(core, pool), 8 * MIB);
     segment_made(pool, 8 * MIB, AHEAD_RETRY_NS);
-    core_destroy(core);
 }
 
 static void one_who_came_during_a_failing_growth_ahead_has_one_of_its_own(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 2 * MIB, 0);
     take(session, pool, 4 * MIB, 0);
@@ -169,14 +152,12 @@ static void one_who_came_during_a_failing_growth_ahead_has_one_of_its_own(void *
     expect_no_answer(core);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void what_is_trimmed_is_not_made_again_before_the_next_lease(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     describe(take_growing(session, pool, 6 * MIB, 0), NULL);
     assert_int_equal(pool->reserved_bytes, 16 * MIB);
@@ -187,14 +168,12 @@ static void what_is_trimmed_is_not_made_again_before_the_next_lease(void **state
     grow(pool, 8 * MIB, 0);
     assert_int_equal(release(session, name_of(lease), 0), 0);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void a_mark_that_is_raised_holds_at_once(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 6 * MIB, 0);
     expect_no_growth(core);
@@ -203,14 +182,12 @@ static void a_mark_that_is_raised_holds_at_once(void **state) {
     configure(pool, 64 * MIB, 8 * MIB, 0, 0, 0);
     take(session, pool, 8 * MIB, 0);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void a_tenant_that_is_gone_demands_nothing(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 16 * MIB);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     describe(take_growing(two, pool, 2 * MIB, 0), NULL);
     take_growing(one, pool, 8 * MIB, 0);
@@ -221,23 +198,22 @@ static void a_tenant_that_is_gone_demands_nothing(void **state) {
     grow(pool, 8 * MIB, 0);
     expect_granted(core, two, 1);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_sinks_below_the_mark_is_followed_by_a_step),
-        cmocka_unit_test(a_mark_above_the_step_takes_several),
-        cmocka_unit_test(without_a_mark_nothing_grows_ahead),
-        cmocka_unit_test(a_pool_that_nobody_uses_stays_as_it_is),
-        cmocka_unit_test(what_counts_is_what_the_one_who_takes_can_have),
-        cmocka_unit_test(growth_ahead_stays_below_the_limit_and_retires_nothing),
-        cmocka_unit_test(those_who_wait_go_before),
-        cmocka_unit_test(a_refusal_of_the_driver_is_nobodys_but_the_marks),
-        cmocka_unit_test(one_who_came_during_a_failing_growth_ahead_has_one_of_its_own),
-        cmocka_unit_test(what_is_trimmed_is_not_made_again_before_the_next_lease),
-        cmocka_unit_test(a_mark_that_is_raised_holds_at_once),
-        cmocka_unit_test(a_tenant_that_is_gone_demands_nothing),
+        CORE_TEST(what_sinks_below_the_mark_is_followed_by_a_step),
+        CORE_TEST(a_mark_above_the_step_takes_several),
+        CORE_TEST(without_a_mark_nothing_grows_ahead),
+        CORE_TEST(a_pool_that_nobody_uses_stays_as_it_is),
+        CORE_TEST(what_counts_is_what_the_one_who_takes_can_have),
+        CORE_TEST(growth_ahead_stays_below_the_limit_and_retires_nothing),
+        CORE_TEST(those_who_wait_go_before),
+        CORE_TEST(a_refusal_of_the_driver_is_nobodys_but_the_marks),
+        CORE_TEST(one_who_came_during_a_failing_growth_ahead_has_one_of_its_own),
+        CORE_TEST(what_is_trimmed_is_not_made_again_before_the_next_lease),
+        CORE_TEST(a_mark_that_is_raised_holds_at_once),
+        CORE_TEST(a_tenant_that_is_gone_demands_nothing),
     };
     return cmocka_run_group_tests_name("growth ahead of demand", tests, NULL, NULL);
 }

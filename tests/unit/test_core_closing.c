@@ -15,10 +15,9 @@
 /* --- when nothing else serves --- */
 
 static void nothing_is_named_while_the_pool_can_grow(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 24 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     uint64_t segment = keep(holder, pool, 8 * MIB);
     assert_int_equal(idle(holder, pool, 16 * MIB).count, 0); /* for its own request */
@@ -30,15 +29,13 @@ static void nothing_is_named_while_the_pool_can_grow(void **state) {
     expect_no_growth(core);
     struct proto_segments segments = idle(holder, pool, 0);
     expect_one(&segments, segment);
-    core_destroy(core);
 }
 
 static void nothing_is_named_while_segments_that_nobody_has_mapped_are_enough(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *gone = open_session(core, 2, UID_B);
     struct session *other = open_session(core, 3, UID_C);
-    (void)state;
 
     keep(holder, pool, 8 * MIB);
     map(gone, pool, 8 * MIB);
@@ -50,15 +47,13 @@ static void nothing_is_named_while_segments_that_nobody_has_mapped_are_enough(vo
     assert_int_equal(idle(holder, pool, 0).count, 0);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 /* A client that does not wait gives back what it has, and asks for segments to close before it asks again. */
 static void nothing_is_named_while_a_free_range_serves(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *session = open_wanting(core, 1, UID_A);
-    (void)state;
 
     uint64_t segment = map(session, pool, 8 * MIB);
     ask(session, pool, 1, 4 * MIB, 0, 0);
@@ -66,14 +61,12 @@ static void nothing_is_named_while_a_free_range_serves(void **state) {
     let_go(session);
     assert_int_equal(idle(session, pool, 4 * MIB).count, 0);
     assert_int_equal(take(session, pool, 4 * MIB, 0)->block->segment->id, segment);
-    core_destroy(core);
 }
 
 static void nothing_is_named_when_no_request_waits(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     uint64_t segment = keep(holder, pool, 8 * MIB);
     map(other, pool, 8 * MIB);
@@ -85,14 +78,12 @@ static void nothing_is_named_when_no_request_waits(void **state) {
     ask(other, pool, 2, 8 * MIB, NS_FOREVER, 0);
     struct proto_segments segments = idle(holder, pool, 0);
     expect_one(&segments, segment);
-    core_destroy(core);
 }
 
 static void a_segment_is_named_when_the_driver_refuses(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     uint64_t segment = keep(holder, pool, 8 * MIB);
     map(open_session(core, 3, UID_C), pool, 2 * MIB); /* in use */
@@ -107,14 +98,12 @@ static void a_segment_is_named_when_the_driver_refuses(void **state) {
     assert_int_equal(retire_all(core, 0), 8 * MIB);
     grow(pool, 8 * MIB, 0); /* the driver has something to give again */
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void a_request_is_not_given_up_while_a_session_can_close_segments(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     uint64_t segment = map(holder, pool, 8 * MIB);
     ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -129,31 +118,27 @@ static void a_request_is_not_given_up_while_a_session_can_close_segments(void **
     assert_int_equal(retire_all(core, 0), 8 * MIB);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void a_pool_that_is_lost_or_does_not_exist_has_nothing_to_close(void **state) {
     struct full full;
     const struct proto_idle message = {.pool = 9, .size_bytes = MIB};
     struct proto_segments segments;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     assert_int_equal(core_idle(full.one, &message, 0, &segments), PROTO_E_NO_POOL);
     core_pool_lost(full.pool, "the device is lost", 0);
     expect_refused(full.core, full.other, 1, PROTO_E_DRIVER);
     assert_int_equal(idle(full.one, full.pool, 0).count, 0);
     assert_int_equal(idle(full.one, full.pool, 16 * MIB).count, 0);
-    core_destroy(full.core);
 }
 
 /* --- what is named --- */
 
 static void no_more_is_named_than_the_request_lacks(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 42 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     uint64_t small = map(holder, pool, 4 * MIB);
     uint64_t large = map(holder, pool, 16 * MIB);
@@ -173,28 +158,24 @@ static void no_more_is_named_than_the_request_lacks(void **state) {
     ask(other, pool, 2, 4 * MIB, NS_FOREVER, 0);
     segments = idle(holder, pool, 0);
     expect_one(&segments, large); /* more than that, where nothing smaller is enough */
-    core_destroy(core);
 }
 
 static void a_request_that_a_smaller_size_serves_lacks_no_more_than_that(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 24 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     for (unsigned i = 0; i < 3; i++)
         map(holder, pool, 8 * MIB);
     let_go(holder);
     ask_least(other, pool, 1, 24 * MIB, 8 * MIB, 0, NS_FOREVER, 0);
     assert_int_equal(idle(holder, pool, 0).count, 1);
-    core_destroy(core);
 }
 
 static void a_segment_in_use_is_not_named(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     struct lease *lease = take_growing(holder, pool, 512, 0);
     assert_true(describe(lease, NULL));
@@ -202,15 +183,13 @@ static void a_segment_in_use_is_not_named(void **state) {
     assert_int_equal(idle(holder, pool, 0).count, 0);
     assert_int_equal(release(holder, name_of(lease), 0), 0);
     assert_int_equal(idle(holder, pool, 0).count, 1);
-    core_destroy(core);
 }
 
 static void a_segment_is_not_named_before_the_fences_in_it_are_ready(void **state) {
     static struct proto_page page;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     memset(&page, 0, sizeof page);
     core_session_set_page(holder, &page);
@@ -223,15 +202,13 @@ static void a_segment_is_not_named_before_the_fences_in_it_are_ready(void **stat
     assert_int_equal(idle(holder, pool, 0).count, 0);
     page.fences[0] = 1;
     assert_int_equal(idle(holder, pool, 0).count, 1);
-    core_destroy(core);
 }
 
 static void what_came_back_behind_a_fence_serves_before_it_is_closed(void **state) {
     static struct proto_page page;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     memset(&page, 0, sizeof page);
     core_session_set_page(holder, &page);
@@ -245,17 +222,15 @@ static void what_came_back_behind_a_fence_serves_before_it_is_closed(void **stat
     page.fences[0] = 1;
     assert_int_equal(idle(holder, pool, 0).count, 0);
     expect_granted(core, other, 1); /* of the same user: it needs no new segment */
-    core_destroy(core);
 }
 
 static void what_one_message_does_not_hold_the_next_does(void **state) {
     enum {
         COUNT = PROTO_CLOSE_MAX + 30
     };
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, COUNT * 4 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     for (unsigned i = 0; i < COUNT; i++)
         map(holder, pool, 4 * MIB);
@@ -272,14 +247,12 @@ static void what_one_message_does_not_hold_the_next_does(void **state) {
     assert_int_equal(retire_all(core, 0), (COUNT - 10) * 4 * MIB);
     grow(pool, (COUNT - 10) * 4 * MIB, 0);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void a_message_that_is_just_full_is_followed_by_none(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, (PROTO_CLOSE_MAX + 1) * 2 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     for (unsigned i = 0; i <= PROTO_CLOSE_MAX; i++)
         map(holder, pool, 2 * MIB);
@@ -287,42 +260,37 @@ static void a_message_that_is_just_full_is_followed_by_none(void **state) {
     ask(other, pool, 1, PROTO_CLOSE_MAX * 2 * MIB, NS_FOREVER, 0);
     assert_int_equal(idle(holder, pool, 0).count, PROTO_CLOSE_MAX);
     assert_int_equal(idle(holder, pool, 0).count, 0);
-    core_destroy(core);
 }
 
 /* --- while it is CLOSING --- */
 
 static void nothing_is_lent_in_a_segment_that_is_being_closed(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     assert_int_equal(idle(full.one, full.pool, 0).count, 1);
     assert_int_equal(full.pool->closing_bytes, 8 * MIB);
     assert_int_equal(pool_free_bytes(full.pool), 8 * MIB); /* the second's */
     ask(full.one, full.pool, 2, 512, 0, 0);
     expect_refused(full.core, full.one, 2, PROTO_E_EXHAUSTED);
     expect_no_retirement(full.core); /* the session has it mapped */
-    core_destroy(full.core);
 }
 
 static void growth_does_not_wait_for_a_segment_that_is_being_closed(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     assert_int_equal(idle(full.one, full.pool, 0).count, 1);
     configure(full.pool, 24 * MIB, 2 * MIB, 0, 0, 0);
     grow(full.pool, 8 * MIB, 0);
     expect_granted(full.core, full.other, 1);
-    core_destroy(full.core);
 }
 
 static void a_segment_is_charged_to_its_user_until_it_is_closed(void **state) {
     (void)state;
     for (unsigned way = 0; way < 3; way++) {
         struct full full;
-        make_full(&full);
+        make_full(&full, core_make());
         assert_int_equal(used(full.one, QUOTA_POOLS), 0);
         assert_int_equal(idle(full.one, full.pool, 0).count, 1);
         struct session *witness = open_session(full.core, 9, UID_A);
@@ -347,9 +315,8 @@ static void a_segment_is_charged_to_its_user_until_it_is_closed(void **state) {
 
 static void only_what_was_named_can_be_closed_and_only_once_and_by_its_session(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     assert_int_equal(closed(full.one, full.segment_one), PROTO_E_INVALID);
     assert_int_equal(closed(full.one, full.segment_one + 100), PROTO_E_INVALID);
     assert_int_equal(idle(full.one, full.pool, 0).count, 1);
@@ -360,15 +327,13 @@ static void only_what_was_named_can_be_closed_and_only_once_and_by_its_session(v
     assert_int_equal(retire_all(full.core, 0), 8 * MIB);
     assert_int_equal(closed(full.one, full.segment_one), PROTO_E_INVALID);
     assert_int_equal(full.pool->stats.n_closes, 1);
-    core_destroy(full.core);
 }
 
 static void closings_and_their_time_are_counted(void **state) {
     static const uint64_t times[] = {1000, 0, CLOSE_NS_MAX + 1, UINT64_MAX};
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     for (unsigned i = 0; i < 4; i++)
         map(holder, pool, 2 * MIB);
@@ -383,30 +348,29 @@ static void closings_and_their_time_are_counted(void **state) {
     }
     assert_int_equal(pool->stats.n_closes, 4);
     assert_int_equal(pool->stats.close_ns, 1000 + 2 * CLOSE_NS_MAX);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_named_while_the_pool_can_grow),
-        cmocka_unit_test(nothing_is_named_while_segments_that_nobody_has_mapped_are_enough),
-        cmocka_unit_test(nothing_is_named_while_a_free_range_serves),
-        cmocka_unit_test(nothing_is_named_when_no_request_waits),
-        cmocka_unit_test(a_segment_is_named_when_the_driver_refuses),
-        cmocka_unit_test(a_request_is_not_given_up_while_a_session_can_close_segments),
-        cmocka_unit_test(a_pool_that_is_lost_or_does_not_exist_has_nothing_to_close),
-        cmocka_unit_test(no_more_is_named_than_the_request_lacks),
-        cmocka_unit_test(a_request_that_a_smaller_size_serves_lacks_no_more_than_that),
-        cmocka_unit_test(a_segment_in_use_is_not_named),
-        cmocka_unit_test(a_segment_is_not_named_before_the_fences_in_it_are_ready),
-        cmocka_unit_test(what_came_back_behind_a_fence_serves_before_it_is_closed),
-        cmocka_unit_test(what_one_message_does_not_hold_the_next_does),
-        cmocka_unit_test(a_message_that_is_just_full_is_followed_by_none),
-        cmocka_unit_test(nothing_is_lent_in_a_segment_that_is_being_closed),
-        cmocka_unit_test(growth_does_not_wait_for_a_segment_that_is_being_closed),
+        CORE_TEST(nothing_is_named_while_the_pool_can_grow),
+        CORE_TEST(nothing_is_named_while_segments_that_nobody_has_mapped_are_enough),
+        CORE_TEST(nothing_is_named_while_a_free_range_serves),
+        CORE_TEST(nothing_is_named_when_no_request_waits),
+        CORE_TEST(a_segment_is_named_when_the_driver_refuses),
+        CORE_TEST(a_request_is_not_given_up_while_a_session_can_close_segments),
+        CORE_TEST(a_pool_that_is_lost_or_does_not_exist_has_nothing_to_close),
+        CORE_TEST(no_more_is_named_than_the_request_lacks),
+        CORE_TEST(a_request_that_a_smaller_size_serves_lacks_no_more_than_that),
+        CORE_TEST(a_segment_in_use_is_not_named),
+        CORE_TEST(a_segment_is_not_named_before_the_fences_in_it_are_ready),
+        CORE_TEST(what_came_back_behind_a_fence_serves_before_it_is_closed),
+        CORE_TEST(what_one_message_does_not_hold_the_next_does),
+        CORE_TEST(a_message_that_is_just_full_is_followed_by_none),
+        CORE_TEST(nothing_is_lent_in_a_segment_that_is_being_closed),
+        CORE_TEST(growth_does_not_wait_for_a_segment_that_is_being_closed),
         cmocka_unit_test(a_segment_is_charged_to_its_user_until_it_is_closed),
-        cmocka_unit_test(only_what_was_named_can_be_closed_and_only_once_and_by_its_session),
-        cmocka_unit_test(closings_and_their_time_are_counted),
+        CORE_TEST(only_what_was_named_can_be_closed_and_only_once_and_by_its_session),
+        CORE_TEST(closings_and_their_time_are_counted),
     };
     return cmocka_run_group_tests_name("segments that sessions close", tests, NULL, NULL);
 }

@@ -16,48 +16,41 @@
 
 static void a_session_without_gpu_work_is_told_at_once(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     struct proto_segments segments = idle(full.one, full.pool, 0); /* the second has not answered */
     expect_one(&segments, full.segment_one);
     assert_int_equal(idle(full.two, full.pool, 0).count, 0); /* that is enough */
     expect_served(&full, full.one, full.segment_one);
-    core_destroy(full.core);
 }
 
 static void a_busy_session_is_not_told_when_an_idle_one_can_close_enough(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     assert_int_equal(idle_busy(full.one, full.pool, 0).count, 0);
     struct proto_segments segments = idle(full.two, full.pool, 0);
     expect_one(&segments, full.segment_two);
     assert_int_equal(idle_busy(full.one, full.pool, 0).count, 0);
     expect_no_reclaim(full.core);
     expect_served(&full, full.two, full.segment_two);
-    core_destroy(full.core);
 }
 
 static void a_busy_session_is_told_when_the_others_have_answered(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     take(full.two, full.pool, 512, 0); /* it has nothing to close */
     assert_int_equal(idle(full.two, full.pool, 0).count, 0);
     struct proto_segments segments = idle_busy(full.one, full.pool, 0);
     expect_one(&segments, full.segment_one);
     expect_served(&full, full.one, full.segment_one);
-    core_destroy(full.core);
 }
 
 static void a_busy_session_that_answered_first_is_asked_again_at_once(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     take(full.two, full.pool, 512, 0);
     assert_int_equal(idle_busy(full.one, full.pool, 0).count, 0);
     assert_int_equal(idle(full.two, full.pool, 0).count, 0);
@@ -67,27 +60,23 @@ static void a_busy_session_that_answered_first_is_asked_again_at_once(void **sta
     struct proto_segments segments = idle_busy(full.one, full.pool, 0);
     expect_one(&segments, full.segment_one);
     expect_served(&full, full.one, full.segment_one);
-    core_destroy(full.core);
 }
 
 static void of_busy_sessions_alone_the_last_to_answer_is_told(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     assert_int_equal(idle_busy(full.one, full.pool, 0).count, 0);
     struct proto_segments segments = idle_busy(full.two, full.pool, 0);
     expect_one(&segments, full.segment_two);
     expect_no_reclaim(full.core); /* it is enough */
     expect_served(&full, full.two, full.segment_two);
-    core_destroy(full.core);
 }
 
 static void a_session_that_does_not_answer_holds_a_busy_one_up_until_the_second_question(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     for (unsigned i = 0; i < 3; i++) /* however often it says so */
         assert_int_equal(idle_busy(full.one, full.pool, 0).count, 0);
     tick(full.core, RECLAIM_INTERVAL_NS - 1);
@@ -97,15 +86,13 @@ static void a_session_that_does_not_answer_holds_a_busy_one_up_until_the_second_
     expect_reclaim(full.core, full.two);
     struct proto_segments segments = idle_as(full.one, full.pool, 0, PROTO_IDLE_BUSY, RECLAIM_INTERVAL_NS);
     expect_one(&segments, full.segment_one);
-    core_destroy(full.core);
 }
 
 static void sessions_that_cannot_be_asked_hold_no_busy_one_up(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 2 * MIB, 0);
     struct session *busy = open_wanting(core, 1, UID_A), *deaf = open_session(core, 2, UID_C);
     struct session *lost = open_wanting(core, 3, UID_C), *other = open_session(core, 4, UID_B);
-    (void)state;
 
     uint64_t segment = keep(busy, pool, 8 * MIB);
     map(deaf, pool, 8 * MIB);
@@ -115,14 +102,13 @@ static void sessions_that_cannot_be_asked_hold_no_busy_one_up(void **state) {
     ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
     struct proto_segments segments = idle_busy(busy, pool, 0);
     expect_one(&segments, segment);
-    core_destroy(core);
 }
 
 static void a_session_that_ends_instead_of_answering_holds_no_busy_one_up(void **state) {
     (void)state;
     for (unsigned way = 0; way < 2; way++) {
         struct full full;
-        make_full(&full);
+        make_full(&full, core_make());
         take(full.two, full.pool, 512, 0); /* so that its end makes no room by itself at once */
         assert_int_equal(idle_busy(full.one, full.pool, 0).count, 0);
         lose_session(full.two, 0);
@@ -135,9 +121,8 @@ static void a_session_that_ends_instead_of_answering_holds_no_busy_one_up(void *
 
 /* Memory for a user's quota is asked of that user's sessions alone. */
 static void questions_for_a_users_quota_are_not_counted_as_the_pools(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 24 * MIB, 2 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *pressed = open_wanting(core, 1, UID_A), *busy = open_wanting(core, 2, UID_C);
@@ -152,16 +137,14 @@ static void questions_for_a_users_quota_are_not_counted_as_the_pools(void **stat
     expect_no_reclaim(core);
     ask(other, pool, 2, 8 * MIB, NS_FOREVER, RECLAIM_INTERVAL_NS);
     assert_int_equal(idle_as(busy, pool, 0, PROTO_IDLE_BUSY, RECLAIM_INTERVAL_NS).count, 0);
-    core_destroy(core);
 }
 
 /* --- for its own request --- */
 
 static void a_session_closes_for_its_own_request_what_is_of_no_use_to_others(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *session = open_wanting(core, 1, UID_A);
-    (void)state;
 
     uint64_t first = map(session, pool, 8 * MIB), second = map(session, pool, 8 * MIB);
     let_go(session);
@@ -176,14 +159,12 @@ static void a_session_closes_for_its_own_request_what_is_of_no_use_to_others(voi
     ask(session, pool, 2, 12 * MIB, NS_FOREVER, 0);
     grow(pool, 12 * MIB, 0);
     expect_granted(core, session, 2);
-    core_destroy(core);
 }
 
 static void a_busy_session_closes_nothing_for_its_own_request_before_the_others_have_answered(void **state) {
     struct full full;
-    (void)state;
 
-    make_full(&full);
+    make_full(&full, *state);
     take(full.two, full.pool, 512, 0);
     assert_int_equal(idle_busy(full.one, full.pool, 12 * MIB).count, 0);
     assert_int_equal(idle(full.two, full.pool, 12 * MIB).count, 0); /* which is no answer to the question */
@@ -191,14 +172,12 @@ static void a_busy_session_closes_nothing_for_its_own_request_before_the_others_
     assert_int_equal(idle(full.two, full.pool, 0).count, 0);
     struct proto_segments segments = idle_busy(full.one, full.pool, 12 * MIB);
     expect_one(&segments, full.segment_one);
-    core_destroy(full.core);
 }
 
 static void who_did_not_wait_finds_room_when_it_comes_again(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     map(holder, pool, 8 * MIB);
     map(holder, pool, 8 * MIB);
@@ -214,7 +193,6 @@ static void who_did_not_wait_finds_room_when_it_comes_again(void **state) {
     grow(pool, 12 * MIB, 0);
     expect_granted(core, other, 2);
     assert_int_equal(idle(holder, pool, 0).count, 0);
-    core_destroy(core);
 }
 
 /* --- several mappers --- */
@@ -228,8 +206,8 @@ struct common {
     uint64_t segment;
 };
 
-static void make_common(struct common *common, bool second_is_deaf) {
-    common->core = core_make();
+static void make_common(struct common *common, struct core *core, bool second_is_deaf) {
+    common->core = core;
     common->pool = add_pool(common->core, 8 * MIB, 2 * MIB, 0);
     common->one = open_wanting(common->core, 1, UID_A);
     common->two = (second_is_deaf ? open_session : open_wanting)(common->core, 2, UID_A);
@@ -246,9 +224,8 @@ static void make_common(struct common *common, bool second_is_deaf) {
 
 static void each_mapper_is_told_once_and_the_last_to_close_sends_the_segment_back(void **state) {
     struct common common;
-    (void)state;
 
-    make_common(&common, false);
+    make_common(&common, *state, false);
     assert_int_equal(idle(common.one, common.pool, 0).count, 0); /* others may have better ones */
     struct proto_segments segments = idle(common.two, common.pool, 0);
     expect_one(&segments, common.segment);
@@ -266,28 +243,24 @@ static void each_mapper_is_told_once_and_the_last_to_close_sends_the_segment_bac
     assert_int_equal(retire_all(common.core, 0), 8 * MIB);
     grow(common.pool, 8 * MIB, 0);
     expect_granted(common.core, common.other, 1);
-    core_destroy(common.core);
 }
 
 static void a_mapper_that_was_not_told_cannot_have_closed(void **state) {
     struct common common;
-    (void)state;
 
-    make_common(&common, false);
+    make_common(&common, *state, false);
     assert_int_equal(idle(common.one, common.pool, 0).count, 0);
     assert_int_equal(idle(common.two, common.pool, 0).count, 1);
     assert_int_equal(closed(common.one, common.segment), PROTO_E_INVALID);
     assert_int_equal(idle(common.one, common.pool, 0).count, 1);
     assert_int_equal(closed(common.one, common.segment), 0);
-    core_destroy(common.core);
 }
 
 static void the_segment_with_the_fewest_mappers_is_named_first(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 20 * MIB, 2 * MIB, 0);
     struct session *one = open_wanting(core, 1, UID_A), *two = open_wanting(core, 2, UID_A);
     struct session *other = open_session(core, 3, UID_B);
-    (void)state;
 
     map(one, pool, 8 * MIB); /* which would be just enough */
     let_go(one);
@@ -298,14 +271,12 @@ static void the_segment_with_the_fewest_mappers_is_named_first(void **state) {
     assert_int_equal(idle(two, pool, 0).count, 0);
     struct proto_segments segments = idle(one, pool, 0);
     expect_one(&segments, own);
-    core_destroy(core);
 }
 
 static void a_segment_is_not_closed_while_a_mapper_cannot_be_asked(void **state) {
     struct common common;
-    (void)state;
 
-    make_common(&common, true);
+    make_common(&common, *state, true);
     assert_int_equal(idle(common.one, common.pool, 0).count, 0);
     assert_int_equal(idle(common.two, common.pool, 0).count, 0); /* not even if it asks by itself */
     tick(common.core, RECLAIM_INTERVAL_NS);
@@ -314,15 +285,13 @@ static void a_segment_is_not_closed_while_a_mapper_cannot_be_asked(void **state)
     close_session(common.two, RECLAIM_INTERVAL_NS);
     struct proto_segments segments = idle(common.one, common.pool, 0);
     expect_one(&segments, common.segment);
-    core_destroy(common.core);
 }
 
 /* A client without a cache: it says by itself what its request lacks. */
 static void a_session_that_cannot_be_asked_closes_for_its_own_request(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 12 * MIB, 2 * MIB, 0);
     struct session *deaf = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     uint64_t segment = keep(deaf, pool, 8 * MIB);
     assert_true(describe(take(other, pool, MIB, 0), NULL));
@@ -333,28 +302,24 @@ static void a_session_that_cannot_be_asked_closes_for_its_own_request(void **sta
     struct proto_segments segments = idle(deaf, pool, 10 * MIB);
     expect_one(&segments, segment);
     assert_int_equal(closed(deaf, segment), 0);
-    core_destroy(core);
 }
 
 static void a_segment_is_not_closed_while_a_lost_session_has_it_mapped(void **state) {
     struct common common;
-    (void)state;
 
-    make_common(&common, false);
+    make_common(&common, *state, false);
     lose_session(common.two, 0);
     assert_int_equal(idle(common.one, common.pool, 0).count, 0);
     assert_int_equal(idle(common.one, common.pool, 8 * MIB + 512).count, 0);
     session_gone(common.two, 0);
     struct proto_segments segments = idle(common.one, common.pool, 0);
     expect_one(&segments, common.segment);
-    core_destroy(common.core);
 }
 
 static void a_mapper_that_is_lost_before_it_was_told_keeps_the_segment_until_its_end(void **state) {
     struct common common;
-    (void)state;
 
-    make_common(&common, false);
+    make_common(&common, *state, false);
     assert_int_equal(idle(common.one, common.pool, 0).count, 0);
     struct proto_segments segments = idle(common.two, common.pool, 0);
     close_all(common.two, &segments);
@@ -365,30 +330,29 @@ static void a_mapper_that_is_lost_before_it_was_told_keeps_the_segment_until_its
     assert_int_equal(retire_all(common.core, 0), 8 * MIB);
     grow(common.pool, 8 * MIB, 0);
     expect_granted(common.core, common.other, 1);
-    core_destroy(common.core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_session_without_gpu_work_is_told_at_once),
-        cmocka_unit_test(a_busy_session_is_not_told_when_an_idle_one_can_close_enough),
-        cmocka_unit_test(a_busy_session_is_told_when_the_others_have_answered),
-        cmocka_unit_test(a_busy_session_that_answered_first_is_asked_again_at_once),
-        cmocka_unit_test(of_busy_sessions_alone_the_last_to_answer_is_told),
-        cmocka_unit_test(a_session_that_does_not_answer_holds_a_busy_one_up_until_the_second_question),
-        cmocka_unit_test(sessions_that_cannot_be_asked_hold_no_busy_one_up),
+        CORE_TEST(a_session_without_gpu_work_is_told_at_once),
+        CORE_TEST(a_busy_session_is_not_told_when_an_idle_one_can_close_enough),
+        CORE_TEST(a_busy_session_is_told_when_the_others_have_answered),
+        CORE_TEST(a_busy_session_that_answered_first_is_asked_again_at_once),
+        CORE_TEST(of_busy_sessions_alone_the_last_to_answer_is_told),
+        CORE_TEST(a_session_that_does_not_answer_holds_a_busy_one_up_until_the_second_question),
+        CORE_TEST(sessions_that_cannot_be_asked_hold_no_busy_one_up),
         cmocka_unit_test(a_session_that_ends_instead_of_answering_holds_no_busy_one_up),
-        cmocka_unit_test(questions_for_a_users_quota_are_not_counted_as_the_pools),
-        cmocka_unit_test(a_session_closes_for_its_own_request_what_is_of_no_use_to_others),
-        cmocka_unit_test(a_busy_session_closes_nothing_for_its_own_request_before_the_others_have_answered),
-        cmocka_unit_test(who_did_not_wait_finds_room_when_it_comes_again),
-        cmocka_unit_test(each_mapper_is_told_once_and_the_last_to_close_sends_the_segment_back),
-        cmocka_unit_test(a_mapper_that_was_not_told_cannot_have_closed),
-        cmocka_unit_test(the_segment_with_the_fewest_mappers_is_named_first),
-        cmocka_unit_test(a_segment_is_not_closed_while_a_mapper_cannot_be_asked),
-        cmocka_unit_test(a_session_that_cannot_be_asked_closes_for_its_own_request),
-        cmocka_unit_test(a_segment_is_not_closed_while_a_lost_session_has_it_mapped),
-        cmocka_unit_test(a_mapper_that_is_lost_before_it_was_told_keeps_the_segment_until_its_end),
+        CORE_TEST(questions_for_a_users_quota_are_not_counted_as_the_pools),
+        CORE_TEST(a_session_closes_for_its_own_request_what_is_of_no_use_to_others),
+        CORE_TEST(a_busy_session_closes_nothing_for_its_own_request_before_the_others_have_answered),
+        CORE_TEST(who_did_not_wait_finds_room_when_it_comes_again),
+        CORE_TEST(each_mapper_is_told_once_and_the_last_to_close_sends_the_segment_back),
+        CORE_TEST(a_mapper_that_was_not_told_cannot_have_closed),
+        CORE_TEST(the_segment_with_the_fewest_mappers_is_named_first),
+        CORE_TEST(a_segment_is_not_closed_while_a_mapper_cannot_be_asked),
+        CORE_TEST(a_session_that_cannot_be_asked_closes_for_its_own_request),
+        CORE_TEST(a_segment_is_not_closed_while_a_lost_session_has_it_mapped),
+        CORE_TEST(a_mapper_that_is_lost_before_it_was_told_keeps_the_segment_until_its_end),
     };
     return cmocka_run_group_tests_name("sessions that close segments", tests, NULL, NULL);
 }

@@ -41,10 +41,9 @@ static void a_probe_that_is_refused_is_no_failure(void **state) {
 }
 
 static void a_probe_covers_the_refusals_that_it_names(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask_least(session, pool, 1, 16 * MIB, 0, PROTO_ACQUIRE_PROBES, 0, 0);
     expect_refused(core, session, 1, PROTO_E_TOO_LARGE);
@@ -57,14 +56,12 @@ static void a_probe_covers_the_refusals_that_it_names(void **state) {
     expect_refused(core, session, 3, PROTO_E_LIMIT);
     assert_int_equal(pool->stats.n_failures, 2);
     assert_int_equal(pool->stats.n_probes, 1);
-    core_destroy(core);
 }
 
 static void timeouts_are_those_that_waited_until_their_deadline(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     describe(take_growing(session, pool, 8 * MIB, 0), NULL);
     ask(session, pool, 1, MIB, 50, 0);
@@ -77,13 +74,11 @@ static void timeouts_are_those_that_waited_until_their_deadline(void **state) {
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
     assert_int_equal(pool->stats.n_timeouts, 1);
     assert_int_equal(pool->stats.n_probes, 1);
-    core_destroy(core);
 }
 
 static void refusals_by_quota_are_told_apart(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
@@ -100,14 +95,12 @@ static void refusals_by_quota_are_told_apart(void **state) {
     expect_refused(core, session, 3, PROTO_E_LIMIT);
     assert_int_equal(pool->stats.n_quota_refusals, 2);
     assert_int_equal(pool->stats.n_failures, 2);
-    core_destroy(core);
 }
 
 static void sessions_that_are_refused_are_counted(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     const struct peer peer = {.pid = 3, .uid = UID_A};
     struct session *session = NULL;
-    (void)state;
 
     core->sessions_limit = 1;
     open_session(core, 1, UID_A);
@@ -117,17 +110,15 @@ static void sessions_that_are_refused_are_counted(void **state) {
     limit_all(core, QUOTA_SESSIONS, 1, 0);
     assert_int_equal(core_session_open(core, &peer, 0, &session), PROTO_E_LIMIT);
     assert_int_equal(core->n_sessions_refused, 2);
-    core_destroy(core);
 }
 
 /* --- peaks --- */
 
 static void peaks_stay_when_the_memory_has_gone(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct lease *part;
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, 6 * MIB, 0);
     describe(lease, NULL);
@@ -146,7 +137,6 @@ static void peaks_stay_when_the_memory_has_gone(void **state) {
     assert_int_equal(pool->stats.leased_peak_bytes, 8 * MIB);
     assert_int_equal(pool->stats.reserved_peak_bytes, 8 * MIB);
     assert_int_equal(pool->stats.quarantined_peak_bytes, 6 * MIB);
-    core_destroy(core);
 }
 
 /* --- what a waiter waits for --- */
@@ -161,9 +151,8 @@ static void expect_reason(const struct session *session, enum waiter_reason reas
 }
 
 static void a_waiter_is_told_what_would_serve_it(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 2 * MIB, 0);
-    (void)state;
 
     struct policy *policy = policy_make();
     add_rule(policy, false, UID_A, QUOTA_POOLS, 12 * MIB);
@@ -185,17 +174,15 @@ static void a_waiter_is_told_what_would_serve_it(void **state) {
     expect_reason(third, WAITER_OTHER_USERS);
     close_session(large, 0);
     expect_reason(third, WAITER_GROWTH);
-    core_destroy(core);
 }
 
 /* --- by pool --- */
 
 static void what_is_behind_fences_is_counted_by_pool(void **state) {
     static struct proto_page page;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *one = add_pool(core, 8 * MIB, 2 * MIB, 0), *two = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     memset(&page, 0, sizeof page);
     core_session_set_page(session, &page);
@@ -210,19 +197,18 @@ static void what_is_behind_fences_is_counted_by_pool(void **state) {
     assert_true(core_is_valid(core));
     lose_session(session, 0);
     assert_int_equal(session->pools[1].fenced_bytes, 0);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_probe_that_is_refused_is_no_failure),
-        cmocka_unit_test(a_probe_covers_the_refusals_that_it_names),
-        cmocka_unit_test(timeouts_are_those_that_waited_until_their_deadline),
-        cmocka_unit_test(refusals_by_quota_are_told_apart),
-        cmocka_unit_test(sessions_that_are_refused_are_counted),
-        cmocka_unit_test(peaks_stay_when_the_memory_has_gone),
-        cmocka_unit_test(a_waiter_is_told_what_would_serve_it),
-        cmocka_unit_test(what_is_behind_fences_is_counted_by_pool),
+        CORE_TEST(a_probe_covers_the_refusals_that_it_names),
+        CORE_TEST(timeouts_are_those_that_waited_until_their_deadline),
+        CORE_TEST(refusals_by_quota_are_told_apart),
+        CORE_TEST(sessions_that_are_refused_are_counted),
+        CORE_TEST(peaks_stay_when_the_memory_has_gone),
+        CORE_TEST(a_waiter_is_told_what_would_serve_it),
+        CORE_TEST(what_is_behind_fences_is_counted_by_pool),
     };
     return cmocka_run_group_tests_name("counters", tests, NULL, NULL);
 }

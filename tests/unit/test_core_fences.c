@@ -21,12 +21,17 @@ static struct session *open_with_page(struct core *core, pid_t pid, uid_t uid) {
     return session;
 }
 
-static int start(void **state) {
-    (void)state;
+static void clear_page(void) {
     for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++)
         atomic_store(&page.fences[i], 0);
-    return 0;
 }
+
+static int set_up(void **state) {
+    clear_page();
+    return core_set_up(state);
+}
+
+#define FENCE_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, core_tear_down)
 
 /* A stream gets to where it writes the word. */
 static void arrive(uint32_t word, uint64_t value) {
@@ -53,13 +58,12 @@ static int release_behind(struct session *session, struct proto_lease_name name,
 }
 
 static void memory_behind_a_fence_is_nobodys_until_the_word_arrives(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     struct proto_info info;
     struct proto_token token;
     struct lease *split_off = NULL;
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     const struct proto_lease_name name = name_of(lease);
@@ -94,14 +98,12 @@ static void memory_behind_a_fence_is_nobodys_until_the_word_arrives(void **state
     assert_int_equal(pool->fenced_bytes, 0);
     assert_int_equal(session->fenced_bytes, 0);
     assert_int_equal(session->n_leases, 0);
-    core_destroy(core);
 }
 
 static void a_fence_that_is_ready_is_none(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     arrive(0, 5);
@@ -118,26 +120,22 @@ static void a_fence_that_is_ready_is_none(void **state) {
     assert_int_equal(pool->fenced_bytes, MIB);
     arrive(1, 2);
     take(session, pool, 4 * MIB, 0);
-    core_destroy(core);
 }
 
 static void without_a_page_there_are_no_fences(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), PROTO_E_INVALID);
     assert_int_equal(release(session, name_of(lease), 0), 0);
-    core_destroy(core);
 }
 
 static void a_part_waits_alone(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_part_behind(session, name_of(lease), 2 * MIB, MIB, 0, 1, 0), 0);
@@ -160,17 +158,15 @@ static void a_part_waits_alone(void **state) {
     assert_int_equal(release(session, name, 0), PROTO_E_STALE);
     assert_int_equal(pool->leased_bytes, MIB);
     assert_int_equal(pool->fenced_bytes, 3 * MIB);
-    core_destroy(core);
 }
 
 static void a_shared_block_waits_for_all_who_used_it(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
     struct lease *attached = NULL;
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, 4 * MIB, 0);
     const struct proto_lease_name name = name_of(lease);
@@ -193,15 +189,12 @@ static void a_shared_block_waits_for_all_who_used_it(void **state) {
     assert_int_equal(two->fenced_bytes, 0);
     arrive(0, 1);
     take(two, pool, 4 * MIB, 0);
-
-    core_destroy(core);
 }
 
 static void values_out_of_order_delay_and_never_hand_on_early(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_part_behind(session, name_of(lease), 0, MIB, 0, 9, 0), 0);
@@ -216,14 +209,12 @@ static void values_out_of_order_delay_and_never_hand_on_early(void **state) {
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
     arrive(0, 12);
     assert_int_equal(take(session, pool, MIB, 0)->block->offset_bytes, 2 * MIB);
-    core_destroy(core);
 }
 
 static void who_waits_is_served_soon_after_the_word_arrives(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
@@ -252,14 +243,12 @@ static void who_waits_is_served_soon_after_the_word_arrives(void **state) {
     arrive(0, 2);
     tick(core, now_ns + FENCE_INTERVAL_NS);
     expect_granted(core, other, 2);
-    core_destroy(core);
 }
 
 static void fences_are_looked_at_before_a_deadline_refuses(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
@@ -267,28 +256,24 @@ static void fences_are_looked_at_before_a_deadline_refuses(void **state) {
     arrive(0, 1);
     tick(core, FENCE_INTERVAL_NS / 2);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void a_pool_does_not_grow_for_what_lies_behind_a_ready_fence(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
     arrive(0, 1);
     take(session, pool, 4 * MIB, 0);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void nor_does_it_grow_ahead_for_that(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 2 * MIB, 0), *other = take(session, pool, MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
@@ -300,14 +285,12 @@ static void nor_does_it_grow_ahead_for_that(void **state) {
     assert_int_equal(release_behind(session, name_of(other), 0, 2), 0);
     take(session, pool, MIB, 0);
     expect_growth(core, pool);
-    core_destroy(core);
 }
 
 static void nobody_is_hopeless_while_memory_is_behind_a_fence(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     describe(lease, NULL);
@@ -319,14 +302,12 @@ static void nobody_is_hopeless_while_memory_is_behind_a_fence(void **state) {
     arrive(0, 1);
     tick(core, FENCE_INTERVAL_NS);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void a_lost_session_keeps_its_fenced_memory_in_quarantine(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_part_behind(session, name_of(lease), 0, MIB, 0, 1, 0), 0);
@@ -341,15 +322,13 @@ static void a_lost_session_keeps_its_fenced_memory_in_quarantine(void **state) {
     ask(other, pool, 2, 4 * MIB, NS_FOREVER, 0);
     session_gone(session, 0);
     expect_granted(core, other, 2);
-    core_destroy(core);
 }
 
 static void a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
-    (void)state;
 
     for (unsigned gone_first = 0; gone_first < 2; gone_first++) {
         struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
@@ -357,7 +336,7 @@ static void a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both(void 
         const struct proto_lease_name name = name_of(lease);
         assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
         assert_int_equal(core_attach(two, &token, &attached), 0);
-        start(NULL);
+        clear_page();
         assert_int_equal(release_behind(two, name_of(attached), 0, 1), 0);
         lose_session(one, 0);
         assert_int_equal(pool->quarantined_bytes, 4 * MIB);
@@ -376,29 +355,25 @@ static void a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both(void 
         take(two, pool, MIB, 0);
         close_session(two, 0);
     }
-    core_destroy(core);
 }
 
 static void a_farewell_returns_fenced_memory(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 511, 1), 0);
     ask(other, pool, 1, 4 * MIB, NS_FOREVER, 0);
     close_session(session, 0);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void fenced_leases_count_until_they_are_gone(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0), *second = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
     struct lease *split_off = NULL;
-    (void)state;
 
     core->session_leases_limit = 2;
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
@@ -426,18 +401,16 @@ static void fenced_leases_count_until_they_are_gone(void **state) {
     expect_granted(core, waiter, 2);
     grow(second, 4 * MIB, 0);
     expect_granted(core, session, 3);
-    core_destroy(core);
 }
 
 /* A refusal would reach no client, so there is room for as many parts as a client may send between two
  * answers. */
 static void parts_that_come_back_one_way_find_room_beyond_the_limit(void **state) {
     const uint64_t size = (PROTO_ONE_WAY_MAX + 2) * HEAP_GRANULE;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
     struct lease *part = NULL;
-    (void)state;
 
     core->session_leases_limit = 2;
     const struct proto_lease_name name = name_of(take_growing(session, pool, size, 0));
@@ -463,15 +436,13 @@ static void parts_that_come_back_one_way_find_room_beyond_the_limit(void **state
     core_poll_fences(core);
     core_poll_fences(core); /* each closes a bounded number */
     assert_int_equal(session->n_leases, 0);
-    core_destroy(core);
 }
 
 static void beyond_that_parts_stay_with_their_session(void **state) {
     const uint64_t size = (PROTO_ONE_WAY_MAX + 4) * HEAP_GRANULE;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     core->session_leases_limit = 1;
     const struct proto_lease_name name = name_of(take_growing(session, pool, size, 0));
@@ -488,15 +459,13 @@ static void beyond_that_parts_stay_with_their_session(void **state) {
     assert_int_equal(pool->leased_bytes, 4 * HEAP_GRANULE);
     assert_int_equal(release(session, name, 0), 0);
     assert_int_equal(pool->leased_bytes, 0);
-    core_destroy(core);
 }
 
 /* Others' releases do not look at the fences again and again for one who waits. */
 static void who_waits_has_the_fences_looked_at_now_and_then(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 2 * MIB, 0), *small = take(other, pool, MIB, 0);
     assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
@@ -507,14 +476,12 @@ static void who_waits_has_the_fences_looked_at_now_and_then(void **state) {
     assert_int_equal(core_next_tick_ns(core), FENCE_INTERVAL_NS);
     tick(core, FENCE_INTERVAL_NS);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void those_who_released_behind_a_fence_are_not_asked_for_it(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A), *asked;
-    (void)state;
 
     core_session_want_reclaim(session);
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
@@ -525,61 +492,52 @@ static void those_who_released_behind_a_fence_are_not_asked_for_it(void **state)
     tick(core, RECLAIM_INTERVAL_NS);
     assert_false(core_next_reclaim(core, &asked));
     lose_session(session, RECLAIM_INTERVAL_NS);
-    core_destroy(core);
 }
 
 static void sessions_are_not_asked_at_once_when_enough_is_behind_fences(void **state) {
-    struct core *core = core_make();
-    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
-    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A), *asked;
+    enum {
+        ENOUGH,
+        TOO_LITTLE,
+        AT_ONCE
+    };
     (void)state;
 
-    core_session_want_reclaim(session);
-    struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
-    assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
-    ask(other, pool, 1, 2 * MIB, NS_FOREVER, 0);
-    assert_false(core_next_reclaim(core, &asked));
-    for (uint64_t now_ns = FENCE_INTERVAL_NS; now_ns < FENCE_GRACE_NS; now_ns = core_next_tick_ns(core)) {
-        tick(core, now_ns);
-        assert_false(core_next_reclaim(core, &asked));
+    for (unsigned fenced = ENOUGH; fenced <= AT_ONCE; fenced++) {
+        struct core *core = core_make();
+        struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+        struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+        struct session *asked;
+
+        clear_page();
+        core_session_want_reclaim(session);
+        struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
+        assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
+        ask(other, pool, 1, fenced == TOO_LITTLE ? 3 * MIB : 2 * MIB, fenced == AT_ONCE ? 0 : NS_FOREVER, 0);
+        if (fenced == AT_ONCE) /* the request has no patience */
+            expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
+        if (fenced == ENOUGH) {
+            assert_false(core_next_reclaim(core, &asked));
+            for (uint64_t now_ns = FENCE_INTERVAL_NS; now_ns < FENCE_GRACE_NS;
+                 now_ns = core_next_tick_ns(core)) {
+                tick(core, now_ns);
+                assert_false(core_next_reclaim(core, &asked));
+            }
+            tick(core, FENCE_GRACE_NS); /* the word may never arrive */
+        }
+        assert_true(core_next_reclaim(core, &asked));
+        assert_ptr_equal(asked, session);
+        core_destroy(core);
     }
-    tick(core, FENCE_GRACE_NS); /* the word may never arrive */
-    assert_true(core_next_reclaim(core, &asked));
-    assert_ptr_equal(asked, session);
-    core_destroy(core);
-
-    core = core_make(); /* who does not wait has no patience, and where it is not enough there is no reason */
-    pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
-    session = open_with_page(core, 1, UID_A), other = open_session(core, 2, UID_A);
-    start(NULL);
-    core_session_want_reclaim(session);
-    lease = take_growing(session, pool, 4 * MIB, 0);
-    assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
-    ask(other, pool, 1, 3 * MIB, NS_FOREVER, 0);
-    assert_true(core_next_reclaim(core, &asked));
-    core_destroy(core);
-
-    core = core_make();
-    pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
-    session = open_with_page(core, 1, UID_A), other = open_session(core, 2, UID_A);
-    core_session_want_reclaim(session);
-    lease = take_growing(session, pool, 4 * MIB, 0);
-    assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
-    ask(other, pool, 1, 2 * MIB, 0, 0);
-    expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
-    assert_true(core_next_reclaim(core, &asked));
-    core_destroy(core);
 }
 
 /* More than one search may look at or close. */
 static void many_fences_are_seen_in_turns(void **state) {
     const unsigned sessions = 300, leases = FENCES_COLLECTED_MAX + 100;
     struct session *all[300];
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 64 * MIB, 0);
-    struct proto_page own = {0};
+    static struct proto_page own;
     struct answer answer;
-    (void)state;
 
     /* one word of very many leases */
     struct session *session = open_with_page(core, 1, UID_A);
@@ -617,15 +575,13 @@ static void many_fences_are_seen_in_turns(void **state) {
     ask(session, pool, 2, KIB, 0, 0);
     expect_granted(core, session, 2);
     assert_false(core_next_answer(core, &answer));
-    core_destroy(core);
 }
 
 /* A client that keeps releasing behind one word does not pile up what its stream has passed. */
 static void releases_take_back_what_their_stream_has_passed(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 64 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, MIB, 0);
     for (unsigned i = 1; i <= 100; i++) {
@@ -635,17 +591,15 @@ static void releases_take_back_what_their_stream_has_passed(void **state) {
             arrive(0, i - 10);
     }
     assert_int_equal(session->n_leases, 1 + 11);
-    core_destroy(core);
 }
 
 static void growth_that_is_not_enough_is_refused_although_a_shared_lease_ended(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
     struct lease *attached;
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, 4 * MIB, 0);
     const struct proto_lease_name name = name_of(lease);
@@ -661,34 +615,33 @@ static void growth_that_is_not_enough_is_refused_although_a_shared_lease_ended(v
     segment_made(pool, size, 0);
     expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
     assert_int_equal(pool->n_leases, 1);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(memory_behind_a_fence_is_nobodys_until_the_word_arrives, start),
-        cmocka_unit_test_setup(a_fence_that_is_ready_is_none, start),
-        cmocka_unit_test_setup(without_a_page_there_are_no_fences, start),
-        cmocka_unit_test_setup(a_part_waits_alone, start),
-        cmocka_unit_test_setup(a_shared_block_waits_for_all_who_used_it, start),
-        cmocka_unit_test_setup(values_out_of_order_delay_and_never_hand_on_early, start),
-        cmocka_unit_test_setup(who_waits_is_served_soon_after_the_word_arrives, start),
-        cmocka_unit_test_setup(fences_are_looked_at_before_a_deadline_refuses, start),
-        cmocka_unit_test_setup(a_pool_does_not_grow_for_what_lies_behind_a_ready_fence, start),
-        cmocka_unit_test_setup(nor_does_it_grow_ahead_for_that, start),
-        cmocka_unit_test_setup(nobody_is_hopeless_while_memory_is_behind_a_fence, start),
-        cmocka_unit_test_setup(a_lost_session_keeps_its_fenced_memory_in_quarantine, start),
-        cmocka_unit_test_setup(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both, start),
-        cmocka_unit_test_setup(a_farewell_returns_fenced_memory, start),
-        cmocka_unit_test_setup(fenced_leases_count_until_they_are_gone, start),
-        cmocka_unit_test_setup(parts_that_come_back_one_way_find_room_beyond_the_limit, start),
-        cmocka_unit_test_setup(beyond_that_parts_stay_with_their_session, start),
-        cmocka_unit_test_setup(who_waits_has_the_fences_looked_at_now_and_then, start),
-        cmocka_unit_test_setup(those_who_released_behind_a_fence_are_not_asked_for_it, start),
-        cmocka_unit_test_setup(sessions_are_not_asked_at_once_when_enough_is_behind_fences, start),
-        cmocka_unit_test_setup(many_fences_are_seen_in_turns, start),
-        cmocka_unit_test_setup(releases_take_back_what_their_stream_has_passed, start),
-        cmocka_unit_test_setup(growth_that_is_not_enough_is_refused_although_a_shared_lease_ended, start),
+        FENCE_TEST(memory_behind_a_fence_is_nobodys_until_the_word_arrives),
+        FENCE_TEST(a_fence_that_is_ready_is_none),
+        FENCE_TEST(without_a_page_there_are_no_fences),
+        FENCE_TEST(a_part_waits_alone),
+        FENCE_TEST(a_shared_block_waits_for_all_who_used_it),
+        FENCE_TEST(values_out_of_order_delay_and_never_hand_on_early),
+        FENCE_TEST(who_waits_is_served_soon_after_the_word_arrives),
+        FENCE_TEST(fences_are_looked_at_before_a_deadline_refuses),
+        FENCE_TEST(a_pool_does_not_grow_for_what_lies_behind_a_ready_fence),
+        FENCE_TEST(nor_does_it_grow_ahead_for_that),
+        FENCE_TEST(nobody_is_hopeless_while_memory_is_behind_a_fence),
+        FENCE_TEST(a_lost_session_keeps_its_fenced_memory_in_quarantine),
+        FENCE_TEST(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both),
+        FENCE_TEST(a_farewell_returns_fenced_memory),
+        FENCE_TEST(fenced_leases_count_until_they_are_gone),
+        FENCE_TEST(parts_that_come_back_one_way_find_room_beyond_the_limit),
+        FENCE_TEST(beyond_that_parts_stay_with_their_session),
+        FENCE_TEST(who_waits_has_the_fences_looked_at_now_and_then),
+        FENCE_TEST(those_who_released_behind_a_fence_are_not_asked_for_it),
+        cmocka_unit_test(sessions_are_not_asked_at_once_when_enough_is_behind_fences),
+        FENCE_TEST(many_fences_are_seen_in_turns),
+        FENCE_TEST(releases_take_back_what_their_stream_has_passed),
+        FENCE_TEST(growth_that_is_not_enough_is_refused_although_a_shared_lease_ended),
     };
     return cmocka_run_group_tests_name("fenced leases", tests, NULL, NULL);
 }

@@ -14,10 +14,9 @@
 #include "core_fixture.h"
 
 static void growth_is_of_at_least_the_step(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, 1, NS_FOREVER, 0);
     expect_no_answer(core);
@@ -28,14 +27,12 @@ static void growth_is_of_at_least_the_step(void **state) {
     grow(pool, 12 * MIB, 0);
     expect_granted(core, session, 2);
     assert_int_equal(pool->stats.n_grows, 2);
-    core_destroy(core);
 }
 
 static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * GIB, POOL_STEP_BY_SIZE, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     assert_int_equal(pool_step_bytes(pool), POOL_STEP_MIN);
     ask(session, pool, 1, MIB, NS_FOREVER, 0);
@@ -53,15 +50,13 @@ static void a_pool_without_a_step_grows_by_what_is_asked_for(void **state) {
     grow(pool, 4 * MIB, 0);
     expect_granted(core, session, 4);
     expect_no_growth(core); /* and nothing ahead of demand */
-    core_destroy(core);
 }
 
 /* A client registers each segment with CUDA by one call, and a copy may not cross two registrations. */
 static void host_memory_is_made_and_lent_in_pieces_of_64_gib_at_most(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 200 * GIB, GIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     pool->kind = PROTO_POOL_HOST;
     ask(session, pool, 1, 64 * GIB + 512, NS_FOREVER, 0);
@@ -77,14 +72,12 @@ static void host_memory_is_made_and_lent_in_pieces_of_64_gib_at_most(void **stat
     expect_no_growth(core);
     ask(session, pool, 3, 200 * GIB + 512, NS_FOREVER, 0);
     assert_non_null(strstr(expect_refused(core, session, 3, PROTO_E_TOO_LARGE), "which may grow to 200 GiB"));
-    core_destroy(core);
 }
 
 static void a_pool_does_not_grow_beside_what_is_free(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * GIB, POOL_STEP_BY_SIZE, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 64 * MIB, 0);
     struct segment *segment = lease->block->segment;
@@ -96,14 +89,12 @@ static void a_pool_does_not_grow_beside_what_is_free(void **state) {
         assert_int_equal(release(session, name_of(lease), 0), 0);
     }
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void growth_is_of_at_most_what_the_limit_leaves(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 20 * MIB + 12345, 16 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 16 * MIB, 0);
     ask(session, pool, 1, 3 * MIB, NS_FOREVER, 0);
@@ -114,14 +105,12 @@ static void growth_is_of_at_most_what_the_limit_leaves(void **state) {
     ask(session, pool, 2, 2 * MIB, NS_FOREVER, 0);
     expect_no_growth(core);
     expect_no_answer(core);
-    core_destroy(core);
 }
 
 static void free_memory_is_leased_without_growth(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, MIB, 0);
     for (unsigned i = 0; i < 7; i++)
@@ -129,14 +118,12 @@ static void free_memory_is_leased_without_growth(void **state) {
     expect_no_growth(core);
     assert_int_equal(pool->leased_bytes, 8 * MIB);
     assert_int_equal(pool_free_bytes(pool), 0);
-    core_destroy(core);
 }
 
 static void one_growth_is_under_way_at_a_time(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);
     ask(session, pool, 2, 8 * MIB, NS_FOREVER, 0);
@@ -153,14 +140,12 @@ static void one_growth_is_under_way_at_a_time(void **state) {
     grow(pool, 8 * MIB, 0);
     expect_granted(core, session, 3);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void pools_grow_beside_each_other(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *first = add_pool(core, 64 * MIB, 8 * MIB, 0), *second = add_pool(core, 64 * MIB, 4 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, first, 1, MIB, NS_FOREVER, 0);
     ask(session, second, 2, MIB, NS_FOREVER, 0);
@@ -170,14 +155,12 @@ static void pools_grow_beside_each_other(void **state) {
     expect_granted(core, session, 2);
     segment_made(first, 8 * MIB, 0);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void those_who_wait_are_served_in_order_of_arrival(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     for (uint64_t request = 1; request <= 4; request++)
         ask(request % 2 ? one : two, pool, request, 2 * MIB, NS_FOREVER, request);
@@ -186,28 +169,24 @@ static void those_who_wait_are_served_in_order_of_arrival(void **state) {
     for (uint64_t request = 1; request <= 4; request++)
         expect_granted(core, request % 2 ? one : two, request);
     assert_int_equal(pool->waiters.count, 0);
-    core_destroy(core);
 }
 
 static void a_release_serves_the_one_who_waits(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
     ask(two, pool, 1, 4 * MIB, NS_FOREVER, 0);
     expect_no_answer(core);
     assert_int_equal(release(one, name_of(lease), 1), 0);
     expect_granted(core, two, 1);
-    core_destroy(core);
 }
 
 static void more_than_the_limit_is_refused_as_too_large(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, 16 * MIB + 1, NS_FOREVER, 0);
     const char *text = expect_refused(core, session, 1, PROTO_E_TOO_LARGE);
@@ -218,14 +197,12 @@ static void more_than_the_limit_is_refused_as_too_large(void **state) {
     grow(pool, 16 * MIB, 0);
     expect_granted(core, session, 2);
     assert_int_equal(pool->stats.n_failures, 1);
-    core_destroy(core);
 }
 
 static void one_who_waits_is_refused_as_too_large_when_the_limit_sinks(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     take_growing(one, pool, 2 * MIB, 0);
     ask(two, pool, 1, 12 * MIB, NS_FOREVER, 0);
@@ -234,28 +211,24 @@ static void one_who_waits_is_refused_as_too_large_when_the_limit_sinks(void **st
     configure(pool, 8 * MIB, 8 * MIB, 0, 0, 1);
     expect_refused(core, two, 1, PROTO_E_TOO_LARGE);
     assert_int_equal(pool->reserved_bytes, 8 * MIB); /* nothing is taken away */
-    core_destroy(core);
 }
 
 static void at_once_finds_nothing_but_sets_growth_going(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, MIB, 0, 0);
     expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
     grow(pool, 8 * MIB, 0);
     expect_no_answer(core); /* it was answered */
     take(session, pool, MIB, 0);
-    core_destroy(core);
 }
 
 static void nobody_waits_beyond_the_deadline(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
     take_growing(session, pool, 8 * MIB, 0);
@@ -275,28 +248,24 @@ static void nobody_waits_beyond_the_deadline(void **state) {
     expect_no_answer(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
     assert_int_equal(pool->waiters.count, 1); /* for ever is for ever */
-    core_destroy(core);
 }
 
 static void a_deadline_beyond_the_end_of_time_is_none(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 8 * MIB, 0);
     ask(session, pool, 1, MIB, NS_FOREVER - 5, 1000);
     tick(core, 2000);
     expect_no_answer(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 static void a_failed_step_is_followed_by_exactly_what_is_needed(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 32 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, 3 * MIB, NS_FOREVER, 0);
     assert_int_equal(expect_growth(core, pool), 32 * MIB);
@@ -306,14 +275,12 @@ static void a_failed_step_is_followed_by_exactly_what_is_needed(void **state) {
     expect_granted(core, session, 1);
     ask(session, pool, 2, 8 * MIB, NS_FOREVER, 0);
     assert_int_equal(expect_growth(core, pool), 32 * MIB); /* it worked: whole steps again */
-    core_destroy(core);
 }
 
 static void without_hope_those_who_wait_are_refused_with_the_drivers_error(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);
     ask(session, pool, 2, 2 * MIB, NS_FOREVER, 0);
@@ -322,14 +289,12 @@ static void without_hope_those_who_wait_are_refused_with_the_drivers_error(void 
     assert_non_null(strstr(expect_refused(core, session, 1, PROTO_E_DRIVER), "cudaErrorMemoryAllocation"));
     assert_non_null(strstr(expect_refused(core, session, 2, PROTO_E_DRIVER), "cudaErrorMemoryAllocation"));
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void while_others_hold_leases_growth_is_tried_again_after_a_while(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
     describe(lease, NULL);
@@ -347,14 +312,12 @@ static void while_others_hold_leases_growth_is_tried_again_after_a_while(void **
     expect_no_answer(core);
     assert_int_equal(release(one, name_of(lease), 200 + GROW_RETRY_NS), 0); /* what came back will do */
     expect_granted(core, two, 1);
-    core_destroy(core);
 }
 
 static void the_last_release_without_hope_ends_the_waiting(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, 2 * MIB, 0);
     describe(lease, NULL);
@@ -364,14 +327,12 @@ static void the_last_release_without_hope_ends_the_waiting(void **state) {
     expect_no_answer(core);
     assert_int_equal(release(one, name_of(lease), 1), 0);
     expect_refused(core, two, 1, PROTO_E_DRIVER);
-    core_destroy(core);
 }
 
 static void a_failed_growth_frees_idle_segments_and_tries_again(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     take_growing(one, pool, 8 * MIB, 0);
     close_session(one, 0); /* its segment is idle and unmapped now */
@@ -383,14 +344,12 @@ static void a_failed_growth_frees_idle_segments_and_tries_again(void **state) {
     assert_int_equal(retire_all(core, 0), 8 * MIB);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, two, 1);
-    core_destroy(core);
 }
 
 static void what_became_idle_since_the_driver_refused_is_hope(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     describe(take_growing(one, pool, 8 * MIB, 0), NULL);
     ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -406,13 +365,11 @@ static void what_became_idle_since_the_driver_refused_is_hope(void **state) {
     assert_int_equal(retire_all(core, GROW_RETRY_NS), 8 * MIB);
     grow(pool, 8 * MIB, GROW_RETRY_NS);
     expect_granted(core, two, 1);
-    core_destroy(core);
 }
 
 static void the_reserve_is_made_at_the_start(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 20 * MIB);
-    (void)state;
 
     expect_no_growth(core);
     core_pool_ready(pool, 0);
@@ -421,13 +378,11 @@ static void the_reserve_is_made_at_the_start(void **state) {
     grow(pool, 4 * MIB, 0); /* what is missing, not a step more */
     expect_no_growth(core);
     assert_int_equal(pool->reserved_bytes, 20 * MIB);
-    core_destroy(core);
 }
 
 static void a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
-    (void)state;
 
     configure(pool, 16 * MIB, 8 * MIB, 8 * MIB, 0, 0);
     grow(pool, 8 * MIB, 0);
@@ -438,13 +393,11 @@ static void a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept(void **s
     expect_no_growth(core);
     expect_no_retirement(core);
     assert_int_equal(pool->reserved_bytes, 16 * MIB);
-    core_destroy(core);
 }
 
 static void a_reserve_that_the_driver_refuses_is_tried_again_after_a_while(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 8 * MIB);
-    (void)state;
 
     expect_growth(core, pool);
     growth_failed(pool, "out of memory", 7);
@@ -453,14 +406,12 @@ static void a_reserve_that_the_driver_refuses_is_tried_again_after_a_while(void 
     tick(core, 7 + GROW_RETRY_NS);
     grow(pool, 8 * MIB, 7 + GROW_RETRY_NS);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 static void a_raised_limit_lets_those_who_wait_have_growth(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 8 * MIB, 0);
     ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -468,14 +419,12 @@ static void a_raised_limit_lets_those_who_wait_have_growth(void **state) {
     configure(pool, 16 * MIB, 8 * MIB, 0, 0, 0);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void a_request_that_does_not_wait_ends_no_other_that_waits_for_the_driver(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     ask(one, pool, 1, 8 * MIB, 0, 0);
     expect_refused(core, one, 1, PROTO_E_EXHAUSTED);
@@ -490,37 +439,36 @@ static void a_request_that_does_not_wait_ends_no_other_that_waits_for_the_driver
     tick(core, core_next_tick_ns(core));
     grow(pool, 8 * MIB, NS_PER_S);
     expect_granted(core, one, 2);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(growth_is_of_at_least_the_step),
-        cmocka_unit_test(a_pool_without_a_step_grows_by_what_is_asked_for),
-        cmocka_unit_test(host_memory_is_made_and_lent_in_pieces_of_64_gib_at_most),
-        cmocka_unit_test(a_pool_does_not_grow_beside_what_is_free),
-        cmocka_unit_test(growth_is_of_at_most_what_the_limit_leaves),
-        cmocka_unit_test(free_memory_is_leased_without_growth),
-        cmocka_unit_test(one_growth_is_under_way_at_a_time),
-        cmocka_unit_test(pools_grow_beside_each_other),
-        cmocka_unit_test(those_who_wait_are_served_in_order_of_arrival),
-        cmocka_unit_test(a_release_serves_the_one_who_waits),
-        cmocka_unit_test(more_than_the_limit_is_refused_as_too_large),
-        cmocka_unit_test(one_who_waits_is_refused_as_too_large_when_the_limit_sinks),
-        cmocka_unit_test(at_once_finds_nothing_but_sets_growth_going),
-        cmocka_unit_test(nobody_waits_beyond_the_deadline),
-        cmocka_unit_test(a_deadline_beyond_the_end_of_time_is_none),
-        cmocka_unit_test(a_failed_step_is_followed_by_exactly_what_is_needed),
-        cmocka_unit_test(without_hope_those_who_wait_are_refused_with_the_drivers_error),
-        cmocka_unit_test(while_others_hold_leases_growth_is_tried_again_after_a_while),
-        cmocka_unit_test(the_last_release_without_hope_ends_the_waiting),
-        cmocka_unit_test(a_failed_growth_frees_idle_segments_and_tries_again),
-        cmocka_unit_test(what_became_idle_since_the_driver_refused_is_hope),
-        cmocka_unit_test(the_reserve_is_made_at_the_start),
-        cmocka_unit_test(a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept),
-        cmocka_unit_test(a_reserve_that_the_driver_refuses_is_tried_again_after_a_while),
-        cmocka_unit_test(a_raised_limit_lets_those_who_wait_have_growth),
-        cmocka_unit_test(a_request_that_does_not_wait_ends_no_other_that_waits_for_the_driver),
+        CORE_TEST(growth_is_of_at_least_the_step),
+        CORE_TEST(a_pool_without_a_step_grows_by_what_is_asked_for),
+        CORE_TEST(host_memory_is_made_and_lent_in_pieces_of_64_gib_at_most),
+        CORE_TEST(a_pool_does_not_grow_beside_what_is_free),
+        CORE_TEST(growth_is_of_at_most_what_the_limit_leaves),
+        CORE_TEST(free_memory_is_leased_without_growth),
+        CORE_TEST(one_growth_is_under_way_at_a_time),
+        CORE_TEST(pools_grow_beside_each_other),
+        CORE_TEST(those_who_wait_are_served_in_order_of_arrival),
+        CORE_TEST(a_release_serves_the_one_who_waits),
+        CORE_TEST(more_than_the_limit_is_refused_as_too_large),
+        CORE_TEST(one_who_waits_is_refused_as_too_large_when_the_limit_sinks),
+        CORE_TEST(at_once_finds_nothing_but_sets_growth_going),
+        CORE_TEST(nobody_waits_beyond_the_deadline),
+        CORE_TEST(a_deadline_beyond_the_end_of_time_is_none),
+        CORE_TEST(a_failed_step_is_followed_by_exactly_what_is_needed),
+        CORE_TEST(without_hope_those_who_wait_are_refused_with_the_drivers_error),
+        CORE_TEST(while_others_hold_leases_growth_is_tried_again_after_a_while),
+        CORE_TEST(the_last_release_without_hope_ends_the_waiting),
+        CORE_TEST(a_failed_growth_frees_idle_segments_and_tries_again),
+        CORE_TEST(what_became_idle_since_the_driver_refused_is_hope),
+        CORE_TEST(the_reserve_is_made_at_the_start),
+        CORE_TEST(a_reserve_that_is_raised_is_made_and_one_that_sinks_is_kept),
+        CORE_TEST(a_reserve_that_the_driver_refuses_is_tried_again_after_a_while),
+        CORE_TEST(a_raised_limit_lets_those_who_wait_have_growth),
+        CORE_TEST(a_request_that_does_not_wait_ends_no_other_that_waits_for_the_driver),
     };
     return cmocka_run_group_tests_name("how pools grow and serve", tests, NULL, NULL);
 }

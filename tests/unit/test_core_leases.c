@@ -12,10 +12,9 @@
 #include "core_fixture.h"
 
 static void a_lease_given_back_whole_is_free_again(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 1000, 0);
     struct proto_info info = query(session, lease);
@@ -29,14 +28,12 @@ static void a_lease_given_back_whole_is_free_again(void **state) {
     assert_int_equal(pool->leased_bytes, 0);
     assert_int_equal(pool->stats.n_releases, 1);
     assert_int_equal(pool_largest_free_bytes(pool), 8 * MIB);
-    core_destroy(core);
 }
 
 static void a_lease_is_given_back_once(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct proto_lease_name name = name_of(take_growing(session, pool, MIB, 0));
     assert_int_equal(release(session, name, 0), 0);
@@ -47,11 +44,10 @@ static void a_lease_is_given_back_once(void **state) {
     assert_int_equal(release(session, name, 0), PROTO_E_STALE);
     assert_int_equal(release_part(session, name, 0, 512, 0), PROTO_E_STALE);
     assert_int_equal(pool->leased_bytes, MIB);
-    core_destroy(core);
 }
 
 static void names_of_no_lease_are_refused(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     const struct proto_lease_name names[] = {{0, 0},  {0, 1},  {1, 0},         {2, 1},
@@ -59,7 +55,6 @@ static void names_of_no_lease_are_refused(void **state) {
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
     struct proto_info info;
-    (void)state;
 
     for (unsigned round = 0; round < 2; round++) { /* with an empty table, and with one lease: 1, 1 */
         for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
@@ -70,19 +65,17 @@ static void names_of_no_lease_are_refused(void **state) {
         if (round == 0)
             take_growing(session, pool, MIB, 0);
     }
-    core_destroy(core);
 }
 
 /* A client may send a RELEASE of what it guesses right behind its ACQUIRE: the answer still has to find its
  * lease. */
 static void a_lease_has_no_name_before_its_answer(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     struct proto_token token = token_of(1);
     struct proto_info info;
     struct lease *part = NULL;
-    (void)state;
 
     release(session, name_of(take_growing(session, pool, MIB, 0)), 0);
     ask(session, pool, 1, MIB, 0, 0);
@@ -95,18 +88,16 @@ static void a_lease_has_no_name_before_its_answer(void **state) {
     struct lease *lease = expect_granted(core, session, 1);
     assert_int_equal(lease->id, guess.lease);
     assert_int_equal(release(session, name_of(lease), 0), 0);
-    core_destroy(core);
 }
 
 static void the_lease_of_another_session_cannot_be_used(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     /* the other is the very same process: two connections are two sessions */
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 1, UID_A);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
     struct proto_info info;
-    (void)state;
 
     assert_int_not_equal(one->id, two->id);
     struct lease *lease = take_growing(one, pool, MIB, 0);
@@ -118,11 +109,10 @@ static void the_lease_of_another_session_cannot_be_used(void **state) {
     assert_true(describe(take(two, pool, MIB, 0), NULL)); /* each session is told of a segment itself */
     close_session(two, 0);
     assert_int_equal(query(one, lease).holders, 1);
-    core_destroy(core);
 }
 
 static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct session *stranger = open_session(core, 3, UID_B);
@@ -130,7 +120,6 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     const struct proto_lease_name name = name_of(lease);
     const struct proto_token first = token_of(1), second = token_of(2);
     struct proto_token token;
-    (void)state;
 
     assert_int_equal(core_share(one, &name, 0, &first, &token), 0);
     assert_memory_equal(&token, &first, sizeof token);
@@ -149,18 +138,16 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     const struct proto_lease_name other_name = name_of(other);
     assert_int_equal(core_share(two, &other_name, 0, &second, &token), 0); /* one token for all who ask */
     assert_memory_equal(&token, &first, sizeof token);
-    core_destroy(core);
 }
 
 static void who_attaches_is_told_the_size_that_the_sharer_said(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct lease *lease = take_growing(one, pool, MIB, 0), *other = NULL;
     const struct proto_lease_name name = name_of(lease);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
-    (void)state;
 
     assert_int_equal(core_share(one, &name, MIB + 1, &fresh, &token), PROTO_E_INVALID);
     assert_int_equal(query(one, lease).shared, 0);
@@ -170,18 +157,16 @@ static void who_attaches_is_told_the_size_that_the_sharer_said(void **state) {
     assert_int_equal(query(two, other).capacity_bytes, MIB);
     assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(query(two, other).size_bytes, 1000);
-    core_destroy(core);
 }
 
 static void a_shared_block_is_free_when_its_last_lease_goes(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct lease *lease = take_growing(one, pool, 8 * MIB, 0), *other = NULL, *again = NULL;
     const struct proto_lease_name name = name_of(lease);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
-    (void)state;
 
     assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &other), 0);
@@ -195,26 +180,23 @@ static void a_shared_block_is_free_when_its_last_lease_goes(void **state) {
     assert_int_equal(release(two, name_of(again), 0), 0);
     assert_int_equal(expect_granted(core, one, 1)->block->capacity_bytes, MIB);
     assert_int_equal(core_attach(two, &token, &other), PROTO_E_NO_TOKEN);
-    core_destroy(core);
 }
 
 static void a_shared_block_cannot_be_given_back_in_parts(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     const struct proto_lease_name name = name_of(take_growing(session, pool, MIB, 0));
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
-    (void)state;
 
     assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
     assert_int_equal(release_part(session, name, 0, 512, 0), PROTO_E_SHARED);
     assert_int_equal(release(session, name, 0), 0);
-    core_destroy(core);
 }
 
 static void what_only_the_dead_hold_cannot_be_attached(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct session *three = open_session(core, 3, UID_A);
@@ -222,7 +204,6 @@ static void what_only_the_dead_hold_cannot_be_attached(void **state) {
     const struct proto_lease_name name = name_of(lease);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
-    (void)state;
 
     assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &other), 0);
@@ -237,14 +218,12 @@ static void what_only_the_dead_hold_cannot_be_attached(void **state) {
     assert_int_equal(core_attach(three, &token, &third), PROTO_E_NO_TOKEN);
     session_gone(one, 2);
     assert_int_equal(pool->quarantined_bytes, 0);
-    core_destroy(core);
 }
 
 static void nothing_of_a_lost_session_is_used_before_it_is_gone(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     describe(take_growing(one, pool, 6 * MIB, 0), NULL);
     take(one, pool, 2 * MIB, 0);
@@ -259,14 +238,12 @@ static void nothing_of_a_lost_session_is_used_before_it_is_gone(void **state) {
     session_gone(one, 1000 * NS_PER_S);
     expect_granted(core, two, 1);
     assert_int_equal(pool->quarantined_bytes, 0);
-    core_destroy(core);
 }
 
 static void a_farewell_returns_everything_at_once(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     describe(take_growing(one, pool, 4 * MIB, 0), NULL);
     take(one, pool, 4 * MIB, 0);
@@ -274,14 +251,12 @@ static void a_farewell_returns_everything_at_once(void **state) {
     close_session(one, 1);
     expect_granted(core, two, 1);
     assert_int_equal(core->n_sessions, 1);
-    core_destroy(core);
 }
 
 static void what_a_lost_session_asked_for_is_not_answered(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     take_growing(two, pool, 2 * MIB, 0);
     ask(one, pool, 1, 2 * MIB, NS_FOREVER, 0);  /* granted, and not sent yet */
@@ -293,14 +268,12 @@ static void what_a_lost_session_asked_for_is_not_answered(void **state) {
     session_gone(one, 2);
     expect_no_answer(core);
     assert_int_equal(pool->leased_bytes, 2 * MIB);
-    core_destroy(core);
 }
 
 static void sessions_have_a_limit(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct session *one = NULL, *two = NULL;
     const struct peer peer = {.pid = 1, .uid = UID_A};
-    (void)state;
 
     core->sessions_limit = 1;
     assert_int_equal(core_session_open(core, &peer, 0, &one), 0);
@@ -310,17 +283,15 @@ static void sessions_have_a_limit(void **state) {
     assert_int_equal(core_session_open(core, &peer, 0, &two), PROTO_E_LIMIT);
     session_gone(one, 0);
     assert_int_equal(core_session_open(core, &peer, 0, &two), 0);
-    core_destroy(core);
 }
 
 static void a_sessions_leases_have_a_limit(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
     struct lease *attached = NULL;
-    (void)state;
 
     core->session_leases_limit = 2;
     struct lease *lease = take_growing(one, pool, 512, 0);
@@ -332,14 +303,12 @@ static void a_sessions_leases_have_a_limit(void **state) {
     assert_int_equal(core_attach(one, &token, &attached), PROTO_E_LIMIT);
     assert_int_equal(release(one, name_of(lease), 0), 0);
     assert_int_equal(core_attach(one, &token, &attached), 0);
-    core_destroy(core);
 }
 
 static void waiting_is_no_way_around_the_limit_of_leases(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     core->session_leases_limit = 2;
     for (uint64_t request = 1; request <= 4; request++)
@@ -350,15 +319,13 @@ static void waiting_is_no_way_around_the_limit_of_leases(void **state) {
     expect_refused(core, session, 3, PROTO_E_LIMIT);
     expect_refused(core, session, 4, PROTO_E_LIMIT);
     assert_int_equal(session->n_leases, 2);
-    core_destroy(core);
 }
 
 static void a_sessions_waiting_requests_have_a_limit(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_starting_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     const struct proto_acquire acquire = {.pool = pool->id, .size_bytes = 512, .timeout_ns = NS_FOREVER};
-    (void)state;
 
     for (uint64_t request = 1; request <= SESSION_WAITING_MAX; request++)
         assert_int_equal(core_acquire(session, request, &acquire, 0), 0);
@@ -368,17 +335,15 @@ static void a_sessions_waiting_requests_have_a_limit(void **state) {
     ask(other, pool, 1, 512, NS_FOREVER, 0); /* and others are not kept out */
     expect_no_answer(core);
     assert_int_equal(pool->waiters.count, SESSION_WAITING_MAX + 1);
-    core_destroy(core);
 }
 
 static void a_refusal_names_holders_of_the_own_tenant_and_the_sum_of_others(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 2 * MIB, 0),
                 *elsewhere = add_pool(core, 32 * MIB, 2 * MIB, 0);
     struct session *asker = open_session(core, 100, UID_A), *own = open_session(core, 101, UID_A);
     struct session *lost = open_session(core, 102, UID_A), *foreign = open_session(core, 201, UID_B);
     struct session *foreign2 = open_session(core, 202, 1003), *distant = open_session(core, 103, UID_A);
-    (void)state;
 
     take_growing(own, pool, 10 * MIB, 0);
     take_growing(lost, pool, 8 * MIB, 0);
@@ -398,14 +363,12 @@ static void a_refusal_names_holders_of_the_own_tenant_and_the_sum_of_others(void
     assert_null(strstr(text, "worker-201"));
     assert_null(strstr(text, "pid 202"));
     assert_null(strstr(text, "pid 103")); /* holds nothing of this pool */
-    core_destroy(core);
 }
 
 static void a_refusal_by_exhaustion_tells_of_the_growth_that_failed(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     describe(take_growing(session, pool, 2 * MIB, 0), NULL);
     ask(session, pool, 1, 2 * MIB, 50, 0);
@@ -413,16 +376,14 @@ static void a_refusal_by_exhaustion_tells_of_the_growth_that_failed(void **state
     growth_failed(pool, "cudaErrorMemoryAllocation (out of memory)", 0);
     tick(core, 50);
     assert_non_null(strstr(expect_refused(core, session, 1, PROTO_E_EXHAUSTED), "cudaErrorMemoryAllocation"));
-    core_destroy(core);
 }
 
 static void texts_fit_the_wire_however_long_the_names_are(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 2 * MIB, 0);
     struct peer peer = {.pid = 2147483647, .uid = UID_A};
     char error[2 * POOL_ERROR_SIZE];
     struct session *session = NULL;
-    (void)state;
 
     memset(peer.command, 'x', sizeof peer.command - 1);
     for (unsigned i = 0; i < 5; i++) {
@@ -440,31 +401,30 @@ static void texts_fit_the_wire_however_long_the_names_are(void **state) {
     assert_true(strlen(text) <= PROTO_TEXT_MAX);
     assert_non_null(strstr(text, "other users 2 MiB"));
     assert_non_null(strstr(text, "eee"));
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_lease_given_back_whole_is_free_again),
-        cmocka_unit_test(a_lease_is_given_back_once),
-        cmocka_unit_test(names_of_no_lease_are_refused),
-        cmocka_unit_test(a_lease_has_no_name_before_its_answer),
-        cmocka_unit_test(the_lease_of_another_session_cannot_be_used),
-        cmocka_unit_test(a_token_opens_the_block_to_its_own_tenant_only),
-        cmocka_unit_test(who_attaches_is_told_the_size_that_the_sharer_said),
-        cmocka_unit_test(a_shared_block_is_free_when_its_last_lease_goes),
-        cmocka_unit_test(a_shared_block_cannot_be_given_back_in_parts),
-        cmocka_unit_test(what_only_the_dead_hold_cannot_be_attached),
-        cmocka_unit_test(nothing_of_a_lost_session_is_used_before_it_is_gone),
-        cmocka_unit_test(a_farewell_returns_everything_at_once),
-        cmocka_unit_test(what_a_lost_session_asked_for_is_not_answered),
-        cmocka_unit_test(sessions_have_a_limit),
-        cmocka_unit_test(a_sessions_leases_have_a_limit),
-        cmocka_unit_test(waiting_is_no_way_around_the_limit_of_leases),
-        cmocka_unit_test(a_sessions_waiting_requests_have_a_limit),
-        cmocka_unit_test(a_refusal_names_holders_of_the_own_tenant_and_the_sum_of_others),
-        cmocka_unit_test(a_refusal_by_exhaustion_tells_of_the_growth_that_failed),
-        cmocka_unit_test(texts_fit_the_wire_however_long_the_names_are),
+        CORE_TEST(a_lease_given_back_whole_is_free_again),
+        CORE_TEST(a_lease_is_given_back_once),
+        CORE_TEST(names_of_no_lease_are_refused),
+        CORE_TEST(a_lease_has_no_name_before_its_answer),
+        CORE_TEST(the_lease_of_another_session_cannot_be_used),
+        CORE_TEST(a_token_opens_the_block_to_its_own_tenant_only),
+        CORE_TEST(who_attaches_is_told_the_size_that_the_sharer_said),
+        CORE_TEST(a_shared_block_is_free_when_its_last_lease_goes),
+        CORE_TEST(a_shared_block_cannot_be_given_back_in_parts),
+        CORE_TEST(what_only_the_dead_hold_cannot_be_attached),
+        CORE_TEST(nothing_of_a_lost_session_is_used_before_it_is_gone),
+        CORE_TEST(a_farewell_returns_everything_at_once),
+        CORE_TEST(what_a_lost_session_asked_for_is_not_answered),
+        CORE_TEST(sessions_have_a_limit),
+        CORE_TEST(a_sessions_leases_have_a_limit),
+        CORE_TEST(waiting_is_no_way_around_the_limit_of_leases),
+        CORE_TEST(a_sessions_waiting_requests_have_a_limit),
+        CORE_TEST(a_refusal_names_holders_of_the_own_tenant_and_the_sum_of_others),
+        CORE_TEST(a_refusal_by_exhaustion_tells_of_the_growth_that_failed),
+        CORE_TEST(texts_fit_the_wire_however_long_the_names_are),
     };
     return cmocka_run_group_tests_name("leases", tests, NULL, NULL);
 }

@@ -20,10 +20,9 @@ static uint64_t size_of(const struct lease *lease) {
 /* --- a smaller size --- */
 
 static void the_largest_of_the_sizes_that_is_free_is_granted(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, GIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 16 * MIB, 0);
     assert_int_equal(release_part(session, name_of(lease), 5 * MIB, 11 * MIB, 0), 0);
@@ -38,14 +37,12 @@ static void the_largest_of_the_sizes_that_is_free_is_granted(void **state) {
     ask_least(session, pool, 5, 512, 512, 0, 0, 0);
     assert_int_equal(size_of(expect_granted(core, session, 5)), 512);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void of_a_nearly_full_pool_no_more_than_what_is_needed_is_granted(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 64 * MIB, 0);
     assert_int_equal(release_part(session, name_of(lease), 0, 32 * MIB, 0), 0);
@@ -53,15 +50,13 @@ static void of_a_nearly_full_pool_no_more_than_what_is_needed_is_granted(void **
     assert_int_equal(size_of(expect_granted(core, session, 1)), 4 * MIB);
     ask_least(session, pool, 2, 16 * MIB, 512, 0, 0, 0);
     assert_int_equal(size_of(expect_granted(core, session, 2)), MIB);
-    core_destroy(core);
 }
 
 /* A rest would be too short for most. */
 static void a_range_is_granted_whole_where_that_is_not_more_than_is_wanted(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 64 * MIB, 0);
     assert_int_equal(release_part(session, name_of(lease), 8 * MIB, 3 * MIB, 0), 0);
@@ -72,14 +67,12 @@ static void a_range_is_granted_whole_where_that_is_not_more_than_is_wanted(void 
     assert_int_equal(size_of(expect_granted(core, session, 2)), 2 * MIB);
     ask_least(session, pool, 3, 4 * MIB, 2 * MIB, 0, 0, 0);
     assert_int_equal(size_of(expect_granted(core, session, 3)), 4 * MIB);
-    core_destroy(core);
 }
 
 static void only_the_smallest_size_has_to_be_within_the_limit(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask_least(session, pool, 1, 16 * GIB, 16 * MIB + 1, 0, NS_FOREVER, 0);
     expect_refused(core, session, 1, PROTO_E_TOO_LARGE);
@@ -87,27 +80,23 @@ static void only_the_smallest_size_has_to_be_within_the_limit(void **state) {
     ask_least(session, pool, 2, 16 * GIB, 16 * MIB, 0, NS_FOREVER, 0);
     grow(pool, 16 * MIB, 0);
     assert_int_equal(size_of(expect_granted(core, session, 2)), 16 * MIB);
-    core_destroy(core);
 }
 
 static void without_a_smaller_size_only_the_whole_serves(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 16 * MIB, 0);
     assert_int_equal(release_part(session, name_of(lease), 0, 15 * MIB, 0), 0);
     ask_least(session, pool, 1, 16 * MIB, 0, 0, 0, 0);
     expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
-    core_destroy(core);
 }
 
 static void the_pool_grows_by_what_is_wanted(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask_least(session, pool, 1, 16 * MIB, 512, 0, NS_FOREVER, 0);
     grow(pool, 16 * MIB, 0);
@@ -115,28 +104,24 @@ static void the_pool_grows_by_what_is_wanted(void **state) {
     ask_least(session, pool, 2, MIB, 512, 0, NS_FOREVER, 0);
     grow(pool, 2 * MIB, 0); /* or by a step */
     assert_int_equal(size_of(expect_granted(core, session, 2)), MIB);
-    core_destroy(core);
 }
 
 /* So that requests of one size can use all of a pool. */
 static void near_its_limit_the_pool_grows_by_what_is_needed(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, 6 * MIB, 0);
     ask_least(session, pool, 1, 32 * MIB, 4 * MIB, 0, NS_FOREVER, 0);
     grow(pool, 4 * MIB, 0);
     assert_int_equal(size_of(expect_granted(core, session, 1)), 4 * MIB);
-    core_destroy(core);
 }
 
 static void after_a_refusal_of_the_driver_the_pool_grows_by_what_is_needed(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask_least(session, pool, 1, 16 * MIB, 3 * MIB, 0, NS_FOREVER, 0);
     assert_int_equal(expect_growth(core, pool), 16 * MIB);
@@ -144,14 +129,12 @@ static void after_a_refusal_of_the_driver_the_pool_grows_by_what_is_needed(void 
     expect_no_answer(core);
     grow(pool, 4 * MIB, 0); /* at once */
     assert_int_equal(size_of(expect_granted(core, session, 1)), 4 * MIB);
-    core_destroy(core);
 }
 
 static void a_request_keeps_its_place_while_the_pool_grows_for_it(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 2 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    (void)state;
 
     ask_least(one, pool, 1, 8 * MIB, MIB, 0, NS_FOREVER, 0);
     assert_int_equal(expect_growth(core, pool), 8 * MIB);
@@ -160,14 +143,12 @@ static void a_request_keeps_its_place_while_the_pool_grows_for_it(void **state) 
     assert_int_equal(size_of(expect_granted(core, one, 1)), 8 * MIB);
     grow(pool, 8 * MIB, 0);
     assert_int_equal(size_of(expect_granted(core, two, 2)), 8 * MIB);
-    core_destroy(core);
 }
 
 static void a_request_that_waits_is_served_with_less_when_that_comes_back(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *holder = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(holder, pool, 16 * MIB, 0);
     ask_least(other, pool, 1, 8 * MIB, 2 * MIB, 0, NS_FOREVER, 0);
@@ -175,13 +156,11 @@ static void a_request_that_waits_is_served_with_less_when_that_comes_back(void *
     expect_no_answer(core);
     assert_int_equal(release_part(holder, name_of(lease), 2 * MIB, 3 * MIB, 0), 0);
     assert_int_equal(size_of(expect_granted(core, other, 1)), 3 * MIB);
-    core_destroy(core);
 }
 
 static void a_request_that_its_quota_does_not_leave_as_much_is_granted_less(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 6 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
@@ -193,15 +172,13 @@ static void a_request_that_its_quota_does_not_leave_as_much_is_granted_less(void
     ask_least(session, pool, 3, 16 * MIB, 6 * MIB + 1, 0, NS_FOREVER, 0);
     expect_refused(core, session, 3, PROTO_E_LIMIT);
     assert_int_equal(used(session, QUOTA_POOLS), 4 * MIB + 512);
-    core_destroy(core);
 }
 
 static void what_came_back_behind_fences_is_granted_before_a_smaller_size(void **state) {
     static struct proto_page page;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, GIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     memset(&page, 0, sizeof page);
     core_session_set_page(session, &page);
@@ -217,7 +194,6 @@ static void what_came_back_behind_fences_is_granted_before_a_smaller_size(void *
     page.fences[0] = 1;
     ask_least(session, pool, 1, 8 * MIB, 2 * MIB, 0, 0, 0);
     assert_int_equal(size_of(expect_granted(core, session, 1)), 8 * MIB);
-    core_destroy(core);
 }
 
 /* --- NO_RECLAIM --- */
@@ -229,10 +205,9 @@ static void ask_for_growth(struct session *session, const struct pool *pool, uin
 }
 
 static void growth_is_waited_for(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
     struct session *session = open_wanting(core, 1, UID_A);
-    (void)state;
 
     ask_for_growth(session, pool, 1, 8 * MIB, NS_FOREVER);
     expect_no_answer(core);
@@ -244,7 +219,6 @@ static void growth_is_waited_for(void **state) {
     ask_for_growth(session, pool, 3, 8 * MIB, 0);
     expect_granted(core, session, 3);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void without_growth_it_is_refused_at_once_and_nobody_is_asked(void **state) {
@@ -278,9 +252,8 @@ static void without_growth_it_is_refused_at_once_and_nobody_is_asked(void **stat
 }
 
 static void where_many_wait_already_it_is_refused_for_want_of_room_all_the_same(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_WAITING, 1, 0);
     struct session *session = open_session(core, 1, UID_A);
@@ -289,14 +262,12 @@ static void where_many_wait_already_it_is_refused_for_want_of_room_all_the_same(
     ask_for_growth(session, pool, 2, MIB, NS_FOREVER);
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
     assert_int_equal(used(session, QUOTA_WAITING), 1);
-    core_destroy(core);
 }
 
 static void it_is_refused_when_the_growth_was_not_enough(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *one = open_wanting(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     ask(one, pool, 1, 8 * MIB, NS_FOREVER, 0);
     uint64_t size = expect_growth(core, pool);
@@ -306,14 +277,12 @@ static void it_is_refused_when_the_growth_was_not_enough(void **state) {
     expect_granted(core, one, 1);
     expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void it_is_refused_when_the_driver_refuses(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 128 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     take_growing(holder, pool, 2 * MIB, 0);
     ask_least(other, pool, 1, 16 * MIB, 8 * MIB, PROTO_ACQUIRE_NO_RECLAIM, NS_FOREVER, 0);
@@ -328,14 +297,12 @@ static void it_is_refused_when_the_driver_refuses(void **state) {
     expect_refused(core, other, 2, PROTO_E_EXHAUSTED);
     expect_no_growth(core);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void segments_on_their_way_back_to_the_driver_are_waited_for(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *gone = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     describe(take_growing(gone, pool, 8 * MIB, 0), NULL);
     close_session(gone, 0);
@@ -345,28 +312,24 @@ static void segments_on_their_way_back_to_the_driver_are_waited_for(void **state
     expect_no_answer(core);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void before_the_device_is_ready_it_waits(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_starting_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask_for_growth(session, pool, 1, 8 * MIB, NS_FOREVER);
     expect_no_answer(core);
     core_pool_ready(pool, 0);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void its_deadline_ends_the_wait_for_growth(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask_for_growth(session, pool, 1, 8 * MIB, 100);
     expect_growth(core, pool);
@@ -376,13 +339,11 @@ static void its_deadline_ends_the_wait_for_growth(void **state) {
     expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
     segment_made(pool, 8 * MIB, 101);
     expect_no_answer(core);
-    core_destroy(core);
 }
 
 static void beyond_its_users_quota_it_is_refused_at_once(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *session = open_wanting(core, 1, UID_A);
@@ -395,14 +356,12 @@ static void beyond_its_users_quota_it_is_refused_at_once(void **state) {
     expect_no_growth(core);
     tick(core, RECLAIM_INTERVAL_NS);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void nobody_is_asked_for_it_while_the_pool_grows_for_another(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 24 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     describe(take_growing(holder, pool, 8 * MIB, 0), NULL);
     ask(other, pool, 1, 8 * MIB, 0, 0);
@@ -415,15 +374,13 @@ static void nobody_is_asked_for_it_while_the_pool_grows_for_another(void **state
     segment_made(pool, size, 0);
     expect_refused(core, other, 2, PROTO_E_EXHAUSTED);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void when_an_overdue_one_is_refused_those_behind_it_are_served(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 24 * MIB, 2 * MIB, 0);
     struct session *holder = open_session(core, 1, UID_A), *passing = open_session(core, 2, UID_A);
     struct session *large = open_session(core, 3, UID_B), *small = open_session(core, 4, UID_B);
-    (void)state;
 
     core->passes_limit = 1;
     struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
@@ -441,34 +398,33 @@ static void when_an_overdue_one_is_refused_those_behind_it_are_served(void **sta
     assert_true(core_next_tick_ns(core) == 0);
     tick(core, 0);
     expect_granted(core, small, 3);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_largest_of_the_sizes_that_is_free_is_granted),
-        cmocka_unit_test(of_a_nearly_full_pool_no_more_than_what_is_needed_is_granted),
-        cmocka_unit_test(a_range_is_granted_whole_where_that_is_not_more_than_is_wanted),
-        cmocka_unit_test(only_the_smallest_size_has_to_be_within_the_limit),
-        cmocka_unit_test(without_a_smaller_size_only_the_whole_serves),
-        cmocka_unit_test(the_pool_grows_by_what_is_wanted),
-        cmocka_unit_test(near_its_limit_the_pool_grows_by_what_is_needed),
-        cmocka_unit_test(after_a_refusal_of_the_driver_the_pool_grows_by_what_is_needed),
-        cmocka_unit_test(a_request_keeps_its_place_while_the_pool_grows_for_it),
-        cmocka_unit_test(a_request_that_waits_is_served_with_less_when_that_comes_back),
-        cmocka_unit_test(a_request_that_its_quota_does_not_leave_as_much_is_granted_less),
-        cmocka_unit_test(what_came_back_behind_fences_is_granted_before_a_smaller_size),
-        cmocka_unit_test(growth_is_waited_for),
+        CORE_TEST(the_largest_of_the_sizes_that_is_free_is_granted),
+        CORE_TEST(of_a_nearly_full_pool_no_more_than_what_is_needed_is_granted),
+        CORE_TEST(a_range_is_granted_whole_where_that_is_not_more_than_is_wanted),
+        CORE_TEST(only_the_smallest_size_has_to_be_within_the_limit),
+        CORE_TEST(without_a_smaller_size_only_the_whole_serves),
+        CORE_TEST(the_pool_grows_by_what_is_wanted),
+        CORE_TEST(near_its_limit_the_pool_grows_by_what_is_needed),
+        CORE_TEST(after_a_refusal_of_the_driver_the_pool_grows_by_what_is_needed),
+        CORE_TEST(a_request_keeps_its_place_while_the_pool_grows_for_it),
+        CORE_TEST(a_request_that_waits_is_served_with_less_when_that_comes_back),
+        CORE_TEST(a_request_that_its_quota_does_not_leave_as_much_is_granted_less),
+        CORE_TEST(what_came_back_behind_fences_is_granted_before_a_smaller_size),
+        CORE_TEST(growth_is_waited_for),
         cmocka_unit_test(without_growth_it_is_refused_at_once_and_nobody_is_asked),
-        cmocka_unit_test(where_many_wait_already_it_is_refused_for_want_of_room_all_the_same),
-        cmocka_unit_test(it_is_refused_when_the_growth_was_not_enough),
-        cmocka_unit_test(it_is_refused_when_the_driver_refuses),
-        cmocka_unit_test(segments_on_their_way_back_to_the_driver_are_waited_for),
-        cmocka_unit_test(before_the_device_is_ready_it_waits),
-        cmocka_unit_test(its_deadline_ends_the_wait_for_growth),
-        cmocka_unit_test(beyond_its_users_quota_it_is_refused_at_once),
-        cmocka_unit_test(nobody_is_asked_for_it_while_the_pool_grows_for_another),
-        cmocka_unit_test(when_an_overdue_one_is_refused_those_behind_it_are_served),
+        CORE_TEST(where_many_wait_already_it_is_refused_for_want_of_room_all_the_same),
+        CORE_TEST(it_is_refused_when_the_growth_was_not_enough),
+        CORE_TEST(it_is_refused_when_the_driver_refuses),
+        CORE_TEST(segments_on_their_way_back_to_the_driver_are_waited_for),
+        CORE_TEST(before_the_device_is_ready_it_waits),
+        CORE_TEST(its_deadline_ends_the_wait_for_growth),
+        CORE_TEST(beyond_its_users_quota_it_is_refused_at_once),
+        CORE_TEST(nobody_is_asked_for_it_while_the_pool_grows_for_another),
+        CORE_TEST(when_an_overdue_one_is_refused_those_behind_it_are_served),
     };
     return cmocka_run_group_tests_name("smaller sizes, and growth alone", tests, NULL, NULL);
 }

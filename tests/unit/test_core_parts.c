@@ -10,10 +10,9 @@
 #include "core_fixture.h"
 
 static void parts_come_back_from_the_tail(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB - 100, 0);
     assert_int_equal(release_part(session, name_of(lease), 6 * MIB, 2 * MIB, 0), 0);
@@ -25,14 +24,12 @@ static void parts_come_back_from_the_tail(void **state) {
     assert_int_equal(take(session, pool, 2 * MIB, 0)->block->offset_bytes, info.offset_bytes + 6 * MIB);
     assert_int_equal(release(session, name_of(lease), 0), 0);
     assert_int_equal(pool->leased_bytes, 2 * MIB);
-    core_destroy(core);
 }
 
 static void parts_come_back_from_the_head_and_the_middle(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
     struct proto_lease_name name = name_of(lease);
@@ -44,14 +41,12 @@ static void parts_come_back_from_the_head_and_the_middle(void **state) {
     assert_int_equal(take(session, pool, MIB, 0)->block->offset_bytes, 0);
     assert_int_equal(release(session, name, 0), 0); /* what is left of it, on both sides of the gap */
     assert_int_equal(pool->leased_bytes, 3 * MIB);
-    core_destroy(core);
 }
 
 static void parts_may_cross_the_borders_of_earlier_parts(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
     struct proto_lease_name name = name_of(lease);
@@ -67,14 +62,12 @@ static void parts_may_cross_the_borders_of_earlier_parts(void **state) {
     assert_int_equal(release(session, name, 0), PROTO_E_STALE);
     assert_int_equal(pool->n_leases, 0);
     assert_int_equal(pool_largest_free_bytes(pool), 8 * MIB);
-    core_destroy(core);
 }
 
 static void what_is_not_held_cannot_be_given_back(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     take_growing(session, pool, MIB, 0);
     struct lease *lease = take(session, pool, 4 * MIB, 0);
@@ -89,16 +82,14 @@ static void what_is_not_held_cannot_be_given_back(void **state) {
     assert_int_equal(release_part(session, name, UINT64_MAX - 511, 1024, 0), PROTO_E_INVALID);
     assert_int_equal(release_part(session, name, 512, UINT64_MAX - 511, 0), PROTO_E_INVALID);
     assert_int_equal(pool->leased_bytes, 4 * MIB);
-    core_destroy(core);
 }
 
 static void a_part_that_is_no_number_of_granules_is_refused(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     struct lease *part = NULL;
     static const uint64_t parts[][2] = {{1, 512}, {0, 511}, {0, 1}, {511, 513}, {256, 256}, {512, 513}};
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
     struct proto_lease_name name = name_of(lease);
@@ -111,29 +102,25 @@ static void a_part_that_is_no_number_of_granules_is_refused(void **state) {
     assert_null(part);
     assert_int_equal(query(session, lease).capacity_bytes, 4 * MIB);
     assert_int_equal(pool->leased_bytes, 4 * MIB);
-    core_destroy(core);
 }
 
 static void a_part_serves_the_one_who_waits(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
     ask(session, pool, 1, MIB, NS_FOREVER, 0);
     assert_int_equal(release_part(session, name_of(lease), MIB, MIB, 0), 0);
     assert_int_equal(expect_granted(core, session, 1)->block->offset_bytes, MIB);
-    core_destroy(core);
 }
 
 static void a_part_that_is_split_off_is_a_lease_of_its_own(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     struct lease *part = NULL;
     struct proto_lease wire;
-    (void)state;
 
     take_growing(session, pool, MIB, 0); /* so that the lease does not begin where its segment does */
     struct lease *lease = take(session, pool, 7 * MIB - 100, 0);
@@ -160,30 +147,26 @@ static void a_part_that_is_split_off_is_a_lease_of_its_own(void **state) {
     assert_int_equal(release(session, name_of(part), 0), 0);
     assert_int_equal(pool->leased_bytes, MIB);
     assert_int_equal(pool->stats.n_acquires, pool->stats.n_releases + 1);
-    core_destroy(core);
 }
 
 static void splitting_off_the_tail_shrinks_the_lease(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     struct lease *part = NULL;
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB - 100, 0);
     assert_int_equal(split(session, name_of(lease), 6 * MIB, 2 * MIB, &part), 0);
     assert_int_equal(query(session, lease).capacity_bytes, 6 * MIB);
     assert_int_equal(query(session, lease).size_bytes, 6 * MIB);
     assert_int_equal(query(session, part).size_bytes, 2 * MIB);
-    core_destroy(core);
 }
 
 static void a_lease_of_which_everything_is_split_off_ends(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A), *waiter = open_session(core, 2, UID_A);
     struct lease *first = NULL, *rest = NULL, *whole = NULL;
-    (void)state;
 
     struct proto_lease_name name = name_of(take_growing(session, pool, 8 * MIB, 0));
     ask(waiter, pool, 1, MIB, NS_FOREVER, 0);
@@ -197,15 +180,13 @@ static void a_lease_of_which_everything_is_split_off_ends(void **state) {
     assert_int_equal(pool->leased_bytes, 8 * MIB);
     assert_int_equal(release(session, name_of(whole), 0), 0);
     assert_int_equal(expect_granted(core, waiter, 1)->block->offset_bytes, 0);
-    core_destroy(core);
 }
 
 static void parts_of_parts_come_back_as_they_are(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     struct lease *part = NULL, *piece = NULL;
-    (void)state;
 
     struct proto_lease_name name = name_of(take_growing(session, pool, 8 * MIB, 0));
     assert_int_equal(release_part(session, name, 7 * MIB, 512, 0), 0);
@@ -222,18 +203,16 @@ static void parts_of_parts_come_back_as_they_are(void **state) {
     assert_int_equal(release(session, name, 0), 0);
     assert_int_equal(pool->leased_bytes, 0);
     assert_int_equal(pool_largest_free_bytes(pool), 8 * MIB);
-    core_destroy(core);
 }
 
 static void what_cannot_be_split_stays_as_it_is(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     struct lease *lease = take_growing(session, pool, 4 * MIB, 0), *part = NULL, *attached = NULL;
     const struct proto_lease_name name = name_of(lease);
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
-    (void)state;
 
     assert_int_equal(split(other, name, 0, MIB, &part), PROTO_E_STALE);
     assert_int_equal(split(session, name, 4 * MIB, 512, &part), PROTO_E_INVALID);
@@ -252,20 +231,18 @@ static void what_cannot_be_split_stays_as_it_is(void **state) {
     assert_int_equal(query(session, lease).capacity_bytes, 4 * MIB);
     assert_int_equal(pool->leased_bytes, 4 * MIB);
     assert_int_equal(session->n_leases, 1);
-    core_destroy(core);
 }
 
 /* One granule in two comes back, and then what is between them. */
 static void a_lease_gets_into_no_more_ranges_than_may_be_searched(void **state) {
     const uint64_t step = 2 * HEAP_GRANULE, size = 2 * (uint64_t)BLOCK_RANGES_MAX * step;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, size, size, 0);
     struct session *session = open_session(core, 1, UID_A);
     struct lease *lease = take_growing(session, pool, size, 0), *part = NULL;
     const struct proto_lease_name name = name_of(lease);
     unsigned gaps = 0;
     int r;
-    (void)state;
 
     do {
         const struct proto_release release = {name.lease, name.generation, size - (gaps + 2) * step,
@@ -287,17 +264,15 @@ static void a_lease_gets_into_no_more_ranges_than_may_be_searched(void **state) 
     assert_int_equal(session->n_ranges, 1);
     assert_int_equal(release(session, name_of(part), 0), 0);
     assert_int_equal(session->n_ranges, 0);
-    core_destroy(core);
 }
 
 static void a_session_gets_into_no_more_ranges_than_its_leases_need(void **state) {
     const uint64_t step = 2 * HEAP_GRANULE, size = 4 * MIB;
     const unsigned most = BLOCK_RANGES_MAX + SESSION_RANGES_PER_LEASE * 4;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * size, 4 * size, 0);
     struct session *session = open_session(core, 1, UID_A);
     int r = 0;
-    (void)state;
 
     core->session_leases_limit = 4;
     for (unsigned i = 0; i < 4; i++) {
@@ -311,17 +286,15 @@ static void a_session_gets_into_no_more_ranges_than_its_leases_need(void **state
     assert_int_equal(r, PROTO_E_LIMIT);
     assert_in_range(session->n_ranges, most - 1, most + 2); /* leases themselves are counted elsewhere */
     assert_true(core_is_valid(core));
-    core_destroy(core);
 }
 
 static void a_lease_that_was_split_off_is_shared_without_the_rest(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct lease *part = NULL, *attached = NULL;
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
-    (void)state;
 
     struct proto_lease_name name = name_of(take_growing(one, pool, 8 * MIB, 0));
     assert_int_equal(split(one, name, MIB, MIB, &part), 0);
@@ -336,7 +309,6 @@ static void a_lease_that_was_split_off_is_shared_without_the_rest(void **state) 
     assert_int_equal(pool->quarantined_bytes, 6 * MIB);
     session_gone(one, 2);
     assert_int_equal(pool_free_bytes(pool), 7 * MIB);
-    core_destroy(core);
 }
 
 static struct proto_merge merge_of(const struct lease *lease, const struct lease *other) {
@@ -344,11 +316,10 @@ static struct proto_merge merge_of(const struct lease *lease, const struct lease
 }
 
 static void neighbouring_leases_become_one(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     struct lease *part = NULL;
-    (void)state;
 
     struct lease *lower = take_growing(session, pool, 2 * MIB, 0), *upper = take(session, pool, 3 * MIB, 0);
     struct proto_merge merge = merge_of(lower, upper);
@@ -364,14 +335,12 @@ static void neighbouring_leases_become_one(void **state) {
     assert_int_equal(split(session, name_of(lower), MIB, 2 * MIB, &part), 0);
     assert_int_equal(release(session, name_of(lower), 0), 0);
     assert_int_equal(pool->leased_bytes, 2 * MIB);
-    core_destroy(core);
 }
 
 static void a_lease_takes_back_what_it_lacks(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
     assert_int_equal(release_part(session, name_of(lease), 6 * MIB, 2 * MIB, 0), 0);
@@ -389,16 +358,14 @@ static void a_lease_takes_back_what_it_lacks(void **state) {
     assert_int_equal(query(session, lease).capacity_bytes, 7 * MIB);
     assert_int_equal(release_part(session, name_of(lease), 0, 7 * MIB, 0), 0);
     assert_int_equal(pool->leased_bytes, 0);
-    core_destroy(core);
 }
 
 static void what_cannot_be_merged_stays_as_it_is(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     const struct proto_token fresh = {{1}};
     struct proto_token token;
-    (void)state;
 
     struct lease *lower = take_growing(session, pool, 2 * MIB, 0), *upper = take(session, pool, 2 * MIB, 0);
     struct lease *foreign = take(other, pool, 4 * MIB, 0);
@@ -416,17 +383,15 @@ static void what_cannot_be_merged_stays_as_it_is(void **state) {
     assert_int_equal(query(session, lower).capacity_bytes, 2 * MIB);
     assert_int_equal(query(session, upper).capacity_bytes, 2 * MIB);
     assert_true(core_is_valid(core));
-    core_destroy(core);
 }
 
 /* A session that attaches is told one range, and what came back of it can be another session's by then. */
 static void a_block_of_which_a_part_came_back_is_not_shared(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     const struct proto_token fresh = {.bytes = {1}};
     struct proto_token token;
-    (void)state;
 
     ask(session, pool, 1, 2048, NS_FOREVER, 0);
     grow(pool, 8 * MIB, 0);
@@ -439,29 +404,28 @@ static void a_block_of_which_a_part_came_back_is_not_shared(void **state) {
     part.offset_bytes = 1024, part.size_bytes = 1024; /* the tail: what is left is one range again */
     assert_int_equal(core_release(session, &part, 0), 0);
     assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_of_which_a_part_came_back_is_not_shared),
-        cmocka_unit_test(parts_come_back_from_the_tail),
-        cmocka_unit_test(parts_come_back_from_the_head_and_the_middle),
-        cmocka_unit_test(parts_may_cross_the_borders_of_earlier_parts),
-        cmocka_unit_test(what_is_not_held_cannot_be_given_back),
-        cmocka_unit_test(a_part_that_is_no_number_of_granules_is_refused),
-        cmocka_unit_test(a_part_serves_the_one_who_waits),
-        cmocka_unit_test(a_part_that_is_split_off_is_a_lease_of_its_own),
-        cmocka_unit_test(splitting_off_the_tail_shrinks_the_lease),
-        cmocka_unit_test(a_lease_of_which_everything_is_split_off_ends),
-        cmocka_unit_test(parts_of_parts_come_back_as_they_are),
-        cmocka_unit_test(what_cannot_be_split_stays_as_it_is),
-        cmocka_unit_test(a_lease_gets_into_no_more_ranges_than_may_be_searched),
-        cmocka_unit_test(a_session_gets_into_no_more_ranges_than_its_leases_need),
-        cmocka_unit_test(a_lease_that_was_split_off_is_shared_without_the_rest),
-        cmocka_unit_test(neighbouring_leases_become_one),
-        cmocka_unit_test(a_lease_takes_back_what_it_lacks),
-        cmocka_unit_test(what_cannot_be_merged_stays_as_it_is),
+        CORE_TEST(a_block_of_which_a_part_came_back_is_not_shared),
+        CORE_TEST(parts_come_back_from_the_tail),
+        CORE_TEST(parts_come_back_from_the_head_and_the_middle),
+        CORE_TEST(parts_may_cross_the_borders_of_earlier_parts),
+        CORE_TEST(what_is_not_held_cannot_be_given_back),
+        CORE_TEST(a_part_that_is_no_number_of_granules_is_refused),
+        CORE_TEST(a_part_serves_the_one_who_waits),
+        CORE_TEST(a_part_that_is_split_off_is_a_lease_of_its_own),
+        CORE_TEST(splitting_off_the_tail_shrinks_the_lease),
+        CORE_TEST(a_lease_of_which_everything_is_split_off_ends),
+        CORE_TEST(parts_of_parts_come_back_as_they_are),
+        CORE_TEST(what_cannot_be_split_stays_as_it_is),
+        CORE_TEST(a_lease_gets_into_no_more_ranges_than_may_be_searched),
+        CORE_TEST(a_session_gets_into_no_more_ranges_than_its_leases_need),
+        CORE_TEST(a_lease_that_was_split_off_is_shared_without_the_rest),
+        CORE_TEST(neighbouring_leases_become_one),
+        CORE_TEST(a_lease_takes_back_what_it_lacks),
+        CORE_TEST(what_cannot_be_merged_stays_as_it_is),
     };
     return cmocka_run_group_tests_name("parts of leases", tests, NULL, NULL);
 }

@@ -14,9 +14,8 @@
 /* --- policies --- */
 
 static void another_policy_takes_nothing_away_and_serves_whom_it_lets(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 32 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
@@ -33,15 +32,13 @@ static void another_policy_takes_nothing_away_and_serves_whom_it_lets(void **sta
     expect_no_answer(core);
     set_policy(core, NULL, 0);
     expect_granted(core, session, 3);
-    core_destroy(core);
 }
 
 static void the_users_rule_goes_before_the_groups_of_which_the_largest_counts(void **state) {
     static const gid_t groups[] = {GROUP, OTHER};
-    struct core *core = core_make();
+    struct core *core = *state;
     struct policy *policy = policy_make();
     const unsigned item = QUOTA_LEASES;
-    (void)state;
 
     policy->everybody[item] = 100;
     policy->everybody[QUOTA_WAITING] = 7;
@@ -70,15 +67,13 @@ static void the_users_rule_goes_before_the_groups_of_which_the_largest_counts(vo
     /* the primary group is one */
     const struct session *primary = open_session(core, 5, OTHER);
     assert_int_equal(primary->tenant->quota.limits[item], 20);
-    core_destroy(core);
 }
 
 static void a_session_whose_group_raises_the_quota_lets_others_of_its_user_go_on(void **state) {
     static const gid_t groups[] = {GROUP};
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
     struct policy *policy = policy_make();
-    (void)state;
 
     policy->everybody[QUOTA_POOLS] = 4 * MIB;
     add_rule(policy, true, GROUP, QUOTA_POOLS, 16 * MIB);
@@ -89,15 +84,13 @@ static void a_session_whose_group_raises_the_quota_lets_others_of_its_user_go_on
     expect_no_answer(core);
     open_in_group(core, 2, UID_A, groups, 1);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void a_session_that_takes_its_groups_lower_quota_along_lets_others_of_its_user_go_on(void **state) {
     static const gid_t groups[] = {GROUP};
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
     struct policy *policy = policy_make();
-    (void)state;
 
     add_rule(policy, true, GROUP, QUOTA_POOLS, 4 * MIB);
     set_policy(core, policy, 0);
@@ -108,19 +101,17 @@ static void a_session_that_takes_its_groups_lower_quota_along_lets_others_of_its
     expect_no_answer(core);
     close_session(member, 0);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void a_pool_that_one_may_not_use_is_none(void **state) {
     static const gid_t groups[] = {OTHER, GROUP};
     const struct policy_subject user = {false, UID_A}, group = {true, GROUP};
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *open = add_pool(core, 64 * MIB, 16 * MIB, 0),
                 *closed = add_pool(core, 64 * MIB, 16 * MIB, 0);
     struct policy *policy = policy_make();
     struct proto_token token;
     struct lease *attached;
-    (void)state;
 
     policy_restrict(policy, closed->id);
     assert_int_equal(policy_allow(policy, closed->id, &user), 0);
@@ -155,7 +146,6 @@ static void a_pool_that_one_may_not_use_is_none(void **state) {
     assert_int_equal(release(member, name, 0), 0);
     ask(member, closed, 4, MIB, 0, 0);
     expect_refused(core, member, 4, PROTO_E_NO_POOL);
-    core_destroy(core);
 }
 
 /* --- at random --- */
@@ -314,11 +304,11 @@ static void quotas_hold_through_any_history(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_policy_takes_nothing_away_and_serves_whom_it_lets),
-        cmocka_unit_test(the_users_rule_goes_before_the_groups_of_which_the_largest_counts),
-        cmocka_unit_test(a_session_whose_group_raises_the_quota_lets_others_of_its_user_go_on),
-        cmocka_unit_test(a_session_that_takes_its_groups_lower_quota_along_lets_others_of_its_user_go_on),
-        cmocka_unit_test(a_pool_that_one_may_not_use_is_none),
+        CORE_TEST(another_policy_takes_nothing_away_and_serves_whom_it_lets),
+        CORE_TEST(the_users_rule_goes_before_the_groups_of_which_the_largest_counts),
+        CORE_TEST(a_session_whose_group_raises_the_quota_lets_others_of_its_user_go_on),
+        CORE_TEST(a_session_that_takes_its_groups_lower_quota_along_lets_others_of_its_user_go_on),
+        CORE_TEST(a_pool_that_one_may_not_use_is_none),
         cmocka_unit_test(quotas_hold_through_any_history),
     };
     return cmocka_run_group_tests_name("the core's policies", tests, NULL, NULL);

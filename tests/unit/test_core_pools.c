@@ -10,10 +10,9 @@
 #include "core_fixture.h"
 
 static void before_the_device_is_ready_requests_wait(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, MIB, NS_FOREVER, 0);
     ask(session, pool, 2, MIB, 10, 0);
@@ -24,14 +23,12 @@ static void before_the_device_is_ready_requests_wait(void **state) {
     core_pool_ready(pool, 20);
     grow(pool, 8 * MIB, 20);
     expect_granted(core, session, 1);
-    core_destroy(core);
 }
 
 static void a_failed_pool_refuses_with_the_reason(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_starting_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, MIB, NS_FOREVER, 0);
     core_pool_failed(pool, "no context: cudaErrorDevicesUnavailable", 1);
@@ -39,16 +36,14 @@ static void a_failed_pool_refuses_with_the_reason(void **state) {
     ask(session, pool, 2, MIB, NS_FOREVER, 2);
     assert_non_null(strstr(expect_refused(core, session, 2, PROTO_E_DRIVER), "cudaErrorDevicesUnavailable"));
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void a_lost_pool_refuses_who_waits_and_lends_no_more(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0), *other = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A), *late = open_session(core, 2, UID_A);
     struct proto_token fresh = {{1}}, token;
     struct lease *attached;
-    (void)state;
 
     ask(session, pool, 1, MIB, 0, 0);
     expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
@@ -81,14 +76,12 @@ static void a_lost_pool_refuses_who_waits_and_lends_no_more(void **state) {
     ask(late, other, 4, MIB, NS_FOREVER, 8);
     grow(other, 8 * MIB, 8);
     expect_granted(core, late, 4);
-    core_destroy(core);
 }
 
 static void a_growth_that_nobody_has_begun_ends_with_its_pool(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     ask(session, pool, 1, MIB, NS_FOREVER, 0);
     core_pool_lost(pool, "lost", 1);
@@ -96,14 +89,12 @@ static void a_growth_that_nobody_has_begun_ends_with_its_pool(void **state) {
     expect_no_growth(core);
     assert_int_equal(pool->growth.bytes, 0);
     assert_true(core_is_valid(core));
-    core_destroy(core);
 }
 
 static void a_refusal_names_the_call_that_its_pool_waits_for(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     core_pool_stalled(pool, "cudaMalloc", 12 * NS_PER_S);
     ask(session, pool, 1, MIB, 0, 0);
@@ -112,30 +103,27 @@ static void a_refusal_names_the_call_that_its_pool_waits_for(void **state) {
     core_pool_stalled(pool, NULL, 0);
     ask(session, pool, 2, MIB, 0, 0);
     assert_null(strstr(expect_refused(core, session, 2, PROTO_E_EXHAUSTED), "come back"));
-    core_destroy(core);
 }
 
 static void an_unknown_pool_is_refused(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct session *session = open_session(core, 1, UID_A);
     const struct proto_acquire none = {.pool = 0, .size_bytes = 1}, beyond = {.pool = 1, .size_bytes = 1};
-    (void)state;
 
     assert_int_equal(core_acquire(session, 1, &none, 0), 0);
     expect_refused(core, session, 1, PROTO_E_NO_POOL);
     assert_int_equal(core_acquire(session, 2, &beyond, 0), 0);
     expect_refused(core, session, 2, PROTO_E_NO_POOL);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(before_the_device_is_ready_requests_wait),
-        cmocka_unit_test(a_failed_pool_refuses_with_the_reason),
-        cmocka_unit_test(a_lost_pool_refuses_who_waits_and_lends_no_more),
-        cmocka_unit_test(a_growth_that_nobody_has_begun_ends_with_its_pool),
-        cmocka_unit_test(a_refusal_names_the_call_that_its_pool_waits_for),
-        cmocka_unit_test(an_unknown_pool_is_refused),
+        CORE_TEST(before_the_device_is_ready_requests_wait),
+        CORE_TEST(a_failed_pool_refuses_with_the_reason),
+        CORE_TEST(a_lost_pool_refuses_who_waits_and_lends_no_more),
+        CORE_TEST(a_growth_that_nobody_has_begun_ends_with_its_pool),
+        CORE_TEST(a_refusal_names_the_call_that_its_pool_waits_for),
+        CORE_TEST(an_unknown_pool_is_refused),
     };
     return cmocka_run_group_tests_name("pools that are not ready, or not any more", tests, NULL, NULL);
 }

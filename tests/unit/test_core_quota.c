@@ -46,9 +46,8 @@ static void charges_add_up_in_64_bits(void **state) {
 /* --- bytes in a pool --- */
 
 static void what_can_never_be_is_refused_at_once_and_says_whose_quota_it_is(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 4 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
@@ -66,13 +65,11 @@ static void what_can_never_be_is_refused_at_once_and_says_whose_quota_it_is(void
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
     take(session, pool, 5 * MIB, 0);
     assert_int_equal(used(session, QUOTA_POOLS), 8 * MIB);
-    core_destroy(core);
 }
 
 static void what_its_own_releases_can_bring_waits_for_them(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
@@ -92,13 +89,11 @@ static void what_its_own_releases_can_bring_waits_for_them(void **state) {
     expect_granted(core, two, 1);
     assert_int_equal(used(two, QUOTA_WAITING), 0);
     assert_int_equal(pool->waiters.count, 0);
-    core_destroy(core);
 }
 
 static void a_deadline_ends_the_wait_with_the_quota_and_its_holders(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *one = open_session(core, 11, UID_A), *two = open_session(core, 12, UID_A);
@@ -116,13 +111,11 @@ static void a_deadline_ends_the_wait_with_the_quota_and_its_holders(void **state
     assert_null(strstr(text, "other users")); /* nor what the pool has: it has nothing to do with it */
     assert_null(strstr(text, "pid 13"));
     assert_int_equal(used(two, QUOTA_WAITING), 0);
-    core_destroy(core);
 }
 
 static void whoever_waits_for_its_quota_is_in_nobodys_way(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 8 * MIB, 0);
-    (void)state;
 
     struct policy *policy = policy_make();
     add_rule(policy, false, UID_A, QUOTA_POOLS, 8 * MIB);
@@ -147,13 +140,11 @@ static void whoever_waits_for_its_quota_is_in_nobodys_way(void **state) {
     expect_no_answer(core);
     assert_int_equal(release(held, name_of(lease), 0), 0);
     expect_granted(core, held, 1);
-    core_destroy(core);
 }
 
 static void one_in_the_pools_line_whose_quota_was_used_up_meanwhile_lets_others_by(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
-    (void)state;
 
     struct policy *policy = policy_make();
     add_rule(policy, false, UID_A, QUOTA_POOLS, 8 * MIB);
@@ -182,14 +173,12 @@ static void one_in_the_pools_line_whose_quota_was_used_up_meanwhile_lets_others_
     expect_granted(core, b, 4);
     assert_int_equal(release(a, name_of(lease), 0), 0);
     expect_granted(core, a, 2);
-    core_destroy(core);
 }
 
 static void others_are_not_asked_for_one_in_line_whose_quota_was_used_up_beside_it(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 12 * MIB, 4 * MIB, 0);
     struct session *asked;
-    (void)state;
 
     struct policy *policy = policy_make();
     add_rule(policy, false, UID_A, QUOTA_POOLS, 8 * MIB);
@@ -209,14 +198,12 @@ static void others_are_not_asked_for_one_in_line_whose_quota_was_used_up_beside_
     assert_int_equal(release(a, name_of(small), RECLAIM_INTERVAL_NS), 0);
     grow(pool, 6 * MIB, RECLAIM_INTERVAL_NS);
     expect_granted(core, a, 1);
-    core_destroy(core);
 }
 
 static void only_the_tenants_own_caches_are_asked_for_its_quota(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
     struct session *asked;
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
@@ -248,14 +235,12 @@ static void only_the_tenants_own_caches_are_asked_for_its_quota(void **state) {
     assert_ptr_equal(asked, one);
     assert_int_equal(release_part(one, name_of(idle), 4 * MIB, 4 * MIB, 0), 0);
     expect_granted(core, two, 3);
-    core_destroy(core);
 }
 
 static void what_is_behind_fences_or_in_quarantine_counts_until_it_is_free(void **state) {
     static struct proto_page page;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
-    (void)state;
 
     page = (struct proto_page){0};
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
@@ -278,14 +263,12 @@ static void what_is_behind_fences_or_in_quarantine_counts_until_it_is_free(void 
     session_gone(one, 0);
     expect_granted(core, two, 2);
     assert_int_equal(used(two, QUOTA_SESSIONS), 1);
-    core_destroy(core);
 }
 
 static void a_fence_that_arrives_serves_who_waits_for_the_quota(void **state) {
     static struct proto_page page;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
-    (void)state;
 
     page = (struct proto_page){0};
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
@@ -299,15 +282,13 @@ static void a_fence_that_arrives_serves_who_waits_for_the_quota(void **state) {
     page.fences[0] = 7;
     tick(core, FENCE_INTERVAL_NS);
     expect_granted(core, one, 1);
-    core_destroy(core);
 }
 
 static void parts_and_shares_are_charged_once(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
     struct lease *part, *attached;
     struct proto_token token;
-    (void)state;
 
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
@@ -330,17 +311,15 @@ static void parts_and_shares_are_charged_once(void **state) {
     assert_int_equal(release(two, name_of(attached), 0), 0);
     assert_int_equal(used(one, QUOTA_POOLS), 0);
     assert_int_equal(used(one, QUOTA_LEASES), 0);
-    core_destroy(core);
 }
 
 /* --- the others --- */
 
 static void sessions_are_counted_by_user(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     const struct peer peer = {.pid = 9, .uid = UID_A};
     struct session *third;
     struct proto_failure failure;
-    (void)state;
 
     limit_all(core, QUOTA_SESSIONS, 2, 0);
     struct session *one = open_session(core, 1, UID_A);
@@ -362,16 +341,14 @@ static void sessions_are_counted_by_user(void **state) {
     core->sessions_limit = 3;
     core_explain_sessions(core, &nobody, &failure);
     expect_text(failure.text, "sessions_limit");
-    core_destroy(core);
 }
 
 static void leases_are_counted_by_user_whichever_way_they_are_made(void **state) {
     static struct proto_page page;
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
     struct lease *part;
     struct proto_token token;
-    (void)state;
 
     page = (struct proto_page){0};
     limit_all(core, QUOTA_LEASES, 2, 0);
@@ -399,13 +376,11 @@ static void leases_are_counted_by_user_whichever_way_they_are_made(void **state)
     page.fences[0] = 1;
     take(two, pool, MIB, 0);
     assert_int_equal(used(one, QUOTA_LEASES), 2);
-    core_destroy(core);
 }
 
 static void requests_that_wait_are_counted_by_user(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_WAITING, 2, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
@@ -429,12 +404,10 @@ static void requests_that_wait_are_counted_by_user(void **state) {
     assert_int_equal(release(one, name_of(lease), 0), 0); /* and an answer */
     expect_granted(core, one, 1);
     assert_int_equal(used(one, QUOTA_WAITING), 0);
-    core_destroy(core);
 }
 
 static void kept_replies_are_counted_by_user(void **state) {
-    struct core *core = core_make();
-    (void)state;
+    struct core *core = *state;
 
     limit_all(core, QUOTA_REPLIES, 1000, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
@@ -446,26 +419,25 @@ static void kept_replies_are_counted_by_user(void **state) {
     assert_int_equal(core_session_keep_reply(two, 500), 0);
     close_session(two, 0); /* what is left goes with it */
     assert_int_equal(used(one, QUOTA_REPLIES), 0);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(charges_add_up_in_64_bits),
-        cmocka_unit_test(what_can_never_be_is_refused_at_once_and_says_whose_quota_it_is),
-        cmocka_unit_test(what_its_own_releases_can_bring_waits_for_them),
-        cmocka_unit_test(a_deadline_ends_the_wait_with_the_quota_and_its_holders),
-        cmocka_unit_test(whoever_waits_for_its_quota_is_in_nobodys_way),
-        cmocka_unit_test(one_in_the_pools_line_whose_quota_was_used_up_meanwhile_lets_others_by),
-        cmocka_unit_test(others_are_not_asked_for_one_in_line_whose_quota_was_used_up_beside_it),
-        cmocka_unit_test(only_the_tenants_own_caches_are_asked_for_its_quota),
-        cmocka_unit_test(what_is_behind_fences_or_in_quarantine_counts_until_it_is_free),
-        cmocka_unit_test(a_fence_that_arrives_serves_who_waits_for_the_quota),
-        cmocka_unit_test(parts_and_shares_are_charged_once),
-        cmocka_unit_test(sessions_are_counted_by_user),
-        cmocka_unit_test(leases_are_counted_by_user_whichever_way_they_are_made),
-        cmocka_unit_test(requests_that_wait_are_counted_by_user),
-        cmocka_unit_test(kept_replies_are_counted_by_user),
+        CORE_TEST(what_can_never_be_is_refused_at_once_and_says_whose_quota_it_is),
+        CORE_TEST(what_its_own_releases_can_bring_waits_for_them),
+        CORE_TEST(a_deadline_ends_the_wait_with_the_quota_and_its_holders),
+        CORE_TEST(whoever_waits_for_its_quota_is_in_nobodys_way),
+        CORE_TEST(one_in_the_pools_line_whose_quota_was_used_up_meanwhile_lets_others_by),
+        CORE_TEST(others_are_not_asked_for_one_in_line_whose_quota_was_used_up_beside_it),
+        CORE_TEST(only_the_tenants_own_caches_are_asked_for_its_quota),
+        CORE_TEST(what_is_behind_fences_or_in_quarantine_counts_until_it_is_free),
+        CORE_TEST(a_fence_that_arrives_serves_who_waits_for_the_quota),
+        CORE_TEST(parts_and_shares_are_charged_once),
+        CORE_TEST(sessions_are_counted_by_user),
+        CORE_TEST(leases_are_counted_by_user_whichever_way_they_are_made),
+        CORE_TEST(requests_that_wait_are_counted_by_user),
+        CORE_TEST(kept_replies_are_counted_by_user),
     };
     return cmocka_run_group_tests_name("the core's quotas", tests, NULL, NULL);
 }

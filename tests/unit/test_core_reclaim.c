@@ -14,12 +14,11 @@
 #include "core_fixture.h"
 
 static void at_the_limit_those_are_asked_who_want_it_and_hold_something(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0), *elsewhere = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *second = open_wanting(core, 2, UID_A);
     struct session *silent = open_session(core, 3, UID_A), *empty = open_wanting(core, 4, UID_A);
     struct session *distant = open_wanting(core, 5, UID_A), *lost = open_wanting(core, 6, UID_A);
-    (void)state;
 
     take_growing(holder, pool, 2 * MIB, 0);
     take(second, pool, 2 * MIB, 0);
@@ -32,14 +31,12 @@ static void at_the_limit_those_are_asked_who_want_it_and_hold_something(void **s
     expect_reclaim(core, holder);
     expect_reclaim(core, second);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void a_foreign_tenants_session_is_asked_and_the_own_too(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *own = open_wanting(core, 1, UID_A), *foreign = open_wanting(core, 2, UID_B);
-    (void)state;
 
     take_growing(own, pool, 8 * MIB, 0);
     take_growing(foreign, pool, 8 * MIB, 0);
@@ -47,14 +44,12 @@ static void a_foreign_tenants_session_is_asked_and_the_own_too(void **state) {
     expect_reclaim(core, own);
     expect_reclaim(core, foreign);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void nobody_is_asked_while_the_pool_can_grow(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     take_growing(holder, pool, 8 * MIB, 0);
     ask(other, pool, 1, 2 * MIB, 0, 0); /* does not wait, but has set growth going */
@@ -66,29 +61,25 @@ static void nobody_is_asked_while_the_pool_can_grow(void **state) {
     grow(pool, 8 * MIB, NS_PER_S);
     expect_granted(core, other, 2);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void nobody_is_asked_before_the_device_is_ready(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0),
                 *late = add_starting_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A);
-    (void)state;
 
     take_growing(holder, pool, 8 * MIB, 0);
     ask(holder, late, 1, MIB, NS_FOREVER, 0);
     tick(core, NS_PER_S);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void nobody_is_asked_while_idle_segments_are_enough(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *idle = open_session(core, 2, UID_B);
     struct session *other = open_session(core, 3, UID_A);
-    (void)state;
 
     describe(take_growing(holder, pool, 8 * MIB, 0), NULL);
     take_growing(idle, pool, 8 * MIB, 0);
@@ -105,14 +96,12 @@ static void nobody_is_asked_while_idle_segments_are_enough(void **state) {
     expect_no_reclaim(core);
     grow(pool, 8 * MIB, NS_PER_S);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void growth_for_the_second_in_line_does_not_help_the_first(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     take_growing(holder, pool, 12 * MIB, 0);
     ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -124,14 +113,12 @@ static void growth_for_the_second_in_line_does_not_help_the_first(void **state) 
     segment_made(pool, size, RECLAIM_INTERVAL_NS);
     expect_granted(core, other, 2);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void who_takes_the_idle_segment_that_would_have_been_enough_is_asked(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 24 * MIB, 8 * MIB, 8 * MIB);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     grow(pool, 8 * MIB, 0);
     ask(other, pool, 1, 10 * MIB, 0, 0);
@@ -141,15 +128,13 @@ static void who_takes_the_idle_segment_that_would_have_been_enough_is_asked(void
     take(holder, pool, MIB, 0);
     expect_reclaim(core, holder);
     growth_failed(pool, "cudaErrorMemoryAllocation", 0);
-    core_destroy(core);
 }
 
 static void sessions_are_asked_again_while_somebody_waits(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     const uint64_t start = 5000;
-    (void)state;
 
     struct lease *lease = take_growing(holder, pool, 8 * MIB, start);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
@@ -170,14 +155,12 @@ static void sessions_are_asked_again_while_somebody_waits(void **state) {
     tick(core, now + NS_PER_S);
     expect_no_reclaim(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 static void a_deadline_ends_the_asking(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     take_growing(holder, pool, 8 * MIB, 0);
     ask(other, pool, 1, MIB, RECLAIM_INTERVAL_NS, 0);
@@ -186,14 +169,12 @@ static void a_deadline_ends_the_asking(void **state) {
     expect_refused(core, other, 1, PROTO_E_EXHAUSTED);
     expect_no_reclaim(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 static void a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_room(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     struct proto_lease_name name = name_of(take_growing(holder, pool, 8 * MIB, 0));
     ask(other, pool, 1, MIB, 0, 0);
@@ -206,15 +187,13 @@ static void a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_
     tick(core, SHORTAGE_NS);
     expect_no_reclaim(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 static void one_who_comes_too_soon_after_another_has_sessions_asked_a_little_later(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *first = open_wanting(core, 1, UID_A), *second = open_wanting(core, 2, UID_A);
     struct session *other = open_session(core, 3, UID_A);
-    (void)state;
 
     take_growing(first, pool, 16 * MIB, 0);
     ask(other, pool, 1, 8 * MIB, 0, 0);
@@ -232,15 +211,13 @@ static void one_who_comes_too_soon_after_another_has_sessions_asked_a_little_lat
     assert_int_equal(plan_next_reclaim_ns(pool), NS_FOREVER); /* and that was it */
     tick(core, 3 * RECLAIM_INTERVAL_NS);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void however_many_ask_sessions_are_asked_once_in_a_while(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     unsigned asked = 0;
-    (void)state;
 
     take_growing(holder, pool, 8 * MIB, 0);
     for (uint64_t i = 0; i < 1000; i++) { /* one a millisecond, half of which wait for a little */
@@ -255,14 +232,12 @@ static void however_many_ask_sessions_are_asked_once_in_a_while(void **state) {
             asked++;
     }
     assert_int_equal(asked, 1000 * NS_PER_MS / RECLAIM_INTERVAL_NS);
-    core_destroy(core);
 }
 
 static void each_pool_asks_for_itself_and_a_session_once(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *one = add_pool(core, 8 * MIB, 8 * MIB, 0), *two = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     take_growing(holder, one, 8 * MIB, 0);
     take_growing(holder, two, 8 * MIB, 0);
@@ -275,14 +250,12 @@ static void each_pool_asks_for_itself_and_a_session_once(void **state) {
     tick(core, RECLAIM_INTERVAL_NS);
     expect_reclaim(core, holder);
     expect_no_reclaim(core);
-    core_destroy(core);
 }
 
 static void sessions_are_asked_when_the_driver_refused(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
     describe(lease, NULL);
@@ -303,15 +276,13 @@ static void sessions_are_asked_when_the_driver_refused(void **state) {
     expect_reclaim(core, holder);
     assert_int_equal(release(holder, name_of(lease), GROW_RETRY_NS + RECLAIM_INTERVAL_NS), 0);
     expect_granted(core, other, 1);
-    core_destroy(core);
 }
 
 static void who_gave_everything_back_is_not_asked_again(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *silent = open_session(core, 2, UID_A);
     struct session *other = open_session(core, 3, UID_A);
-    (void)state;
 
     struct proto_lease_name name = name_of(take_growing(holder, pool, 2 * MIB, 0));
     take(silent, pool, 6 * MIB, 0);
@@ -324,7 +295,6 @@ static void who_gave_everything_back_is_not_asked_again(void **state) {
     expect_no_reclaim(core);
     take(holder, pool, MIB, RECLAIM_INTERVAL_NS); /* it holds something again, while another waits */
     expect_reclaim(core, holder);
-    core_destroy(core);
 }
 
 static void who_left_before_the_shell_asked_is_not_asked(void **state) {
@@ -352,16 +322,14 @@ static void who_left_before_the_shell_asked_is_not_asked(void **state) {
 }
 
 static void where_nobody_wants_to_be_asked_nobody_is(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_session(core, 1, UID_A), *other = open_wanting(core, 2, UID_A);
-    (void)state;
 
     take_growing(holder, pool, 8 * MIB, 0);
     ask(other, pool, 1, MIB, NS_FOREVER, 0);
     expect_no_reclaim(core);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* and the daemon sleeps */
-    core_destroy(core);
 }
 
 /* --- the shortage that sessions are told of --- */
@@ -382,11 +350,10 @@ static uint64_t marks(unsigned number) {
 }
 
 static void a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_while(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_with_page(core, 0, UID_A), *other = open_with_page(core, 1, UID_B);
-    (void)state;
 
     struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
     assert_int_equal(marks(0), 0);
@@ -406,14 +373,12 @@ static void a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_whi
     tick(core, 6 * SHORTAGE_NS);
     assert_int_equal(marks(0), 0);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 static void each_pool_is_marked_for_itself(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *one = add_pool(core, 8 * MIB, 8 * MIB, 0), *two = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_with_page(core, 0, UID_A), *other = open_session(core, 2, UID_B);
-    (void)state;
 
     take_growing(holder, one, 8 * MIB, 0);
     take_growing(holder, two, 8 * MIB, 0);
@@ -423,7 +388,6 @@ static void each_pool_is_marked_for_itself(void **state) {
     assert_int_equal(marks(0), 3);
     tick(core, SHORTAGE_NS); /* the one that waited in the second pool has left */
     assert_int_equal(marks(0), 1);
-    core_destroy(core);
 }
 
 static void a_session_that_comes_to_have_memory_of_a_short_pool_is_asked_at_once(void **state) {
@@ -453,11 +417,10 @@ static void a_session_that_comes_to_have_memory_of_a_short_pool_is_asked_at_once
 }
 
 static void a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_not_told(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *bare = open_wanting(core, 7, UID_A), *deaf = open_session(core, 8, UID_A);
     struct session *other = open_session(core, 3, UID_B);
-    (void)state;
 
     memset(&pages[0], 0, sizeof pages[0]);
     core_session_set_page(deaf, &pages[0]);
@@ -467,14 +430,12 @@ static void a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_n
     expect_reclaim(core, bare);
     expect_no_reclaim(core);
     assert_int_equal(marks(0), 0);
-    core_destroy(core);
 }
 
 static void a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_not_wait(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_with_page(core, 0, UID_A), *other = open_session(core, 3, UID_B);
-    (void)state;
 
     take_growing(holder, pool, 8 * MIB, 0);
     ask(other, pool, 1, MIB, 0, 0);
@@ -485,33 +446,32 @@ static void a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_n
     tick(core, SHORTAGE_NS);
     assert_int_equal(marks(0), 0);
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(at_the_limit_those_are_asked_who_want_it_and_hold_something),
-        cmocka_unit_test(a_foreign_tenants_session_is_asked_and_the_own_too),
-        cmocka_unit_test(nobody_is_asked_while_the_pool_can_grow),
-        cmocka_unit_test(nobody_is_asked_before_the_device_is_ready),
-        cmocka_unit_test(nobody_is_asked_while_idle_segments_are_enough),
-        cmocka_unit_test(growth_for_the_second_in_line_does_not_help_the_first),
-        cmocka_unit_test(who_takes_the_idle_segment_that_would_have_been_enough_is_asked),
-        cmocka_unit_test(sessions_are_asked_again_while_somebody_waits),
-        cmocka_unit_test(a_deadline_ends_the_asking),
-        cmocka_unit_test(a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_room),
-        cmocka_unit_test(one_who_comes_too_soon_after_another_has_sessions_asked_a_little_later),
-        cmocka_unit_test(however_many_ask_sessions_are_asked_once_in_a_while),
-        cmocka_unit_test(each_pool_asks_for_itself_and_a_session_once),
-        cmocka_unit_test(sessions_are_asked_when_the_driver_refused),
-        cmocka_unit_test(who_gave_everything_back_is_not_asked_again),
+        CORE_TEST(at_the_limit_those_are_asked_who_want_it_and_hold_something),
+        CORE_TEST(a_foreign_tenants_session_is_asked_and_the_own_too),
+        CORE_TEST(nobody_is_asked_while_the_pool_can_grow),
+        CORE_TEST(nobody_is_asked_before_the_device_is_ready),
+        CORE_TEST(nobody_is_asked_while_idle_segments_are_enough),
+        CORE_TEST(growth_for_the_second_in_line_does_not_help_the_first),
+        CORE_TEST(who_takes_the_idle_segment_that_would_have_been_enough_is_asked),
+        CORE_TEST(sessions_are_asked_again_while_somebody_waits),
+        CORE_TEST(a_deadline_ends_the_asking),
+        CORE_TEST(a_request_refused_at_once_has_sessions_asked_so_that_the_next_finds_room),
+        CORE_TEST(one_who_comes_too_soon_after_another_has_sessions_asked_a_little_later),
+        CORE_TEST(however_many_ask_sessions_are_asked_once_in_a_while),
+        CORE_TEST(each_pool_asks_for_itself_and_a_session_once),
+        CORE_TEST(sessions_are_asked_when_the_driver_refused),
+        CORE_TEST(who_gave_everything_back_is_not_asked_again),
         cmocka_unit_test(who_left_before_the_shell_asked_is_not_asked),
-        cmocka_unit_test(where_nobody_wants_to_be_asked_nobody_is),
-        cmocka_unit_test(a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_while),
-        cmocka_unit_test(each_pool_is_marked_for_itself),
+        CORE_TEST(where_nobody_wants_to_be_asked_nobody_is),
+        CORE_TEST(a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_while),
+        CORE_TEST(each_pool_is_marked_for_itself),
         cmocka_unit_test(a_session_that_comes_to_have_memory_of_a_short_pool_is_asked_at_once),
-        cmocka_unit_test(a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_not_told),
-        cmocka_unit_test(a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_not_wait),
+        CORE_TEST(a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_not_told),
+        CORE_TEST(a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_not_wait),
     };
     return cmocka_run_group_tests_name("asking for idle memory", tests, NULL, NULL);
 }

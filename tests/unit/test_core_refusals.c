@@ -11,10 +11,9 @@
 #include "quota_fixture.h"
 
 static void free_memory_of_other_users_is_not_called_free(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 16 * MIB, 0);
     struct session *foreign = open_session(core, 1, UID_B), *session = open_session(core, 2, UID_A);
-    (void)state;
 
     describe(take_growing(foreign, pool, 4 * MIB, 0), NULL);
     ask(session, pool, 1, MIB, 0, 0);
@@ -22,14 +21,12 @@ static void free_memory_of_other_users_is_not_called_free(void **state) {
     expect_text(text, "1 MiB asked of test pool, not free within the time given: 0 B free for user 1001 "
                       "(largest block 0 B), 12 MiB free in segments of other users");
     expect_text(text, "16 MiB reserved of at most 16 MiB; held by other users 4 MiB");
-    core_destroy(core);
 }
 
 static void own_free_memory_is_told_with_its_largest_block(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 24 * MIB, 8 * MIB, 0);
     struct session *foreign = open_session(core, 1, UID_B), *session = open_session(core, 2, UID_A);
-    (void)state;
 
     describe(take_growing(foreign, pool, 2 * MIB, 0), NULL);
     describe(take_growing(session, pool, 5 * MIB, 0), NULL);
@@ -38,38 +35,32 @@ static void own_free_memory_is_told_with_its_largest_block(void **state) {
     const char *text = expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
     expect_text(text,
                 "5 MiB free for user 1001 (largest block 3 MiB), 6 MiB free in segments of other users");
-    core_destroy(core);
 }
 
 static void memory_that_is_being_made_is_told(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 2, UID_A);
-    (void)state;
 
     ask(session, pool, 1, MIB, 0, 0);
     const char *text = expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
     expect_text(text, "0 B reserved of at most 16 MiB, 8 MiB being made");
     assert_null(strstr(text, "other users"));
-    core_destroy(core);
 }
 
 static void a_request_that_a_smaller_size_serves_is_told_that_size(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_session(core, 2, UID_A);
-    (void)state;
 
     describe(take_growing(session, pool, 4 * MIB, 0), NULL);
     ask_least(session, pool, 1, 3 * MIB, MIB, 0, 0, 0);
     expect_text(expect_refused(core, session, 1, PROTO_E_EXHAUSTED), "1 MiB asked of test pool");
-    core_destroy(core);
 }
 
 static void a_request_beyond_the_quota_itself_is_not_told_to_release(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 4 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
@@ -85,16 +76,15 @@ static void a_request_beyond_the_quota_itself_is_not_told_to_release(void **stat
     text = expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
     expect_text(text, "user 1001 has 3 MiB of the 8 MiB");
     expect_text(text, "release buffers");
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(free_memory_of_other_users_is_not_called_free),
-        cmocka_unit_test(own_free_memory_is_told_with_its_largest_block),
-        cmocka_unit_test(memory_that_is_being_made_is_told),
-        cmocka_unit_test(a_request_that_a_smaller_size_serves_is_told_that_size),
-        cmocka_unit_test(a_request_beyond_the_quota_itself_is_not_told_to_release),
+        CORE_TEST(free_memory_of_other_users_is_not_called_free),
+        CORE_TEST(own_free_memory_is_told_with_its_largest_block),
+        CORE_TEST(memory_that_is_being_made_is_told),
+        CORE_TEST(a_request_that_a_smaller_size_serves_is_told_that_size),
+        CORE_TEST(a_request_beyond_the_quota_itself_is_not_told_to_release),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }

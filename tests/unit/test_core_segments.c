@@ -11,11 +11,10 @@
 #include "core_fixture.h"
 
 static void a_segment_belongs_to_one_tenant(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
     struct session *three = open_session(core, 3, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, MIB, 0);
     describe(lease, NULL);
@@ -27,15 +26,13 @@ static void a_segment_belongs_to_one_tenant(void **state) {
     ask(two, pool, 2, MIB, 0, 0); /* also not when nothing of it is taken, as long as somebody maps it */
     expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
     expect_no_retirement(core);
-    core_destroy(core);
 }
 
 static void at_the_limit_idle_segments_of_others_go_back_to_the_driver(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
     struct segment *segment = NULL;
-    (void)state;
 
     describe(take_growing(one, pool, MIB, 0), NULL);
     ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -51,14 +48,12 @@ static void at_the_limit_idle_segments_of_others_go_back_to_the_driver(void **st
     grow(pool, 8 * MIB, 3);
     assert_int_not_equal(expect_granted(core, two, 1)->block->segment->id, old);
     assert_int_equal(pool->stats.n_retires, 1);
-    core_destroy(core);
 }
 
 static void a_mapped_segment_is_never_retired(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
     describe(lease, NULL);
@@ -72,14 +67,12 @@ static void a_mapped_segment_is_never_retired(void **state) {
     assert_int_equal(retire_all(core, 3), 8 * MIB);
     grow(pool, 8 * MIB, 4);
     expect_granted(core, two, 1);
-    core_destroy(core);
 }
 
 static void nothing_is_retired_when_it_would_not_be_enough(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     describe(take_growing(two, pool, 12 * MIB, 0), NULL);
     take_growing(one, pool, 4 * MIB, 0);
@@ -88,7 +81,6 @@ static void nothing_is_retired_when_it_would_not_be_enough(void **state) {
     expect_no_retirement(core);
     ask(two, pool, 2, 4 * MIB, 0, 0);
     expect_refused(core, two, 2, PROTO_E_EXHAUSTED);
-    core_destroy(core);
 }
 
 static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
@@ -125,10 +117,9 @@ static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
 }
 
 static void trim_keeps_the_reserve(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 4 * MIB, 8 * MIB);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     grow(pool, 4 * MIB, 0);
     grow(pool, 4 * MIB, 0);
@@ -143,14 +134,12 @@ static void trim_keeps_the_reserve(void **state) {
     assert_int_equal(retire_all(core, 0), 8 * MIB);
     assert_int_equal(pool->reserved_bytes, 8 * MIB);
     expect_no_growth(core);
-    core_destroy(core);
 }
 
 static void a_segments_number_of_old_is_not_mistaken_for_seen(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     describe(take_growing(one, pool, MIB, 0), NULL);
     close_session(one, 0);
@@ -159,14 +148,12 @@ static void a_segments_number_of_old_is_not_mistaken_for_seen(void **state) {
     struct lease *lease = take_growing(two, pool, MIB, 0); /* in the old segment's slot */
     assert_int_equal(lease->block->segment->slot, 0);
     assert_true(describe(lease, NULL));
-    core_destroy(core);
 }
 
 static void more_segments_than_a_word_has_bits_are_told_apart(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 400 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
-    (void)state;
 
     for (unsigned i = 0; i < 150; i++) {
         struct lease *lease = take_growing(session, pool, 2 * MIB, 0);
@@ -174,19 +161,18 @@ static void more_segments_than_a_word_has_bits_are_told_apart(void **state) {
         assert_false(describe(lease, NULL));
     }
     assert_int_equal(session->n_segments, 150);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_segment_belongs_to_one_tenant),
-        cmocka_unit_test(at_the_limit_idle_segments_of_others_go_back_to_the_driver),
-        cmocka_unit_test(a_mapped_segment_is_never_retired),
-        cmocka_unit_test(nothing_is_retired_when_it_would_not_be_enough),
+        CORE_TEST(a_segment_belongs_to_one_tenant),
+        CORE_TEST(at_the_limit_idle_segments_of_others_go_back_to_the_driver),
+        CORE_TEST(a_mapped_segment_is_never_retired),
+        CORE_TEST(nothing_is_retired_when_it_would_not_be_enough),
         cmocka_unit_test(who_stands_behind_one_that_leaves_is_looked_at),
-        cmocka_unit_test(trim_keeps_the_reserve),
-        cmocka_unit_test(a_segments_number_of_old_is_not_mistaken_for_seen),
-        cmocka_unit_test(more_segments_than_a_word_has_bits_are_told_apart),
+        CORE_TEST(trim_keeps_the_reserve),
+        CORE_TEST(a_segments_number_of_old_is_not_mistaken_for_seen),
+        CORE_TEST(more_segments_than_a_word_has_bits_are_told_apart),
     };
     return cmocka_run_group_tests_name("whose segments are, and when they go back", tests, NULL, NULL);
 }

@@ -19,18 +19,12 @@ static struct pool *pool, *elsewhere;
 static struct session *session;
 
 static int set_up(void **state) {
-    (void)state;
     memset(&page, 0, sizeof page);
-    core = core_make();
+    core_set_up(state);
+    core = *state;
     pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     elsewhere = add_pool(core, 64 * MIB, 8 * MIB, 0);
     session = open_session(core, 1, UID_A);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    core_destroy(core);
     return 0;
 }
 
@@ -222,7 +216,7 @@ static void hits_and_misses_add_up_and_never_wrap_between_sessions(void **state)
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, core_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(who_does_not_count_uses_all_that_it_holds),
         TEST(what_is_not_in_use_is_cached),

@@ -27,10 +27,9 @@ static void expect_nothing(struct session *session, const struct pool *pool, uin
 }
 
 static void who_has_less_is_served_before_who_came_earlier(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 12 * MIB, 4 * MIB, 0);
     struct session *a = open_session(core, 1, UID_A), *b = open_session(core, 2, UID_B);
-    (void)state;
 
     take_growing(a, pool, 8 * MIB, 0);
     take_growing(b, pool, 4 * MIB, 0);
@@ -43,14 +42,12 @@ static void who_has_less_is_served_before_who_came_earlier(void **state) {
     expect_granted(core, b, 3);
     expect_no_answer(core);
     assert_int_equal(second->block->segment->size_bytes, 16 * MIB);
-    core_destroy(core);
 }
 
 static void growth_is_for_who_has_less(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 12 * MIB, 2 * MIB, 0);
     struct session *a = open_session(core, 1, UID_A), *b = open_session(core, 2, UID_B);
-    (void)state;
 
     take_growing(a, pool, 8 * MIB, 0);
     take_growing(b, pool, 4 * MIB, 0);
@@ -62,14 +59,12 @@ static void growth_is_for_who_has_less(void **state) {
     configure(pool, 20 * MIB, 2 * MIB, 0, 0, 4);
     grow(pool, 2 * MIB, 4);
     expect_granted(core, a, 1);
-    core_destroy(core);
 }
 
 static void of_two_who_have_as_much_who_came_first_is_first(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 12 * MIB, 4 * MIB, 0);
     struct session *sessions[3];
-    (void)state;
 
     for (unsigned i = 0; i < 3; i++) {
         sessions[i] = open_session(core, (pid_t)i + 1, UID_A + i);
@@ -82,15 +77,13 @@ static void of_two_who_have_as_much_who_came_first_is_first(void **state) {
         grow(pool, 4 * MIB, 2);
         expect_granted(core, sessions[i], i);
     }
-    core_destroy(core);
 }
 
 static void bytes_behind_fences_in_quarantine_and_to_be_closed_count(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 12 * MIB, 4 * MIB, 0);
     struct session *a = open_session(core, 1, UID_A), *lost = open_session(core, 2, UID_A);
     struct session *b = open_session(core, 3, UID_B);
-    (void)state;
 
     describe(take_growing(lost, pool, 8 * MIB, 0), NULL);
     describe(take_growing(b, pool, 4 * MIB, 0), NULL);
@@ -103,15 +96,13 @@ static void bytes_behind_fences_in_quarantine_and_to_be_closed_count(void **stat
     session_gone(lost, 4); /* its user's next */
     retire_all(core, 4);
     expect_granted(core, a, 1);
-    core_destroy(core);
 }
 
 static void a_large_one_is_passed_so_often_and_no_more(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_session(core, 1, UID_A), *large = open_session(core, 2, UID_A);
     struct session *small = open_session(core, 3, UID_A);
-    (void)state;
 
     struct lease *lease = take_growing(holder, pool, 2 * MIB, 0);
     ask(large, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -126,15 +117,13 @@ static void a_large_one_is_passed_so_often_and_no_more(void **state) {
     assert_int_equal(release(large, name_of(lease), 0), 0);
     expect_granted(core, small, 2);
     expect_granted(core, holder, 3);
-    core_destroy(core);
 }
 
 static void small_ones_in_the_same_line_pass_a_large_one_no_oftener(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_session(core, 1, UID_A), *large = open_session(core, 2, UID_A);
     struct session *small = open_session(core, 3, UID_A);
-    (void)state;
 
     struct lease *held = take_growing(holder, pool, 4 * MIB, 0), *turn = take(holder, pool, 4 * MIB, 0);
     ask(large, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -151,7 +140,6 @@ static void small_ones_in_the_same_line_pass_a_large_one_no_oftener(void **state
     turn = expect_granted(core, large, 1);
     assert_int_equal(release(large, name_of(turn), 0), 0);
     expect_granted(core, small, 2 + PASSES_MAX);
-    core_destroy(core);
 }
 
 /* A user's large request waits while another user's processes come and go. */
@@ -161,8 +149,8 @@ struct passed {
     struct session *large, *mapped, *fresh;
 };
 
-static void pass_it_over(struct passed *passed) {
-    passed->core = core_make();
+static void pass_it_over(struct passed *passed, struct core *core) {
+    passed->core = core;
     passed->pool = add_pool(passed->core, 16 * MIB, 8 * MIB, 0);
     passed->large = open_session(passed->core, 1, UID_A);
     passed->mapped = open_session(passed->core, 2, UID_B);
@@ -174,9 +162,8 @@ static void pass_it_over(struct passed *passed) {
 
 static void another_users_newcomers_do_not_keep_a_large_one_waiting_for_ever(void **state) {
     struct passed passed;
-    (void)state;
 
-    pass_it_over(&passed);
+    pass_it_over(&passed, *state);
     expect_nothing(passed.fresh, passed.pool, 4096); /* it would have a segment mapped that is needed, */
     expect_no_growth(passed.core);                   /* and room is kept */
     ask(passed.fresh, passed.pool, 2, 8 * MIB, NS_FOREVER, 0);
@@ -186,24 +173,21 @@ static void another_users_newcomers_do_not_keep_a_large_one_waiting_for_ever(voi
     grow(passed.pool, 16 * MIB, 0);
     expect_granted(passed.core, passed.large, 1);
     expect_no_answer(passed.core);
-    core_destroy(passed.core);
 }
 
 static void who_has_the_memory_mapped_anyway_goes_on(void **state) {
     struct passed passed;
-    (void)state;
 
-    pass_it_over(&passed);
+    pass_it_over(&passed, *state);
     pass(passed.mapped, passed.pool, 3 * PASSES_MAX);    /* no other could use it before this one ends */
     expect_nothing(passed.mapped, passed.pool, 6 * MIB); /* but not more than that */
     expect_no_growth(passed.core);
-    core_destroy(passed.core);
 }
 
 static void who_was_passed_too_often_and_leaves_lets_the_others_by(void **state) {
     for (unsigned way = 0; way < 4; way++) {
         struct passed passed;
-        pass_it_over(&passed);
+        pass_it_over(&passed, core_make());
         ask(passed.fresh, passed.pool, 2, 4096, NS_FOREVER, 0);
         expect_no_answer(passed.core);
         switch (way) {
@@ -228,11 +212,10 @@ static void who_was_passed_too_often_and_leaves_lets_the_others_by(void **state)
 }
 
 static void two_who_were_passed_too_often_are_served_in_order_of_arrival(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *holder = open_session(core, 1, UID_C), *a = open_session(core, 2, UID_A);
     struct session *b = open_session(core, 3, UID_B), *fresh = open_session(core, 4, UID_C);
-    (void)state;
 
     take_growing(holder, pool, 2 * MIB, 0);
     ask(b, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -248,13 +231,11 @@ static void two_who_were_passed_too_often_are_served_in_order_of_arrival(void **
     assert_int_equal(retire_all(core, 0), 8 * MIB);
     grow(pool, 8 * MIB, 0);
     expect_granted(core, a, 2);
-    core_destroy(core);
 }
 
 static void behind_its_quota_a_large_one_is_passed_no_oftener(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
     struct session *holder = open_session(core, 1, UID_A), *large = open_session(core, 2, UID_A);
@@ -271,13 +252,11 @@ static void behind_its_quota_a_large_one_is_passed_no_oftener(void **state) {
     assert_int_equal(release(holder, name_of(lease), 0), 0);
     expect_granted(core, large, 1);
     expect_granted(core, small, 2);
-    core_destroy(core);
 }
 
 static void who_dies_while_it_waits_gives_its_place_and_its_charge_back(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_WAITING, 2, 0);
     struct session *holder = open_session(core, 1, UID_B), *dying = open_session(core, 2, UID_A);
@@ -300,15 +279,13 @@ static void who_dies_while_it_waits_gives_its_place_and_its_charge_back(void **s
     expect_granted(core, next, 4);
     assert_int_equal(used(next, QUOTA_WAITING), 0);
     session_gone(dying, 5);
-    core_destroy(core);
 }
 
 static void who_stands_far_behind_is_served_in_the_end(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     const unsigned count = 4 * WAIT_QUEUE_WINDOW;
-    (void)state;
 
     struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
     for (unsigned i = 0; i < count; i++)
@@ -321,7 +298,6 @@ static void who_stands_far_behind_is_served_in_the_end(void **state) {
     }
     assert_int_equal(release(session, name_of(lease), 0), 0);
     expect_granted(core, session, count);
-    core_destroy(core);
 }
 
 /* A segment that the session was told to close, and has not: it asked for all that the pool may have. */
@@ -335,10 +311,9 @@ static uint64_t have_closing(struct session *session, struct pool *pool, uint64_
 }
 
 static void what_is_to_be_closed_is_hope(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
     struct session *one = open_wanting(core, 1, UID_A), *two = open_session(core, 2, UID_B);
-    (void)state;
 
     const struct proto_closed closed = {.segment = have_closing(one, pool, 8 * MIB)};
     ask(two, pool, 1, 8 * MIB, NS_FOREVER, 0);
@@ -349,13 +324,11 @@ static void what_is_to_be_closed_is_hope(void **state) {
     assert_int_equal(retire_all(core, 1), 8 * MIB);
     grow(pool, 8 * MIB, 1); /* without further waiting: the driver has it now */
     expect_granted(core, two, 1);
-    core_destroy(core);
 }
 
 static void who_does_not_close_what_it_was_told_to_is_named_and_charged(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
-    (void)state;
 
     limit_all(core, QUOTA_POOLS, 16 * MIB, 0);
     struct session *one = open_wanting(core, 11, UID_A), *two = open_session(core, 12, UID_A);
@@ -380,26 +353,25 @@ static void who_does_not_close_what_it_was_told_to_is_named_and_charged(void **s
     assert_int_equal(retire_all(core, 400), 8 * MIB);
     grow(pool, 8 * MIB, 400);
     expect_granted(core, other, 2);
-    core_destroy(core);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_has_less_is_served_before_who_came_earlier),
-        cmocka_unit_test(growth_is_for_who_has_less),
-        cmocka_unit_test(of_two_who_have_as_much_who_came_first_is_first),
-        cmocka_unit_test(bytes_behind_fences_in_quarantine_and_to_be_closed_count),
-        cmocka_unit_test(a_large_one_is_passed_so_often_and_no_more),
-        cmocka_unit_test(small_ones_in_the_same_line_pass_a_large_one_no_oftener),
-        cmocka_unit_test(another_users_newcomers_do_not_keep_a_large_one_waiting_for_ever),
-        cmocka_unit_test(who_has_the_memory_mapped_anyway_goes_on),
+        CORE_TEST(who_has_less_is_served_before_who_came_earlier),
+        CORE_TEST(growth_is_for_who_has_less),
+        CORE_TEST(of_two_who_have_as_much_who_came_first_is_first),
+        CORE_TEST(bytes_behind_fences_in_quarantine_and_to_be_closed_count),
+        CORE_TEST(a_large_one_is_passed_so_often_and_no_more),
+        CORE_TEST(small_ones_in_the_same_line_pass_a_large_one_no_oftener),
+        CORE_TEST(another_users_newcomers_do_not_keep_a_large_one_waiting_for_ever),
+        CORE_TEST(who_has_the_memory_mapped_anyway_goes_on),
         cmocka_unit_test(who_was_passed_too_often_and_leaves_lets_the_others_by),
-        cmocka_unit_test(two_who_were_passed_too_often_are_served_in_order_of_arrival),
-        cmocka_unit_test(behind_its_quota_a_large_one_is_passed_no_oftener),
-        cmocka_unit_test(who_dies_while_it_waits_gives_its_place_and_its_charge_back),
-        cmocka_unit_test(who_stands_far_behind_is_served_in_the_end),
-        cmocka_unit_test(what_is_to_be_closed_is_hope),
-        cmocka_unit_test(who_does_not_close_what_it_was_told_to_is_named_and_charged),
+        CORE_TEST(two_who_were_passed_too_often_are_served_in_order_of_arrival),
+        CORE_TEST(behind_its_quota_a_large_one_is_passed_no_oftener),
+        CORE_TEST(who_dies_while_it_waits_gives_its_place_and_its_charge_back),
+        CORE_TEST(who_stands_far_behind_is_served_in_the_end),
+        CORE_TEST(what_is_to_be_closed_is_hope),
+        CORE_TEST(who_does_not_close_what_it_was_told_to_is_named_and_charged),
     };
     return cmocka_run_group_tests_name("those who wait", tests, NULL, NULL);
 }

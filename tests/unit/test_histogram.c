@@ -85,11 +85,10 @@ static void answered(struct core *core, uint64_t now_ns) {
 }
 
 static void who_waited_is_counted_apart_from_who_was_served_at_once(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
     const struct proto_acquire nowhere = {.pool = 7, .size_bytes = 1};
-    (void)state;
 
     ask(session, pool, 1, MIB, NS_FOREVER, 1000); /* waits for growth */
     assert_int_equal(expect_growth(core, pool), 8 * MIB);
@@ -117,13 +116,11 @@ static void who_waited_is_counted_apart_from_who_was_served_at_once(void **state
     assert_int_equal(core_acquire(session, 5, &nowhere, 10000), 0); /* there is no such pool to count in */
     answered(core, 10001);
     assert_int_equal(pool->stats.serving.count + pool->stats.waiting.count, 4);
-    core_destroy(core);
 }
 
 static void a_growth_counts_from_its_decision_and_only_when_it_was_made(void **state) {
-    struct core *core = core_make();
+    struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 16 * MIB);
-    (void)state;
 
     expect_growth(core, pool);
     growth_failed(pool, "out of memory", 100);
@@ -135,7 +132,6 @@ static void a_growth_counts_from_its_decision_and_only_when_it_was_made(void **s
     grow(pool, 8 * MIB, 100 + GROW_RETRY_NS + 100);
     assert_int_equal(pool->stats.growing.count, 2);
     assert_int_equal(pool->stats.growing.sum_ns, 100);
-    core_destroy(core);
 }
 
 int main(void) {
@@ -144,8 +140,8 @@ int main(void) {
         cmocka_unit_test(a_clock_that_goes_back_counts_as_no_time),
         cmocka_unit_test(a_quantile_is_less_than_a_factor_of_two_off),
         cmocka_unit_test(quantiles_of_nothing_one_and_the_longest),
-        cmocka_unit_test(who_waited_is_counted_apart_from_who_was_served_at_once),
-        cmocka_unit_test(a_growth_counts_from_its_decision_and_only_when_it_was_made),
+        CORE_TEST(who_waited_is_counted_apart_from_who_was_served_at_once),
+        CORE_TEST(a_growth_counts_from_its_decision_and_only_when_it_was_made),
     };
     return cmocka_run_group_tests_name("histograms", tests, NULL, NULL);
 }
