@@ -254,10 +254,15 @@ static int find_piece(const struct gpupool_client *client, const struct gpupool_
     return 0;
 }
 
-static int check_and_find(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                          struct piece **ret_piece) {
-    int r = buffer_check(buffer);
-    return r == 0 ? find_piece(client, buffer, ret_piece) : r;
+/* Begins a call on a buffer. ret_piece gets the buffer's piece; NULL: it is looked for later. */
+static int enter(const struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
+                 struct piece **ret_piece) {
+    int r = client_enter(client);
+    if (r == 0)
+        r = buffer_check(buffer);
+    if (r == 0 && ret_piece != NULL)
+        r = find_piece(client, buffer, ret_piece);
+    return r < 0 ? error_prefix(r, "%s", call) : 0;
 }
 
 /* Where the daemon knows the buffer's memory. */
@@ -367,12 +372,9 @@ static inline bool release_fast(const struct gpupool_client *client, const struc
 /* Releases where release_fast() does not. named: as for device_of(). */
 static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
                                                     struct gpupool_buffer *buffer, int named, void *stream) {
-    int r = client_enter(client);
+    int r = enter(client, buffer, "gpupool_release", NULL);
     if (r < 0)
         return r;
-    r = buffer_check(buffer);
-    if (r < 0)
-        return error_prefix(r, "gpupool_release");
     r = release(client, buffer, named, stream);
     if (r < 0)
         return fail_buffer(r, "releasing", buffer);
@@ -395,12 +397,12 @@ int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buff
 
 int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence) {
     struct piece *piece = NULL;
-    int r = check_and_find(client, buffer, &piece);
-    if (r == 0) {
-        struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
-        r = recorded_fence(client, others, &fence);
-        r = end_release(client, r < 0 ? r : release_behind(client, buffer, piece, fence), others);
-    }
+    int r = enter(client, buffer, "gpupool_release", &piece);
+    if (r < 0)
+        return r;
+    struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
+    r = recorded_fence(client, others, &fence);
+    r = end_release(client, r < 0 ? r : release_behind(client, buffer, piece, fence), others);
     if (r < 0)
         return error_prefix(r, "gpupool_release");
     *buffer = (struct gpupool_buffer){0};
@@ -422,11 +424,9 @@ int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_bu
     const struct gpu *gpu;
     struct piece *piece = NULL;
     unsigned device;
-    int r = client_enter(client);
-    if (r == 0)
-        r = check_and_find(client, buffer, &piece);
+    int r = enter(client, buffer, "gpupool_record_stream", &piece);
     if (r < 0)
-        return error_prefix(r, "gpupool_record_stream");
+        return r;
     if (stream == GPUPOOL_NO_STREAM)
         return error_set(GPUPOOL_E_INVALID, "gpupool_record_stream: GPUPOOL_NO_STREAM is no stream");
     r = find_further_stream(client, buffer, stream, &gpu, &device);
@@ -437,12 +437,9 @@ int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_bu
 
 int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
                    void *stream) {
-    int r = client_enter(client);
+    int r = enter(client, buffer, "gpupool_shrink", NULL);
     if (r < 0)
         return r;
-    r = buffer_check(buffer);
-    if (r < 0)
-        return error_prefix(r, "gpupool_shrink");
     if (buffer->capacity_bytes > PROTO_SIZE_MAX || buffer->capacity_bytes % HEAP_GRANULE != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_shrink: not a buffer: capacity %" PRIu64,
                          buffer->capacity_bytes);
@@ -485,12 +482,9 @@ static int split_off(struct gpupool_client *client, struct piece *piece) {
 int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_token *ret_token) {
     struct piece *piece = NULL;
-    int r = client_enter(client);
+    int r = enter(client, buffer, "gpupool_share", &piece);
     if (r < 0)
         return r;
-    r = check_and_find(client, buffer, &piece);
-    if (r < 0)
-        return error_prefix(r, "gpupool_share");
     if (ret_token == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
     if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
@@ -543,12 +537,9 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
 int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_buffer_info *ret_info) {
     struct piece *piece = NULL;
-    int r = client_enter(client);
+    int r = enter(client, buffer, "gpupool_query", &piece);
     if (r < 0)
         return r;
-    r = check_and_find(client, buffer, &piece);
-    if (r < 0)
-        return error_prefix(r, "gpupool_query");
     if (ret_info == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_query: ret_info is NULL");
     _cleanup_(request_recyclep) struct request *request =
