@@ -12,24 +12,20 @@
  *
  * Where this process or the daemon has no GPU, a pair has a host side only, and streams mean nothing.
  */
+#include <gpupool/fence.h>
 #include <gpupool/pair.h>
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/units.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/session/error.h"
-#include "client/session/lease.h"
 
 static const char *side_name(const struct gpupool_pair *pair, const struct gpupool_pair_side *side) {
     return side == &pair->host ? "host" : "device";
 }
-
-/* A device that failed never gets through with its work: so often it is asked whether it works. */
-#define ASK_NS (100 * NS_PER_MS)
 
 /* Whether a stream orders the side's memory: then what is enqueued there is behind what used it before. */
 static bool is_named(const void *stream) {
@@ -105,10 +101,8 @@ static int side_pool(const struct gpupool_pair *pair, const struct gpupool_pair_
 }
 
 /* The host is told by the CPU, for which the memory is free on return; the device by its stream. */
-static int zero(const struct gpupool_pair *pair, const struct gpu *gpu, const struct gpupool_buffer *buffer,
-                void *stream) {
+static int zero(const struct gpupool_pair *pair, const struct gpupool_buffer *buffer, void *stream) {
     bool at_once = stream == GPUPOOL_NO_STREAM; /* nothing orders what follows: it is zero on return */
-    unsigned device = (unsigned)pair->device;
 
     if (buffer->kind == GPUPOOL_POOL_HOST) {
         memset(buffer->data, 0, buffer->capacity_bytes);
@@ -116,30 +110,28 @@ static int zero(const struct gpupool_pair *pair, const struct gpu *gpu, const st
     }
     if (at_once)
         stream = NULL;
-    int error = gpu->memory_set(device, buffer->data, 0, buffer->capacity_bytes, stream);
-    if (error == 0 && at_once)
-        error = gpu->stream_synchronize(device, stream);
-    return error == 0 ? 0 : devices_fail(gpu, error, "zeroing it");
+    int r = gpupool_set(pair->client, pair->device, buffer->data, 0, buffer->capacity_bytes, stream);
+    if (r == 0 && at_once)
+        r = gpupool_stream_synchronize(pair->client, pair->device, stream);
+    return r < 0 ? error_prefix(r, "zeroing it") : 0;
 }
 
 /* Gives back a block that does not become the side's. The work that zeroes it is over then: not every
  * stream orders that before the block's next use. */
-static void discard(const struct gpupool_pair *pair, const struct gpu *gpu,
-                    const struct gpupool_buffer *buffer, void *stream) {
+static void discard(const struct gpupool_pair *pair, const struct gpupool_buffer *buffer, void *stream) {
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
     if ((pair->flags & GPUPOOL_PAIR_ZERO) != 0 && buffer->kind == GPUPOOL_POOL_DEVICE)
         /* A device that cannot be waited for does no work any more. */
-        (void)gpu->stream_synchronize((unsigned)pair->device, is_named(stream) ? stream : NULL);
+        (void)gpupool_stream_synchronize(pair->client, pair->device, is_named(stream) ? stream : NULL);
     buffer_give_back(pair->client, buffer);
     error_restore(text);
 }
 
 /* Takes a block that work on the stream may use at once; without a named stream, work on any. */
-static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, const struct gpu *gpu,
-                uint32_t pool, uint64_t size_bytes, void *stream, uint32_t probe,
-                struct gpupool_buffer *ret_buffer) {
+static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side *side, uint32_t pool,
+                uint64_t size_bytes, void *stream, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct gpupool_buffer buffer;
 
     if (!is_named(stream))
@@ -151,9 +143,9 @@ static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side 
     if (r < 0)
         return r;
     if ((pair->flags & GPUPOOL_PAIR_ZERO) != 0) {
-        r = zero(pair, gpu, &buffer, stream);
+        r = zero(pair, &buffer, stream);
         if (r < 0) {
-            discard(pair, gpu, &buffer, stream);
+            discard(pair, &buffer, stream);
             return r;
         }
     }
@@ -165,10 +157,9 @@ static int take(const struct gpupool_pair *pair, const struct gpupool_pair_side 
  * as the client remembers its limit. Where that is too high now, growth waits in vain first. */
 static int remember_both(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
                          uint32_t pool_id, uint64_t size_bytes, bool *ret_cannot) {
-    struct gpupool_client *client = pair->client;
     struct pool pool;
 
-    int r = pools_find(&client->session, pool_id, &pool);
+    int r = pools_find(&pair->client->session, pool_id, &pool);
     if (r == 0)
         *ret_cannot = size_bytes <= pool.limit_bytes && side->capacity_bytes > pool.limit_bytes - size_bytes;
     return r;
@@ -178,49 +169,30 @@ static int remember_both(const struct gpupool_pair *pair, const struct gpupool_p
  * gone, and then the side would get nothing for its loan. */
 static int cannot_hold_both(const struct gpupool_pair *pair, const struct gpupool_pair_side *side,
                             uint32_t pool_id, uint64_t size_bytes, bool *ret_cannot) {
-    struct gpupool_client *client = pair->client;
-    struct request *reply;
+    size_t count;
 
     int r = remember_both(pair, side, pool_id, size_bytes, ret_cannot);
     if (r < 0 || !*ret_cannot)
         return r;
-    r = pools_fetch(&client->session, &reply);
+    r = gpupool_pools(pair->client, NULL, 0, &count);
     if (r < 0)
         return error_prefix(r, "asking for the pool's limit");
-    request_recycle(reply);
     return remember_both(pair, side, pool_id, size_bytes, ret_cannot);
-}
-
-/* Waits as long as growth may take, which can be for ever, but not for a device that failed. 0, DRIVER. */
-static int wait_for(const struct gpupool_pair *pair, const struct gpu *gpu, struct fence fence) {
-    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), pair->timeout_ns), now_ns;
-
-    while (!fence_is_ready(&pair->client->session, fence) && (now_ns = clock_now_ns()) < deadline_ns) {
-        uint64_t ask_ns = clock_deadline_ns(now_ns, ASK_NS);
-        if (fence_wait(&pair->client->session, fence, ask_ns < deadline_ns ? ask_ns : deadline_ns) == 0)
-            break;
-        int r = devices_check_device(gpu, (unsigned)pair->device);
-        if (r < 0)
-            return error_prefix(r, "waiting for the stream");
-    }
-    return 0;
 }
 
 /* The side's block was given back to make room. Its memory becomes part of a larger block when the stream is
  * through with it, which is waited for, and when the daemon has it. Not worth a failure: without it growth
  * waits, and says why it got nothing. But on a device that failed it would wait in vain: DRIVER. */
-static int make_room(const struct gpupool_pair *pair, const struct gpu *gpu, void *stream) {
-    struct gpupool_client *client = pair->client;
-    struct fence fence = FENCE_NONE;
+static int make_room(const struct gpupool_pair *pair, void *stream) {
+    struct gpupool_fence fence;
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    (void)gpupool_trim(client, NULL);
-    if (is_named(stream))
-        (void)fences_enqueue(&client->session, (unsigned)pair->device, stream, &fence);
-    int r = wait_for(pair, gpu, fence);
-    if (r < 0)
-        return r;
+    (void)gpupool_trim(pair->client, NULL);
+    /* As long as growth may take, which can be for ever. */
+    if (is_named(stream) && gpupool_fence_record(pair->client, pair->device, &fence, stream) == 0 &&
+        gpupool_fence_wait_host(pair->client, &fence, pair->timeout_ns) == GPUPOOL_E_DRIVER)
+        return error_prefix(GPUPOOL_E_DRIVER, "waiting for the stream");
     error_restore(text);
     return 0;
 }
@@ -232,9 +204,9 @@ static int grow_after_giving_back(struct gpupool_pair *pair, struct gpupool_pair
     int r = side_empty(pair, side, gpu, stream);
     if (r < 0)
         return r;
-    r = make_room(pair, gpu, stream);
+    r = make_room(pair, stream);
     if (r == 0)
-        r = take(pair, side, gpu, pool, size_bytes, stream, 0, ret_buffer);
+        r = take(pair, side, pool, size_bytes, stream, 0, ret_buffer);
     return r < 0 ? error_prefix(r, "after what it had was given back to make room") : 0;
 }
 
@@ -261,8 +233,7 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
     } else {
         /* A pair that does not wait keeps its loan: room may come without that. */
         bool may_give_back = has_loan && pair->timeout_ns > 0;
-        r = take(pair, side, gpu, pool, size_bytes, stream, may_give_back ? PROTO_ACQUIRE_PROBE_ROOM : 0,
-                 &buffer);
+        r = take(pair, side, pool, size_bytes, stream, may_give_back ? PROTO_ACQUIRE_PROBE_ROOM : 0, &buffer);
         if (r == GPUPOOL_E_EXHAUSTED && may_give_back)
             r = grow_after_giving_back(pair, side, gpu, pool, size_bytes, stream, &buffer);
     }
@@ -270,7 +241,7 @@ static int grow(struct gpupool_pair *pair, struct gpupool_pair_side *side, uint6
         return r;
     r = side_empty(pair, side, gpu, stream);
     if (r < 0) {
-        discard(pair, gpu, &buffer, stream);
+        discard(pair, &buffer, stream);
         return r;
     }
     *side = (struct gpupool_pair_side){
