@@ -103,13 +103,9 @@ int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret
     r = devices_need_gpu(&client->session.devices, &gpu);
     if (r < 0)
         return error_prefix(r, "looking for the pool of device %d", device);
-    if (device == -1) {
-        unsigned current;
-        r = devices_current(&client->session.devices, &current);
-        if (r < 0)
-            return r;
-        device = (int)current;
-    }
+    r = devices_resolve(&client->session.devices, &device);
+    if (r < 0)
+        return r;
     if ((unsigned)device >= client->session.devices.count)
         return refuse_device(client, GPUPOOL_E_NO_POOL, device);
     r = find_pool(client, (unsigned)device, &pool);

@@ -288,7 +288,6 @@ void *gpupool_pair_overflow(uint64_t element_bytes, uint64_t count) {
 /* Finds the device of a pair, where there is a GPU: -1 is the current one. */
 static int find_device(struct gpupool_client *client, int *device) {
     const struct gpu *gpu;
-    unsigned current;
     uint32_t pool;
 
     int r = devices_gpu(&client->session.devices, &gpu);
@@ -297,13 +296,9 @@ static int find_device(struct gpupool_client *client, int *device) {
     if (gpu == NULL)
         return *device >= -1 ? gpupool_host_pool(client, -1, &pool)
                              : error_set(GPUPOOL_E_INVALID, "device %d", *device);
-    if (*device == -1) {
-        r = devices_current(&client->session.devices, &current);
-        if (r < 0)
-            return r;
-        *device = (int)current;
-    }
-    r = gpupool_device_pool(client, *device, &pool); /* there is memory to be had */
+    r = devices_resolve(&client->session.devices, device);
+    if (r == 0)
+        r = gpupool_device_pool(client, *device, &pool); /* there is memory to be had */
     return r < 0 ? r : devices_need_device(&client->session.devices, *device, &gpu);
 }
 

@@ -20,10 +20,6 @@
 #include "client/objects/synced_order.h"
 #include "client/session/error.h"
 
-static int fail_driver(const struct gpupool_synced *array, int error, const char *what) {
-    return devices_fail(array->gpu, error, what);
-}
-
 static bool is_access(enum gpupool_access access) {
     return access == GPUPOOL_READ || access == GPUPOOL_WRITE || access == GPUPOOL_OVERWRITE;
 }
@@ -47,10 +43,9 @@ static int copy(struct gpupool_synced *array, enum synced_side side, const struc
         r = synced_order(array->client, &to->usage, by, true);
     if (r < 0)
         return r;
-    int error = array->gpu->memory_copy(by->device, to->data, from->data, array->size_bytes, by->handle);
-    if (error != 0)
-        return fail_driver(array, error,
-                           side == SYNCED_DEVICE ? "copying to the device" : "copying to the host");
+    r = gpupool_copy(array->client, (int)by->device, to->data, from->data, array->size_bytes, by->handle);
+    if (r < 0)
+        return error_prefix(r, side == SYNCED_DEVICE ? "copying to the device" : "copying to the host");
     const struct fence *behind = synced_leave_fence(array->client, by, &fence) ? &fence : NULL;
     usage_note_read(&from->usage, by, behind);
     usage_note_write(&to->usage, by, behind);
@@ -71,9 +66,9 @@ static int zero(struct gpupool_synced *array, enum synced_side side, const struc
     r = synced_order(array->client, &memory->usage, by, true);
     if (r < 0)
         return r;
-    int error = array->gpu->memory_set(by->device, memory->data, 0, array->size_bytes, by->handle);
-    if (error != 0)
-        return fail_driver(array, error, "zeroing");
+    r = gpupool_set(array->client, (int)by->device, memory->data, 0, array->size_bytes, by->handle);
+    if (r < 0)
+        return error_prefix(r, "zeroing");
     usage_note_write(&memory->usage, by, synced_leave_fence(array->client, by, &fence) ? &fence : NULL);
     return 0;
 }

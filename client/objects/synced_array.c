@@ -33,16 +33,11 @@ int array_enter_on(const struct gpupool_synced *array, const void *stream) {
 static int find_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu,
                        unsigned *ret_device) {
     const struct gpu *gpu;
-    unsigned current;
     uint32_t pool;
 
-    if (device == -1) {
-        int r = devices_current(&client->session.devices, &current);
-        if (r < 0)
-            return r;
-        device = (int)current;
-    }
-    int r = devices_need_device(&client->session.devices, device, &gpu);
+    int r = devices_resolve(&client->session.devices, &device);
+    if (r == 0)
+        r = devices_need_device(&client->session.devices, device, &gpu);
     if (r == 0)
         r = gpupool_device_pool(client, device, &pool);
     if (r < 0)
@@ -130,7 +125,7 @@ static void discard(struct gpupool_synced *array, struct synced_memory *memory,
     error_save(text);
     if (memory_drop(array->client, memory, by) < 0) {
         /* A device that cannot be waited for does no work any more. */
-        (void)array->gpu->stream_synchronize(by->device, by->handle);
+        (void)gpupool_stream_synchronize(array->client, (int)by->device, by->handle);
         buffer_give_back(array->client, &memory->buffer);
     }
     error_restore(text);
@@ -152,9 +147,9 @@ static int move_contents(struct gpupool_synced *array, const struct synced_strea
         return r;
     r = synced_order(client, &from->usage, by, false);
     if (r == 0) {
-        int error = array->gpu->memory_copy(by->device, to.data, from->data, array->size_bytes, by->handle);
-        if (error != 0)
-            r = devices_fail(array->gpu, error, "copying from device to device");
+        r = gpupool_copy(client, (int)by->device, to.data, from->data, array->size_bytes, by->handle);
+        if (r < 0)
+            r = error_prefix(r, "copying from device to device");
     }
     if (r == 0) {
         const struct fence *behind = synced_leave_fence(client, by, &fence) ? &fence : NULL;

@@ -125,6 +125,14 @@ int devices_current(struct devices *devices, unsigned *ret_device) {
     return error == 0 ? 0 : devices_fail(gpu, error, "asking for the current device");
 }
 
+int devices_resolve(struct devices *devices, int *device) {
+    unsigned current;
+    int r = *device == -1 ? devices_current(devices, &current) : 0;
+    if (r == 0 && *device == -1)
+        *device = (int)current;
+    return r;
+}
+
 int devices_find(struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
     const struct gpu *gpu;
     struct gpu_uuid wanted;

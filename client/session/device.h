@@ -52,6 +52,9 @@ int devices_need_device(struct devices *devices, int ordinal, const struct gpu *
 /* The device that the calling thread has current. 0, NO_GPU, DRIVER. */
 int devices_current(struct devices *devices, unsigned *ret_device);
 
+/* -1 becomes the device that the calling thread has current. */
+int devices_resolve(struct devices *devices, int *device);
+
 /* The ordinal of a device in this process; -1 where it is not visible or there is no GPU. */
 int devices_find(struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]);
 
