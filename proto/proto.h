@@ -10,71 +10,19 @@
  * named sender may send, every enum is in range, every count fits the packet, sizes and ends of ranges do not
  * overflow, reserved fields are zero. The receiver checks the meaning of ids.
  *
- * Requests carry an id that the client chooses (not 0); the reply repeats it. A client may have many requests
- * under way, and replies come in any order. One-way messages have id 0. A RELEASE may be one: then the
- * client does not hear whether it was done, and memory whose release was refused stays the session's until
- * its end. So that nothing is refused for a limit, a part that is released one-way has PROTO_ONE_WAY_MAX more
- * room than one whose release is answered: a client loses nothing that has at least every
- * PROTO_ONE_WAY_MAX-th release of a part answered, and after a LIMIT sends no more of them one-way until one
- * is answered with OK. (Behind fences, that is one behind a fence; for a lease's ranges, one of that lease.)
- * A MERGE may be one-way too, with the same room: for leases that the client knows to be as they have to be,
- * since what cannot be merged ends the session then.
+ * docs/wire.md describes the messages and their order, requests and one-way messages, broken packets,
+ * descriptors, reclaim, the page and its fences. This header is version 1. Beyond that page:
  *
- * Broken packets: a packet that does not decode, and a message that may not come when it comes, end the
- * session. Before the daemon closes the socket it sends an ERROR with the packet's request id (0 where there
- * is none), whose text names the field. That ERROR goes before replies that are kept, and waits for no
- * OPENED.
- *
- * Descriptors (proto_message_fds): exactly one accompanies a LEASE message whose segment description is of a
- * kind that has one, a HELLO_REPLY that says so, and every PAGE; nothing else ever carries any. After such a
- * LEASE the daemon sends the session nothing more until OPENED names the segment: at most one segment's
- * descriptor per session is unread. A HELLO_REPLY's and PAGE's need no OPENED: there is one of each in a
- * session.
- *
- * Reclaim: a client that keeps idle memory asks in HELLO to be told when others need it. The descriptor it
- * gets is read like an eventfd, 8 bytes without blocking. It becomes readable when a request of some session
- * finds no room that growth could make, again and again while one waits, and the client then releases the
- * memory that it has no use for. The client decides alone which memory, and whether. In the session's page
- * the daemon marks the pools that are short, until they are short no more: meanwhile a client that keeps
- * nothing serves those that wait without being asked again.
- *
- * Growth: an ACQUIRE may name a smaller size that serves, too (least_bytes). It is granted the largest that
- * is free of size_bytes, a quarter of that, and so on down to least_bytes; of a pool of which little is
- * available, the range that fits least_bytes best, up to size_bytes of it. Where nothing is free, the pool
- * grows, and the request keeps its place in the wait queue until the new segment serves it. An ACQUIRE
- * with the flag NO_RECLAIM waits for growth and for nothing else (also until growth is tried again, where the
- * driver refused and no session has memory): it is refused (EXHAUSTED) as soon as only memory that sessions
- * hold could serve it, and no session is asked for memory on its behalf. A client asks so
- * before it has looked through its own caches. The flags PROBE_… change no answer. They say which refusals
- * the client's user does not hear of, and the daemon counts those apart from failures.
+ * Growth: of a pool of which little is available, an ACQUIRE with a least_bytes is granted the range that
+ * fits least_bytes best, up to size_bytes of it. The request keeps its place in the wait queue while the pool
+ * grows. With the flag NO_RECLAIM it also waits until growth is tried again, where the driver refused and no
+ * session has memory. A client asks so before it has looked through its own caches.
  *
  * Closing: a segment stays mapped in a client when the client has given all of it back. Closing a mapping
  * stops the work of the whole process (measured on H200), so a client closes one only when the daemon names
  * it, and the daemon names one only when nothing else serves a request: the pool is at its limit, or the
- * driver refuses. IDLE asks for segments to close: for the session's own request of size_bytes that was
- * refused, or, with size 0, for requests that wait. With the flag BUSY the session says that its GPU has
- * work: then the daemon asks the sessions first that have none. SEGMENTS names segments
- * nothing of which is taken; those that other sessions have mapped as well only where all of these can be
- * told, too. Where it is full, the client asks again when it has closed those.
- * From then on nothing is lent in them. The client closes each and says CLOSED, with the time that the driver
- * took. A segment that it does not close stays reserved until its session ends.
- *
- * Page: a session may ask, once, for a page of memory that it shares with the daemon (proto/page.h). In it
- * lie the words that the client's streams write as fences, and counters that the daemon displays.
- *
- * Fences: a RELEASE may name a word of the page and a value. The memory is not used by any session before
- * the word has reached the value, in cyclic order; nor is it this session's any more. How a stream comes to
- * write the word is the client's business. A word that never gets there keeps the memory until the session
- * has ended. A release that waits behind a fence counts as a lease of the session's until then, so a part
- * needs room for one more below the session's limit: LIMIT, when a look at the words finds none. The daemon
- * looks when it needs memory, and for each word at the oldest release only: values have to ascend in the
- * order of releases; a lower one comes back with the higher one before it.
- *
- * Parts: RELEASE of a part and SPLIT leave the rest of a lease in ranges, with gaps between them. A lease can
- * be in some thousand ranges (the daemon searches them). A client that would make more is told LIMIT, and has
- * first to give back a range at a gap.
- *
- * Versions: HELLO offers a range, HELLO_REPLY names the chosen one. This header is version 1.
+ * driver refuses. It asks the sessions first whose IDLE does not say BUSY. A segment that other sessions have
+ * mapped as well is named only where all of these can be told, too.
  */
 #include <stdbool.h>
 #include <stddef.h>
