@@ -272,38 +272,27 @@ static const char *check_failure(const struct proto_message *message) {
 }
 
 const char *proto_check(const struct proto_message *message) {
-    switch (message->header.operation) {
-    case PROTO_HELLO:
-        return check_hello(message);
-    case PROTO_ACQUIRE:
-        return check_acquire(message);
-    case PROTO_RELEASE:
-        return check_release(message);
-    case PROTO_SHARE:
-        return check_share(message);
-    case PROTO_OPENED:
-        return check_opened(message);
-    case PROTO_SPLIT:
-        return check_split(message);
-    case PROTO_IDLE:
-        return check_idle(message);
-    case PROTO_CLOSED:
-        return check_closed(message);
-    case PROTO_HELLO_REPLY:
-        return check_hello_reply(message);
-    case PROTO_POOLS:
-        return check_pools(message);
-    case PROTO_LEASE:
-        return check_lease(message);
-    case PROTO_INFO:
-        return check_info(message);
-    case PROTO_ERROR:
-        return check_failure(message);
-    case PROTO_PAGE:
-        return check_page(message);
-    case PROTO_SEGMENTS:
-        return check_segments(message);
-    default: /* any contents are fine, or there are none */
-        return NULL;
-    }
+    /* Of the others any contents are fine, or there are none. */
+    static const char *(*const checks[])(const struct proto_message *message) = {
+        [PROTO_HELLO] = check_hello,
+        [PROTO_ACQUIRE] = check_acquire,
+        [PROTO_RELEASE] = check_release,
+        [PROTO_SHARE] = check_share,
+        [PROTO_OPENED] = check_opened,
+        [PROTO_SPLIT] = check_split,
+        [PROTO_IDLE] = check_idle,
+        [PROTO_CLOSED] = check_closed,
+        [PROTO_HELLO_REPLY] = check_hello_reply,
+        [PROTO_POOLS] = check_pools,
+        [PROTO_LEASE] = check_lease,
+        [PROTO_INFO] = check_info,
+        [PROTO_ERROR] = check_failure,
+        [PROTO_PAGE] = check_page,
+        [PROTO_SEGMENTS] = check_segments,
+    };
+    unsigned operation = message->header.operation;
+
+    return operation < sizeof checks / sizeof *checks && checks[operation] != NULL
+               ? checks[operation](message)
+               : NULL;
 }

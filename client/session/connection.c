@@ -166,33 +166,14 @@ void request_recycle(struct request *request) {
 }
 
 static bool reply_fits(enum proto_operation request, unsigned reply) {
-    if (reply == PROTO_ERROR)
-        return true;
-    switch (request) {
-    case PROTO_HELLO:
-        return reply == PROTO_HELLO_REPLY;
-    case PROTO_LIST_POOLS:
-        return reply == PROTO_POOLS;
-    case PROTO_ACQUIRE:
-    case PROTO_ATTACH:
-    case PROTO_SPLIT:
-        return reply == PROTO_LEASE;
-    case PROTO_RELEASE:
-    case PROTO_MERGE:
-    case PROTO_CLOSED:
-    case PROTO_BYE:
-        return reply == PROTO_OK;
-    case PROTO_IDLE:
-        return reply == PROTO_SEGMENTS;
-    case PROTO_SHARE:
-        return reply == PROTO_TOKEN;
-    case PROTO_QUERY:
-        return reply == PROTO_INFO;
-    case PROTO_ASK_PAGE:
-        return reply == PROTO_PAGE;
-    default:
-        return false;
-    }
+    static const enum proto_operation replies[] = {
+        [PROTO_HELLO] = PROTO_HELLO_REPLY, [PROTO_LIST_POOLS] = PROTO_POOLS, [PROTO_ACQUIRE] = PROTO_LEASE,
+        [PROTO_RELEASE] = PROTO_OK,        [PROTO_SHARE] = PROTO_TOKEN,      [PROTO_ATTACH] = PROTO_LEASE,
+        [PROTO_QUERY] = PROTO_INFO,        [PROTO_BYE] = PROTO_OK,           [PROTO_SPLIT] = PROTO_LEASE,
+        [PROTO_ASK_PAGE] = PROTO_PAGE,     [PROTO_MERGE] = PROTO_OK,         [PROTO_IDLE] = PROTO_SEGMENTS,
+        [PROTO_CLOSED] = PROTO_OK,
+    };
+    return reply == PROTO_ERROR || reply == replies[request];
 }
 
 /* Copies a message as far as its operation goes: POOLS alone is long, and is rare. */
