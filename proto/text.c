@@ -45,8 +45,7 @@ const char *proto_error_text(unsigned error) {
     return error != 0 && error <= PROTO_E_MAX ? texts[error] : "unknown error";
 }
 
-/* Length of text without a last character that was cut in two. */
-static size_t whole_characters(const char *text, size_t length) {
+size_t text_whole_characters(const char *text, size_t length) {
     for (size_t back = 1; back <= 3 && back <= length; back++) {
         uint8_t c = (uint8_t)text[length - back];
         if (c < 0x80)
@@ -68,7 +67,7 @@ void proto_failure_set(struct proto_failure *failure, enum proto_error error, co
 
     size_t length = printed < 0 ? 0 : (size_t)printed;
     if (length > PROTO_TEXT_MAX)
-        length = whole_characters(failure->text, PROTO_TEXT_MAX);
+        length = text_whole_characters(failure->text, PROTO_TEXT_MAX);
     failure->text[length] = '\0';
     /* Arguments may hold what others chose (a command's name, a path): what is not printable must not reach a
      * terminal, nor make the message one that cannot be sent. */

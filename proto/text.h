@@ -13,6 +13,9 @@
  * or the character is a control character. */
 size_t text_character_length(const char *text, size_t size);
 
+/* Length of a text without a last character of which some bytes were cut off. */
+size_t text_whole_characters(const char *text, size_t length);
+
 /* Whether size bytes are printable characters, none of them cut. */
 bool text_is_printable(const char *text, size_t size);
 

@@ -7,6 +7,7 @@
 
 #include "client/include/gpupool/gpupool.h"
 #include "proto/proto.h"
+#include "proto/text.h"
 
 /* The library hands the wire's numbers on unchanged. */
 _Static_assert(GPUPOOL_E_INVALID == -PROTO_E_INVALID && GPUPOOL_E_STALE == -PROTO_E_STALE &&
@@ -17,20 +18,10 @@ _Static_assert(ERROR_TEXT_SIZE > PROTO_TEXT_MAX, "the daemon's text fits");
 _Thread_local struct client_thread client_thread;
 static _Thread_local char error_text[ERROR_TEXT_SIZE];
 
-/* A text is cut on a character boundary: a reader of UTF-8 must not choke on half a character. */
+/* A text that was cut ends on a character boundary: a reader of UTF-8 must not choke on half a character. */
 static void cut_at_character(char *text, size_t length, size_t size) {
-    if (length < size)
-        return;
-    size_t end = size - 1;
-    while (end > 0 && ((unsigned char)text[end - 1] & 0xc0) == 0x80)
-        end--;
-    if (end > 0 && (unsigned char)text[end - 1] >= 0xc0)
-        end--;
-    /* text[end] starts the last character: it may be whole after all. */
-    unsigned char lead = (unsigned char)text[end];
-    size_t whole = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
-    if (end + whole > size - 1)
-        text[end] = '\0';
+    if (length >= size)
+        text[text_whole_characters(text, size - 1)] = '\0';
 }
 
 int error_set(int error, const char *format, ...) {
