@@ -30,7 +30,6 @@
 #define GPUPOOL_BUILT_TOOL "gpupoolctl"
 #endif
 
-#define PAUSE_NS  (3 * NS_PER_MS)
 #define ARGV_SIZE 64u
 /* The descriptor that a spawned program is given. */
 #define GIVEN_FD 3
@@ -98,10 +97,6 @@ bool test_is_sanitized(void) {
 unsigned test_number(const char *name, unsigned otherwise) {
     const char *text = getenv(name);
     return text != NULL && *text >= '0' && *text <= '9' ? (unsigned)strtoul(text, NULL, 10) : otherwise;
-}
-
-void test_pause(void) {
-    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
 const char *test_config(char text[TEST_CONFIG_SIZE], unsigned device_mib, unsigned host_mib) {
@@ -178,33 +173,10 @@ pid_t test_spawn(const char *const *argv, const char *const *environment, int fd
 }
 
 int test_wait(pid_t pid) {
-    uint64_t end_ns = clock_now_ns() + TEST_WAIT_NS;
-    int status;
+    int status = 0;
 
-    for (;;) {
-        pid_t ended = waitpid(pid, &status, WNOHANG);
-        if (ended == pid)
-            return status;
-        if (ended < 0 && errno != EINTR)
-            fail_msg("waiting for process %d: %s", (int)pid, strerror(errno));
-        if (clock_now_ns() > end_ns) {
-            kill(pid, SIGKILL);
-            waitpid(pid, NULL, 0);
-            fail_msg("process %d did not end", (int)pid);
-        }
-        test_pause();
-    }
-}
-
-void test_join(pthread_t thread, void **ret_result, const char *name, const char *function) {
-    struct timespec end;
-    int r;
-
-    clock_gettime(CLOCK_REALTIME, &end); /* pthread_timedjoin_np() knows no other clock */
-    end.tv_sec += (time_t)(TEST_WAIT_NS / NS_PER_S);
-    r = pthread_timedjoin_np(thread, ret_result, &end);
-    if (r != 0)
-        fail_msg("%s() waits for the thread %s: %s", function, name, strerror(r));
+    TEST_REAP(pid, &status);
+    return status;
 }
 
 bool test_has_ended(pid_t pid) {

@@ -30,23 +30,9 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "tests/bounded.h"
 
 #define TEST_PATH_SIZE 108u /* sockaddr_un.sun_path */
-/* How long a test waits for what has to come to pass. Nothing waits this long unless it is broken, also under
- * a sanitizer on a machine that has ten times as much to do as it can. */
-#define TEST_WAIT_NS (50 * NS_PER_S)
-
-/* Looks every few milliseconds until the condition holds; fails the test when it does not in TEST_WAIT_NS. */
-#define WAIT_UNTIL(condition)                                                                                \
-    do {                                                                                                     \
-        uint64_t wait_until_ns_ = clock_now_ns() + TEST_WAIT_NS;                                             \
-        while (!(condition)) {                                                                               \
-            if (clock_now_ns() > wait_until_ns_)                                                             \
-                fail_msg("this did not come to pass: %s", #condition);                                       \
-            test_pause();                                                                                    \
-        }                                                                                                    \
-    } while (0)
-
 /* How long one test may take. One that hangs, since another failed and left its memory behind, ends the
  * program then; the last line of the output is its name. */
 #define TEST_LIMIT_S 600u
@@ -95,7 +81,6 @@ bool test_is_full(void);
 unsigned test_stride(unsigned short_run);
 /* A number from the environment, else the default. */
 unsigned test_number(const char *name, unsigned otherwise);
-void test_pause(void);
 
 /* Pools of these limits, small steps, and nothing else. limit in MiB. Returns a text that lives in text. */
 #define TEST_CONFIG_SIZE 512u
@@ -158,10 +143,6 @@ bool test_become(uid_t uid);
 void test_run_daemon_by(char *path, const char *command);
 /* Waits for a child with a bound; a child that does not end is killed and fails the test. */
 int test_wait(pid_t pid);
-/* Waits for a thread with a bound. A thread that does not end fails the test, which then names the thread and
- * the function that waits. *ret_result may be NULL. */
-#define TEST_JOIN(thread, ret_result) test_join(thread, ret_result, #thread, __func__)
-void test_join(pthread_t thread, void **ret_result, const char *name, const char *function);
 /* Whether the process is gone or a zombie. */
 bool test_has_ended(pid_t pid);
 

@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "tests/bounded.h"
 #include "tests/entries.h"
 #include "tests/send_fds.h"
 
@@ -30,8 +31,6 @@
             abort();                                                                                         \
         }                                                                                                    \
     } while (0)
-
-#define AWAIT_NS (60 * NS_PER_S)
 
 int open_fds(void) {
     return (int)count_entries("/proc/self/fd");
@@ -87,6 +86,8 @@ void exporter_start(struct exporter *exporter) {
     }
     close(report[1]);
     close(hold[0]);
+    struct pollfd started = {.fd = report[0], .events = POLLIN};
+    must(poll(&started, 1, (int)(TEST_WAIT_NS / NS_PER_MS)) == 1);
     must(read(report[0], &exported, sizeof exported) == (ssize_t)sizeof exported);
     close(report[0]);
     exporter->hold = hold[1];
@@ -96,7 +97,7 @@ void exporter_start(struct exporter *exporter) {
 
 void exporter_stop(struct exporter *exporter) {
     exporter->hold = close_fd(exporter->hold);
-    must(waitpid(exporter->pid, NULL, 0) == exporter->pid);
+    must(test_reap(exporter->pid, NULL) == 0);
 }
 
 /* --- what it says --- */
@@ -484,7 +485,7 @@ void false_daemon_stop(struct false_daemon *daemon) {
         return;
     if (daemon->running) {
         must(eventfd_write(daemon->stop_fd, 1) == 0);
-        must(pthread_join(daemon->thread, NULL) == 0);
+        must(test_join(daemon->thread, NULL) == 0);
     }
     daemon->running = false;
     daemon->listener = close_fd(daemon->listener);
@@ -502,7 +503,7 @@ void false_daemon_deinit(struct false_daemon *daemon) {
 }
 
 void false_daemon_await(struct false_daemon *daemon, const _Atomic unsigned *counter, unsigned value) {
-    uint64_t deadline_ns = clock_now_ns() + AWAIT_NS;
+    uint64_t deadline_ns = clock_now_ns() + TEST_WAIT_NS;
     struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
                                 .tv_nsec = (long)(deadline_ns % NS_PER_S)};
 

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "gpu/gpu.h"
+#include "tests/bounded.h"
 
 #define PEER_LINE_MAX     512
 #define PEER_SHARED_FD    3
@@ -127,7 +128,8 @@ static inline void peer_end(struct peer *peer, int signal) {
         kill(peer->pid, signal);
     else
         send(peer->fd, "exit", 4, MSG_NOSIGNAL);
-    waitpid(peer->pid, NULL, 0);
+    if (test_reap(peer->pid, NULL) != 0)
+        peer_fail("does not end");
     peer->fd = close_fd(peer->fd);
 }
 
