@@ -7,15 +7,10 @@
  * each test. The library's objects are linked in rather than the library, so that a test may look into a
  * client.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "base/clock.h"
 #include "client/api/client.h"
 #include "tests/unit/false_daemon.h"
+#include "tests/unit/unit.h"
 
 #define assert_text_has(word)                                                                                \
     do {                                                                                                     \

@@ -3,17 +3,11 @@
 #define TESTS_UNIT_CORE_FIXTURE_H
 /*
  * The fixture of the tests of the daemon's core, which play the shell. Every helper that changes the core
- * checks all of its invariants afterwards. Included after cmocka.h.
+ * checks all of its invariants afterwards.
  *
  * A CORE_TEST() gets a core of its own as its state. After the test its sessions end, and nothing may be
  * left.
  */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/core/core.h"
@@ -21,6 +15,7 @@
 #include "daemon/core/pool.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
+#include "unit.h"
 
 #define UID_A 1001u
 #define UID_B 1002u

@@ -3,39 +3,24 @@
 #define TESTS_GPU_SIM_FIXTURE_H
 /*
  * The fixture of the simulated GPU's test programs: the table (2 devices of 256 MiB, no latencies), a memfd
- * that is mapped and registered here and shared with peers, waiting with a bound, and counting descriptors.
+ * that is mapped and registered here and shared with peers, and counting descriptors.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/mman.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/units.h"
 #include "tests/entries.h"
 #include "gpu/sim/sim.h"
 #include "gpu_peer.h"
+#include "tests/unit/unit.h"
 
 #define SIM_DEVICES      2u
 #define SIM_DEVICE_BYTES (256 * MIB)
-#define BOUND_NS         (60 * NS_PER_S) /* what a wait gives up after: the test has failed then */
 
 static const struct gpu *gpu;
 static int shared_fd = -1;
 static uint64_t *shared; /* PEER_SHARED_BYTES of registered memory */
-
-/* Waits until a condition holds. */
-#define wait_until(condition)                                                                                \
-    do {                                                                                                     \
-        uint64_t end_ns_ = clock_now_ns() + BOUND_NS;                                                        \
-        while (!(condition)) {                                                                               \
-            assert_true(clock_now_ns() < end_ns_);                                                           \
-            nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS}, NULL);                                 \
-        }                                                                                                    \
-    } while (0)
 
 static inline unsigned open_fds(void) {
     return count_entries("/proc/self/fd");

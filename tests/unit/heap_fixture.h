@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_UNIT_HEAP_FIXTURE_H
 #define TESTS_UNIT_HEAP_FIXTURE_H
-/* The fixture of the range allocator's tests. Included after cmocka.h. */
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
+/* The fixture of the range allocator's tests. */
 #include "base/units.h"
 #include "heap/heap.h"
 #include "tests/random.h"
+#include "tests/unit/unit.h"
 
 static uint64_t random_state;
 

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_UNIT_PROTO_MESSAGES_H
 #define TESTS_UNIT_PROTO_MESSAGES_H
-/* Valid messages of the wire format, made at random from a seed, and what the tests of the format share.
- * Included after cmocka.h. */
+/* Valid messages of the wire format, made at random from a seed, and what the tests of the format share. */
 #include <errno.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "proto/proto.h"
 #include "tests/random.h"
+#include "tests/unit/unit.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 #define SEGMENT_STEP  (UINT64_C(2) << 20)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_UNIT_QUOTA_FIXTURE_H
 #define TESTS_UNIT_QUOTA_FIXTURE_H
-/* The fixture of the tests of quotas and policies. Included after cmocka.h. */
+/* The fixture of the tests of quotas and policies. */
 #include "core_fixture.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/quota.h"

@@ -2,10 +2,7 @@
 #ifndef TESTS_UNIT_STREAM_HEAP_FIXTURE_H
 #define TESTS_UNIT_STREAM_HEAP_FIXTURE_H
 /* The fixture of the stream heaps' tests: stream heaps, and extents of memory that does not exist (stream
- * heaps must not touch it). Included after cmocka.h. */
-#include <stdbool.h>
-#include <stdint.h>
-
+ * heaps must not touch it). */
 #include "client/cache/stream_heap.h"
 #include "heap_fixture.h"
 

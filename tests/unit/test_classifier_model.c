@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The example `classifier`: its network on the CPU, with weights whose outcome can be told without it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "client/examples/classifier/model.h"
+#include "unit.h"
 
 #define ONE (1 << MODEL_SHIFT)
 

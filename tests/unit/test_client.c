@@ -4,14 +4,9 @@
  * texts, and many threads on one connection. Buffers and segments have programs of their own.
  */
 #include <gpupool/pair.h>
+#include <pthread.h>
 
 #include "tests/unit/client_fixture.h"
-
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "gpu/sim/sim.h"
 
 _Static_assert(GPUPOOL_VERSION_MAJOR == 0 && GPUPOOL_VERSION_MINOR == 1 && GPUPOOL_VERSION_PATCH == 0,
@@ -291,7 +286,7 @@ static void each_thread_gets_its_own_reply(void **state) {
         assert_int_equal(pthread_create(&workers[i].thread, NULL, query_many, &workers[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++) {
-        pthread_join(workers[i].thread, NULL);
+        TEST_JOIN(workers[i].thread, NULL);
         assert_int_equal(workers[i].failures, 0);
     }
     assert_int_equal(shuffle->round, ROUNDS);

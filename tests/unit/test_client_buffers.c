@@ -3,12 +3,10 @@
  * The client library with a daemon that behaves: a buffer from acquire to release, and the streams on which
  * it is given back.
  */
-#include "tests/unit/client_fixture.h"
-
 #include <poll.h>
 #include <pthread.h>
-#include <string.h>
 
+#include "tests/unit/client_fixture.h"
 #include "gpu/sim/sim.h"
 
 static void host_buffer_lives_from_acquire_to_release(void **state) {
@@ -300,7 +298,7 @@ static void at_the_daemons_limit_a_release_waits_for_its_fence(void **state) {
     client->session.connection.answer_timeout_ns = PATIENT_NS;
     assert_int_equal(pthread_create(&thread, NULL, open_gate_late, gate.data), 0);
     assert_ok(gpupool_release(client, &buffer, stream));
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_int_equal(limited, 2);
     assert_int_equal(last_release.lease, kept.lease);
     assert_int_equal(last_release.fence, 0);

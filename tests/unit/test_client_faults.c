@@ -9,19 +9,16 @@
  * is made to fail: the false daemon runs in the same process, and the simulated GPU's calls on this thread
  * fail as well.
  */
-#include "tests/unit/client_fixture.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "tests/unit/client_fixture.h"
 #include "gpu/sim/sim.h"
 
 struct fault {

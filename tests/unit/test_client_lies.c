@@ -9,15 +9,11 @@
  * - every later call names the failure that broke the connection;
  * - closing leaves no descriptor behind.
  */
-#include "tests/unit/client_fixture.h"
-
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/unit/client_fixture.h"
 #include "base/cleanup.h"
 #include "tests/wire_fields.h"
 

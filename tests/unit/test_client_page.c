@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the page that a client shares with the daemon: the client asks for it once, checks it, and does
  * without it when there is none. */
-#include "tests/unit/client_fixture.h"
-
 #include <pthread.h>
-#include <string.h>
+
+#include "tests/unit/client_fixture.h"
 
 static struct gpupool_client *open_cached(void) {
     struct gpupool_options options = options_for(daemon_.path);
@@ -41,7 +40,7 @@ static void a_page_is_asked_for_once(void **state) {
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, need, client), 0);
     for (unsigned i = 0; i < 4; i++) {
-        pthread_join(threads[i], &wrong);
+        TEST_JOIN(threads[i], &wrong);
         assert_null(wrong);
     }
     assert_int_equal(asked, 1);

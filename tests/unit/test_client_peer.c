@@ -2,18 +2,14 @@
 /*
  * The client library with a daemon that is not there, late, gone, or sends what it should not.
  */
-#include "tests/unit/client_fixture.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "tests/unit/client_fixture.h"
 #include "base/cleanup.h"
 #include "client/session/lease.h"
 
@@ -261,7 +257,7 @@ static void dead_daemon_leaves_buffers_usable(void **state) {
     false_daemon_await(&daemon_, &daemon_.messages, messages + 4);
     false_daemon_stop(&daemon_);
     for (unsigned i = 0; i < 4; i++) {
-        pthread_join(waiters[i].thread, NULL);
+        TEST_JOIN(waiters[i].thread, NULL);
         assert_int_equal(waiters[i].result, GPUPOOL_E_DISCONNECTED);
         assert_non_null(strstr(waiters[i].text, "closed the connection"));
     }

@@ -2,18 +2,15 @@
 /*
  * The client library and processes: children that inherit a client, and private daemons that it starts.
  */
-#include "tests/unit/client_fixture.h"
-
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/unit/client_fixture.h"
 
 /* --- children --- */
 
@@ -72,7 +69,7 @@ static void forked_children_are_refused(void **state) {
         pid_t child = fork();
         if (child == 0)
             _exit(forked_child(client, &buffer));
-        assert_int_equal(waitpid(child, &status, 0), child);
+        TEST_REAP(child, &status);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 0);
         memset(buffer.data, round, buffer.size_bytes); /* the child's close has not unmapped it here */
@@ -143,8 +140,8 @@ static int private_daemon_main(char **argv) {
 static char self[4096], runtime_directory[64];
 
 static void await_no_file(const char *path) {
-    uint64_t deadline_ns = clock_now_ns() + PATIENT_NS;
-    while (access(path, F_OK) == 0)
+    uint64_t deadline_ns = clock_now_ns() + TEST_WAIT_NS;
+    for (; access(path, F_OK) == 0; test_pause())
         if (clock_now_ns() > deadline_ns)
             fail_msg("%s is still there", path);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the memory that a client's cache gives back, whatever the daemon does meanwhile. */
-#include "tests/unit/client_fixture.h"
-
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "tests/unit/client_fixture.h"
 #include "base/cleanup.h"
 
 /* The timer by which the daemon asks, as in client_ask_reclaim(). */

@@ -3,11 +3,10 @@
  * The client library with a daemon that behaves: segments are opened once, registered whole or not at
  * all, and mapped where huge pages can be.
  */
-#include "tests/unit/client_fixture.h"
-
 #include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
+
+#include "tests/unit/client_fixture.h"
 
 #define THREADS 8
 
@@ -76,7 +75,7 @@ static void segments_are_opened_once_whoever_comes_first(void **state) {
         assert_int_equal(pthread_create(&workers[i].thread, NULL, take_both_kinds, &workers[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++) {
-        pthread_join(workers[i].thread, NULL);
+        TEST_JOIN(workers[i].thread, NULL);
         assert_int_equal(workers[i].failures, 0);
     }
     assert_int_equal(register_calls, 2); /* the segment, and the page's words for the fences */

@@ -3,13 +3,6 @@
  * Tests of segments that sessions are told to close (daemon/core/closing.h): sessions close when nothing else
  * serves a request and not before, and no more than it lacks. Nothing is lent in these segments meanwhile.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "closing_fixture.h"
 
 /* --- when nothing else serves --- */

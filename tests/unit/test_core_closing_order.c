@@ -3,13 +3,6 @@
  * Which sessions are told to close segments (daemon/core/closing.h): sessions without GPU work first, each
  * mapper of a segment once, and a session for its own request.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "closing_fixture.h"
 
 /* --- who is told --- */

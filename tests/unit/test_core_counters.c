@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the counters for the operator: a failure is counted when a caller hears of it, peaks are peaks,
  * and the reason of a waiting request names the event that would serve it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "daemon/core/explain.h"
 #include "quota_fixture.h"
 

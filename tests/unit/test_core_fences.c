@@ -3,13 +3,7 @@
  * Tests of memory that is released behind a fence: it is lent again when the word has reached the value and
  * not before, and a request that needs it gets it then. The page is the test's own.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "core_fixture.h"
 

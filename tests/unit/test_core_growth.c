@@ -3,14 +3,6 @@
  * Tests of how a pool gets its memory and serves its wait queues: growth, its failures, deadlines and
  * reserves.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <string.h>
-
 #include "core_fixture.h"
 
 static void growth_is_of_at_least_the_step(void **state) {

@@ -2,13 +2,6 @@
 /*
  * Tests of leases: release, shared blocks, the end of their session, limits, and the texts of refusals.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "core_fixture.h"
 
 static void a_lease_given_back_whole_is_free_again(void **state) {

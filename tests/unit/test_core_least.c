@@ -3,13 +3,7 @@
  * Tests of requests that a smaller size serves, too (least_bytes), and of requests that wait for growth alone
  * (NO_RECLAIM).
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "quota_fixture.h"
 

@@ -7,13 +7,6 @@
  */
 #include <errno.h>
 #include <search.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
 #include "core_fixture.h"
 

@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the parts of leases: released one by one, split off as leases of their own, and merged. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "core_fixture.h"
 
 static void parts_come_back_from_the_tail(void **state) {

@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of policies: the quotas of users and groups, their access to pools, and changes of both. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "quota_fixture.h"
 #include "tests/random.h"
 

@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of tenants' quotas: no tenant exceeds its quota, all charges are given back, and a tenant at its
  * quota delays no other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "quota_fixture.h"
 
 /* --- charges --- */

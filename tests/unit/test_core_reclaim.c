@@ -3,13 +3,7 @@
  * Tests of reclaim: the pool asks when nothing else helps and not before, not too often, and only sessions
  * that can be asked and hold memory of the pool. Tests of the marks in the sessions' pages, too.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "core_fixture.h"
 

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the texts of refusals: each number is true for the user who reads it, and the advice
  * helps. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "quota_fixture.h"
 
 static void free_memory_of_other_users_is_not_called_free(void **state) {

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of segments: their tenants, their way back to the driver, and the record of the sessions that have
  * seen them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "core_fixture.h"
 
 static void a_segment_belongs_to_one_tenant(void **state) {

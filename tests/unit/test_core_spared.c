@@ -3,13 +3,6 @@
  * Tests of a spared session: only its own requests wait for room, and it looks after its own memory
  * (GAVE_BACK). It is not asked until others wait, or it has waited for long, or it could close a segment.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "core_fixture.h"
 
 struct world {

@@ -3,13 +3,6 @@
  * Tests of the stats of use and caches: a page's counters are summed as they were counted, and the sums stay
  * possible when a client lies in its counters.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "core_fixture.h"
 #include "daemon/core/use.h"
 

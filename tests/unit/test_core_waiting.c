@@ -3,13 +3,6 @@
  * Tests of waiting requests: the order between users and within one, no request is overtaken for ever, and a
  * request that leaves its queue leaves nothing behind.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "quota_fixture.h"
 
 #define UID_C 1003u

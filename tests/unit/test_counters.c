@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the lines in which a client's threads count: a line belongs to one thread at a time, and to one
  * pool for ever; the lowest free line is taken first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "client/cache/counters.h"
+#include "unit.h"
 
 static struct counters counters;
 static struct proto_page page;

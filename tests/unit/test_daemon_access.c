@@ -2,17 +2,8 @@
 /* Tests of users and groups in the configuration: from the file's text to the core's policy. */
 #include <errno.h>
 #include <grp.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "core_fixture.h"
 #include "daemon/config/access.h"

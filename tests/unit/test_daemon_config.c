@@ -3,21 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/units.h"
@@ -25,6 +16,7 @@
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"
 #include "directory_fixture.h"
+#include "unit.h"
 
 #define UUID_TEXT "GPU-00112233-4455-6677-8899-aabbccddeeff"
 

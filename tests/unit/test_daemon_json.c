@@ -3,14 +3,7 @@
  * The administrative commands, line by line: what is JSON and known is answered, everything else gets an
  * error, and every answer is one line of JSON by a reader that shares nothing with the writer.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "client/ctl/json.h"
 #include "core_fixture.h"

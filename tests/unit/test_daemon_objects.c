@@ -5,21 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/units.h"
@@ -31,6 +22,7 @@
 #include "daemon/loop/worker.h"
 #include "gpu/gpu.h"
 #include "directory_fixture.h"
+#include "unit.h"
 
 static int open_fds(void) {
     int count = 0;
@@ -183,6 +175,12 @@ static void an_adopted_path_may_fill_the_address(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* Lets the handles of the loop close. */
+static void loop_end(uv_loop_t *loop) {
+    WAIT_UNTIL(uv_run(loop, UV_RUN_NOWAIT) == 0);
+    assert_int_equal(uv_loop_close(loop), 0);
+}
+
 /* A listener at work. */
 struct door {
     struct closer *closer;
@@ -210,9 +208,14 @@ static void door_open(struct door *door, bool (*make_room)(struct listener *list
                      0);
 }
 
+static bool door_has_turn(struct door *door) {
+    uv_run(&door->loop, UV_RUN_NOWAIT);
+    return !scheduler_is_idle(&door->scheduler);
+}
+
 /* One step of the daemon's loop. */
 static void door_serve(struct door *door) {
-    uv_run(&door->loop, UV_RUN_ONCE);
+    WAIT_UNTIL(door_has_turn(door));
     struct turn *turn = scheduler_next(&door->scheduler);
     assert_non_null(turn);
     turn->serve(turn);
@@ -222,8 +225,7 @@ static void door_serve(struct door *door) {
 static void door_remove(struct door *door) {
     close(door->accepted);
     listener_close(&door->listener);
-    uv_run(&door->loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&door->loop), 0);
+    loop_end(&door->loop);
     closer_free(door->closer);
 }
 
@@ -364,6 +366,17 @@ struct work {
     unsigned order[JOBS], n_ran, n_done;
 };
 
+static void work_begin(struct work *work) {
+    memset(work, 0, sizeof *work);
+    assert_int_equal(uv_loop_init(&work->loop), 0);
+    assert_int_equal(worker_start(&work->worker, &work->loop, "test"), 0);
+}
+
+static bool work_has_done(struct work *work, unsigned count) {
+    uv_run(&work->loop, UV_RUN_NOWAIT);
+    return work->n_done >= count;
+}
+
 static void work_submit(struct work *work, unsigned number, int gate_fd) {
     struct test_job *job = malloc(sizeof *job);
     assert_non_null(job);
@@ -378,29 +391,25 @@ static void work_submit(struct work *work, unsigned number, int gate_fd) {
 }
 
 static void jobs_run_in_order_and_are_done_on_the_loop(void **state) {
-    struct work work = {0};
+    struct work work;
     (void)state;
 
-    assert_int_equal(uv_loop_init(&work.loop), 0);
-    assert_int_equal(worker_start(&work.worker, &work.loop, "test"), 0);
+    work_begin(&work);
     for (unsigned i = 0; i < JOBS; i++)
         work_submit(&work, i, -1);
-    while (work.n_done < JOBS)
-        uv_run(&work.loop, UV_RUN_ONCE);
+    WAIT_UNTIL(work_has_done(&work, JOBS));
     assert_int_equal(work.worker.pending, 0);
     worker_stop(&work.worker);
-    uv_run(&work.loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&work.loop), 0);
+    loop_end(&work.loop);
 }
 
 static void stopping_finishes_the_jobs_at_hand(void **state) {
-    struct work work = {0};
+    struct work work;
     int gate[2];
     (void)state;
 
     assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
-    assert_int_equal(uv_loop_init(&work.loop), 0);
-    assert_int_equal(worker_start(&work.worker, &work.loop, "test"), 0);
+    work_begin(&work);
     for (unsigned i = 0; i < JOBS; i++)
         work_submit(&work, i, i == 0 ? gate[0] : -1);
     assert_int_equal(work.n_done, 0);
@@ -408,8 +417,7 @@ static void stopping_finishes_the_jobs_at_hand(void **state) {
     worker_stop(&work.worker); /* the loop has not turned once */
     assert_int_equal(work.n_ran, JOBS);
     assert_int_equal(work.n_done, JOBS);
-    uv_run(&work.loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&work.loop), 0);
+    loop_end(&work.loop);
     close(gate[0]), close(gate[1]);
 }
 
@@ -428,13 +436,12 @@ static void a_worker_that_cannot_start_leaves_nothing_on_the_loop(void **state) 
 }
 
 static void a_worker_that_stands_still_is_noticed(void **state) {
-    struct work work = {0};
+    struct work work;
     int gate[2];
     (void)state;
 
     assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
-    assert_int_equal(uv_loop_init(&work.loop), 0);
-    assert_int_equal(worker_start(&work.worker, &work.loop, "test"), 0);
+    work_begin(&work);
     assert_true(worker_is_alive(&work.worker)); /* idle, however often it is looked at */
     assert_true(worker_is_alive(&work.worker));
     work_submit(&work, 0, gate[0]);
@@ -443,12 +450,10 @@ static void a_worker_that_stands_still_is_noticed(void **state) {
     worker_beat(&work.worker); /* what a long job reports */
     assert_true(worker_is_alive(&work.worker));
     assert_int_equal(write(gate[1], "x", 1), 1);
-    while (work.n_done < 1)
-        uv_run(&work.loop, UV_RUN_ONCE);
+    WAIT_UNTIL(work_has_done(&work, 1));
     assert_true(worker_is_alive(&work.worker));
     worker_stop(&work.worker);
-    uv_run(&work.loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&work.loop), 0);
+    loop_end(&work.loop);
     close(gate[0]), close(gate[1]);
 }
 
@@ -489,7 +494,7 @@ static void a_dead_peers_pidfd_says_so(void **state) {
         int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
         _exit(connect(fd, (struct sockaddr *)&address, sizeof address) == 0 ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
+    TEST_REAP(child, &status);
     assert_int_equal(status, 0);
     int fd = accept4(listener.fd, NULL, NULL, SOCK_CLOEXEC);
     assert_true(fd >= 0);

@@ -4,15 +4,8 @@
  * turns of the others, on a daemon's real code (tests/fuzz/stage.h), so that nothing depends on the machine.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -20,6 +13,7 @@
 #include "daemon/core/core.h"
 #include "tests/entries.h"
 #include "tests/fuzz/stage.h"
+#include "tests/unit/unit.h"
 
 #define SOCKETS  16u
 #define QUEUED   20u
@@ -130,7 +124,8 @@ static void flood_beside(int victim) {
         assert_true(replies_before_mine(victim, request++) <= 1);
     }
     assert_false(scheduler_is_idle(&stage->daemon->scheduler)); /* it was a flood to the end */
-    while (!scheduler_is_idle(&stage->daemon->scheduler)) {
+    for (unsigned turns = 0; !scheduler_is_idle(&stage->daemon->scheduler); turns++) {
+        assert_true(turns < 1000);
         stage_turn(stage);
         (void)hear_all(sockets, SOCKETS);
     }
@@ -317,6 +312,7 @@ static void a_budget_is_a_fiftieth_after_a_first_piece(void **state) {
     (void)state;
 
     while (admin_budget_next_ns(&budget, ANNA, now_ns) == now_ns) {
+        assert_true(used_ns <= ADMIN_BUDGET_FIRST_NS);
         admin_budget_use(&budget, ANNA, NS_PER_MS, now_ns);
         used_ns += NS_PER_MS;
     }

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the rule by which a dead client's memory is lent again: scenarios, and all facts that are
  * possible. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "daemon/core/death.h"
+#include "unit.h"
 
 static void a_killed_worker_is_waited_for_until_the_list_drops_it(void **state) {
     struct death_facts facts = {.seen = true};

@@ -5,14 +5,6 @@
  * so that the n-th allocation can be made to fail.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"

@@ -4,16 +4,9 @@
  * the magazines that no thread used; without memory for a magazine nothing is lost. aligned_alloc is wrapped
  * by the linker, so that it can be made to fail.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "client/cache/bin.h"
 #include "client/cache/depot.h"
+#include "unit.h"
 
 #define SMALL 7u                     /* 4 KiB */
 #define LARGE (SIZE_CLASS_LARGE - 1) /* 1 MiB: the largest that goes between threads this way */

@@ -5,8 +5,6 @@
  */
 #include <poll.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "gpu/sim/sim.h"
 #include "tests/unit/client_fixture.h"
@@ -40,6 +38,10 @@ static void fenced_deinit(struct fenced *fenced) {
     gpupool_close(fenced->client);
 }
 
+static void fence_await(struct fenced *fenced, struct fence fence) {
+    assert_ok(fence_wait(&fenced->client->session, fence, clock_now_ns() + TEST_WAIT_NS));
+}
+
 /* Work that is enqueued on the stream from now on waits for gate_open(). */
 static void gate_close(struct fenced *fenced, void *stream) {
     __atomic_store_n(gate_word(fenced), 0, __ATOMIC_SEQ_CST);
@@ -71,7 +73,7 @@ static void a_fence_is_ready_when_what_was_enqueued_before_is_done(void **state)
     assert_true(fence_is_ready(&fenced.client->session, FENCE_NONE));
     assert_error(fence_wait(&fenced.client->session, first, clock_now_ns() + NS_PER_MS), GPUPOOL_E_TIMED_OUT);
     gate_open(&fenced);
-    assert_ok(fence_wait(&fenced.client->session, second, NS_FOREVER));
+    fence_await(&fenced, second);
     assert_true(fence_is_ready(&fenced.client->session, first));
     assert_true(fence_is_ready(&fenced.client->session, second));
     assert_int_equal(daemon_.pages, 1);
@@ -95,7 +97,7 @@ static void streams_and_devices_have_words_of_their_own(void **state) {
             assert_int_not_equal(fences[i].word, fences[j].word);
     /* no stream waits behind another's gate */
     for (unsigned i = 1; i < 5; i++)
-        assert_ok(fence_wait(&fenced.client->session, fences[i], NS_FOREVER));
+        fence_await(&fenced, fences[i]);
     assert_false(fence_is_ready(&fenced.client->session, fences[0]));
     assert_int_equal(enqueue(&fenced, 0, others[0]).word, fences[1].word);
     gate_open(&fenced);
@@ -129,7 +131,7 @@ static void run_workers(struct fenced *fenced, struct worker *workers, void *str
         assert_int_equal(pthread_create(&workers[i].thread, NULL, leave_fences, &workers[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++) {
-        pthread_join(workers[i].thread, NULL);
+        TEST_JOIN(workers[i].thread, NULL);
         assert_int_equal(workers[i].result, 0);
     }
 }
@@ -189,7 +191,7 @@ static void a_captured_stream_gets_nothing(void **state) {
     assert_int_equal(operations, 0);
     /* and is as before when it is over */
     fence = enqueue(&fenced, 0, fenced.stream);
-    assert_ok(fence_wait(&fenced.client->session, fence, NS_FOREVER));
+    fence_await(&fenced, fence);
     gate_open(&fenced);
     assert_ok(gpupool_stream_destroy(fenced.client, 0, other));
     fenced_deinit(&fenced);
@@ -208,7 +210,7 @@ static void another_stream_is_made_to_wait_on_the_gpu(void **state) {
     assert_error(fence_wait(&fenced.client->session, behind, clock_now_ns() + 5 * NS_PER_MS),
                  GPUPOOL_E_TIMED_OUT);
     gate_open(&fenced);
-    assert_ok(fence_wait(&fenced.client->session, behind, NS_FOREVER));
+    fence_await(&fenced, behind);
     assert_true(fence_is_ready(&fenced.client->session, before));
     assert_ok(gpupool_stream_destroy(fenced.client, 0, other));
     fenced_deinit(&fenced);
@@ -228,7 +230,7 @@ static void must_wait(struct fenced *fenced, void *stream) {
     assert_int_equal(pthread_create(&thread, NULL, open_late, fenced), 0);
     struct fence fence = enqueue(fenced, 0, stream);
     int busy = fenced->gpu->stream_query(0, stream);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_int_equal(fence.word, 0);
     assert_int_equal(busy, 0);
 }
@@ -290,7 +292,7 @@ static void a_fence_that_failed_leaves_no_gap(void **state) {
     struct fence after = enqueue(&fenced, 0, fenced.stream);
     assert_int_equal(after.word, before.word);
     assert_int_equal(after.value, before.value + 1);
-    assert_ok(fence_wait(&fenced.client->session, after, NS_FOREVER));
+    fence_await(&fenced, after);
     assert_error(fences_enqueue(&fenced.client->session, 0, &fence, &fence),
                  GPUPOOL_E_DRIVER); /* no stream */
     fenced_deinit(&fenced);
@@ -304,7 +306,7 @@ static void a_word_whose_stream_is_done_is_given_to_another(void **state) {
     assert_ok(gpupool_stream_create(fenced.client, 0, &other));
     struct fences *fences = &fenced.client->session.fences;
     struct fence own = enqueue(&fenced, 0, fenced.stream);
-    assert_ok(fence_wait(&fenced.client->session, own, NS_FOREVER));
+    fence_await(&fenced, own);
     /* all other words are those of streams that are busy */
     gate_close(&fenced, fenced.stream);
     own = enqueue(&fenced, 0, fenced.stream);
@@ -324,11 +326,11 @@ static void a_word_whose_stream_is_done_is_given_to_another(void **state) {
     struct fence got = enqueue(&fenced, 0, other);
     assert_int_equal(got.word, 301);
     assert_int_equal(got.value, 10);
-    assert_ok(fence_wait(&fenced.client->session, got, NS_FOREVER));
+    fence_await(&fenced, got);
     assert_int_equal(enqueue(&fenced, 0, other).word, 301);
     assert_false(fence_is_ready(&fenced.client->session, last));
     gate_open(&fenced);
-    assert_ok(fence_wait(&fenced.client->session, last, NS_FOREVER));
+    fence_await(&fenced, last);
     assert_ok(gpupool_stream_destroy(fenced.client, 0, other));
     fenced_deinit(&fenced);
 }
@@ -346,7 +348,7 @@ static void a_stream_that_ends_takes_its_word_along(void **state) {
     assert_false(fence_is_ready(&fenced.client->session, before));
     assert_int_equal(enqueue(&fenced, 0, fenced.stream).word, after.word);
     gate_open(&fenced);
-    assert_ok(fence_wait(&fenced.client->session, before, NS_FOREVER));
+    fence_await(&fenced, before);
     fenced_deinit(&fenced);
 }
 

@@ -2,12 +2,7 @@
 /* Tests of a benchmark's figures: samples during which the processor itself was slow are set aside, and no
  * others. */
 #include "tests/bench/calibration.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "tests/unit/unit.h"
 
 #define SAMPLES 6u
 

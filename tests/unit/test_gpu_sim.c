@@ -117,7 +117,7 @@ static void current_device_is_each_threads_own(void **state) {
     assert_int_equal(gpu->device_current(&device), 0);
     assert_int_equal(device, 1);
     assert_int_equal(pthread_create(&thread, NULL, current_device_of_thread, &device), 0);
-    pthread_join(thread, &result);
+    TEST_JOIN(thread, &result);
     assert_non_null(result);
     assert_int_equal(device, 0);
     assert_int_equal(gpu_sim_set_device(0), 0);
@@ -263,7 +263,7 @@ static void a_stream_works_in_order_and_the_caller_goes_on(void **state) {
     assert_int_equal(__atomic_load_n(&shared[1], __ATOMIC_ACQUIRE), 0);
     /* Another stream lets it go. */
     assert_int_equal(gpu->stream_write64(0, other, &shared[0], 1), 0);
-    wait_until(__atomic_load_n(&shared[1], __ATOMIC_ACQUIRE) == 42);
+    WAIT_UNTIL(__atomic_load_n(&shared[1], __ATOMIC_ACQUIRE) == 42);
     assert_int_equal(gpu->stream_synchronize(0, stream), 0);
     assert_int_equal(gpu->stream_query(0, stream), 0);
     assert_int_equal(((uint8_t *)shared)[1024 + 511], 1);
@@ -413,7 +413,7 @@ static void default_streams_are_there(void **state) {
     __atomic_store_n(&shared[0], 1, __ATOMIC_RELEASE);
     assert_int_equal(gpu->stream_synchronize(0, (void *)0x1), 0);
     assert_int_equal(pthread_create(&thread, NULL, use_thread_stream, memory), 0);
-    pthread_join(thread, &result);
+    TEST_JOIN(thread, &result);
     assert_non_null(result);
     assert_int_equal(__atomic_load_n(&shared[3], __ATOMIC_ACQUIRE), 31);
     assert_int_equal(read_word(memory), 31);
@@ -457,7 +457,7 @@ static void memory_is_freed_after_the_work_on_it(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, free_memory, memory), 0);
     assert_int_equal(gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);
     __atomic_store_n(&shared[0], 1, __ATOMIC_RELEASE);
-    pthread_join(thread, &result);
+    TEST_JOIN(thread, &result);
     assert_non_null(result);
     assert_int_equal(shared[8], 77);
     assert_int_equal(gpu->stream_destroy(0, stream), 0);
@@ -582,7 +582,7 @@ static void a_call_may_hang_as_long_as_there_is_a_file(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, remove_late, path), 0);
     int error = peer_ask(&peer, "allocate %u", 2u << 20);
     bool is_there = access(path, F_OK) == 0;
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_int_equal(error, 0);
     assert_false(is_there);
     assert_int_equal(peer_ask(&peer, "free 0"), 0);
@@ -644,7 +644,7 @@ static void a_forked_child_has_no_gpu(void **state) {
                   ? 0
                   : 1);
     }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    TEST_REAP(pid, &status);
     assert_int_equal(status, 0);
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }

@@ -31,7 +31,7 @@ static int start_exporter(void **state) {
 /* The exporter notices in its own time that a peer has ended: the next test is not to meet one. */
 static int await_rest(void **state) {
     (void)state;
-    wait_until(open_fds() == fds_at_rest);
+    WAIT_UNTIL(open_fds() == fds_at_rest);
     return 0;
 }
 
@@ -221,14 +221,14 @@ static void those_who_have_memory_mapped_are_listed(void **state) {
     assert_int_equal(peer_ask(&one, "close 0"), 0);
     assert_true(is_listed(one.pid));
     assert_int_equal(peer_ask(&one, "close 1"), 0);
-    wait_until(!is_listed(one.pid));
+    WAIT_UNTIL(!is_listed(one.pid));
     peer_end(&two, SIGKILL);
-    wait_until(!is_listed(two.pid));
+    WAIT_UNTIL(!is_listed(two.pid));
     /* A peer that closed everything may come again. */
     assert_int_equal(peer_open(&one, &handle), 0);
     assert_true(is_listed(one.pid));
     peer_end(&one, 0);
-    wait_until(!is_listed(one.pid));
+    WAIT_UNTIL(!is_listed(one.pid));
     assert_int_equal(gpu->memory_free(0, memory), 0);
     assert_int_equal(gpu->memory_free(0, second), 0);
 }
@@ -265,14 +265,14 @@ static struct peer lingering_peer(const struct gpu_ipc_handle *handle, char *kee
         peer_start(GPU_PEER, "sim", -1, (char *[]){"GPUPOOL_SIM_LINGER_MS=" GHOST_LINGERS, keep, NULL});
 
     assert_int_equal(peer_open(&peer, handle), 0);
-    wait_until((*ret_ghost = find_ghost(peer.pid)) > 0);
+    WAIT_UNTIL((*ret_ghost = find_ghost(peer.pid)) > 0);
     return peer;
 }
 
 /* Kills a peer and waits until it is gone, but leaves its socket open here. */
 static void kill_peer(struct peer *peer) {
     kill(peer->pid, SIGKILL);
-    assert_int_equal(waitpid(peer->pid, NULL, 0), peer->pid);
+    TEST_REAP(peer->pid, NULL);
 }
 
 static bool socket_is_at_end(int fd) {
@@ -294,12 +294,12 @@ static void a_dead_client_writes_on_and_stays_listed(void **state) {
     write_word(closed, 0);
     kill_peer(&peer);
     /* Its socket ends with it; its work does not. */
-    wait_until(socket_is_at_end(peer.fd));
+    WAIT_UNTIL(socket_is_at_end(peer.fd));
     assert_true(is_listed(peer.pid));
-    wait_until(__atomic_load_n(memory, __ATOMIC_ACQUIRE) > 3);
+    WAIT_UNTIL(__atomic_load_n(memory, __ATOMIC_ACQUIRE) > 3);
     assert_true(is_listed(peer.pid));
     kill(ghost, SIGKILL);
-    wait_until(!is_listed(peer.pid));
+    WAIT_UNTIL(!is_listed(peer.pid));
     last = read_word(memory);
     assert_true(last > 3);
     /* After that nothing is written, and what it had closed never was. */
@@ -319,9 +319,9 @@ static void a_dead_clients_work_ends_by_itself(void **state) {
     (void)state;
     assert_int_equal(peer_open(&peer, &handle), 0);
     kill_peer(&peer);
-    wait_until(!is_listed(peer.pid));
+    WAIT_UNTIL(!is_listed(peer.pid));
     last = read_word(memory);
-    wait_until(socket_is_at_end(peer.fd));
+    WAIT_UNTIL(socket_is_at_end(peer.fd));
     assert_false(is_listed(peer.pid));
     assert_int_equal(read_word(memory), last);
     close(peer.fd);
@@ -337,9 +337,9 @@ static void a_dead_client_that_closed_everything_is_gone(void **state) {
     (void)state;
     write_word(memory, 0);
     assert_int_equal(peer_ask(&peer, "close 0"), 0);
-    wait_until(!is_listed(peer.pid));
+    WAIT_UNTIL(!is_listed(peer.pid));
     kill_peer(&peer);
-    wait_until(socket_is_at_end(peer.fd));
+    WAIT_UNTIL(socket_is_at_end(peer.fd));
     assert_false(is_listed(peer.pid));
     assert_int_equal(read_word(memory), 0);
     close(peer.fd);
@@ -355,13 +355,13 @@ static void a_forked_childs_descriptors_outlive_the_client(void **state) {
     (void)state;
     write_word(memory, 0);
     kill_peer(&peer);
-    wait_until(__atomic_load_n(memory, __ATOMIC_ACQUIRE) >= 1);
+    WAIT_UNTIL(__atomic_load_n(memory, __ATOMIC_ACQUIRE) >= 1);
     /* The ghost is still at it, and still holds the socket. */
     assert_false(socket_is_at_end(peer.fd));
     assert_true(is_listed(peer.pid));
     kill(ghost, SIGKILL);
-    wait_until(!is_listed(peer.pid));
-    wait_until(socket_is_at_end(peer.fd));
+    WAIT_UNTIL(!is_listed(peer.pid));
+    WAIT_UNTIL(socket_is_at_end(peer.fd));
     close(peer.fd);
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }
@@ -405,7 +405,7 @@ static void the_exporter_survives_hostile_packets(void **state) {
             memcpy(packet, &handle, (unsigned)rand_r(&seed) % sizeof(handle));
         send(fd, packet, length, MSG_NOSIGNAL);
         if (length != 0 && length != sizeof(handle))
-            wait_until(recv(fd, &answer, sizeof(answer), 0) == 0); /* thrown out */
+            WAIT_UNTIL(recv(fd, &answer, sizeof(answer), 0) == 0); /* thrown out */
         close(fd);
     }
     /* One that asks and never reads is thrown out too, when its answers fill its queue. */
@@ -413,13 +413,13 @@ static void the_exporter_survives_hostile_packets(void **state) {
         int fd = connect_to(&handle);
         ssize_t sent;
 
-        wait_until((sent = send(fd, &handle, sizeof(handle), MSG_NOSIGNAL)) < 0 && errno == EPIPE);
+        WAIT_UNTIL((sent = send(fd, &handle, sizeof(handle), MSG_NOSIGNAL)) < 0 && errno == EPIPE);
         close(fd);
     }
     assert_int_equal(peer_open(&peer, &handle), 0);
     assert_true(is_listed(peer.pid));
     peer_end(&peer, 0);
-    wait_until(open_fds() == before - 1); /* the peer's socket here */
+    WAIT_UNTIL(open_fds() == before - 1); /* the peer's socket here */
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }
 
@@ -437,7 +437,7 @@ static void silent_connections_are_bounded(void **state) {
     }
     assert_int_equal(peer_open(&peer, &handle), 0);
     /* The exporter keeps few of those that say nothing, the newest. */
-    wait_until(socket_is_at_end(fds[0]));
+    WAIT_UNTIL(socket_is_at_end(fds[0]));
     for (unsigned i = 0; i < 200; i++)
         alive += !socket_is_at_end(fds[i]);
     assert_true(alive <= 64);
@@ -445,9 +445,9 @@ static void silent_connections_are_bounded(void **state) {
     assert_false(socket_is_at_end(fds[199]));
     for (unsigned i = 0; i < 200; i++)
         close(fds[i]);
-    wait_until(open_fds() <= before + 1); /* the peer's connection */
+    WAIT_UNTIL(open_fds() <= before + 1); /* the peer's connection */
     peer_end(&peer, 0);
-    wait_until(open_fds() == before - 1);
+    WAIT_UNTIL(open_fds() == before - 1);
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }
 
@@ -476,7 +476,7 @@ static void the_exporter_forgets_a_peer_that_a_child_keeps_open(void **state) {
     (void)state;
     for (unsigned i = 0; i < 64; i++)
         fds[i] = connect_to(&handle);
-    wait_until(open_fds() == before + 2 * 64);
+    WAIT_UNTIL(open_fds() == before + 2 * 64);
     assert_int_equal(pipe(hold), 0);
     child = fork();
     assert_true(child >= 0);
@@ -490,7 +490,7 @@ static void the_exporter_forgets_a_peer_that_a_child_keeps_open(void **state) {
     /* Each is ended for what it sends first, and goes on sending. */
     for (unsigned i = 0; i < 64; i++)
         assert_int_equal(send(fds[i], "x", 1, MSG_NOSIGNAL), 1);
-    wait_until(open_fds() == before + 1 + 64);
+    WAIT_UNTIL(open_fds() == before + 1 + 64);
     for (unsigned i = 0; i < 64; i++) {
         send(fds[i], "x", 1, MSG_NOSIGNAL);
         close(fds[i]);
@@ -498,8 +498,8 @@ static void the_exporter_forgets_a_peer_that_a_child_keeps_open(void **state) {
     assert_int_equal(peer_open(&peer, &handle), 0);
     assert_int_equal(peer_ask(&peer, "close 0"), 0);
     close(hold[1]);
-    assert_int_equal(waitpid(child, NULL, 0), child);
-    wait_until(open_fds() == before);
+    TEST_REAP(child, NULL);
+    WAIT_UNTIL(open_fds() == before);
     peer_end(&peer, 0);
     assert_int_equal(gpu->memory_free(0, memory), 0);
 }
@@ -531,20 +531,20 @@ static void the_exporter_survives_descriptor_exhaustion(void **state) {
     assert_int_equal(gpu->memory_allocate(0, 2 * MIB, &second), GPU_ERROR_MEMORY_ALLOCATION);
     assert_null(second);
     assert_int_equal(connect(late, (struct sockaddr *)&address, length), 0);
-    wait_until(socket_is_at_end(late));
+    WAIT_UNTIL(socket_is_at_end(late));
     assert_int_equal(peer_open(&peer, &handle), GPU_ERROR_MAP_BUFFER_OBJECT_FAILED);
     while (count > 0)
         close(fillers[--count]);
-    wait_until(open_fds() == fds); /* the exporter has its spare one back */
+    WAIT_UNTIL(open_fds() == fds); /* the exporter has its spare one back */
 
     /* Those that have said nothing make room for who comes. */
     for (unsigned i = 0; i < 8; i++)
         fresh[i] = connect_to(&handle);
-    wait_until(open_fds() == fds + 16); /* both ends */
+    WAIT_UNTIL(open_fds() == fds + 16); /* both ends */
     count = fill_descriptors(fillers);
     /* At the first try, except under valgrind, whose accept() drops the connection that it has no descriptor
      * for. */
-    wait_until(peer_open(&peer, &handle) == 0);
+    WAIT_UNTIL(peer_open(&peer, &handle) == 0);
     assert_true(socket_is_at_end(fresh[0]));
     assert_false(socket_is_at_end(fresh[7]));
     while (count > 0)

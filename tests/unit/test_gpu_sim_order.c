@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the simulated GPU orders the legacy default stream, blocking streams and others, as CUDA does. */
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "gpu_sim_fixture.h"
@@ -124,7 +122,7 @@ static void blocking_streams_wait_for_the_legacy_one_and_not_for_each_other(void
     assert_int_equal(word(SECOND), 0); /* of another thread's default stream */
     assert_int_equal(gpu->stream_query(0, scene.blocking), GPU_ERROR_NOT_READY);
     open_gate();
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_int_equal(word(SECOND), 1);
     assert_int_equal(gpu->stream_synchronize(0, scene.blocking), 0);
     assert_int_equal(word(FIRST), 1);
@@ -150,7 +148,7 @@ static void to_wait_for_the_legacy_stream_is_to_wait_for_the_blocking_ones(void 
     assert_int_equal(pthread_create(&thread, NULL, open_late, NULL), 0);
     assert_int_equal(gpu->stream_synchronize(0, NULL), 0);
     assert_int_equal(word(FIRST), 1);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     scene_deinit(&scene);
 }
 
@@ -211,7 +209,7 @@ static void streams_of_many_threads_never_wait_in_a_circle(void **state) {
         assert_int_equal(pthread_create(&threads[i], NULL, play, i % 2 == 0 ? scene.blocking : scene.second),
                          0);
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+        TEST_JOIN(threads[i], NULL);
     assert_int_equal(gpu->device_synchronize(0), 0);
     scene_deinit(&scene);
 }

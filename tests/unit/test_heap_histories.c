@@ -5,14 +5,6 @@
  * sums; now and then on everything, with the heap's own validator.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "heap_fixture.h"
 

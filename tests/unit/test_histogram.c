@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of a histogram of durations, and of the histogram in which a pool counts a duration. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "core_fixture.h"
 #include "daemon/core/histogram.h"
 

@@ -1,23 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The log, whose reader may be slow: a pipe, the journal's socket, a file. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "daemon/loop/log.h"
+#include "unit.h"
 
 #define MESSAGES 20000u /* more than a pipe or a socket has room for */
 
@@ -33,7 +24,7 @@ static int in_child(int fd, void (*play)(void)) {
         play();
         _exit(0);
     }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    TEST_REAP(pid, &status);
     return status;
 }
 

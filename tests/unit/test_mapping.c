@@ -3,18 +3,12 @@
  * address space around them stays taken. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/mapping.h"
 #include "base/units.h"
+#include "unit.h"
 
 /* The address space that this process has taken. */
 static uint64_t taken_bytes(void) {

@@ -3,14 +3,8 @@
  * Tests of the questions to NVML, against a library of its name that stands in for it (fake_nvml.c, found by
  * LD_LIBRARY_PATH).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "gpu/nvml.h"
+#include "unit.h"
 
 static const struct gpu_uuid known = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
 

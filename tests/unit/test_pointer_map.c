@@ -6,17 +6,11 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <cmocka.h>
 
 #include "base/units.h"
 #include "client/cache/pointer_map.h"
+#include "unit.h"
 
 #define LEAF_BYTES   (UINT64_C(1) << (POINTER_MAP_GRANULE_BITS + POINTER_MAP_LEAF_BITS))
 #define BRANCH_BYTES (LEAF_BYTES << POINTER_MAP_BRANCH_BITS)
@@ -211,9 +205,9 @@ static void threads_that_set_and_look_up_at_once_find_what_was_set(void **state)
         assert_int_equal(pthread_create(&threads[i], NULL, write_own, &writers[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+        TEST_JOIN(threads[i], NULL);
     atomic_store(&crowd.over, true);
-    pthread_join(reader, NULL);
+    TEST_JOIN(reader, NULL);
     pthread_barrier_destroy(&crowd.start);
     assert_int_equal(crowd.wrong, 0);
 }

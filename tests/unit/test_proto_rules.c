@@ -2,17 +2,9 @@
 /* The wire format's rules one by one: each broken alone in a message that is otherwise valid; the texts of
  * failures; and what the encoder must not make. */
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "proto_messages.h"
 
@@ -525,7 +517,7 @@ static void encoding_what_would_be_refused_is_caught(void **state) {
             _exit(0);
         }
         int status = 0;
-        assert_int_equal(waitpid(pid, &status, 0), pid);
+        TEST_REAP(pid, &status);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
     }
 #endif

@@ -2,14 +2,8 @@
 /*
  * Where the library of the simulated GPU is not installed, the caller is told which file is missing.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "gpu/gpu.h"
+#include "unit.h"
 
 static void without_its_library_there_is_no_simulated_gpu(void **state) {
     const struct gpu *gpu = NULL;

@@ -2,12 +2,6 @@
 /*
  * Tests of size classes: at every size that is small, around every class's bounds, and at random.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "client/cache/size_class.h"
 #include "heap_fixture.h"
 #include "proto/limits.h"

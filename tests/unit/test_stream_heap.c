@@ -4,14 +4,6 @@
  * n-th allocation can be made to fail.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/lease.h"

@@ -4,14 +4,6 @@
  * free, absent or whose it is.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "client/cache/size_class.h"
 #include "stream_heap_fixture.h"

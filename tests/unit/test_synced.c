@@ -7,18 +7,10 @@
  * that it already follows.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "client/objects/synced_state.h"
 #include "client/objects/synced_usage.h"
+#include "unit.h"
 
 static unsigned fail_at; /* the n-th allocation from now fails, once; 0: none */
 

@@ -5,14 +5,7 @@
  * here, so any address will do for one. Pieces name real memory, whose words name the owner.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "client/cache/cache.h"
@@ -237,13 +230,13 @@ static void hammer(unsigned owners, unsigned visitors) {
         assert_int_equal(pthread_create(&owner_threads[i], NULL, owner_main, &owner[i]), 0);
     }
     for (unsigned i = 0; i < owners; i++) {
-        pthread_join(owner_threads[i], NULL);
+        TEST_JOIN(owner_threads[i], NULL);
         assert_false(owner[i].wrong);
         hits += owner[i].hits;
     }
     atomic_store(&stop, true);
     for (unsigned i = 0; i < visitors; i++)
-        pthread_join(visitor_threads[i], NULL);
+        TEST_JOIN(visitor_threads[i], NULL);
     assert_int_equal(hits > 0, has_fast_way());
     assert_true(visits >= VISITS);
     assert_true(everything_is_back(&client)); /* the owners have ended */
@@ -285,7 +278,7 @@ static void a_threads_end_gives_its_pieces_back(void **state) {
     (void)state;
     client_init(&client);
     assert_int_equal(pthread_create(&thread, NULL, take_and_leave, &client), 0);
-    pthread_join(thread, &wrong);
+    TEST_JOIN(thread, &wrong);
     assert_null(wrong);
     assert_true(everything_is_back(&client));
     assert_true(list_is_empty(&client.caches));
@@ -331,7 +324,7 @@ static void two_clients_of_a_thread_have_a_cache_each(void **state) {
     for (unsigned i = 0; i < 2; i++)
         client_init(&clients[i]);
     assert_int_equal(pthread_create(&thread, NULL, use_two_clients, clients), 0);
-    pthread_join(thread, &wrong);
+    TEST_JOIN(thread, &wrong);
     assert_null(wrong);
     for (unsigned i = 0; i < 2; i++) {
         assert_true(everything_is_back(&clients[i]));
@@ -342,7 +335,7 @@ static void two_clients_of_a_thread_have_a_cache_each(void **state) {
 /* A client closes while a thread that used it lives on. */
 struct survivor {
     struct false_client *clients;
-    pthread_barrier_t *used, *closed;
+    atomic_bool used, closed; /* the first client */
 };
 
 static void *survive(void *argument) {
@@ -353,8 +346,9 @@ static void *survive(void *argument) {
     if (fine)
         buffer_put(&survivor->clients[0], &buffer);
     const struct thread_cache *before = client_thread.caches;
-    pthread_barrier_wait(survivor->used);
-    pthread_barrier_wait(survivor->closed);
+    atomic_store(&survivor->used, true);
+    while (!atomic_load(&survivor->closed))
+        test_pause();
     /* No call finds memory of the old client; the next client gets the object. */
     fine = fine && client_thread.caches->owner == NULL && client_thread.caches->all == NULL &&
            !cache_take_fast(address_of(&survivor->clients[0]), POOL, 4096, NULL, &buffer);
@@ -367,27 +361,22 @@ static void *survive(void *argument) {
 
 static void a_client_that_closes_leaves_nothing_in_a_living_thread(void **state) {
     struct false_client clients[2];
-    pthread_barrier_t used, closed;
     pthread_t thread;
     void *wrong;
 
     (void)state;
     for (unsigned i = 0; i < 2; i++)
         client_init(&clients[i]);
-    pthread_barrier_init(&used, NULL, 2);
-    pthread_barrier_init(&closed, NULL, 2);
-    struct survivor survivor = {.clients = clients, .used = &used, .closed = &closed};
+    struct survivor survivor = {.clients = clients};
     assert_int_equal(pthread_create(&thread, NULL, survive, &survivor), 0);
-    pthread_barrier_wait(&used);
+    WAIT_UNTIL(atomic_load(&survivor.used));
     assert_int_equal(stream_heap_free_bytes(clients[0].stream_heap), EXTENT_BYTES - 4096);
     client_deinit(&clients[0]);
-    pthread_barrier_wait(&closed);
-    pthread_join(thread, &wrong);
+    atomic_store(&survivor.closed, true);
+    TEST_JOIN(thread, &wrong);
     assert_null(wrong);
     assert_true(everything_is_back(&clients[1]));
     client_deinit(&clients[1]);
-    pthread_barrier_destroy(&used);
-    pthread_barrier_destroy(&closed);
 }
 
 /* --- bins --- */
@@ -493,7 +482,7 @@ static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
     taker.count = client.stream_heap->depot.stacks[0].count * depot_capacity(0);
     assert_true(taker.count > 0);
     assert_int_equal(pthread_create(&thread, NULL, take_what_was_given, &taker), 0);
-    pthread_join(thread, NULL);
+    TEST_JOIN(thread, NULL);
     assert_false(taker.wrong);
     thread_cache_enter(client_thread.caches);
     thread_cache_flush(client_thread.caches, NULL, false);

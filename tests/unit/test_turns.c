@@ -2,13 +2,8 @@
 /*
  * Tests of the scheduler alone: it gives turns to sources without sockets.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "daemon/loop/scheduler.h"
+#include "unit.h"
 
 #define ANNA 1000u
 #define BEN  1001u

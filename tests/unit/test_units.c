@@ -2,15 +2,9 @@
 /* Tests of sizes and times as people write and read them. */
 #include <errno.h>
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/units.h"
+#include "unit.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
