@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
+#include "base/send.h"
 #include "daemon/core/core.h"
 
 /* A packet that could not be sent yet. */
@@ -26,33 +26,12 @@ void outbox_init(struct outbox *outbox, int fd) {
 
 /* Returns 0, -EAGAIN when the socket is full, or a negative errno that ends the connection. */
 static int outbox_write(struct outbox *outbox, const void *packet, size_t size, int fd) {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec vector = {(void *)packet, size};
-    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
-    ssize_t n;
-
-    if (fd >= 0) {
-        message.msg_control = &control;
-        message.msg_controllen = sizeof control;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    }
-    do
-        n = sendmsg(outbox->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (n < 0 && errno == EINTR);
+    ssize_t n = send_with_fd(outbox->fd, packet, size, fd, MSG_DONTWAIT | MSG_NOSIGNAL);
     /* Too many descriptors of ours are unread, or the kernel has no memory: the socket stays writable and
      * would tell us nothing else. The connection tries again from time to time. */
     outbox->stalled = n < 0 && (errno == ETOOMANYREFS || errno == ENOBUFS);
     outbox->full = n < 0 && (errno == EWOULDBLOCK || outbox->stalled);
-    if (n < 0)
-        return outbox->full ? -EAGAIN : -errno;
-    return 0;
+    return n >= 0 ? 0 : outbox->full ? -EAGAIN : -errno;
 }
 
 /* Takes a reply out of those that are kept. The charge of a session that is over went with the session. */
