@@ -3,6 +3,18 @@
 #define BASE_LOCK_H
 #include <pthread.h>
 
+/* Holds a mutex until the scope ends: LOCKED(&object->lock). */
+#define LOCKED(mutex) __attribute__((cleanup(lock_release))) pthread_mutex_t *locked_ = lock_take(mutex)
+
+static inline pthread_mutex_t *lock_take(pthread_mutex_t *lock) {
+    pthread_mutex_lock(lock);
+    return lock;
+}
+
+static inline void lock_release(pthread_mutex_t **lock) {
+    pthread_mutex_unlock(*lock);
+}
+
 /* Pauses of a processor between two attempts to take a mutex, the first and the most; and how many in all
  * before the thread sleeps: 0.2 ms where a pause takes 45 ns. */
 #define LOCK_PAUSES_MIN 16u

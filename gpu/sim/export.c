@@ -23,7 +23,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/list.h"
+#include "base/lock.h"
+#include "base/send.h"
 #include "base/thread.h"
 #include "gpu/sim/internal.h"
 
@@ -34,6 +35,7 @@
 #define EVENTS_MAX      64
 #define ACCEPTS_MAX     64              /* in a row, before the peers have their turn again */
 #define EXPORT_NS       (5 * NS_PER_US) /* measured on H200: 2–6 us */
+#define NONCE_TEXT_SIZE (2 * SIM_NONCE_BYTES + 1)
 
 struct peer {
     int fd;
@@ -53,30 +55,37 @@ static struct {
     struct list fresh; /* oldest first; the thread's alone */
     struct list peers;
     unsigned fresh_count, peer_count;
-} exporter = {.lock = PTHREAD_MUTEX_INITIALIZER, .listener = -1, .epoll = -1, .spare = -1};
+} exporter = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .listener = -1,
+    .epoll = -1,
+    .spare = -1,
+    .fresh = {&exporter.fresh, &exporter.fresh},
+    .peers = {&exporter.peers, &exporter.peers},
+};
 
 int sim_random(void *bytes, size_t size) {
     return getrandom(bytes, size, 0) == (ssize_t)size ? 0 : GPU_ERROR_UNKNOWN;
 }
 
-unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address) {
-    char text[sizeof(address->sun_path) - 1];
-    int length = snprintf(text, sizeof(text), "gpupool-sim/%u/", (unsigned)handle->pid);
-
+static void nonce_format(const uint8_t nonce[SIM_NONCE_BYTES], char text[NONCE_TEXT_SIZE]) {
     for (unsigned i = 0; i < SIM_NONCE_BYTES; i++)
-        length += snprintf(text + length, sizeof(text) - (size_t)length, "%02x", handle->nonce[i]);
-    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    memcpy(address->sun_path + 1, text, (size_t)length); /* the leading NUL makes it abstract */
+        snprintf(text + (size_t)2 * i, 3, "%02x", (unsigned)nonce[i]);
+}
+
+unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address) {
+    char nonce[NONCE_TEXT_SIZE];
+
+    nonce_format(handle->nonce, nonce);
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX}; /* the leading NUL makes it abstract */
+    int length = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "gpupool-sim/%u/%s",
+                          (unsigned)handle->pid, nonce);
     return (unsigned)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
 bool sim_handle_is_own(const struct sim_handle *handle) {
-    bool own;
-
-    pthread_mutex_lock(&exporter.lock);
-    own = exporter.started && memcmp(handle->nonce, exporter.nonce, sizeof(exporter.nonce)) == 0;
-    pthread_mutex_unlock(&exporter.lock);
-    return own;
+    LOCKED(&exporter.lock);
+    return exporter.started && memcmp(handle->nonce, exporter.nonce, sizeof(exporter.nonce)) == 0;
 }
 
 /* --- peers --- */
@@ -120,27 +129,7 @@ static int handle_resolve(const struct sim_handle *handle, struct sim_range **re
 
 /* Sends an answer, and the descriptor where there is one. Never blocks. */
 static int answer_send(int fd, const struct sim_answer *answer, int memfd) {
-    struct iovec part = {.iov_base = (void *)answer, .iov_len = sizeof(*answer)};
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-
-    if (memfd >= 0) {
-        control.header = (struct cmsghdr){
-            .cmsg_len = CMSG_LEN(sizeof(int)),
-            .cmsg_level = SOL_SOCKET,
-            .cmsg_type = SCM_RIGHTS,
-        };
-        memcpy(CMSG_DATA(&control.header), &memfd, sizeof(memfd));
-        message.msg_control = &control;
-        message.msg_controllen = sizeof(control);
-    }
-    ssize_t sent;
-    do
-        sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
+    ssize_t sent = send_with_fd(fd, answer, sizeof(*answer), memfd, MSG_DONTWAIT | MSG_NOSIGNAL);
     return sent == sizeof(*answer) ? 0 : -EIO;
 }
 
@@ -275,45 +264,31 @@ static void *serve(void *unused) {
 
 /* --- start --- */
 
-static int thread_start(void) {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    int r;
-
-    if (pthread_attr_init(&attributes) != 0)
-        return -ENOMEM;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    r = -thread_create(&thread, &attributes, serve, NULL);
-    pthread_attr_destroy(&attributes);
-    return r;
-}
-
 /* Locked. */
 static int exporter_start(void) {
     _cleanup_(close_fdp) int listener = -1, epoll = -1, spare = -1;
     struct sockaddr_un address;
     struct sim_handle own = {.pid = (uint32_t)getpid()};
-    socklen_t length;
+    pthread_t thread;
 
     if (sim_random(own.nonce, sizeof(own.nonce)) != 0)
         return GPU_ERROR_UNKNOWN;
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     epoll = epoll_create1(EPOLL_CLOEXEC);
     spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    length = sim_handle_address(&own, &address);
+    socklen_t length = sim_handle_address(&own, &address);
     if (listener < 0 || epoll < 0 || spare < 0 || bind(listener, (struct sockaddr *)&address, length) < 0 ||
         listen(listener, BACKLOG) < 0 ||
         epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &(struct epoll_event){.events = EPOLLIN}) < 0)
         return GPU_ERROR_UNKNOWN;
-    list_init(&exporter.fresh);
-    list_init(&exporter.peers);
     exporter.listener = listener;
     exporter.epoll = epoll;
     exporter.spare = spare;
-    if (thread_start() < 0) {
+    if (thread_create(&thread, NULL, serve, NULL) != 0) {
         exporter.listener = exporter.epoll = exporter.spare = -1;
         return GPU_ERROR_UNKNOWN;
     }
+    pthread_detach(thread);
     listener = epoll = spare = -1;
     exporter.pid = own.pid;
     memcpy(exporter.nonce, own.nonce, sizeof(own.nonce));
@@ -327,10 +302,8 @@ int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_han
     _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     struct sim_handle handle = {.magic = SIM_MAGIC};
     unsigned physical;
-    int r = sim_enter_on(SIM_IPC_EXPORT, device);
+    int r = sim_enter_context(SIM_IPC_EXPORT, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     range = sim_range_find(memory);
@@ -364,34 +337,24 @@ static void pid_add(pid_t pid, pid_t *pids, size_t capacity, size_t *count) {
 
 int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_count) {
     _cleanup_(freep) pid_t *seen = NULL;
-    size_t count = 0, room;
     unsigned physical;
-    int r = sim_enter_on(SIM_PROCESSES, device);
+    int r = sim_enter_on(SIM_PROCESSES, device, &physical);
 
-    if (r == 0)
-        r = sim_device(device, &physical);
     if (r != 0)
         return r;
-    pthread_mutex_lock(&exporter.lock);
-    room = exporter.peer_count + 1;
+    LOCKED(&exporter.lock);
+    size_t count = 0, room = exporter.peer_count + 1;
     /* Not in the caller's array, which may be too small to tell which pids were counted. */
     seen = malloc(room * sizeof(*seen));
     if (seen == NULL)
-        r = GPU_ERROR_MEMORY_ALLOCATION;
-    else {
-        if (sim_has_context(physical))
-            pid_add(getpid(), seen, room, &count);
-        if (exporter.started)
-            list_for_each_entry(const struct peer, peer, &exporter.peers, link) {
-
-                /* 0: a process outside this PID namespace, which has no pid here. */
-                if ((peer->devices & 1u << physical) != 0 && peer->pid != 0)
-                    pid_add(peer->pid, seen, room, &count);
-            }
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    if (sim_has_context(physical))
+        pid_add(getpid(), seen, room, &count);
+    list_for_each_entry(const struct peer, peer, &exporter.peers, link) {
+        /* 0: a process outside this PID namespace, which has no pid here. */
+        if ((peer->devices & 1u << physical) != 0 && peer->pid != 0)
+            pid_add(peer->pid, seen, room, &count);
     }
-    pthread_mutex_unlock(&exporter.lock);
-    if (r != 0)
-        return r;
     for (size_t i = 0; i < count && i < capacity; i++)
         pids[i] = seen[i];
     *ret_count = count;
@@ -399,15 +362,12 @@ int sim_processes(unsigned device, pid_t *pids, size_t capacity, size_t *ret_cou
 }
 
 static bool is_under_mps(pid_t pid) {
-    bool found = false;
-
-    pthread_mutex_lock(&exporter.lock);
-    if (exporter.started)
-        list_for_each_entry(const struct peer, peer, &exporter.peers, link) {
-            found = found || (peer->pid == pid && peer->under_mps);
-        }
-    pthread_mutex_unlock(&exporter.lock);
-    return found;
+    LOCKED(&exporter.lock);
+    list_for_each_entry(const struct peer, peer, &exporter.peers, link) {
+        if (peer->pid == pid && peer->under_mps)
+            return true;
+    }
+    return false;
 }
 
 int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
@@ -437,18 +397,17 @@ int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *re
 }
 
 void sim_device_file_name(const uint8_t nonce[SIM_NONCE_BYTES], char name[SIM_DEVICE_FILE_SIZE]) {
-    int length = snprintf(name, SIM_DEVICE_FILE_SIZE, "gpupool-sim-gpu-");
+    char text[NONCE_TEXT_SIZE];
 
-    for (unsigned i = 0; i < SIM_NONCE_BYTES; i++)
-        length += snprintf(name + length, SIM_DEVICE_FILE_SIZE - (size_t)length, "%02x", (unsigned)nonce[i]);
+    nonce_format(nonce, text);
+    snprintf(name, SIM_DEVICE_FILE_SIZE, "gpupool-sim-gpu-%s", text);
 }
 
 void sim_device_files(char prefix[GPU_DEVICE_FILES_SIZE]) {
     char name[SIM_DEVICE_FILE_SIZE];
 
-    pthread_mutex_lock(&exporter.lock);
+    LOCKED(&exporter.lock);
     /* Before the first export no process has a link, and no file has this name. */
     sim_device_file_name(exporter.nonce, name);
-    pthread_mutex_unlock(&exporter.lock);
     snprintf(prefix, GPU_DEVICE_FILES_SIZE, "/memfd:%s", name);
 }

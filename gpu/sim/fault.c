@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "gpu/sim/sim.h"
+#include "base/lock.h"
 #include "gpu/sim/internal.h"
 
 #define PLANS_MAX                  32u  /* of the environment; more than any test has wanted */
@@ -24,31 +24,8 @@
 #define ERROR_INITIALIZATION_ERROR 3         /* what CUDA says in a forked child */
 #define NO_DEVICE                  UINT32_MAX
 
-static const char *const call_names[] = {
-    [SIM_DEVICE_COUNT] = "device_count",
-    [SIM_DEVICE_DESCRIBE] = "device_describe",
-    [SIM_DEVICE_MEMORY] = "device_memory",
-    [SIM_DEVICE_SYNCHRONIZE] = "device_synchronize",
-    [SIM_DEVICE_CURRENT] = "device_current",
-    [SIM_MEMORY_ALLOCATE] = "memory_allocate",
-    [SIM_MEMORY_FREE] = "memory_free",
-    [SIM_IPC_EXPORT] = "ipc_export",
-    [SIM_IPC_OPEN] = "ipc_open",
-    [SIM_IPC_CLOSE] = "ipc_close",
-    [SIM_HOST_REGISTER] = "host_register",
-    [SIM_HOST_UNREGISTER] = "host_unregister",
-    [SIM_STREAM_CREATE] = "stream_create",
-    [SIM_STREAM_DESTROY] = "stream_destroy",
-    [SIM_STREAM_SYNCHRONIZE] = "stream_synchronize",
-    [SIM_STREAM_QUERY] = "stream_query",
-    [SIM_STREAM_IS_CAPTURING] = "stream_is_capturing",
-    [SIM_STREAM_WRITE64] = "stream_write64",
-    [SIM_STREAM_WAIT64] = "stream_wait64",
-    [SIM_MEMORY_SET] = "memory_set",
-    [SIM_MEMORY_COPY] = "memory_copy",
-    [SIM_PROCESSES] = "processes",
-    [SIM_CALL_ANY] = "any",
-};
+#define CALL_NAME(name, member) [SIM_##name] = #member,
+static const char *const call_names[] = {SIM_CALLS(CALL_NAME)};
 
 struct plan {
     enum sim_call call;
@@ -167,20 +144,18 @@ static int plans_parse(const char *text, bool is_hang) {
 }
 
 int sim_fault_init(void) {
-    int r;
-
-    pthread_mutex_lock(&faults.lock);
-    faults.plan_count = 0;
+    LOCKED(&faults.lock);
     const char *seed = secure_getenv("GPUPOOL_SIM_SEED");
+
+    faults.plan_count = 0;
     faults.random = seed != NULL ? strtoull(seed, NULL, 10) : 1;
-    r = plans_parse(secure_getenv("GPUPOOL_SIM_FAIL"), false);
+    int r = plans_parse(secure_getenv("GPUPOOL_SIM_FAIL"), false);
     if (r == 0)
         r = plans_parse(secure_getenv("GPUPOOL_SIM_HANG"), true);
     if (r < 0)
         faults.plan_count = 0;
     if (faults.plan_count > 0)
         __atomic_store_n(&faults.any, true, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&faults.lock);
     return r < 0 ? GPU_ERROR_INVALID_VALUE : 0;
 }
 
@@ -223,7 +198,7 @@ static int enter(enum sim_call call, unsigned physical) {
     uint64_t hang_ns = 0;
     int error = 0;
 
-    if (sim_is_forked())
+    if (sim_settings.forked)
         return ERROR_INITIALIZATION_ERROR;
     if (!__atomic_load_n(&faults.any, __ATOMIC_ACQUIRE))
         return 0;
@@ -256,19 +231,27 @@ static int enter(enum sim_call call, unsigned physical) {
 }
 
 bool sim_is_lost(unsigned physical) {
-    pthread_mutex_lock(&faults.lock);
-    bool lost = faults.lost[physical] != 0;
-    pthread_mutex_unlock(&faults.lock);
-    return lost;
+    LOCKED(&faults.lock);
+    return faults.lost[physical] != 0;
 }
 
 int sim_enter(enum sim_call call) {
     return enter(call, NO_DEVICE);
 }
 
-int sim_enter_on(enum sim_call call, unsigned device) {
-    unsigned physical;
-    return enter(call, sim_device(device, &physical) == 0 ? physical : NO_DEVICE);
+int sim_enter_on(enum sim_call call, unsigned device, unsigned *ret_physical) {
+    unsigned physical = NO_DEVICE;
+    int invalid = sim_device(device, &physical), r = enter(call, physical);
+
+    if (r != 0 || invalid != 0)
+        return r != 0 ? r : invalid;
+    *ret_physical = physical;
+    return 0;
+}
+
+int sim_enter_context(enum sim_call call, unsigned device, unsigned *ret_physical) {
+    int r = sim_enter_on(call, device, ret_physical);
+    return r != 0 ? r : sim_context(device, ret_physical);
 }
 
 int gpu_sim_fail(const char *call, unsigned nth, int error) {
@@ -276,18 +259,13 @@ int gpu_sim_fail(const char *call, unsigned nth, int error) {
 
     if (call_parse(call, &parsed) < 0)
         return -EINVAL;
-    pthread_mutex_lock(&faults.lock);
+    LOCKED(&faults.lock);
     faults.in_process = (struct plan){.call = parsed, .nth = nth, .device = NO_DEVICE, .error = error};
     __atomic_store_n(&faults.any, nth > 0 || faults.plan_count > 0, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&faults.lock);
     return 0;
 }
 
 bool gpu_sim_failed(void) {
-    bool hit;
-
-    pthread_mutex_lock(&faults.lock);
-    hit = faults.in_process.hit;
-    pthread_mutex_unlock(&faults.lock);
-    return hit;
+    LOCKED(&faults.lock);
+    return faults.in_process.hit;
 }

@@ -24,37 +24,25 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/send.h"
 #include "gpu/sim/internal.h"
 
-/* A ghost keeps so many; further links and mappings end with their process. */
-#define GHOST_LINKS_MAX    256
-#define GHOST_MAPPINGS_MAX 1024
-#define GHOST_WRITE_NS     (100 * NS_PER_US) /* between writes: often enough to be seen at once */
-#define GHOST_LOW_FD       2                 /* first descriptor that the ghost needs none of */
+/* A ghost keeps so many links and mappings; further ones end with their process. */
+#define GHOST_KEPT_MAX 1280
+#define GHOST_WRITE_NS (100 * NS_PER_US) /* between writes: often enough to be seen at once */
+#define GHOST_LOW_FD   2                 /* first descriptor that the ghost needs none of */
 
-enum ghost_verb {
-    GHOST_LINK, /* with the connection */
-    GHOST_UNLINK,
-    GHOST_MAP, /* with the memfd */
-    GHOST_UNMAP,
-};
-
+/* The process has made a link or a mapping (the descriptor comes along), or gives it up. */
 struct ghost_message {
-    uint32_t verb;
-    uint32_t reserved;
     uint64_t key;
-    uint64_t size_bytes;
+    uint64_t size_bytes; /* of a mapping; 0: a link */
 };
 
-struct ghost_link {
+struct ghost_kept {
     uint64_t key; /* 0: free */
-    int fd;
-};
-
-struct ghost_mapping {
-    uint64_t key; /* 0: free */
-    uint64_t size_bytes;
+    int fd;       /* a link's; else -1 */
     uint64_t *words;
+    uint64_t size_bytes;
 };
 
 /* The process's end: -1 before the first import and where no ghost could be made. */
@@ -62,49 +50,41 @@ static int ghost_socket = -1;
 static bool ghost_tried;
 
 /* In the ghost only. */
-static struct ghost_link ghost_links[GHOST_LINKS_MAX];
-static struct ghost_mapping ghost_mappings[GHOST_MAPPINGS_MAX];
+static struct ghost_kept ghost_kept[GHOST_KEPT_MAX];
 
 /* --- in the ghost --- */
 
-static void ghost_handle(const struct ghost_message *message, int fd) {
-    void *words;
+/* The entry with the key; with the key 0 a free one. NULL: none. */
+static struct ghost_kept *ghost_find(uint64_t key) {
+    for (unsigned i = 0; i < GHOST_KEPT_MAX; i++)
+        if (ghost_kept[i].key == key)
+            return &ghost_kept[i];
+    return NULL;
+}
 
-    switch ((enum ghost_verb)message->verb) {
-    case GHOST_LINK:
-        for (unsigned i = 0; i < GHOST_LINKS_MAX; i++)
-            if (ghost_links[i].key == 0) {
-                ghost_links[i] = (struct ghost_link){.key = message->key, .fd = fd};
-                return; /* kept */
-            }
-        break;
-    case GHOST_UNLINK:
-        for (unsigned i = 0; i < GHOST_LINKS_MAX; i++)
-            if (ghost_links[i].key == message->key) {
-                close(ghost_links[i].fd);
-                ghost_links[i].key = 0;
-                break;
-            }
-        break;
-    case GHOST_MAP:
-        words = mmap(NULL, message->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        for (unsigned i = 0; words != MAP_FAILED && i < GHOST_MAPPINGS_MAX; i++)
-            if (ghost_mappings[i].key == 0) {
-                ghost_mappings[i] = (struct ghost_mapping){message->key, message->size_bytes, words};
-                break;
-            }
-        break;
-    case GHOST_UNMAP:
-        for (unsigned i = 0; i < GHOST_MAPPINGS_MAX; i++)
-            if (ghost_mappings[i].key == message->key) {
-                munmap(ghost_mappings[i].words, ghost_mappings[i].size_bytes);
-                ghost_mappings[i].key = 0;
-                break;
-            }
-        break;
+static void ghost_keep(const struct ghost_message *message, int fd) {
+    struct ghost_kept *kept = ghost_find(0);
+
+    if (kept != NULL && message->size_bytes == 0) {
+        *kept = (struct ghost_kept){.key = message->key, .fd = fd};
+        return;
     }
-    if (fd >= 0)
-        close(fd);
+    void *words = kept == NULL ? MAP_FAILED
+                               : mmap(NULL, message->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (words != MAP_FAILED)
+        *kept = (struct ghost_kept){message->key, -1, words, message->size_bytes};
+    close_fd(fd);
+}
+
+static void ghost_drop(uint64_t key) {
+    struct ghost_kept *kept = ghost_find(key);
+
+    if (kept == NULL)
+        return;
+    close_fd(kept->fd);
+    if (kept->words != NULL)
+        munmap(kept->words, kept->size_bytes);
+    *kept = (struct ghost_kept){0};
 }
 
 /* Takes one message from the process. Returns 1, 0 when there is none, negative when there will be none. */
@@ -128,7 +108,10 @@ static int ghost_receive(int socket) {
     first = CMSG_FIRSTHDR(&header);
     if (first != NULL && first->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(first), sizeof(fd));
-    ghost_handle(&message, fd);
+    if (fd >= 0)
+        ghost_keep(&message, fd);
+    else
+        ghost_drop(message.key);
     return 1;
 }
 
@@ -136,16 +119,16 @@ static void ghost_write(uint64_t duration_ns) {
     uint64_t end_ns = clock_now_ns() + duration_ns;
 
     for (uint64_t counter = 1; clock_now_ns() < end_ns; counter++) {
-        for (unsigned i = 0; i < GHOST_MAPPINGS_MAX; i++)
-            if (ghost_mappings[i].key != 0)
-                __atomic_store_n(ghost_mappings[i].words, counter, __ATOMIC_RELEASE);
+        for (unsigned i = 0; i < GHOST_KEPT_MAX; i++)
+            if (ghost_kept[i].words != NULL)
+                __atomic_store_n(ghost_kept[i].words, counter, __ATOMIC_RELEASE);
         nanosleep(&(struct timespec){.tv_nsec = (long)GHOST_WRITE_NS}, NULL);
     }
 }
 
 static bool ghost_has_mappings(void) {
-    for (unsigned i = 0; i < GHOST_MAPPINGS_MAX; i++)
-        if (ghost_mappings[i].key != 0)
+    for (unsigned i = 0; i < GHOST_KEPT_MAX; i++)
+        if (ghost_kept[i].words != NULL)
             return true;
     return false;
 }
@@ -164,7 +147,7 @@ static void ghost_live(int socket, int pidfd) {
 
     prctl(PR_SET_NAME, "gpupool-ghost");
     setsid(); /* what is sent to the process's group, a terminal's interrupt say, is not for work on a GPU */
-    if (!sim_linger_keeps_fds()) {
+    if (!sim_settings.linger_keeps_fds) {
         /* By way of high numbers, since either may be where the other goes. */
         int high_socket = fcntl(socket, F_DUPFD, 16), high_pidfd = fcntl(pidfd, F_DUPFD, 16);
 
@@ -189,7 +172,7 @@ static void ghost_live(int socket, int pidfd) {
             alive = false;
     }
     if (ghost_has_mappings())
-        ghost_write(sim_linger_ns());
+        ghost_write(sim_settings.linger_ns);
     _exit(0);
 }
 
@@ -201,7 +184,7 @@ void sim_ghost_start(void) {
     sigset_t all, before;
     pid_t pid;
 
-    if (ghost_tried || sim_linger_ns() == 0)
+    if (ghost_tried || sim_settings.linger_ns == 0)
         return;
     ghost_tried = true;
     pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -225,41 +208,14 @@ void sim_ghost_start(void) {
 
 /* Best effort: a ghost that is gone takes nothing in, and the process goes on without. */
 static void ghost_tell(const struct ghost_message *message, int fd) {
-    struct iovec part = {.iov_base = (void *)message, .iov_len = sizeof(*message)};
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
-
-    if (ghost_socket < 0)
-        return;
-    if (fd >= 0) {
-        control.header = (struct cmsghdr){
-            .cmsg_len = CMSG_LEN(sizeof(int)),
-            .cmsg_level = SOL_SOCKET,
-            .cmsg_type = SCM_RIGHTS,
-        };
-        memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-        header.msg_control = &control;
-        header.msg_controllen = sizeof(control);
-    }
-    if (sendmsg(ghost_socket, &header, MSG_NOSIGNAL) < 0)
+    if (ghost_socket >= 0 && send_with_fd(ghost_socket, message, sizeof(*message), fd, MSG_NOSIGNAL) < 0)
         ghost_socket = close_fd(ghost_socket);
 }
 
-void sim_ghost_link(uint64_t key, int fd) {
-    ghost_tell(&(struct ghost_message){.verb = GHOST_LINK, .key = key}, fd);
+void sim_ghost_keep(uint64_t key, int fd, uint64_t size_bytes) {
+    ghost_tell(&(struct ghost_message){.key = key, .size_bytes = size_bytes}, fd);
 }
 
-void sim_ghost_unlink(uint64_t key) {
-    ghost_tell(&(struct ghost_message){.verb = GHOST_UNLINK, .key = key}, -1);
-}
-
-void sim_ghost_map(uint64_t key, int memfd, uint64_t size_bytes) {
-    ghost_tell(&(struct ghost_message){.verb = GHOST_MAP, .key = key, .size_bytes = size_bytes}, memfd);
-}
-
-void sim_ghost_unmap(uint64_t key) {
-    ghost_tell(&(struct ghost_message){.verb = GHOST_UNMAP, .key = key}, -1);
+void sim_ghost_drop(uint64_t key) {
+    ghost_tell(&(struct ghost_message){.key = key}, -1);
 }

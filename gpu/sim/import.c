@@ -19,7 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/list.h"
+#include "base/lock.h"
 #include "gpu/sim/internal.h"
 
 /* An exporter that takes longer for a lookup is as good as dead, however much the machine has to do. */
@@ -43,10 +43,13 @@ struct sim_link {
 static struct {
     pthread_mutex_t lock;
     struct list links;
-    struct sim_range **imports; /* all that are open, in no order; each a reference */
-    size_t count, capacity;
+    struct list imports; /* sim_range.import_link: all that are open; each a reference */
     uint64_t last_key;
-} importer = {.lock = PTHREAD_MUTEX_INITIALIZER, .links = {&importer.links, &importer.links}};
+} importer = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .links = {&importer.links, &importer.links},
+    .imports = {&importer.imports, &importer.imports},
+};
 
 /* --- links --- */
 
@@ -78,14 +81,13 @@ static int link_connect(const struct sim_handle *handle, struct sim_link **ret_l
     link->fd = take_fd(&fd);
     link->device_file = take_fd(&device_file);
     list_append(&importer.links, &link->link);
-    sim_ghost_link(link->key, link->fd);
+    sim_ghost_keep(link->key, link->fd, 0);
     *ret_link = take_ptr(&link);
     return 0;
 }
 
 static int link_get(const struct sim_handle *handle, struct sim_link **ret_link) {
     list_for_each_entry(struct sim_link, link, &importer.links, link) {
-
         if (link->physical == handle->physical && memcmp(link->nonce, handle->nonce, SIM_NONCE_BYTES) == 0) {
             *ret_link = link;
             return 0;
@@ -98,7 +100,7 @@ static int link_get(const struct sim_handle *handle, struct sim_link **ret_link)
 static void link_end_if_unused(struct sim_link *link) {
     if (link->mappings > 0)
         return;
-    sim_ghost_unlink(link->key);
+    sim_ghost_drop(link->key);
     list_remove(&link->link);
     close_fd(link->fd);
     close_fd(link->device_file);
@@ -160,7 +162,7 @@ static int link_ask(struct sim_link *link, const struct sim_handle *handle, int 
     struct stat status;
     int seals;
 
-    if (question.reserved == 0 && sim_under_mps())
+    if (question.reserved == 0 && sim_settings.under_mps)
         question.reserved = SIM_FROM_MPS;
     ssize_t sent;
     do
@@ -184,63 +186,44 @@ static int link_ask(struct sim_link *link, const struct sim_handle *handle, int 
 /* --- imports --- */
 
 static struct sim_range *import_find(const struct gpu_ipc_handle *handle) {
-    for (size_t i = 0; i < importer.count; i++)
-        if (memcmp(&importer.imports[i]->handle, handle, sizeof(*handle)) == 0)
-            return importer.imports[i];
+    list_for_each_entry(struct sim_range, range, &importer.imports, import_link) {
+        if (memcmp(&range->handle, handle, sizeof(*handle)) == 0)
+            return range;
+    }
     return NULL;
 }
 
-static int imports_reserve(void) {
-    size_t capacity = importer.capacity > 0 ? 2 * importer.capacity : 64;
-    struct sim_range **imports;
-
-    if (importer.count < importer.capacity)
-        return 0;
-    imports = realloc(importer.imports, capacity * sizeof(*imports));
-    if (imports == NULL)
-        return GPU_ERROR_MEMORY_ALLOCATION;
-    importer.imports = imports;
-    importer.capacity = capacity;
-    return 0;
+/* The open import that begins there, or NULL. */
+static struct sim_range *import_at(const void *memory) {
+    list_for_each_entry(struct sim_range, range, &importer.imports, import_link) {
+        if (range->start == (uintptr_t)memory)
+            return range;
+    }
+    return NULL;
 }
 
 /* Maps what a handle names. On success the mapping is registered and the link counts it. */
 static int import_create(struct sim_link *link, const struct gpu_ipc_handle *bytes,
                          const struct sim_handle *handle, struct sim_range **ret_range) {
-    _cleanup_(freep) struct sim_range *range = calloc(1, sizeof(*range));
+    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     _cleanup_(close_fdp) int memfd = -1;
     uint64_t size_bytes;
-    void *start;
-    int r;
+    int r = link_ask(link, handle, &memfd, &size_bytes);
 
-    if (range == NULL)
-        return GPU_ERROR_MEMORY_ALLOCATION;
-    r = imports_reserve();
-    if (r == 0)
-        r = link_ask(link, handle, &memfd, &size_bytes);
     if (r != 0)
         return r;
-    start = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
-    if (start == MAP_FAILED)
+    range = sim_range_map(SIM_RANGE_IMPORT, handle->physical, memfd, size_bytes);
+    if (range == NULL)
         return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
-    madvise(start, size_bytes, MADV_DONTFORK);
-    range->kind = SIM_RANGE_IMPORT;
-    range->start = (uintptr_t)start;
-    range->size_bytes = size_bytes;
-    range->references = 1;
-    range->physical = handle->physical;
-    range->memfd = -1;
     range->handle = *bytes;
     range->link = link;
     range->opens = 1;
     range->ghost_key = ++importer.last_key;
     r = sim_range_register(range);
-    if (r != 0) {
-        sim_range_unref(take_ptr(&range));
+    if (r != 0)
         return r;
-    }
-    sim_ghost_map(range->ghost_key, memfd, size_bytes);
-    importer.imports[importer.count++] = sim_range_ref(range);
+    sim_ghost_keep(range->ghost_key, memfd, size_bytes);
+    list_append(&importer.imports, &sim_range_ref(range)->import_link);
     link->mappings++;
     *ret_range = take_ptr(&range);
     return 0;
@@ -251,10 +234,8 @@ int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *bytes, void **ret
     struct sim_handle handle;
     struct sim_link *link = NULL;
     unsigned physical;
-    int r = sim_enter_on(SIM_IPC_OPEN, device);
+    int r = sim_enter_context(SIM_IPC_OPEN, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     memcpy(&handle, bytes->bytes, sizeof(handle));
@@ -263,78 +244,58 @@ int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *bytes, void **ret
     if (sim_handle_is_own(&handle))
         return GPU_ERROR_INVALID_CONTEXT;
 
-    pthread_mutex_lock(&importer.lock);
+    LOCKED(&importer.lock);
     range = import_find(bytes);
     if (range != NULL)
         range->opens++;
     else {
         sim_ghost_start();
         r = link_get(&handle, &link);
-        if (r == 0) {
-            r = import_create(link, bytes, &handle, &range);
-            if (r != 0)
-                link_end_if_unused(link);
-            else
-                sim_spend(OPEN_NS, 0, 0);
+        if (r != 0)
+            return r;
+        r = import_create(link, bytes, &handle, &range);
+        if (r != 0) {
+            link_end_if_unused(link);
+            return r;
         }
+        sim_spend(OPEN_NS, 0, 0);
     }
-    if (r == 0)
-        *ret_memory = (void *)range->start;
-    pthread_mutex_unlock(&importer.lock);
-    return r;
-}
-
-/* The place of an open import in importer.imports, or importer.count. */
-static size_t import_index(const void *memory) {
-    size_t i = 0;
-
-    while (i < importer.count && importer.imports[i]->start != (uintptr_t)memory)
-        i++;
-    return i;
+    *ret_memory = (void *)range->start;
+    return 0;
 }
 
 int sim_ipc_close(unsigned device, void *memory) {
-    _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
-    struct sim_link *link;
+    struct sim_range *range;
     unsigned physical;
-    bool last = false;
-    size_t index;
-    int r = sim_enter_on(SIM_IPC_CLOSE, device);
+    int r = sim_enter_context(SIM_IPC_CLOSE, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     pthread_mutex_lock(&importer.lock);
-    index = import_index(memory);
-    if (index == importer.count)
-        r = GPU_ERROR_INVALID_VALUE;
-    else if (importer.imports[index]->opens > 1)
-        importer.imports[index]->opens--;
-    else
-        last = true;
+    range = import_at(memory);
+    bool is_last = range != NULL && range->opens == 1;
+    if (range != NULL && !is_last)
+        range->opens--;
     pthread_mutex_unlock(&importer.lock);
-    if (!last)
-        return r;
+    if (!is_last)
+        return range == NULL ? GPU_ERROR_INVALID_VALUE : 0;
 
     /* Without the lock: work on the memory may take as long as it likes. Somebody may open the handle again,
      * or close it too, in the meantime. */
     sim_streams_drain(physical);
-    pthread_mutex_lock(&importer.lock);
-    index = import_index(memory);
-    if (index == importer.count)
-        r = GPU_ERROR_INVALID_VALUE;
-    else if (--importer.imports[index]->opens == 0) {
-        range = importer.imports[index];
-        importer.imports[index] = importer.imports[--importer.count];
-        link = range->link;
-        sim_ghost_unmap(range->ghost_key);
-        sim_range_unregister(range);
-        range = sim_range_unref(range); /* unmapped before the exporter hears that it is */
-        link->mappings--;
-        link_end_if_unused(link);
-        sim_spend(CLOSE_NS, 0, 0);
-    }
-    pthread_mutex_unlock(&importer.lock);
-    return r;
+    LOCKED(&importer.lock);
+    range = import_at(memory);
+    if (range == NULL)
+        return GPU_ERROR_INVALID_VALUE;
+    if (--range->opens > 0)
+        return 0;
+    struct sim_link *link = range->link;
+    list_remove(&range->import_link);
+    sim_ghost_drop(range->ghost_key);
+    sim_range_unregister(range);
+    sim_range_unref(range); /* unmapped before the exporter hears that it is */
+    link->mappings--;
+    link_end_if_unused(link);
+    sim_spend(CLOSE_NS, 0, 0);
+    return 0;
 }

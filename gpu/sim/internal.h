@@ -24,35 +24,40 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/list.h"
 #include "gpu/sim/sim.h"
 
 /* --- fault.c --- */
 
-/* The table's calls, as faults and hangs count them. */
+/* The table's calls, as faults and hangs count them: the name in the enumeration, and that of the member. */
+#define SIM_CALLS(X)                                                                                         \
+    X(DEVICE_COUNT, device_count)                                                                            \
+    X(DEVICE_DESCRIBE, device_describe)                                                                      \
+    X(DEVICE_MEMORY, device_memory)                                                                          \
+    X(DEVICE_SYNCHRONIZE, device_synchronize)                                                                \
+    X(DEVICE_CURRENT, device_current)                                                                        \
+    X(MEMORY_ALLOCATE, memory_allocate)                                                                      \
+    X(MEMORY_FREE, memory_free)                                                                              \
+    X(IPC_EXPORT, ipc_export)                                                                                \
+    X(IPC_OPEN, ipc_open)                                                                                    \
+    X(IPC_CLOSE, ipc_close)                                                                                  \
+    X(HOST_REGISTER, host_register)                                                                          \
+    X(HOST_UNREGISTER, host_unregister)                                                                      \
+    X(STREAM_CREATE, stream_create)                                                                          \
+    X(STREAM_DESTROY, stream_destroy)                                                                        \
+    X(STREAM_SYNCHRONIZE, stream_synchronize)                                                                \
+    X(STREAM_QUERY, stream_query)                                                                            \
+    X(STREAM_IS_CAPTURING, stream_is_capturing)                                                              \
+    X(STREAM_WRITE64, stream_write64)                                                                        \
+    X(STREAM_WAIT64, stream_wait64)                                                                          \
+    X(MEMORY_SET, memory_set)                                                                                \
+    X(MEMORY_COPY, memory_copy)                                                                              \
+    X(PROCESSES, processes)                                                                                  \
+    X(CALL_ANY, any)
+
+#define SIM_CALL_NUMBER(name, member) SIM_##name,
 enum sim_call {
-    SIM_DEVICE_COUNT,
-    SIM_DEVICE_DESCRIBE,
-    SIM_DEVICE_MEMORY,
-    SIM_DEVICE_SYNCHRONIZE,
-    SIM_DEVICE_CURRENT,
-    SIM_MEMORY_ALLOCATE,
-    SIM_MEMORY_FREE,
-    SIM_IPC_EXPORT,
-    SIM_IPC_OPEN,
-    SIM_IPC_CLOSE,
-    SIM_HOST_REGISTER,
-    SIM_HOST_UNREGISTER,
-    SIM_STREAM_CREATE,
-    SIM_STREAM_DESTROY,
-    SIM_STREAM_SYNCHRONIZE,
-    SIM_STREAM_QUERY,
-    SIM_STREAM_IS_CAPTURING,
-    SIM_STREAM_WRITE64,
-    SIM_STREAM_WAIT64,
-    SIM_MEMORY_SET,
-    SIM_MEMORY_COPY,
-    SIM_PROCESSES,
-    SIM_CALL_ANY,
+    SIM_CALLS(SIM_CALL_NUMBER)
 };
 
 /* Reads the plans of the environment. Returns 0 or INVALID_VALUE. Once, before any sim_enter(). */
@@ -61,28 +66,34 @@ int sim_fault_init(void);
 /* Every call of the table begins here: counts it, hangs it, and returns the error that is planned for it,
  * else 0; in a forked child, which CUDA does not support either, always cudaErrorInitializationError. */
 int sim_enter(enum sim_call call);
-/* sim_enter() for a call that names a device, by its ordinal: faults may be planned for one device, or lose
- * it. */
-int sim_enter_on(enum sim_call call, unsigned device);
+/* As sim_enter(), for a call that names a device, by its ordinal: faults may be planned for one device, or
+ * lose it. Checks the ordinal. */
+int sim_enter_on(enum sim_call call, unsigned device, unsigned *ret_physical);
+/* As sim_enter_on(), for a call that needs the device's context: see sim_context(). */
+int sim_enter_context(enum sim_call call, unsigned device, unsigned *ret_physical);
 
 /* Whether a plan has made this device lost. */
 bool sim_is_lost(unsigned physical);
 
 /* --- sim.c --- */
 
+/* The options of the first gpu_sim_open(), and those of the environment (sim.h). */
+struct sim_settings {
+    unsigned devices;
+    uint64_t device_bytes; /* memory of each */
+    bool latency;
+    uint64_t linger_ns; /* how long this process's ghost goes on, 0: no ghost */
+    bool linger_keeps_fds;
+    bool under_mps; /* exporters are to list this process as a client of MPS */
+    bool forked;    /* this process is a forked child of the one that initialised the simulated driver */
+};
+extern struct sim_settings sim_settings;
+
 /* Checks an ordinal. Returns 0 or INVALID_DEVICE. */
 int sim_device(unsigned device, unsigned *ret_physical);
 /* As sim_device(), and creates this process's context on the device where there is none yet. */
 int sim_context(unsigned device, unsigned *ret_physical);
 bool sim_has_context(unsigned physical);
-/* Whether this process is a forked child of the one that initialised the simulated driver. */
-bool sim_is_forked(void);
-uint64_t sim_device_bytes(void);
-/* How long this process's ghost goes on, 0: no ghost; and whether the ghost keeps descriptors. */
-uint64_t sim_linger_ns(void);
-bool sim_linger_keeps_fds(void);
-/* Whether exporters are to list this process as a client of MPS. */
-bool sim_under_mps(void);
 /* Lets the time pass that a call takes on a real GPU: so much, and so much a GiB. */
 void sim_spend(uint64_t ns, uint64_t ns_per_gib, uint64_t size_bytes);
 
@@ -115,6 +126,7 @@ struct sim_range {
     struct sim_link *link;
     uint64_t opens;
     uint64_t ghost_key;
+    struct list import_link; /* in importer.imports */
 };
 
 /* Finds the registered range that holds an address; the caller gets a reference. NULL: none. */
@@ -123,8 +135,11 @@ struct sim_range *sim_range_find(const void *address);
 struct sim_range *sim_range_find_allocation(uint64_t id);
 /* Whether any registered range has a byte in [start, start + size). */
 bool sim_range_touches(const void *start, uint64_t size_bytes);
-/* Registers a range whose members are filled in; takes the caller's first reference. Returns 0, or
- * MEMORY_ALLOCATION with the range still the caller's. */
+/* Maps a memfd as a range with one reference, which is the caller's. The memfd stays the caller's. NULL: no
+ * memory. */
+struct sim_range *sim_range_map(enum sim_range_kind kind, unsigned physical, int memfd, uint64_t size_bytes);
+/* Registers a range and gives it its id; takes the caller's first reference. Returns 0, or MEMORY_ALLOCATION
+ * with the range still the caller's. */
 int sim_range_register(struct sim_range *range);
 /* Takes a range out of the registry, with the registry's reference. False: it was not registered any more. */
 bool sim_range_unregister(struct sim_range *range);
@@ -196,12 +211,11 @@ int sim_ipc_close(unsigned device, void *memory);
 /* Forks the ghost, at the first call. Before the first link: a ghost that keeps descriptors must not keep
  * one. */
 void sim_ghost_start(void);
-/* The process has opened, or closes, its connection to an exporter. */
-void sim_ghost_link(uint64_t key, int fd);
-void sim_ghost_unlink(uint64_t key);
-/* The process has mapped, or unmaps, an allocation. */
-void sim_ghost_map(uint64_t key, int memfd, uint64_t size_bytes);
-void sim_ghost_unmap(uint64_t key);
+/* The process has opened its connection to an exporter (size 0), or mapped an allocation of a memfd. The key
+ * is the process's name for it. */
+void sim_ghost_keep(uint64_t key, int fd, uint64_t size_bytes);
+/* The process has given it up. */
+void sim_ghost_drop(uint64_t key);
 
 /* --- stream.c --- */
 

@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/lock.h"
 #include "base/units.h"
 #include "gpu/sim/internal.h"
 
@@ -79,6 +80,33 @@ static void remove_at(size_t index) {
             (memory.count - index) * sizeof(memory.ranges[0]));
 }
 
+/* Makes a range with one reference, which is the caller's. NULL: no memory. */
+static struct sim_range *range_new(enum sim_range_kind kind, unsigned physical, void *start,
+                                   uint64_t size_bytes) {
+    struct sim_range *range = calloc(1, sizeof(*range));
+
+    if (range != NULL)
+        *range = (struct sim_range){.kind = kind,
+                                    .start = (uintptr_t)start,
+                                    .size_bytes = size_bytes,
+                                    .references = 1,
+                                    .physical = physical,
+                                    .memfd = -1};
+    return range;
+}
+
+struct sim_range *sim_range_map(enum sim_range_kind kind, unsigned physical, int memfd, uint64_t size_bytes) {
+    void *start = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+    if (start == MAP_FAILED)
+        return NULL;
+    /* A forked child has no device memory. Best effort: it only makes the child's mistakes visible. */
+    madvise(start, size_bytes, MADV_DONTFORK);
+    struct sim_range *range = range_new(kind, physical, start, size_bytes);
+    if (range == NULL)
+        munmap(start, size_bytes);
+    return range;
+}
+
 struct sim_range *sim_range_ref(struct sim_range *range) {
     __atomic_add_fetch(&range->references, 1, __ATOMIC_RELAXED);
     return range;
@@ -95,35 +123,24 @@ struct sim_range *sim_range_unref(struct sim_range *range) {
 }
 
 struct sim_range *sim_range_find(const void *address) {
-    struct sim_range *range = NULL;
-    size_t index;
-
-    pthread_mutex_lock(&memory.lock);
-    index = ranges_up_to((uintptr_t)address);
-    if (index > 0 && range_holds(memory.ranges[index - 1], (uintptr_t)address))
-        range = sim_range_ref(memory.ranges[index - 1]);
-    pthread_mutex_unlock(&memory.lock);
-    return range;
+    LOCKED(&memory.lock);
+    size_t index = ranges_up_to((uintptr_t)address);
+    if (index == 0 || !range_holds(memory.ranges[index - 1], (uintptr_t)address))
+        return NULL;
+    return sim_range_ref(memory.ranges[index - 1]);
 }
 
 struct sim_range *sim_range_find_allocation(uint64_t id) {
-    struct sim_range *range = NULL;
-
-    pthread_mutex_lock(&memory.lock);
-    for (size_t i = 0; i < memory.count && range == NULL; i++)
+    LOCKED(&memory.lock);
+    for (size_t i = 0; i < memory.count; i++)
         if (memory.ranges[i]->kind == SIM_RANGE_DEVICE && memory.ranges[i]->id == id)
-            range = sim_range_ref(memory.ranges[i]);
-    pthread_mutex_unlock(&memory.lock);
-    return range;
+            return sim_range_ref(memory.ranges[i]);
+    return NULL;
 }
 
 bool sim_range_touches(const void *start, uint64_t size_bytes) {
-    bool touches;
-
-    pthread_mutex_lock(&memory.lock);
-    touches = first_touching((uintptr_t)start, size_bytes) >= 0;
-    pthread_mutex_unlock(&memory.lock);
-    return touches;
+    LOCKED(&memory.lock);
+    return first_touching((uintptr_t)start, size_bytes) >= 0;
 }
 
 /* Locked. */
@@ -148,9 +165,7 @@ static int insert(struct sim_range *range) {
 }
 
 int sim_range_register(struct sim_range *range) {
-    int r;
-
-    pthread_mutex_lock(&memory.lock);
+    LOCKED(&memory.lock);
     /* The kernel has just given us these addresses: host memory that was registered there has been unmapped
      * since. */
     for (;;) {
@@ -161,22 +176,18 @@ int sim_range_register(struct sim_range *range) {
         sim_range_unref(memory.ranges[stale]);
         remove_at((size_t)stale);
     }
-    r = insert(range);
-    pthread_mutex_unlock(&memory.lock);
-    return r;
+    range->id = ++memory.last_id;
+    return insert(range);
 }
 
 bool sim_range_unregister(struct sim_range *range) {
-    bool found = false;
-    size_t index;
-
     pthread_mutex_lock(&memory.lock);
-    index = ranges_up_to(range->start);
-    if (index > 0 && memory.ranges[index - 1] == range) {
+    size_t index = ranges_up_to(range->start);
+    bool found = index > 0 && memory.ranges[index - 1] == range;
+    if (found) {
         remove_at(index - 1);
         if (range->kind == SIM_RANGE_DEVICE)
             memory.allocated_bytes[range->physical] -= range->size_bytes;
-        found = true;
     }
     pthread_mutex_unlock(&memory.lock);
     if (found)
@@ -205,16 +216,13 @@ bool sim_is_mapped(const void *start, uint64_t size_bytes) {
 
 int sim_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes) {
     unsigned physical;
-    int r = sim_enter_on(SIM_DEVICE_MEMORY, device);
+    int r = sim_enter_context(SIM_DEVICE_MEMORY, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
-    pthread_mutex_lock(&memory.lock);
-    *ret_free_bytes = sim_device_bytes() - memory.allocated_bytes[physical];
-    pthread_mutex_unlock(&memory.lock);
-    *ret_total_bytes = sim_device_bytes();
+    LOCKED(&memory.lock);
+    *ret_free_bytes = sim_settings.device_bytes - memory.allocated_bytes[physical];
+    *ret_total_bytes = sim_settings.device_bytes;
     return 0;
 }
 
@@ -229,60 +237,38 @@ static void fill_fresh(void *start, uint64_t size_bytes) {
 
 /* Makes the memory of an allocation whose bytes are charged already. */
 static int allocation_create(unsigned physical, uint64_t size_bytes, struct sim_range **ret_range) {
-    _cleanup_(freep) struct sim_range *range = calloc(1, sizeof(*range));
-    _cleanup_(close_fdp) int memfd = -1;
-    void *start;
-    int r;
+    _cleanup_(close_fdp) int memfd = memfd_create("gpupool-sim-device", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    if (range == NULL)
-        return GPU_ERROR_MEMORY_ALLOCATION;
-    r = sim_random(range->secret, sizeof(range->secret));
-    if (r != 0)
-        return r;
-    memfd = memfd_create("gpupool-sim-device", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (memfd < 0 || ftruncate(memfd, (off_t)size_bytes) < 0)
         return GPU_ERROR_MEMORY_ALLOCATION;
     /* An importer must not be able to cut pages out from under the exporter. */
     if (fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return GPU_ERROR_UNKNOWN;
-    start = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
-    if (start == MAP_FAILED)
+    _cleanup_(sim_range_unrefp) struct sim_range *range =
+        sim_range_map(SIM_RANGE_DEVICE, physical, memfd, size_bytes);
+    if (range == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
-    /* A forked child has no device memory. Best effort: it only makes the child's mistakes visible. */
-    madvise(start, size_bytes, MADV_DONTFORK);
-    fill_fresh(start, size_bytes);
-
-    range->kind = SIM_RANGE_DEVICE;
-    range->start = (uintptr_t)start;
-    range->size_bytes = size_bytes;
-    range->references = 1;
-    range->physical = physical;
     range->memfd = take_fd(&memfd);
-    pthread_mutex_lock(&memory.lock);
-    range->id = ++memory.last_id;
-    pthread_mutex_unlock(&memory.lock);
-    r = sim_range_register(range);
-    if (r != 0) {
-        sim_range_unref(take_ptr(&range));
-        return r;
-    }
-    *ret_range = take_ptr(&range);
-    return 0;
+    fill_fresh((void *)range->start, size_bytes);
+    int r = sim_random(range->secret, sizeof(range->secret));
+    if (r == 0)
+        r = sim_range_register(range);
+    if (r == 0)
+        *ret_range = take_ptr(&range);
+    return r;
 }
 
 int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory) {
     struct sim_range *range;
     unsigned physical;
-    int r = sim_enter_on(SIM_MEMORY_ALLOCATE, device);
+    int r = sim_enter_context(SIM_MEMORY_ALLOCATE, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     if (size_bytes == 0 || size_bytes % GPU_ALLOCATION_GRANULE != 0)
         return GPU_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&memory.lock);
-    if (size_bytes > sim_device_bytes() - memory.allocated_bytes[physical])
+    if (size_bytes > sim_settings.device_bytes - memory.allocated_bytes[physical])
         r = GPU_ERROR_MEMORY_ALLOCATION;
     else
         memory.allocated_bytes[physical] += size_bytes;
@@ -304,10 +290,8 @@ int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory)
 int sim_memory_free(unsigned device, void *freed) {
     _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     unsigned physical;
-    int r = sim_enter_on(SIM_MEMORY_FREE, device);
+    int r = sim_enter_context(SIM_MEMORY_FREE, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     range = sim_range_find(freed);
@@ -334,14 +318,9 @@ int sim_host_register(void *start, uint64_t size_bytes) {
     if (size_bytes == 0 || (uintptr_t)start % PAGE_BYTES != 0 || size_bytes % PAGE_BYTES != 0 ||
         !sim_is_mapped(start, size_bytes))
         return GPU_ERROR_INVALID_VALUE;
-    range = calloc(1, sizeof(*range));
+    range = range_new(SIM_RANGE_HOST, 0, start, size_bytes);
     if (range == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
-    range->kind = SIM_RANGE_HOST;
-    range->start = (uintptr_t)start;
-    range->size_bytes = size_bytes;
-    range->references = 1;
-    range->memfd = -1;
     pthread_mutex_lock(&memory.lock);
     touching = first_touching(range->start, size_bytes);
     if (touching < 0)

@@ -90,14 +90,13 @@ int operation_make_word(enum operation_kind kind, uint64_t *word, uint64_t value
                         struct operation **ret_operation) {
     if (word == NULL || (uintptr_t)word % sizeof(*word) != 0)
         return GPU_ERROR_INVALID_VALUE;
-    struct sim_range *range = sim_range_find(word);
+    _cleanup_(sim_range_unrefp) struct sim_range *range = sim_range_find(word);
     /* A word that is aligned lies in the range as a whole. */
-    if (range == NULL || range->kind != SIM_RANGE_HOST) {
-        sim_range_unref(range);
+    if (range == NULL || range->kind != SIM_RANGE_HOST)
         return GPU_ERROR_INVALID_VALUE;
-    }
-    return operation_make(&(struct operation){.kind = kind, .to = word, .to_range = range, .value = value},
-                          ret_operation);
+    return operation_make(
+        &(struct operation){.kind = kind, .to = word, .to_range = take_ptr(&range), .value = value},
+        ret_operation);
 }
 
 /* Checks one side of an operation. *ret_range gets a reference, or NULL for unregistered host memory. */

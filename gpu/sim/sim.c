@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/lock.h"
 #include "base/units.h"
 #include "gpu/sim/internal.h"
 
@@ -22,17 +23,13 @@
 /* Shorter times than this are spent by watching the clock: a sleep would take some 50 us more than asked. */
 #define SPIN_NS_MAX (20 * NS_PER_US)
 
+struct sim_settings sim_settings;
+
 static struct {
     pthread_mutex_t lock; /* initialisation */
-    bool ready, forked;
-    unsigned devices;
-    uint64_t device_bytes;
+    bool ready;
     unsigned visible[GPU_SIM_DEVICES_MAX]; /* ordinal → physical */
     unsigned visible_count;
-    bool latency;
-    uint64_t linger_ns;
-    bool linger_keeps_fds;
-    bool under_mps;
     struct {
         pthread_mutex_t lock; /* held while the context is being made */
         bool created;         /* atomic */
@@ -41,31 +38,11 @@ static struct {
 
 static __thread unsigned current_device;
 
-bool sim_is_forked(void) {
-    return sim.forked;
-}
-
-uint64_t sim_device_bytes(void) {
-    return sim.device_bytes;
-}
-
-uint64_t sim_linger_ns(void) {
-    return sim.linger_ns;
-}
-
-bool sim_linger_keeps_fds(void) {
-    return sim.linger_keeps_fds;
-}
-
-bool sim_under_mps(void) {
-    return sim.under_mps;
-}
-
 void sim_spend(uint64_t ns, uint64_t ns_per_gib, uint64_t size_bytes) {
     struct timespec until;
     uint64_t end_ns;
 
-    if (!sim.latency)
+    if (!sim_settings.latency)
         return;
     ns += (uint64_t)((double)ns_per_gib * ((double)size_bytes / (double)GIB));
     end_ns = clock_now_ns() + ns;
@@ -94,12 +71,11 @@ int sim_context(unsigned device, unsigned *ret_physical) {
     if (r != 0)
         return r;
     if (!sim_has_context(physical)) {
-        pthread_mutex_lock(&sim.contexts[physical].lock);
+        LOCKED(&sim.contexts[physical].lock);
         if (!sim_has_context(physical)) {
             sim_spend(CONTEXT_NS, 0, 0);
             __atomic_store_n(&sim.contexts[physical].created, true, __ATOMIC_RELEASE);
         }
-        pthread_mutex_unlock(&sim.contexts[physical].lock);
     }
     *ret_physical = physical;
     return 0;
@@ -128,15 +104,13 @@ static int sim_device_count(unsigned *ret_count) {
 static int sim_device_describe(unsigned device, struct gpu_device *ret_device) {
     struct gpu_device description = {.numa_node = -1};
     unsigned physical;
-    int r = sim_enter_on(SIM_DEVICE_DESCRIBE, device);
+    int r = sim_enter_on(SIM_DEVICE_DESCRIBE, device, &physical);
 
-    if (r == 0)
-        r = sim_device(device, &physical);
     if (r != 0)
         return r;
     description.uuid = device_uuid(physical);
     snprintf(description.name, sizeof(description.name), "Simulated GPU %u", physical);
-    description.total_bytes = sim.device_bytes;
+    description.total_bytes = sim_settings.device_bytes;
     *ret_device = description;
     return 0;
 }
@@ -159,8 +133,8 @@ int gpu_sim_set_device(unsigned device) {
 
 /* --- errors, as the CUDA runtime (13.0) names and describes them --- */
 
-static const struct {
-    int error;
+static const struct error {
+    int number;
     const char *name, *text;
 } errors[] = {
     {0, "cudaSuccess", "no error"},
@@ -189,18 +163,22 @@ static const struct {
     {999, "cudaErrorUnknown", "unknown error"},
 };
 
-static const char *sim_error_name(int error) {
+static const struct error *error_find(int number) {
+    static const struct error unknown = {.name = "unrecognized error code",
+                                         .text = "unrecognized error code"};
+
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-        if (errors[i].error == error)
-            return errors[i].name;
-    return "unrecognized error code";
+        if (errors[i].number == number)
+            return &errors[i];
+    return &unknown;
+}
+
+static const char *sim_error_name(int error) {
+    return error_find(error)->name;
 }
 
 static const char *sim_error_text(int error) {
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-        if (errors[i].error == error)
-            return errors[i].text;
-    return "unrecognized error code";
+    return error_find(error)->text;
 }
 
 static const struct gpu table = {
@@ -242,7 +220,7 @@ static int visible_parse(const char *entry, size_t length) {
     if (length == 0 || length >= GPU_UUID_TEXT_SIZE)
         return -1;
     if (length > 4 && strncmp(entry, "GPU-", 4) == 0) {
-        for (unsigned i = 0; i < sim.devices; i++) {
+        for (unsigned i = 0; i < sim_settings.devices; i++) {
             struct gpu_uuid uuid = device_uuid(i);
             char text[GPU_UUID_TEXT_SIZE];
 
@@ -261,13 +239,13 @@ static int visible_parse(const char *entry, size_t length) {
             return -1;
         found = 10 * found + (entry[i] - '0');
     }
-    return found < (int)sim.devices ? found : -1;
+    return found < (int)sim_settings.devices ? found : -1;
 }
 
 static void visible_init(const char *text) {
     sim.visible_count = 0;
     if (text == NULL) {
-        for (unsigned i = 0; i < sim.devices; i++)
+        for (unsigned i = 0; i < sim_settings.devices; i++)
             sim.visible[sim.visible_count++] = i;
         return;
     }
@@ -294,7 +272,7 @@ static void visible_init(const char *text) {
 }
 
 static void forked_child(void) {
-    sim.forked = true;
+    sim_settings.forked = true;
 }
 
 static int sim_init(const struct gpu_sim_options *options) {
@@ -306,13 +284,13 @@ static int sim_init(const struct gpu_sim_options *options) {
 
     if (options != NULL && options->devices > GPU_SIM_DEVICES_MAX)
         return GPU_ERROR_INVALID_VALUE;
-    sim.devices = options != NULL && options->devices > 0 ? options->devices : GPU_SIM_DEVICES_MAX;
-    sim.device_bytes =
+    sim_settings.devices = options != NULL && options->devices > 0 ? options->devices : GPU_SIM_DEVICES_MAX;
+    sim_settings.device_bytes =
         options != NULL && options->device_bytes > 0 ? options->device_bytes : DEVICE_BYTES_DEFAULT;
-    sim.latency = latency == NULL || strcmp(latency, "0") != 0;
-    sim.linger_keeps_fds = keep != NULL && strcmp(keep, "1") == 0;
-    sim.under_mps = mps != NULL && strcmp(mps, "1") == 0;
-    sim.linger_ns = 0;
+    sim_settings.latency = latency == NULL || strcmp(latency, "0") != 0;
+    sim_settings.linger_keeps_fds = keep != NULL && strcmp(keep, "1") == 0;
+    sim_settings.under_mps = mps != NULL && strcmp(mps, "1") == 0;
+    sim_settings.linger_ns = 0;
     if (linger != NULL && *linger != '\0') {
         char *end;
         unsigned long ms;
@@ -321,7 +299,7 @@ static int sim_init(const struct gpu_sim_options *options) {
         ms = strtoul(linger, &end, 10);
         if (errno != 0 || *end != '\0' || *linger == '-' || ms > INT32_MAX)
             return GPU_ERROR_INVALID_VALUE;
-        sim.linger_ns = ms * NS_PER_MS;
+        sim_settings.linger_ns = ms * NS_PER_MS;
     }
     r = sim_fault_init();
     if (r != 0)
@@ -339,16 +317,14 @@ static int sim_init(const struct gpu_sim_options *options) {
 int gpu_sim_open(const struct gpu_sim_options *options, const struct gpu **ret_gpu) {
     int r = 0;
 
-    if (sim.forked)
+    if (sim_settings.forked)
         return 3; /* cudaErrorInitializationError, as CUDA says in a forked child */
-    pthread_mutex_lock(&sim.lock);
+    LOCKED(&sim.lock);
     if (!sim.ready)
         r = sim_init(options);
-    if (r == 0)
-        sim.ready = true;
-    pthread_mutex_unlock(&sim.lock);
     if (r != 0)
         return r;
+    sim.ready = true;
     *ret_gpu = &table;
     return 0;
 }

@@ -17,9 +17,8 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 
-#include "base/list.h"
+#include "base/lock.h"
 #include "base/thread.h"
-#include "gpu/sim/sim.h"
 #include "gpu/sim/operation.h"
 
 #define STREAM_LEGACY     ((void *)0x1) /* cudaStreamLegacy */
@@ -216,7 +215,6 @@ static int stream_find(unsigned physical, void *handle, struct sim_stream **ret_
             return r;
     } else {
         list_for_each_entry(struct sim_stream, stream, &streams.open, link) {
-
             if (stream == handle && stream->physical == physical) {
                 *ret_stream = stream;
                 return 0;
@@ -224,13 +222,10 @@ static int stream_find(unsigned physical, void *handle, struct sim_stream **ret_
         }
         return GPU_ERROR_INVALID_RESOURCE_HANDLE;
     }
-    if (*slot == NULL) {
-        r = stream_open(physical, handle == STREAM_PER_THREAD, slot);
-        if (r != 0)
-            return r;
-    }
-    *ret_stream = *slot;
-    return 0;
+    r = *slot == NULL ? stream_open(physical, handle == STREAM_PER_THREAD, slot) : 0;
+    if (r == 0)
+        *ret_stream = *slot;
+    return r;
 }
 
 /* As stream_find(), and the caller has a reference to the stream until stream_put(). */
@@ -240,29 +235,31 @@ static int stream_get(unsigned device, void *handle, struct sim_stream **ret_str
 
     if (r != 0)
         return r;
-    pthread_mutex_lock(&streams.lock);
+    LOCKED(&streams.lock);
     r = stream_find(physical, handle, ret_stream);
     if (r == 0)
         (*ret_stream)->references++;
-    pthread_mutex_unlock(&streams.lock);
     return r;
 }
 
+/* As stream_get(), at the beginning of a call of the table. */
+static int stream_enter(enum sim_call call, unsigned device, void *handle, struct sim_stream **ret_stream) {
+    unsigned physical;
+    int r = sim_enter_on(call, device, &physical);
+    return r != 0 ? r : stream_get(device, handle, ret_stream);
+}
+
 static bool stream_is_capturing(struct sim_stream *stream) {
-    pthread_mutex_lock(&stream->lock);
-    bool capturing = stream->capturing;
-    pthread_mutex_unlock(&stream->lock);
-    return capturing;
+    LOCKED(&stream->lock);
+    return stream->capturing;
 }
 
 /* Whether the stream is captured, by somebody who must not ask what it does then: the capture comes to
  * nothing. */
 static bool stream_spoils_capture(struct sim_stream *stream) {
-    pthread_mutex_lock(&stream->lock);
-    bool capturing = stream->capturing;
-    stream->spoilt = capturing;
-    pthread_mutex_unlock(&stream->lock);
-    return capturing;
+    LOCKED(&stream->lock);
+    stream->spoilt = stream->capturing;
+    return stream->capturing;
 }
 
 /* Waits until a stream has done what it was given up to now. */
@@ -382,7 +379,6 @@ void sim_streams_drain(unsigned physical) {
         if (seen == 0)
             newest = streams.last_id;
         list_for_each_entry(struct sim_stream, stream, &streams.open, link) {
-
             if (stream->id > seen && stream->id <= newest &&
                 (physical == SIM_ALL_DEVICES || stream->physical == physical)) {
                 next = stream;
@@ -402,11 +398,10 @@ void sim_streams_drain(unsigned physical) {
 static bool device_spoils_captures(unsigned physical) {
     bool captures = false;
 
-    pthread_mutex_lock(&streams.lock);
+    LOCKED(&streams.lock);
     list_for_each_entry(struct sim_stream, stream, &streams.open, link) {
         captures = (stream->physical == physical && stream_spoils_capture(stream)) || captures;
     }
-    pthread_mutex_unlock(&streams.lock);
     return captures;
 }
 
@@ -414,10 +409,8 @@ static bool device_spoils_captures(unsigned physical) {
 
 int sim_device_synchronize(unsigned device) {
     unsigned physical;
-    int r = sim_enter_on(SIM_DEVICE_SYNCHRONIZE, device);
+    int r = sim_enter_context(SIM_DEVICE_SYNCHRONIZE, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     if (device_spoils_captures(physical))
@@ -433,16 +426,16 @@ static int stream_create(unsigned device, bool is_blocking, void **ret_stream) {
 
     if (r != 0)
         return r;
-    pthread_mutex_lock(&streams.lock);
+    LOCKED(&streams.lock);
     r = stream_open(physical, is_blocking, &stream);
-    pthread_mutex_unlock(&streams.lock);
     if (r == 0)
         *ret_stream = stream;
     return r;
 }
 
 int sim_stream_create(unsigned device, void **ret_stream) {
-    int r = sim_enter_on(SIM_STREAM_CREATE, device);
+    unsigned physical;
+    int r = sim_enter_on(SIM_STREAM_CREATE, device, &physical);
 
     return r != 0 ? r : stream_create(device, false, ret_stream);
 }
@@ -454,10 +447,8 @@ int gpu_sim_stream_create_blocking(unsigned device, void **ret_stream) {
 int sim_stream_destroy(unsigned device, void *handle) {
     struct sim_stream *stream;
     unsigned physical;
-    int r = sim_enter_on(SIM_STREAM_DESTROY, device);
+    int r = sim_enter_context(SIM_STREAM_DESTROY, device, &physical);
 
-    if (r == 0)
-        r = sim_context(device, &physical);
     if (r != 0)
         return r;
     if (handle == NULL || handle == STREAM_LEGACY || handle == STREAM_PER_THREAD)
@@ -478,27 +469,20 @@ int sim_stream_destroy(unsigned device, void *handle) {
 /* The streams that a call looks at which waits for a stream, or asks whether it is busy: the legacy default
  * stream encompasses the blocking ones. The caller has a reference to the stream. */
 static int stream_begin_wait(struct sim_stream *stream, struct sim_order **ret_orders) {
-    int r = 0;
-
+    LOCKED(&streams.lock);
     *ret_orders = NULL;
-    pthread_mutex_lock(&streams.lock);
     if (is_implicit_capture(stream, true))
-        r = ERROR_CAPTURE_IMPLICIT;
-    else if (stream_spoils_capture(stream))
-        r = ERROR_CAPTURE_UNSUPPORTED;
-    else if (!stream->is_blocking)
-        r = orders_of(stream, ret_orders);
-    pthread_mutex_unlock(&streams.lock);
-    return r;
+        return ERROR_CAPTURE_IMPLICIT;
+    if (stream_spoils_capture(stream))
+        return ERROR_CAPTURE_UNSUPPORTED;
+    return stream->is_blocking ? 0 : orders_of(stream, ret_orders);
 }
 
 int sim_stream_synchronize(unsigned device, void *handle) {
     struct sim_stream *stream;
     struct sim_order *orders;
-    int r = sim_enter_on(SIM_STREAM_SYNCHRONIZE, device);
+    int r = stream_enter(SIM_STREAM_SYNCHRONIZE, device, handle, &stream);
 
-    if (r == 0)
-        r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
     r = stream_begin_wait(stream, &orders);
@@ -514,10 +498,8 @@ int sim_stream_synchronize(unsigned device, void *handle) {
 int sim_stream_query(unsigned device, void *handle) {
     struct sim_stream *stream;
     struct sim_order *orders;
-    int r = sim_enter_on(SIM_STREAM_QUERY, device);
+    int r = stream_enter(SIM_STREAM_QUERY, device, handle, &stream);
 
-    if (r == 0)
-        r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
     r = stream_begin_wait(stream, &orders);
@@ -532,10 +514,8 @@ int sim_stream_query(unsigned device, void *handle) {
 
 int sim_stream_is_capturing(unsigned device, void *handle, bool *ret_capturing) {
     struct sim_stream *stream;
-    int r = sim_enter_on(SIM_STREAM_IS_CAPTURING, device);
+    int r = stream_enter(SIM_STREAM_IS_CAPTURING, device, handle, &stream);
 
-    if (r == 0)
-        r = stream_get(device, handle, &stream);
     if (r != 0)
         return r;
     pthread_mutex_lock(&streams.lock);
@@ -577,31 +557,30 @@ int gpu_sim_capture_end(unsigned device, void *stream, unsigned *ret_operations)
     return capture_set(device, stream, false, ret_operations);
 }
 
-int sim_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+static int give_word(enum sim_call call, enum operation_kind kind, unsigned device, void *stream,
+                     uint64_t *word, uint64_t value) {
     struct operation *operation;
-    int r = sim_enter_on(SIM_STREAM_WRITE64, device);
+    unsigned physical;
+    int r = sim_enter_on(call, device, &physical);
 
     if (r == 0)
-        r = operation_make_word(OPERATION_WRITE64, word, value, &operation);
+        r = operation_make_word(kind, word, value, &operation);
     return r != 0 ? r : stream_give(device, stream, operation, false);
 }
 
-int sim_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
-    struct operation *operation;
-    int r = sim_enter_on(SIM_STREAM_WAIT64, device);
+int sim_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    return give_word(SIM_STREAM_WRITE64, OPERATION_WRITE64, device, stream, word, value);
+}
 
-    if (r == 0)
-        r = operation_make_word(OPERATION_WAIT64, word, value, &operation);
-    return r != 0 ? r : stream_give(device, stream, operation, false);
+int sim_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
+    return give_word(SIM_STREAM_WAIT64, OPERATION_WAIT64, device, stream, word, value);
 }
 
 int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
     struct operation *operation;
     unsigned physical;
-    int r = sim_enter_on(SIM_MEMORY_SET, device);
+    int r = sim_enter_on(SIM_MEMORY_SET, device, &physical);
 
-    if (r == 0)
-        r = sim_device(device, &physical);
     if (r != 0 || size_bytes == 0)
         return r;
     r = operation_make_set(memory, byte, size_bytes, &operation);
@@ -611,10 +590,8 @@ int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_by
 int sim_memory_copy(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream) {
     struct operation *operation;
     unsigned physical;
-    int r = sim_enter_on(SIM_MEMORY_COPY, device);
+    int r = sim_enter_on(SIM_MEMORY_COPY, device, &physical);
 
-    if (r == 0)
-        r = sim_device(device, &physical);
     if (r != 0 || size_bytes == 0)
         return r;
     r = operation_make_copy(to, from, size_bytes, &operation);
