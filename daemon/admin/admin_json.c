@@ -178,52 +178,36 @@ bool admin_is_operator(uid_t uid) {
     return uid == 0 || uid == geteuid();
 }
 
-static char *answer_ping(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+/* The parts of a reply. */
+enum part {
+    PART_DAEMON_IN_BRIEF = 1,
+    PART_DAEMON = 2,
+    PART_POOLS = 4,
+    PART_SESSIONS = 8,
+    PART_QUARANTINE = 16,
+    PART_QUOTAS = 32,
+};
+
+static char *answer_parts(struct daemon *daemon, uid_t uid, unsigned parts) {
     cJSON *reply = cJSON_CreateObject();
-    (void)uid, (void)keys;
-    report_daemon(reply, daemon, true);
+
+    if (parts != PART_DAEMON_IN_BRIEF)
+        core_poll_fences(daemon->core);
+    if ((parts & (PART_DAEMON | PART_DAEMON_IN_BRIEF)) != 0)
+        report_daemon(reply, daemon, (parts & PART_DAEMON_IN_BRIEF) != 0);
+    if ((parts & PART_POOLS) != 0)
+        report_pools(reply, daemon->core);
+    if ((parts & (PART_SESSIONS | PART_QUARANTINE)) != 0)
+        report_sessions(reply, daemon->core, uid, (parts & PART_QUARANTINE) != 0);
+    if ((parts & PART_QUOTAS) != 0)
+        report_quotas(reply, daemon->core);
     return finish(reply);
 }
 
-static char *answer_stats(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
-    cJSON *reply = cJSON_CreateObject();
-    (void)keys;
-    core_poll_fences(daemon->core);
-    report_daemon(reply, daemon, false);
-    report_pools(reply, daemon->core);
-    report_sessions(reply, daemon->core, uid, false);
-    return finish(reply);
-}
-
-static char *answer_pools(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
-    cJSON *reply = cJSON_CreateObject();
-    (void)uid, (void)keys;
-    core_poll_fences(daemon->core);
-    report_pools(reply, daemon->core);
-    return finish(reply);
-}
-
-static char *answer_sessions(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
-    cJSON *reply = cJSON_CreateObject();
-    bool quarantined_only = strcmp(keys->command, "quarantine") == 0;
-    core_poll_fences(daemon->core);
-    report_sessions(reply, daemon->core, uid, quarantined_only);
-    return finish(reply);
-}
-
-static char *answer_quota(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
-    cJSON *reply = cJSON_CreateObject();
-    (void)uid, (void)keys;
-    core_poll_fences(daemon->core);
-    report_quotas(reply, daemon->core);
-    return finish(reply);
-}
-
-static char *answer_trim(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+static char *answer_trim(struct daemon *daemon, const struct request_keys *keys) {
     const struct core *core = daemon->core;
     uint64_t total = 0;
 
-    (void)uid;
     if (keys->has_pool && core_find_pool(core, (uint32_t)keys->pool) == NULL)
         return admin_json_error("no-such-pool", "no pool has this id; 'pools' lists them");
     cJSON *reply = cJSON_CreateObject();
@@ -256,10 +240,9 @@ static struct session *find_quarantined(const struct core *core, uint64_t id) {
  * work, or the process itself where it has not ended, may then write into memory that is lent anew, to
  * processes of the same user. Other users only ever get memory that comes fresh from the driver, and the
  * driver keeps memory that a process has mapped. */
-static char *answer_quarantine_release(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+static char *answer_quarantine_release(struct daemon *daemon, const struct request_keys *keys) {
     const struct session *session = find_quarantined(daemon->core, keys->session);
 
-    (void)uid;
     if (session == NULL)
         return admin_json_error("no-such-session",
                                 "no session in quarantine has this id; 'quarantine' lists them");
@@ -287,18 +270,19 @@ enum command_user {
 static const struct command {
     const char *name;
     enum command_user user;
+    unsigned parts; /* of the reply; 0: answer() writes it */
     bool takes_pool, needs_session;
-    char *(*answer)(struct daemon *daemon, uid_t uid, const struct request_keys *keys);
+    char *(*answer)(struct daemon *daemon, const struct request_keys *keys);
     const char *denial; /* for other users */
 } commands[] = {
-    {"ping", FOR_ALL, false, false, answer_ping, NULL},
-    {"stats", FOR_ALL, false, false, answer_stats, NULL},
-    {"pools", FOR_ALL, false, false, answer_pools, NULL},
-    {"sessions", FOR_ALL, false, false, answer_sessions, NULL},
-    {"quota", FOR_ALL, false, false, answer_quota, NULL},
-    {"quarantine", FOR_ALL, false, false, answer_sessions, NULL},
-    {"trim", FOR_OPERATORS, true, false, answer_trim, "trim is for root and for the daemon's own user"},
-    {"quarantine-release", FOR_ROOT, false, true, answer_quarantine_release,
+    {.name = "ping", .parts = PART_DAEMON_IN_BRIEF},
+    {.name = "stats", .parts = PART_DAEMON | PART_POOLS | PART_SESSIONS},
+    {.name = "pools", .parts = PART_POOLS},
+    {.name = "sessions", .parts = PART_SESSIONS},
+    {.name = "quota", .parts = PART_QUOTAS},
+    {.name = "quarantine", .parts = PART_QUARANTINE},
+    {"trim", FOR_OPERATORS, 0, true, false, answer_trim, "trim is for root and for the daemon's own user"},
+    {"quarantine-release", FOR_ROOT, 0, false, true, answer_quarantine_release,
      "what is in quarantine is for root alone to release"},
 };
 
@@ -319,7 +303,7 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
     if ((command->user == FOR_ROOT && uid != 0) ||
         (command->user == FOR_OPERATORS && !admin_is_operator(uid)))
         return admin_json_error("permission-denied", command->denial);
-    return command->answer(daemon, uid, keys);
+    return command->parts != 0 ? answer_parts(daemon, uid, command->parts) : command->answer(daemon, keys);
 }
 
 char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size_t size) {

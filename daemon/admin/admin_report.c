@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "daemon/admin/admin_json.h"
 #include "daemon/supply/backing.h"
 #include "daemon/data/client.h"
 #include "daemon/core/pool.h"
@@ -23,6 +24,14 @@
 void report_integer(cJSON *object, const char *key, uint64_t integer) {
     const uint64_t exact = UINT64_C(1) << 53; /* beyond it a double would show another number */
     cJSON_AddNumberToObject(object, key, (double)(integer < exact ? integer : exact));
+}
+
+/* Adds an integer, or null where there is none. */
+static void put_optional(cJSON *object, const char *key, bool is_there, uint64_t integer) {
+    if (is_there)
+        report_integer(object, key, integer);
+    else
+        cJSON_AddNullToObject(object, key);
 }
 
 void report_string(cJSON *object, const char *key, const char *string) {
@@ -75,10 +84,8 @@ static void put_histogram(cJSON *object, const char *key, const struct histogram
     report_integer(times, "count", histogram->count);
     report_integer(times, "sum", histogram->sum_ns);
     for (unsigned i = 0; i < sizeof quantiles / sizeof *quantiles; i++)
-        if (histogram->count == 0)
-            cJSON_AddNullToObject(times, quantiles[i].key);
-        else
-            report_integer(times, quantiles[i].key, histogram_quantile_ns(histogram, quantiles[i].permille));
+        put_optional(times, quantiles[i].key, histogram->count > 0,
+                     histogram_quantile_ns(histogram, quantiles[i].permille));
     cJSON *buckets = cJSON_AddArrayToObject(times, "buckets");
     for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
         uint64_t upper_ns = histogram_upper_ns(i);
@@ -101,10 +108,8 @@ static void put_quarantine_age(cJSON *object, const struct pool *pool, uint64_t 
             (oldest == NULL || session->lost_ns < oldest->lost_ns))
             oldest = session;
     }
-    if (oldest == NULL)
-        cJSON_AddNullToObject(object, "quarantine_oldest_ns");
-    else
-        report_integer(object, "quarantine_oldest_ns", now_ns - oldest->lost_ns);
+    put_optional(object, "quarantine_oldest_ns", oldest != NULL,
+                 oldest != NULL ? now_ns - oldest->lost_ns : 0);
 }
 
 static void put_counters(cJSON *object, const struct pool *pool) {
@@ -126,7 +131,7 @@ static void put_counters(cJSON *object, const struct pool *pool) {
 static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     static const char *const states[] = {"starting", "ready", "failed", "lost"};
     struct supplier *supplier = pool->owner;
-    uint64_t call_since_ns;
+    uint64_t call_since_ns = 0;
     const char *call = supplier->started ? worker_call(&supplier->worker, &call_since_ns) : NULL;
     bool is_host = pool->kind == PROTO_POOL_HOST;
     cJSON *object = cJSON_CreateObject();
@@ -139,14 +144,8 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     cJSON_AddStringToObject(object, "kind", is_host ? "host" : "device");
     cJSON_AddStringToObject(object, "name", pool->name);
     report_string(object, "uuid", is_host ? NULL : uuid);
-    if (is_host)
-        cJSON_AddNullToObject(object, "device");
-    else
-        report_integer(object, "device", (uint64_t)pool->device);
-    if (pool->numa_node < 0)
-        cJSON_AddNullToObject(object, "numa_node");
-    else
-        report_integer(object, "numa_node", (uint64_t)pool->numa_node);
+    put_optional(object, "device", !is_host, (uint64_t)pool->device);
+    put_optional(object, "numa_node", pool->numa_node >= 0, (uint64_t)pool->numa_node);
     report_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
     cJSON_AddStringToObject(object, "state", states[pool->state]);
     report_integer(object, "limit_bytes", pool->limit_bytes);
@@ -173,18 +172,16 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_histogram(histograms, "waiting_ns", &pool->stats.waiting);
     put_histogram(histograms, "growth_ns", &pool->stats.growing);
     report_string(object, "worker_call", call);
-    if (call != NULL)
-        report_integer(object, "worker_call_ns", clock_now_ns() - call_since_ns);
-    else
-        cJSON_AddNullToObject(object, "worker_call_ns");
+    put_optional(object, "worker_call_ns", call != NULL, clock_now_ns() - call_since_ns);
     report_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
     return object;
 }
 
 /* The rule by which the process's end is judged, and whether MPS bears on it. */
 static void put_end(cJSON *object, const struct client *client) {
-    report_string(object, "end_rule", client != NULL ? death_rule_name(client_death_rule(client)) : NULL);
-    cJSON_AddBoolToObject(object, "under_mps", client != NULL && client_under_mps(client));
+    const struct death_facts *facts = client != NULL ? &client->watched.facts : NULL;
+    report_string(object, "end_rule", facts != NULL ? death_rule_name(death_rule(facts)) : NULL);
+    cJSON_AddBoolToObject(object, "under_mps", facts != NULL && facts->under_mps);
 }
 
 static cJSON *describe_holding(const struct session *session, const struct pool *pool,
@@ -209,10 +206,8 @@ static cJSON *describe_request(const struct request *request, uint64_t now_ns) {
     report_integer(object, "bytes", request->least_bytes);
     report_integer(object, "wanted_bytes", request->size_bytes);
     report_integer(object, "waiting_ns", now_ns - request->asked_ns);
-    if (request->deadline_ns == NS_FOREVER)
-        cJSON_AddNullToObject(object, "left_ns");
-    else
-        report_integer(object, "left_ns", request->deadline_ns > now_ns ? request->deadline_ns - now_ns : 0);
+    put_optional(object, "left_ns", request->deadline_ns != NS_FOREVER,
+                 request->deadline_ns > now_ns ? request->deadline_ns - now_ns : 0);
     report_string(object, "reason", waiter_reason_name(waiter_reason(request)));
     return object;
 }
@@ -258,10 +253,7 @@ static cJSON *describe_session(const struct session *session, bool is_told, uint
     cJSON_AddStringToObject(object, "command", session->peer.command);
     cJSON_AddStringToObject(object, "state", quarantined ? "quarantined" : "active");
     report_string(object, "quarantine_reason", session->quarantine_reason);
-    if (quarantined)
-        report_integer(object, "quarantined_ns", now_ns - session->lost_ns);
-    else
-        cJSON_AddNullToObject(object, "quarantined_ns");
+    put_optional(object, "quarantined_ns", quarantined, now_ns - session->lost_ns);
     put_end(object, session->owner);
     report_integer(object, "leases", session->n_leases);
     report_integer(object, "leased_bytes", session->leased_bytes);
@@ -289,7 +281,7 @@ void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quar
     cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
     uint64_t now_ns = clock_now_ns();
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        bool is_told = uid == 0 || uid == geteuid() || uid == session->peer.uid;
+        bool is_told = admin_is_operator(uid) || uid == session->peer.uid;
         if (!quarantined_only || session->state == SESSION_QUARANTINED)
             cJSON_AddItemToArray(sessions, describe_session(session, is_told, now_ns));
     }
@@ -297,10 +289,7 @@ void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quar
 
 /* A limit, null where there is none. */
 static void put_limit(cJSON *object, const char *key, uint64_t limit) {
-    if (limit == QUOTA_UNLIMITED)
-        cJSON_AddNullToObject(object, key);
-    else
-        report_integer(object, key, limit);
+    put_optional(object, key, limit != QUOTA_UNLIMITED, limit);
 }
 
 static cJSON *describe_quota(const struct tenant *tenant) {

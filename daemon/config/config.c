@@ -80,125 +80,107 @@ static int parse_number(const char *text, unsigned long minimum, unsigned long m
     return 0;
 }
 
-static int parse_choice(const char *text, const char *const *choices, int *ret_choice) {
-    for (int i = 0; choices[i] != NULL; i++)
-        if (strcmp(text, choices[i]) == 0) {
-            *ret_choice = i;
-            return 0;
-        }
-    return -EINVAL;
-}
+static int set_number(uint32_t *number, uint32_t maximum, const struct config_setting *setting) {
+    unsigned long parsed;
 
-static int set_path(char path[CONFIG_PATH_SIZE], const char *key, const char *value, char *error,
-                    size_t error_size) {
-    if (value[0] != '/')
-        return config_complain(error, error_size, "%s: '%s' is not an absolute path", key, value);
-    if (strlen(value) >= CONFIG_PATH_SIZE)
-        return config_complain(
-            error, error_size,
-            "%s: the path has more than %u characters, which is what a Unix socket's may have", key,
-            CONFIG_PATH_SIZE - 1);
-    snprintf(path, CONFIG_PATH_SIZE, "%s", value);
+    if (parse_number(setting->value, 1, maximum, &parsed) < 0)
+        return config_complain(setting, "%s: '%s' is not a number from 1 to %u", setting->key, setting->value,
+                               maximum);
+    *number = (uint32_t)parsed;
     return 0;
 }
 
-static int set_daemon(struct config *config, const char *key, const char *value, char *error,
-                      size_t error_size) {
+/* mistake: what any other value is. */
+static int set_choice(int *choice, const char *const *choices, const struct config_setting *setting,
+                      const char *mistake) {
+    for (int i = 0; choices[i] != NULL; i++)
+        if (strcmp(setting->value, choices[i]) == 0) {
+            *choice = i;
+            return 0;
+        }
+    return config_complain(setting, "%s: '%s' is %s", setting->key, setting->value, mistake);
+}
+
+static int set_path(char path[CONFIG_PATH_SIZE], const struct config_setting *setting) {
+    if (setting->value[0] != '/')
+        return config_complain(setting, "%s: '%s' is not an absolute path", setting->key, setting->value);
+    if (strlen(setting->value) >= CONFIG_PATH_SIZE)
+        return config_complain(
+            setting, "%s: the path has more than %u characters, which is what a Unix socket's may have",
+            setting->key, CONFIG_PATH_SIZE - 1);
+    snprintf(path, CONFIG_PATH_SIZE, "%s", setting->value);
+    return 0;
+}
+
+static int set_daemon(struct config *config, const struct config_setting *setting) {
     static const char *const gpus[] = {"auto", "cuda", "sim", "none", NULL};
-    unsigned long number;
-    int choice;
+    const char *key = setting->key, *value = setting->value;
 
     if (strcmp(key, "socket") == 0)
-        return set_path(config->socket, key, value, error, error_size);
+        return set_path(config->socket, setting);
     if (strcmp(key, "admin_socket") == 0)
-        return set_path(config->admin_socket, key, value, error, error_size);
+        return set_path(config->admin_socket, setting);
     if (strcmp(key, "gpu") == 0) {
-        if (parse_choice(value, gpus, &choice) < 0)
-            return config_complain(error, error_size, "gpu: '%s' is none of auto, cuda, sim, none", value);
+        int choice = (int)config->gpu;
+        int r = set_choice(&choice, gpus, setting, "none of auto, cuda, sim, none");
         config->gpu = (enum config_gpu)choice;
-        return 0;
+        return r;
     }
-    if (strcmp(key, "sim_gpus") == 0) {
-        if (parse_number(value, 1, GPU_SIM_DEVICES_MAX, &number) < 0)
-            return config_complain(error, error_size, "sim_gpus: '%s' is not a number from 1 to %u", value,
-                                   GPU_SIM_DEVICES_MAX);
-        config->sim_gpus = (unsigned)number;
-        return 0;
-    }
+    if (strcmp(key, "sim_gpus") == 0)
+        return set_number(&config->sim_gpus, GPU_SIM_DEVICES_MAX, setting);
     if (strcmp(key, "sim_memory") == 0) {
         uint64_t bytes;
         if (units_parse_bytes(value, &bytes) < 0 || bytes < SEGMENT_GRANULE || bytes > PROTO_SIZE_MAX)
-            return config_complain(error, error_size,
-                                   "sim_memory: '%s' is not a size of at least 2 MiB, such as 8GiB", value);
+            return config_complain(setting, "sim_memory: '%s' is not a size of at least 2 MiB, such as 8GiB",
+                                   value);
         config->sim_memory_bytes = bytes;
         return 0;
     }
-    if (strcmp(key, "sessions_limit") == 0) {
-        if (parse_number(value, 1, CONFIG_SESSIONS_MAX, &number) < 0)
-            return config_complain(error, error_size, "sessions_limit: '%s' is not a number from 1 to %u",
-                                   value, CONFIG_SESSIONS_MAX);
-        config->sessions_limit = (uint32_t)number;
-        return 0;
-    }
-    if (strcmp(key, "session_leases_limit") == 0) {
-        if (parse_number(value, 1, CONFIG_LEASES_MAX, &number) < 0)
-            return config_complain(error, error_size,
-                                   "session_leases_limit: '%s' is not a number from 1 to %u", value,
-                                   CONFIG_LEASES_MAX);
-        config->session_leases_limit = (uint32_t)number;
-        return 0;
-    }
+    if (strcmp(key, "sessions_limit") == 0)
+        return set_number(&config->sessions_limit, CONFIG_SESSIONS_MAX, setting);
+    if (strcmp(key, "session_leases_limit") == 0)
+        return set_number(&config->session_leases_limit, CONFIG_LEASES_MAX, setting);
     if (strcmp(key, "group") == 0) {
         if (*value == '\0' || strlen(value) >= sizeof config->group)
-            return config_complain(error, error_size, "group: '%s' is no group's name", value);
+            return config_complain(setting, "group: '%s' is no group's name", value);
         snprintf(config->group, sizeof config->group, "%s", value);
         return 0;
     }
-    if (strcmp(key, "log_level") == 0) {
-        if (log_parse_level(value, &config->log_level) < 0)
-            return config_complain(error, error_size,
-                                   "log_level: '%s' is none of error, warning, info, debug", value);
-        return 0;
-    }
-    return config_complain(error, error_size, "[daemon] has no key '%s'; see gpupoold.conf(5)", key);
+    if (strcmp(key, "log_level") == 0)
+        return log_parse_level(value, &config->log_level) == 0
+                   ? 0
+                   : config_complain(setting, "log_level: '%s' is none of error, warning, info, debug",
+                                     value);
+    return config_complain(setting, "[daemon] has no key '%s'; see gpupoold.conf(5)", key);
 }
 
-static int set_pool(struct config_pool *pool, bool is_host, const char *key, const char *value, char *error,
-                    size_t error_size) {
+static int set_pool(struct config_pool *pool, bool is_host, const struct config_setting *setting) {
     static const char *const booleans[] = {"no", "yes", NULL};
     static const char *const huge_pages[] = {"auto", "off", "require", NULL};
+    const char *key = setting->key;
     struct config_size *size = strcmp(key, "limit") == 0       ? &pool->limit
                                : strcmp(key, "step") == 0      ? &pool->step
                                : strcmp(key, "reserve") == 0   ? &pool->reserve
                                : strcmp(key, "low_water") == 0 ? &pool->low_water
                                                                : NULL;
-    if (size != NULL) {
-        if (config_parse_size(value, size) < 0)
-            return config_complain(error, error_size,
-                                   "%s: '%s' is neither a size such as 64MiB nor a share such as 50%%", key,
-                                   value);
+    if (size != NULL && config_parse_size(setting->value, size) < 0)
+        return config_complain(setting, "%s: '%s' is neither a size such as 64MiB nor a share such as 50%%",
+                               key, setting->value);
+    if (size != NULL)
         return 0;
-    }
-    if (strcmp(key, "enabled") == 0) {
-        if (parse_choice(value, booleans, &pool->enabled) < 0)
-            return config_complain(error, error_size, "enabled: '%s' is neither yes nor no", value);
-        return 0;
-    }
+    if (strcmp(key, "enabled") == 0)
+        return set_choice(&pool->enabled, booleans, setting, "neither yes nor no");
     if (strcmp(key, "allow") == 0)
-        return config_add_allowed(&pool->allow, value, error, error_size);
-    if (is_host && strcmp(key, "huge_pages") == 0) {
-        if (parse_choice(value, huge_pages, &pool->huge_pages) < 0)
-            return config_complain(error, error_size, "huge_pages: '%s' is none of auto, off, require",
-                                   value);
-        return 0;
-    }
-    return config_complain(error, error_size, "[%s] has no key '%s'; see gpupoold.conf(5)",
-                           is_host ? "host" : "device", key);
+        return config_add_allowed(&pool->allow, setting);
+    if (is_host && strcmp(key, "huge_pages") == 0)
+        return set_choice(&pool->huge_pages, huge_pages, setting, "none of auto, off, require");
+    return config_complain(setting, "[%s] has no key '%s'; see gpupoold.conf(5)", is_host ? "host" : "device",
+                           key);
 }
 
 /* The section "[device 0]" and its like, made when it is first seen. */
-static int find_section(struct config *config, const char *name, struct config_section **ret_section,
-                        char *error, size_t error_size) {
+static int find_section(struct config *config, const char *name, const struct config_setting *setting,
+                        struct config_section **ret_section) {
     bool is_host = strncmp(name, "host ", 5) == 0;
     struct config_section wanted = {.kind = is_host ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
                                     .pool = pool_unset};
@@ -207,7 +189,7 @@ static int find_section(struct config *config, const char *name, struct config_s
 
     if (!is_host && strncmp(name, "device ", 7) != 0)
         return config_complain(
-            error, error_size,
+            setting,
             "there is no section [%s]; there are [daemon], [device], [host], [device NUMBER], "
             "[device GPU-UUID], [host NODE], [quota], [quota user:NAME] and [quota group:NAME]",
             name);
@@ -216,7 +198,7 @@ static int find_section(struct config *config, const char *name, struct config_s
         wanted.by_uuid = true;
         memcpy(wanted.uuid, uuid.bytes, sizeof wanted.uuid);
     } else if (parse_number(which, 0, 4095, &number) < 0) {
-        return config_complain(error, error_size, "[%s]: '%s' is %s", name, which,
+        return config_complain(setting, "[%s]: '%s' is %s", name, which,
                                is_host ? "no NUMA node's number"
                                        : "neither a device's number nor a GPU's UUID");
     }
@@ -230,7 +212,7 @@ static int find_section(struct config *config, const char *name, struct config_s
     }
     struct config_section *section = malloc(sizeof *section);
     if (section == NULL)
-        return config_complain(error, error_size, "out of memory");
+        return config_complain(setting, "out of memory");
     *section = wanted;
     list_append(&config->sections, &section->link);
     *ret_section = section;
@@ -239,36 +221,36 @@ static int find_section(struct config *config, const char *name, struct config_s
 
 int config_set(struct config *config, const char *section, const char *key, const char *value, char *error,
                size_t error_size) {
+    const struct config_setting setting = {key, value, error, error_size};
     struct config_section *one = NULL;
 
     if (strcmp(section, "daemon") == 0)
-        return set_daemon(config, key, value, error, error_size);
+        return set_daemon(config, &setting);
     if (strcmp(section, "device") == 0)
-        return set_pool(&config->device, false, key, value, error, error_size);
+        return set_pool(&config->device, false, &setting);
     if (strcmp(section, "host") == 0)
-        return set_pool(&config->host, true, key, value, error, error_size);
+        return set_pool(&config->host, true, &setting);
     if (strlen(section) >= CONFIG_SECTION_MAX)
-        return config_complain(error, error_size, "[%s]: the section's name has more than %u characters",
-                               section, CONFIG_SECTION_MAX - 1);
+        return config_complain(&setting, "[%s]: the section's name has more than %u characters", section,
+                               CONFIG_SECTION_MAX - 1);
     if (strcmp(section, "quota") == 0)
-        return config_set_quota(&config->quota, &config->rules, "", key, value, error, error_size);
+        return config_set_quota(&config->quota, &config->rules, "", &setting);
     if (strncmp(section, "quota ", 6) == 0)
-        return config_set_quota(&config->quota, &config->rules, section + 6, key, value, error, error_size);
+        return config_set_quota(&config->quota, &config->rules, section + 6, &setting);
     if (*section == '\0')
-        return config_complain(error, error_size, "'%s' stands before the first section", key);
-    int r = find_section(config, section, &one, error, error_size);
-    if (r < 0)
-        return r;
-    return set_pool(&one->pool, one->kind == PROTO_POOL_HOST, key, value, error, error_size);
+        return config_complain(&setting, "'%s' stands before the first section", key);
+    int r = find_section(config, section, &setting, &one);
+    return r < 0 ? r : set_pool(&one->pool, one->kind == PROTO_POOL_HOST, &setting);
 }
 
 uint64_t config_percent_of(uint64_t bytes, uint64_t percent) {
     return bytes / 100 * percent + bytes % 100 * percent / 100;
 }
 
+/* A setting of a pool's own section, of its kind, or the fallback. */
 static uint64_t resolve_size(const struct config_size *one, const struct config_size *kind, uint64_t fallback,
                              uint64_t total_bytes) {
-    const struct config_size *size = one != NULL && one->set ? one : kind;
+    const struct config_size *size = one->set ? one : kind;
     if (!size->set)
         return fallback;
     return size->is_percent ? config_percent_of(total_bytes, size->value) : size->value;
@@ -284,43 +266,91 @@ static uint64_t default_step(enum proto_pool_kind kind, uint64_t reserve_bytes, 
     return bytes < 64 * MIB ? 64 * MIB : bytes > 512 * MIB ? 512 * MIB : bytes;
 }
 
-/* A step that is told is never none. */
-static uint64_t resolve_step(const struct config_size *one, const struct config_size *kind, uint64_t fallback,
-                             uint64_t total_bytes) {
-    uint64_t bytes = resolve_size(one, kind, fallback, total_bytes);
-    bool is_told = (one != NULL && one->set) || kind->set;
-    return is_told && bytes == POOL_STEP_BY_SIZE ? SEGMENT_GRANULE : bytes;
+/* Whether a section is for the device or node. uuid: NULL for nodes. */
+static bool section_is_for(const struct config_section *section, enum proto_pool_kind kind,
+                           const uint8_t *uuid, int number) {
+    if (section->kind != kind)
+        return false;
+    return section->by_uuid ? uuid != NULL && memcmp(section->uuid, uuid, PROTO_UUID_BYTES) == 0
+                            : section->number == number;
 }
 
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
                     uint64_t total_bytes, struct config_pool_sizes *ret_sizes) {
     const struct config_pool *common = kind == PROTO_POOL_HOST ? &config->host : &config->device;
-    const struct config_pool *one = NULL;
+    const struct config_pool *one = &pool_unset;
     unsigned default_percent = kind == PROTO_POOL_HOST ? 50 : 90;
 
     list_for_each_entry(const struct config_section, section, &config->sections, link) {
-        if (section->kind != kind)
-            continue;
-        if (section->by_uuid ? uuid != NULL && memcmp(section->uuid, uuid, PROTO_UUID_BYTES) == 0
-                             : section->number == number && one == NULL)
+        if (section_is_for(section, kind, uuid, number) && (section->by_uuid || one == &pool_unset))
             one = &section->pool; /* the UUID's section wins over the number's */
     }
-    ret_sizes->limit_bytes = resolve_size(one ? &one->limit : NULL, &common->limit,
+    ret_sizes->limit_bytes = resolve_size(&one->limit, &common->limit,
                                           config_percent_of(total_bytes, default_percent), total_bytes);
-    ret_sizes->reserve_bytes = resolve_size(one ? &one->reserve : NULL, &common->reserve, 0, total_bytes);
-    ret_sizes->step_bytes =
-        resolve_step(one ? &one->step : NULL, &common->step,
-                     default_step(kind, ret_sizes->reserve_bytes, total_bytes), total_bytes);
+    ret_sizes->reserve_bytes = resolve_size(&one->reserve, &common->reserve, 0, total_bytes);
+    ret_sizes->step_bytes = resolve_size(
+        &one->step, &common->step, default_step(kind, ret_sizes->reserve_bytes, total_bytes), total_bytes);
+    bool has_step = one->step.set || common->step.set;
+    if (has_step && ret_sizes->step_bytes == POOL_STEP_BY_SIZE)
+        ret_sizes->step_bytes = SEGMENT_GRANULE; /* a step that is told is never none */
     /* Half a step: a client that needs little is not given two steps, one that takes piece after piece finds
      * the next step made. A pool that grows by what is asked for makes nothing ahead: no request tells the
      * next size, and the memory of a GPU is what users run out of. */
     ret_sizes->low_water_bytes =
-        resolve_size(one ? &one->low_water : NULL, &common->low_water,
+        resolve_size(&one->low_water, &common->low_water,
                      ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? 0 : ret_sizes->step_bytes / 2, total_bytes);
-    int enabled = one != NULL && one->enabled >= 0 ? one->enabled : common->enabled;
-    int huge_pages = one != NULL && one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
-    const char *allow = one != NULL && one->allow != NULL ? one->allow : common->allow;
+    int enabled = one->enabled >= 0 ? one->enabled : common->enabled;
+    int huge_pages = one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
+    const char *allow = one->allow != NULL ? one->allow : common->allow;
     ret_sizes->allow = allow != NULL && strcmp(allow, "all") == 0 ? NULL : allow;
     ret_sizes->enabled = enabled != 0;
     ret_sizes->huge_pages = huge_pages < 0 ? CONFIG_HUGE_PAGES_AUTO : (enum config_huge_pages)huge_pages;
+}
+
+/* --- mistakes --- */
+
+void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number) {
+    list_for_each_entry(struct config_section, section, &config->sections, link) {
+        section->is_there |= section_is_for(section, kind, uuid, number);
+    }
+}
+
+unsigned config_check_sizes(const char *name, const struct config_pool_sizes *sizes) {
+    if (sizes->limit_bytes < SEGMENT_GRANULE) {
+        log_warning(
+            "%s: its limit of %s is less than a segment of %s, so it lends nothing: raise the limit, or say "
+            "enabled = no",
+            name, BYTES_TEXT(sizes->limit_bytes), BYTES_TEXT(SEGMENT_GRANULE));
+        return 1;
+    }
+    if (sizes->reserve_bytes > sizes->limit_bytes) {
+        log_warning("%s: its reserve of %s is above its limit of %s and is cut to it", name,
+                    BYTES_TEXT(sizes->reserve_bytes), BYTES_TEXT(sizes->limit_bytes));
+        return 1;
+    }
+    return 0;
+}
+
+unsigned config_check_sections(const struct config *config) {
+    unsigned n_mistakes = 0;
+
+    list_for_each_entry(const struct config_section, section, &config->sections, link) {
+        struct gpu_uuid uuid;
+        char text[GPU_UUID_TEXT_SIZE];
+
+        /* Without device pools it is no mistake that the file speaks of them. */
+        if (section->is_there || (section->kind == PROTO_POOL_DEVICE && config->gpu == CONFIG_GPU_NONE))
+            continue;
+        n_mistakes++;
+        memcpy(uuid.bytes, section->uuid, sizeof uuid.bytes);
+        gpu_uuid_format(&uuid, text);
+        if (section->kind == PROTO_POOL_HOST)
+            log_warning("[host %d]: this machine has no such NUMA node; the section is not used",
+                        section->number);
+        else if (section->by_uuid)
+            log_warning("[device %s]: there is no such GPU; the section is not used", text);
+        else
+            log_warning("[device %d]: there is no such GPU; the section is not used", section->number);
+    }
+    return n_mistakes;
 }

@@ -57,7 +57,7 @@ struct config_section {
 struct config {
     char socket[CONFIG_PATH_SIZE], admin_socket[CONFIG_PATH_SIZE];
     enum config_gpu gpu;
-    unsigned sim_gpus;
+    uint32_t sim_gpus;
     uint64_t sim_memory_bytes;
     uint32_t sessions_limit, session_leases_limit;
     char group[CONFIG_NAME_SIZE]; /* of the data socket; "": what there is */
@@ -95,5 +95,19 @@ struct config_pool_sizes {
 };
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
                     uint64_t total_bytes, struct config_pool_sizes *ret_sizes);
+
+/*
+ * Mistakes in a configuration on this machine, although its file can be read: sections for devices that are
+ * not there, sizes that make no sense. The daemon starts all the same; the log and --check-config tell of it.
+ */
+
+/* Notes that the machine has a device or node: sections for it are not in vain. uuid: NULL for nodes. */
+void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number);
+
+/* Warns of sizes of the named pool that make no sense. Returns the number of mistakes. */
+unsigned config_check_sizes(const char *name, const struct config_pool_sizes *sizes);
+
+/* Warns of sections for places that were not noted, after all were. Returns the number of mistakes. */
+unsigned config_check_sections(const struct config *config);
 
 #endif

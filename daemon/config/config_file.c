@@ -88,15 +88,17 @@ static int note_key(struct reading *reading, const char *section, const char *ke
     if (strcmp(key, "allow") == 0)
         return 0;
     struct seen *seen = malloc(sizeof *seen + size);
-    if (seen == NULL)
-        return config_complain(reading->error, reading->error_size, "out of memory");
+    if (seen == NULL) {
+        complain_at(reading, reading->lines, "out of memory");
+        return -ENOMEM;
+    }
     seen->line = reading->lines;
     snprintf(seen->name, size, "%s\n%s", section, key);
     list_for_each_entry(const struct seen, other, &reading->seen, link) {
         if (strcmp(other->name, seen->name) != 0)
             continue;
-        config_complain(reading->error, reading->error_size, "'%s' was given in [%s] before, in line %d", key,
-                        section, other->line);
+        complain_at(reading, reading->lines, "'%s' was given in [%s] before, in line %d", key, section,
+                    other->line);
         free(seen);
         return -EINVAL;
     }

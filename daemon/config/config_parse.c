@@ -10,10 +10,10 @@
 #include "base/units.h"
 #include "proto/limits.h"
 
-int config_complain(char *error, size_t size, const char *format, ...) {
+int config_complain(const struct config_setting *setting, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error, size, format, arguments);
+    vsnprintf(setting->error, setting->error_size, format, arguments);
     va_end(arguments);
     return -EINVAL;
 }

@@ -2,7 +2,7 @@
 #ifndef DAEMON_CONFIG_CONFIG_PARSE_H
 #define DAEMON_CONFIG_CONFIG_PARSE_H
 /*
- * Values of the configuration that several of its sections share: sizes and shares, and complaints.
+ * Values of the configuration that several of its sections share: sizes and shares, settings, and complaints.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,7 +18,15 @@ struct config_size {
 /* Reads a size such as 8GiB, or a percentage such as 50%. Returns 0 or -EINVAL. */
 int config_parse_size(const char *text, struct config_size *ret_size);
 
+/* A key of a section, what it is set to, and where a complaint about that goes. */
+struct config_setting {
+    const char *key, *value;
+    char *error;
+    size_t error_size;
+};
+
 /* Writes a complaint and returns -EINVAL. */
-int config_complain(char *error, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int config_complain(const struct config_setting *setting, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #endif

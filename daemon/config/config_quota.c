@@ -40,16 +40,16 @@ int config_next_who(const char **list, struct config_who *ret_who) {
     return 1;
 }
 
-int config_add_allowed(char **list, const char *value, char *error, size_t error_size) {
+int config_add_allowed(char **list, const struct config_setting *setting) {
+    const char *value = setting->value;
     struct config_who who;
     int r = 1;
 
     for (const char *position = value; strcmp(value, "all") != 0 && r > 0;)
         r = config_next_who(&position, &who);
     if (r < 0)
-        return config_complain(error, error_size,
-                               "allow: '%s' is neither all nor a list such as user:alice, group:research",
-                               value);
+        return config_complain(
+            setting, "allow: '%s' is neither all nor a list such as user:alice, group:research", value);
     /* Lists add up, and everybody and some more are everybody. */
     if (*list != NULL && strcmp(*list, "all") == 0)
         return 0;
@@ -59,7 +59,7 @@ int config_add_allowed(char **list, const char *value, char *error, size_t error
     else if (asprintf(&longer, "%s,%s", *list, value) < 0)
         longer = NULL;
     if (longer == NULL)
-        return config_complain(error, error_size, "out of memory");
+        return config_complain(setting, "out of memory");
     free(*list);
     *list = longer;
     return 0;
@@ -80,8 +80,8 @@ static int parse_limit(const char *value, bool is_count, struct config_size *ret
     return 0;
 }
 
-static int set_limit(struct config_limits *limits, const char *key, const char *value, char *error,
-                     size_t error_size) {
+static int set_limit(struct config_limits *limits, const struct config_setting *setting) {
+    const char *key = setting->key, *value = setting->value;
     struct config_size *count = strcmp(key, "sessions") == 0  ? &limits->sessions
                                 : strcmp(key, "leases") == 0  ? &limits->leases
                                 : strcmp(key, "waiting") == 0 ? &limits->waiting
@@ -91,49 +91,43 @@ static int set_limit(struct config_limits *limits, const char *key, const char *
                                                            : NULL;
     struct config_size replies;
 
-    if (count != NULL) {
-        if (parse_limit(value, true, count) < 0)
-            return config_complain(error, error_size, "%s: '%s' is neither a number nor unlimited", key,
-                                   value);
-        return 0;
-    }
-    if (bytes != NULL) {
-        if (parse_limit(value, false, bytes) < 0)
-            return config_complain(
-                error, error_size,
-                "%s: '%s' is neither a size such as 8GiB nor a share such as 50%% nor unlimited", key, value);
-        return 0;
-    }
-    if (strcmp(key, "replies") == 0) {
-        if (parse_limit(value, false, &replies) < 0 || replies.is_percent)
-            return config_complain(error, error_size,
-                                   "replies: '%s' is neither a size such as 64MiB nor unlimited", value);
-        limits->replies = replies;
-        return 0;
-    }
-    return config_complain(error, error_size, "[quota] has no key '%s'; see gpupoold.conf(5)", key);
+    if (count != NULL)
+        return parse_limit(value, true, count) == 0
+                   ? 0
+                   : config_complain(setting, "%s: '%s' is neither a number nor unlimited", key, value);
+    if (bytes != NULL)
+        return parse_limit(value, false, bytes) == 0
+                   ? 0
+                   : config_complain(
+                         setting,
+                         "%s: '%s' is neither a size such as 8GiB nor a share such as 50%% nor unlimited",
+                         key, value);
+    if (strcmp(key, "replies") != 0)
+        return config_complain(setting, "[quota] has no key '%s'; see gpupoold.conf(5)", key);
+    if (parse_limit(value, false, &replies) < 0 || replies.is_percent)
+        return config_complain(setting, "replies: '%s' is neither a size such as 64MiB nor unlimited", value);
+    limits->replies = replies;
+    return 0;
 }
 
-int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who, const char *key,
-                     const char *value, char *error, size_t error_size) {
+int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who,
+                     const struct config_setting *setting) {
     struct config_who wanted;
     const char *list = who;
 
     if (*who == '\0')
-        return set_limit(everybody, key, value, error, error_size);
+        return set_limit(everybody, setting);
     if (config_next_who(&list, &wanted) < 0 || list != NULL)
-        return config_complain(error, error_size,
-                               "[quota %s]: there are [quota], [quota user:NAME] and [quota "
-                               "group:NAME]",
-                               who);
+        return config_complain(
+            setting, "[quota %s]: there are [quota], [quota user:NAME] and [quota group:NAME]", who);
     list_for_each_entry(struct config_rule, rule, rules, link) {
         if (rule->who.is_group == wanted.is_group && strcmp(rule->who.name, wanted.name) == 0)
-            return set_limit(&rule->limits, key, value, error, error_size);
+            return set_limit(&rule->limits, setting);
     }
     struct config_rule *rule = calloc(1, sizeof *rule);
     if (rule == NULL)
-        return config_complain(error, error_size, "out of memory");
+        return config_complain(setting, "out of memory");
     rule->who = wanted;
     list_append(rules, &rule->link);
-    return set_limit(&rule->limits, key, value, error, error_size);
+    return set_limit(&rule->limits, setting);
 }

@@ -34,16 +34,16 @@ struct config_rule {
 };
 
 /* Sets a key of the section [quota] (with an empty name in who), in everybody, or of [quota WHO], in rules
- * (struct config_rule.link). Returns 0, or -EINVAL with the complaint in error. */
-int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who, const char *key,
-                     const char *value, char *error, size_t error_size);
+ * (struct config_rule.link). Returns 0, or -EINVAL with the complaint in setting->error. */
+int config_set_quota(struct config_limits *everybody, struct list *rules, const char *who,
+                     const struct config_setting *setting);
 
 /* Takes the next of a list apart; *list is behind it afterwards, NULL at the end. Returns 1, 0 at the end, or
  * -EINVAL: there is something else. */
 int config_next_who(const char **list, struct config_who *ret_who);
 
 /* Adds to a list of users that may use a pool; "all" is every user. *list is owned by the caller. Returns 0,
- * or -EINVAL with the complaint in error. */
-int config_add_allowed(char **list, const char *value, char *error, size_t error_size);
+ * or -EINVAL with the complaint in setting->error. */
+int config_add_allowed(char **list, const struct config_setting *setting);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "daemon/config/access.h"
-#include "daemon/config/config_check.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"

@@ -150,14 +150,6 @@ static void client_note_gpu_work(struct client *client) {
                                         (client->no_gpu && !client->device_lent);
 }
 
-enum death_rule client_death_rule(const struct client *client) {
-    return death_rule(&client->watched.facts);
-}
-
-bool client_under_mps(const struct client *client) {
-    return client->watched.facts.under_mps;
-}
-
 bool client_process_is_over(const struct client *client) {
     return client->watched.facts.process_over;
 }

@@ -113,12 +113,6 @@ bool client_process_is_over(const struct client *client);
 /* A lost client's process has ended. May free the client. */
 void client_process_ended(struct client *client);
 
-/* The rule by which the session's memory is judged once it is lost, or is judged now. */
-enum death_rule client_death_rule(const struct client *client);
-
-/* Whether the driver lists the process as a client of MPS. */
-bool client_under_mps(const struct client *client);
-
 /* Gives a lost session's memory back although nothing shows that it is safe: an operator's decision. */
 void client_force(struct client *client);
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/config/config_check.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/supply/numa.h"
