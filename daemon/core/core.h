@@ -86,6 +86,9 @@ void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns);
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                       struct session **ret_session);
 
+/* Counts a session that the shell refuses by itself. */
+void core_session_refused(struct core *core);
+
 /* Writes why a further session of the peer's user is refused. */
 void core_explain_sessions(struct core *core, const struct peer *peer, struct proto_failure *ret_failure);
 

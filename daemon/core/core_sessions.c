@@ -92,9 +92,14 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                       struct session **ret_session) {
     int r = session_open(core, peer, now_ns, ret_session);
-    core->n_sessions_refused += r != 0;
+    if (r != 0)
+        core_session_refused(core);
     core_serve(core, now_ns);
     return r;
+}
+
+void core_session_refused(struct core *core) {
+    core->n_sessions_refused++;
 }
 
 void core_explain_sessions(struct core *core, const struct peer *peer, struct proto_failure *ret_failure) {

@@ -97,12 +97,6 @@ static int refuse(struct client *client, uint64_t request, int error) {
     }
 }
 
-static int send_ok(struct client *client, uint64_t request) {
-    struct proto_message message;
-    reply_begin(&message, PROTO_OK, request);
-    return client_send(client, &message, -1);
-}
-
 /* Takes the client's wish to be asked for idle memory. Without a descriptor it is not asked, and that is all.
  */
 static void want_reclaim(struct client *client) {
@@ -149,7 +143,7 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, client->peer.uid))
             r = core_session_open(daemon->core, &client->peer, clock_now_ns(), &client->session);
     } else { /* a user that never reads can have a refusal with each connection: it is to cost little */
-        daemon->core->n_sessions_refused++;
+        core_session_refused(daemon->core);
     }
     if (r != 0) {
         struct proto_failure failure;
@@ -180,19 +174,17 @@ static int handle_hello(struct client *client, const struct proto_message *messa
     return client_send(client, &reply, client->reclaim_fd);
 }
 
-static int handle_list_pools(struct client *client, const struct proto_message *message) {
+static void list_pools(struct client *client, struct proto_pools *ret_pools) {
     struct core *core = client->daemon->core;
-    struct proto_message reply;
 
     core_poll_fences(core);
-    reply_begin(&reply, PROTO_POOLS, message->header.request);
-    reply.pools.count = 0;
-    reply.pools.reserved = 0;
+    ret_pools->count = 0;
+    ret_pools->reserved = 0;
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
         if (!session_may_use(client->session, pool))
             continue;
-        struct proto_pool *wire = &reply.pools.pools[reply.pools.count++];
+        struct proto_pool *wire = &ret_pools->pools[ret_pools->count++];
         *wire = (struct proto_pool){
             .id = pool->id,
             .kind = pool->kind,
@@ -208,7 +200,6 @@ static int handle_list_pools(struct client *client, const struct proto_message *
         memcpy(wire->uuid, pool->uuid, sizeof wire->uuid);
         memcpy(wire->name, pool->name, sizeof wire->name);
     }
-    return client_send(client, &reply, -1);
 }
 
 static int handle_share(struct client *client, const struct proto_message *message) {
@@ -220,47 +211,22 @@ static int handle_share(struct client *client, const struct proto_message *messa
         return send_error(client, message->header.request, PROTO_E_DRIVER, "the kernel gave no random bytes");
     const struct proto_lease_name name = {message->share.lease, message->share.generation};
     int r = core_share(client->session, &name, message->share.size_bytes, &fresh, &reply.token);
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    return client_send(client, &reply, -1);
+    return r != 0 ? refuse(client, message->header.request, r) : client_send(client, &reply, -1);
 }
 
-static int handle_attach(struct client *client, const struct proto_message *message) {
-    struct lease *lease;
-    int r = core_attach(client->session, &message->attach, &lease);
+/* The client does not hear that a one-way release was refused. */
+static int release_one_way(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    int r = core_release_one_way(client->session, &message->release, now_ns);
     if (r != 0)
-        return refuse(client, message->header.request, r);
-    return request_send_lease(client, message->header.request, lease);
-}
-
-static int handle_release(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    int r;
-
-    if (message->header.request == 0) { /* one-way */
-        r = core_release_one_way(client->session, &message->release, now_ns);
-        if (r != 0)
-            log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
-                      (int)client->peer.pid, client->peer.command,
-                      r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
-        return 0;
-    }
-    r = core_release(client->session, &message->release, now_ns);
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    return send_ok(client, message->header.request);
-}
-
-static int handle_split(struct client *client, const struct proto_message *message) {
-    struct lease *lease;
-    int r = core_split(client->session, &message->split, &lease);
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    return request_send_lease(client, message->header.request, lease);
+        log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
+                  (int)client->peer.pid, client->peer.command,
+                  r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
+    return 0;
 }
 
 /* The client does not hear that a one-way merge was refused, and goes on as if it had been done. So its
  * session ends. */
-static int handle_merge_one_way(struct client *client, const struct proto_message *message) {
+static int merge_one_way(struct client *client, const struct proto_message *message) {
     char reason[PROTO_TEXT_MAX / 2];
     int r = core_merge_one_way(client->session, &message->merge);
 
@@ -269,40 +235,6 @@ static int handle_merge_one_way(struct client *client, const struct proto_messag
     snprintf(reason, sizeof reason, "MERGE.other_lease: cannot become part of the lease, one-way: %s",
              proto_error_text((unsigned)r));
     return client_reject(client, 0, (enum proto_error)r, reason);
-}
-
-static int handle_merge(struct client *client, const struct proto_message *message) {
-    if (message->header.request == 0)
-        return handle_merge_one_way(client, message);
-    int r = core_merge(client->session, &message->merge);
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    return send_ok(client, message->header.request);
-}
-
-static int handle_query(struct client *client, const struct proto_message *message) {
-    struct proto_message reply;
-    reply_begin(&reply, PROTO_INFO, message->header.request);
-    int r = core_query(client->session, &message->query, &reply.info);
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    return client_send(client, &reply, -1);
-}
-
-static int handle_idle(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    struct proto_message reply;
-    reply_begin(&reply, PROTO_SEGMENTS, message->header.request);
-    int r = core_idle(client->session, &message->idle, now_ns, &reply.segments);
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    return client_send(client, &reply, -1);
-}
-
-static int handle_closed(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    int r = core_closed(client->session, &message->closed, now_ns);
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    return send_ok(client, message->header.request);
 }
 
 static int handle_ask_page(struct client *client, const struct proto_message *message) {
@@ -326,7 +258,9 @@ static int handle_bye(struct client *client, const struct proto_message *message
     core_session_close(client->session, clock_now_ns());
     client->session = NULL;
     client->state = CLIENT_CLOSING;
-    send_ok(client, message->header.request);
+    struct proto_message reply;
+    reply_begin(&reply, PROTO_OK, message->header.request);
+    (void)client_send(client, &reply, -1);
     return -ESHUTDOWN; /* a socket that is closed still delivers what was sent */
 }
 
@@ -343,49 +277,70 @@ bool request_is_answered(const struct proto_message *message) {
 }
 
 int request_handle(struct client *client, const struct proto_message *message) {
-    uint64_t now_ns = clock_now_ns();
-    int r;
+    uint64_t now_ns = clock_now_ns(), request = message->header.request;
+    struct session *session = client->session;
+    struct proto_message reply;
+    struct lease *lease = NULL;
+    int r = 0;
 
-    if (client->state == CLIENT_GREETING && message->header.operation != PROTO_HELLO)
-        return client_reject(client, message->header.request, PROTO_E_INVALID,
-                             "header.operation: not HELLO in the first message of a session");
     if (client->state == CLIENT_GREETING)
-        return handle_hello(client, message);
+        return message->header.operation == PROTO_HELLO
+                   ? handle_hello(client, message)
+                   : client_reject(client, request, PROTO_E_INVALID,
+                                   "header.operation: not HELLO in the first message of a session");
+    reply_begin(&reply, PROTO_OK, request);
     switch (message->header.operation) {
     case PROTO_LIST_POOLS:
-        return handle_list_pools(client, message);
+        reply.header.operation = PROTO_POOLS;
+        list_pools(client, &reply.pools);
+        break;
     case PROTO_ACQUIRE:
-        r = core_acquire(client->session, message->header.request, &message->acquire, now_ns);
-        return r == 0 ? 0 : refuse(client, message->header.request, r);
+        r = core_acquire(session, request, &message->acquire, now_ns);
+        return r == 0 ? 0 : refuse(client, request, r);
     case PROTO_RELEASE:
-        return handle_release(client, message, now_ns);
+        if (request == 0)
+            return release_one_way(client, message, now_ns);
+        r = core_release(session, &message->release, now_ns);
+        break;
     case PROTO_SPLIT:
-        return handle_split(client, message);
+        r = core_split(session, &message->split, &lease);
+        break;
     case PROTO_MERGE:
-        return handle_merge(client, message);
+        if (request == 0)
+            return merge_one_way(client, message);
+        r = core_merge(session, &message->merge);
+        break;
     case PROTO_SHARE:
         return handle_share(client, message);
     case PROTO_ATTACH:
-        return handle_attach(client, message);
+        r = core_attach(session, &message->attach, &lease);
+        break;
     case PROTO_QUERY:
-        return handle_query(client, message);
+        reply.header.operation = PROTO_INFO;
+        r = core_query(session, &message->query, &reply.info);
+        break;
     case PROTO_ASK_PAGE:
         return handle_ask_page(client, message);
     case PROTO_IDLE:
-        return handle_idle(client, message, now_ns);
+        reply.header.operation = PROTO_SEGMENTS;
+        r = core_idle(session, &message->idle, now_ns, &reply.segments);
+        break;
     case PROTO_CLOSED:
-        return handle_closed(client, message, now_ns);
+        r = core_closed(session, &message->closed, now_ns);
+        break;
     case PROTO_OPENED:
         if (client->connection.outbox.awaited_segment == 0 ||
             message->opened.segment != client->connection.outbox.awaited_segment)
             return client_reject(client, 0, PROTO_E_INVALID,
                                  "OPENED.segment: not one whose descriptor was sent and is not opened yet");
         client->connection.outbox.awaited_segment = 0;
-        return outbox_flush(&client->connection.outbox, client->session);
+        return outbox_flush(&client->connection.outbox, session);
     case PROTO_BYE:
         return handle_bye(client, message);
     default:
-        return client_reject(client, message->header.request, PROTO_E_INVALID,
-                             "header.operation: a second HELLO");
+        return client_reject(client, request, PROTO_E_INVALID, "header.operation: a second HELLO");
     }
+    if (r != 0)
+        return refuse(client, request, r);
+    return lease != NULL ? request_send_lease(client, request, lease) : client_send(client, &reply, -1);
 }
