@@ -42,7 +42,7 @@ static int daemon_start_workers(struct daemon *daemon) {
     int r = watcher_start(&daemon->watcher, daemon);
 
     for (unsigned i = 0; r == 0 && i < daemon->core->n_pools; i++)
-        r = supplier_start(daemon->suppliers[i]);
+        r = supplier_start(daemon->core->pools[i]->owner);
     if (r < 0)
         log_error("a worker thread cannot be started: %s", strerror(-r));
     return r;
@@ -269,16 +269,16 @@ void daemon_free(struct daemon *daemon) {
         admin_drop(list_first(&daemon->admin_clients, struct admin_client, link));
     struct segment *segment;
     while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
-        supplier_retire(pools_supplier(daemon, segment->pool), segment);
+        supplier_retire(segment->pool->owner, segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        supplier_stop(daemon->suppliers[i]);
+        supplier_stop(daemon->core->pools[i]->owner);
     reload_stop(&daemon->reload);
     notifier_stop(&daemon->notifier);
     uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closing handles finish before the rest is closed */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        free(daemon->suppliers[i]);
+        free(daemon->core->pools[i]->owner);
     core_free(daemon->core);
     int r = uv_loop_close(&daemon->loop);
     assert(r == 0);

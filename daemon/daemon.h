@@ -48,7 +48,6 @@ struct daemon {
     enum proto_gpu_kind gpu_kind;
     uint64_t started_ns;
     struct core *core;
-    struct supplier *suppliers[PROTO_POOLS_MAX]; /* as core->pools */
     struct listener data_listener, admin_listener;
     struct closer *closer;     /* of clients' sockets */
     struct lingering lingering;

@@ -10,7 +10,6 @@
 #include "daemon/data/serve.h"
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
-#include "daemon/supply/pools.h"
 
 static void decisions_on_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
@@ -76,11 +75,11 @@ void decisions_carry_out(struct daemon *daemon) {
             more = true;
         }
         while (!daemon->stopping && core_next_growth(daemon->core, &pool, &size_bytes)) {
-            supplier_grow(pools_supplier(daemon, pool), size_bytes);
+            supplier_grow(pool->owner, size_bytes);
             more = true;
         }
         while (!daemon->stopping && core_next_retirement(daemon->core, &segment)) {
-            supplier_retire(pools_supplier(daemon, segment->pool), segment);
+            supplier_retire(segment->pool->owner, segment);
             more = true;
         }
         while (core_next_reclaim(daemon->core, &session))

@@ -30,8 +30,8 @@ static void health_on_timer(uv_timer_t *timer) {
     bool alive = watcher_gets_on(health);
 
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
-        alive = supplier_is_alive(daemon->suppliers[i]) && alive;
-        supplier_check(daemon->suppliers[i]);
+        alive = supplier_is_alive(daemon->core->pools[i]->owner) && alive;
+        supplier_check(daemon->core->pools[i]->owner);
     }
     if (alive && health->watchdog)
         notifier_tell(&daemon->notifier, "WATCHDOG=1");

@@ -43,8 +43,8 @@ static void warn_of_restart(const struct config *config, const struct config *fr
         log_warning("sockets and gpu settings changed: they need a restart");
 }
 
-static void configure_pool(struct daemon *daemon, struct pool *pool, const struct config *fresh) {
-    struct supplier *supplier = pools_supplier(daemon, pool);
+static void configure_pool(struct pool *pool, const struct config *fresh) {
+    struct supplier *supplier = pool->owner;
     struct config_pool_sizes sizes;
     bool is_host = pool->kind == PROTO_POOL_HOST;
 
@@ -64,7 +64,7 @@ static void reload_apply(struct daemon *daemon, struct config *fresh) {
 
     warn_of_restart(config, fresh);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        configure_pool(daemon, daemon->core->pools[i], fresh);
+        configure_pool(daemon->core->pools[i], fresh);
     daemon->core->sessions_limit = fresh->sessions_limit;
     daemon->core->session_leases_limit = fresh->session_leases_limit;
     log_set_level(fresh->log_level);

@@ -256,7 +256,7 @@ struct pool {
     const char
         *stalled_call; /* the call that its worker has been in for long, a constant string; NULL: none */
     uint64_t stalled_for_ns;  /* for how long, as of the shell's last look */
-    void *owner;              /* the shell's */
+    void *owner;              /* the shell's: its supplier */
 };
 
 /* See segment.h. */

@@ -45,7 +45,6 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     supplier->total_bytes = total_bytes;
     supplier->huge_pages = sizes.huge_pages;
     pool->owner = supplier;
-    daemon->suppliers[pool->id - 1] = supplier;
     return 0;
 }
 
@@ -163,8 +162,4 @@ int pools_add(struct daemon *daemon) {
         return -ENODEV;
     }
     return 0;
-}
-
-struct supplier *pools_supplier(struct daemon *daemon, const struct pool *pool) {
-    return daemon->suppliers[pool->id - 1];
 }

@@ -9,7 +9,6 @@
 #include "daemon/core/core.h"
 
 struct daemon;
-struct supplier;
 
 /* Opens the driver that the configuration names, or the one that is there. Returns 0, also where host memory
  * is all that is served, or a negative errno (logged). */
@@ -21,8 +20,5 @@ int pools_add(struct daemon *daemon);
 
 /* A pool's sizes, as the core takes them. */
 struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes);
-
-/* The supplier of a pool. */
-struct supplier *pools_supplier(struct daemon *daemon, const struct pool *pool);
 
 #endif

@@ -9,9 +9,11 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/daemon.h"
-#include "daemon/supply/device_check.h"
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
+
+/* An error that comes once is not one that stays. */
+#define CHECK_ATTEMPTS 3u
 
 struct supply_job {
     struct worker_job job;
@@ -66,6 +68,44 @@ static void start_done(struct worker_job *job) {
         core_pool_failed(supplier->pool, start->error, clock_now_ns());
     }
     free(start);
+}
+
+static int device_ask(const struct gpu *gpu, unsigned device, struct worker *worker, const char **ret_call) {
+    uint64_t free_bytes, total_bytes;
+
+    /* The first tells of work that went wrong; the second also asks the kernel, and so finds a GPU that has
+     * gone while no program used it. */
+    *ret_call = "cudaDeviceSynchronize";
+    worker_enter_call(worker, *ret_call);
+    int r = gpu->device_synchronize(device);
+    if (r == 0) {
+        *ret_call = "cudaMemGetInfo";
+        worker_enter_call(worker, *ret_call);
+        r = gpu->device_memory(device, &free_bytes, &total_bytes);
+    }
+    worker_leave_call(worker);
+    return r == GPU_ERROR_MEMORY_ALLOCATION ? 0 : r;
+}
+
+/* Asks the device whether it still works. CUDA has errors that stay: after an illegal address, an
+ * uncorrectable memory error or the loss of the GPU every further call on the device fails in this process,
+ * whatever it is, until the process ends. Which errors are of that kind depends on the driver; that they come
+ * again shows it. So a failing call is followed by others that ask for nothing, and only when they fail too
+ * is the device lost. On the device's worker: false when it is lost, with a text for people in error. A
+ * device that has no memory left answers. */
+static bool device_answers(const struct gpu *gpu, unsigned device, struct worker *worker,
+                           char error[BACKING_ERROR_SIZE]) {
+    const char *call = NULL;
+    int r = 0;
+
+    for (unsigned i = 0; i < CHECK_ATTEMPTS; i++) {
+        r = device_ask(gpu, device, worker, &call);
+        if (r == 0)
+            return true;
+    }
+    snprintf(error, BACKING_ERROR_SIZE, "the device is lost: %s on device %u fails with %s (%s)", call,
+             device, gpu->error_name(r), gpu->error_text(r));
+    return false;
 }
 
 /* On the worker's thread, after a call has failed. */
