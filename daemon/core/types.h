@@ -125,6 +125,7 @@ struct tenant {
 struct wait_queue {
     struct list requests; /* request.link, in order of arrival */
     uint64_t least_bytes; /* no request in it needs less; 0: not known */
+    uint64_t served;      /* the round (pool->waiters.rounds) in which no more of it could be served */
 };
 
 enum wait_queue_kind {
@@ -141,7 +142,6 @@ struct tenant_heap {
     struct list fenced;        /* fence_queue.heap_link: queues with leases, in turns */
     struct wait_queue waiting; /* for room in the pool */
     struct wait_queue held;    /* for the tenant's quota */
-    uint64_t served;     /* the round (pool->waiters.rounds) in which no more of `waiting` could be served */
     uint64_t reclaim_ns; /* the tenant's sessions are not asked because of its quota before */
     bool reclaim_owed;   /* they are to be asked then, for a request that did not wait */
     struct list tenant_link, pool_link;

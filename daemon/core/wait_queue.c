@@ -13,12 +13,11 @@ struct request *wait_queue_first(const struct wait_queue *queue) {
     return list_first(&queue->requests, struct request, link);
 }
 
-bool wait_queue_comes_before(const struct tenant_heap *heap, const struct tenant_heap *other) {
-    uint64_t bytes = tenant_bytes(heap->tenant, heap->pool),
-             other_bytes = tenant_bytes(other->tenant, other->pool);
-    if (bytes != other_bytes)
-        return bytes < other_bytes;
-    return wait_queue_first(&heap->waiting)->number < wait_queue_first(&other->waiting)->number;
+bool wait_queue_comes_before(const struct request *first, const struct request *other) {
+    assert(first != NULL && other != NULL); /* empty queues are not compared */
+    uint64_t bytes = tenant_bytes(first->session->tenant, first->pool),
+             other_bytes = tenant_bytes(other->session->tenant, other->pool);
+    return bytes != other_bytes ? bytes < other_bytes : first->number < other->number;
 }
 
 /* Puts a request into a list of requests by arrival. link_offset: of the list's link in a request. Mostly the
@@ -119,7 +118,8 @@ struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes) {
         return overdue;
     list_for_each_entry(struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
         unsigned left = WAIT_QUEUE_WINDOW;
-        if (best != NULL && !wait_queue_comes_before(heap, best->heap))
+        if (best != NULL && !wait_queue_comes_before(wait_queue_first(&heap->waiting),
+                                                     wait_queue_first(&best->heap->waiting)))
             continue;
         list_for_each_entry(struct request, request, &heap->waiting.requests, link) {
             if (left-- == 0 || (overdue != NULL && request->number > overdue->number))

@@ -43,9 +43,9 @@ void wait_queue_enter(struct request *request, struct tenant_heap *heap, enum wa
 /* Takes a request out of its queue, if it is in one. */
 void wait_queue_leave(struct request *request);
 
-/* Whether the first tenant's requests that wait for room are served before the second one's: the tenant has
- * fewer bytes in the pool, or equally many and an older request. */
-bool wait_queue_comes_before(const struct tenant_heap *heap, const struct tenant_heap *other);
+/* Whether a request, the first of its queue, is served before the first one of another queue of the pool: its
+ * tenant has fewer bytes in the pool, or equally many, and it is older. */
+bool wait_queue_comes_before(const struct request *first, const struct request *other);
 
 /* The oldest request of all that wait for room in the pool. NULL: there is none. */
 struct request *wait_queue_oldest(const struct pool *pool);

@@ -194,74 +194,73 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
     plan_reclaim(pool, now_ns);
 }
 
-/* Grants the first requests of a queue what is free: at most that many requests, of those in its window.
- * Returns whether one was granted. */
-static bool serve_queue(struct pool *pool, struct wait_queue *queue, unsigned most) {
+/* Grants the first request of a queue's window that what is free suffices for. A request that waited for its
+ * tenant's quota, and that the quota allows now, may have to wait for room instead. Returns whether a request
+ * was granted. */
+static bool serve_queue(struct pool *pool, struct wait_queue *queue) {
     uint64_t least_bytes = UINT64_MAX;
     unsigned left = WAIT_QUEUE_WINDOW;
-    unsigned granted = 0;
-    bool all = true;
 
     list_for_each_entry_safe(struct request, request, &queue->requests, link) {
         uint64_t needed_bytes = request->least_bytes;
         enum wait_queue_kind kind = request->queue;
-        if (left == 0 || granted == most) {
-            all = false;
-            break;
-        }
+        if (left == 0)
+            return false;
         int r = pool_grant(pool, request);
         pool_settle(pool, request, r);
-        granted += r == 0;
+        if (r == 0)
+            return true;
         if (request->queue != kind)
             continue;
         left--;
         if (needed_bytes < least_bytes)
             least_bytes = needed_bytes;
     }
-    if (all)
-        queue->least_bytes = least_bytes;
-    return granted > 0;
+    queue->least_bytes = least_bytes;
+    return false;
 }
 
-/* Grants requests that their tenant's quota allows now, or has them wait for room. */
-static void pool_serve_held(struct pool *pool) {
-    list_for_each_entry_safe(struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
-        if (wait_queue_first(&heap->held) != NULL &&
-            tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
-            serve_queue(pool, &heap->held, UINT_MAX);
-    }
+/* The queue to serve of two. NULL: none. */
+static struct wait_queue *first_of(struct wait_queue *queue, struct wait_queue *other) {
+    return other == NULL || wait_queue_comes_before(wait_queue_first(queue), wait_queue_first(other)) ? queue
+                                                                                                      : other;
 }
 
-/* The next queue to serve in this round: the first, in serving order, for which free memory may be enough and
- * in which a request may still be granted. Fast, because each release calls it, and very many requests can
- * wait. */
-static struct tenant_heap *next_queue(const struct pool *pool) {
-    struct tenant_heap *best = NULL;
+/* The next queue to serve in this round: the first, in serving order, for which free memory may be enough, or
+ * that the quota may allow something, and in which a request may still be granted. Fast, because each release
+ * calls it, and very many requests can wait. */
+static struct wait_queue *next_queue(const struct pool *pool) {
+    uint64_t round = pool->waiters.rounds;
+    struct wait_queue *best = NULL;
 
     list_for_each_entry(struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
         uint64_t least_bytes = heap->waiting.least_bytes;
-        if (heap->served != pool->waiters.rounds &&
-            (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)) &&
-            (best == NULL || wait_queue_comes_before(heap, best)))
-            best = heap;
+        if (heap->waiting.served != round &&
+            (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)))
+            best = first_of(&heap->waiting, best);
+    }
+    list_for_each_entry(struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
+        if (heap->held.served != round && wait_queue_first(&heap->held) != NULL &&
+            tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
+            best = first_of(&heap->held, best);
     }
     return best;
 }
 
-/* Grants requests that wait for room: the overdue ones, then one request of the tenant with the fewest bytes,
+/* Grants requests that wait: those that are overdue, then one request of the tenant with the fewest bytes,
  * and so on. A queue of which no request could be granted is done for this round, because the others only
  * take memory. When an overdue request leaves, wait_queue_leave() marks the pool as ready: the next round
  * begins at once, because the request held memory up for the queues that are done. */
 static void pool_serve_queues(struct pool *pool) {
-    struct tenant_heap *heap;
+    struct wait_queue *queue;
 
     list_for_each_entry_safe(struct request, request, &pool->waiters.overdue, overdue_link) {
         pool_settle(pool, request, pool_grant(pool, request));
     }
     pool->waiters.rounds++;
-    while (!pool_is_ready(pool) && (heap = next_queue(pool)) != NULL)
-        if (!serve_queue(pool, &heap->waiting, 1))
-            heap->served = pool->waiters.rounds;
+    while (!pool_is_ready(pool) && (queue = next_queue(pool)) != NULL)
+        if (!serve_queue(pool, queue))
+            queue->served = pool->waiters.rounds;
 }
 
 /* Serves the waiting requests for which there is free memory. */
@@ -269,7 +268,6 @@ static void pool_serve_free(struct pool *pool) {
     do { /* again if an overdue request left, or fences were polled because of the limit of a session's leases
           */
         list_remove(&pool->ready_link);
-        pool_serve_held(pool);
         pool_serve_queues(pool);
     } while (pool_is_ready(pool));
 }

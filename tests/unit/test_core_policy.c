@@ -26,6 +26,26 @@ static void another_policy_takes_nothing_away_and_serves_whom_it_lets(void **sta
     expect_granted(core, session, 3);
 }
 
+static void a_policy_that_lets_two_tenants_go_on_serves_the_one_with_fewer_bytes(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 28 * MIB, 4 * MIB, 0);
+    struct session *rich = open_session(core, 1, UID_A), *poor = open_session(core, 2, UID_B);
+
+    take_growing(rich, pool, 2 * MIB, 0); /* of 4 MiB */
+    take_growing(rich, pool, 8 * MIB, 0);
+    take_growing(poor, pool, 9 * MIB, 0);
+    configure(pool, 28 * MIB, 4 * MIB, 0, 4 * MIB, 0);
+    take(rich, pool, MIB, 0);
+    grow(pool, 4 * MIB, 0); /* ahead of demand: for either of them */
+    limit_all(core, QUOTA_POOLS, 12 * MIB, 0);
+    ask(rich, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    ask(poor, pool, 2, 4 * MIB, NS_FOREVER, 0);
+    expect_no_answer(core);
+    limit_all(core, QUOTA_POOLS, 28 * MIB, 0);
+    expect_granted(core, poor, 2);
+    expect_no_answer(core);
+}
+
 static void the_users_rule_goes_before_the_groups_of_which_the_largest_counts(void **state) {
     static const gid_t groups[] = {GROUP, OTHER};
     struct core *core = *state;
@@ -297,6 +317,7 @@ static void quotas_hold_through_any_history(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(another_policy_takes_nothing_away_and_serves_whom_it_lets),
+        CORE_TEST(a_policy_that_lets_two_tenants_go_on_serves_the_one_with_fewer_bytes),
         CORE_TEST(the_users_rule_goes_before_the_groups_of_which_the_largest_counts),
         CORE_TEST(a_session_whose_group_raises_the_quota_lets_others_of_its_user_go_on),
         CORE_TEST(a_session_that_takes_its_groups_lower_quota_along_lets_others_of_its_user_go_on),

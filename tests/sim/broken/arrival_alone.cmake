@@ -1,7 +1,8 @@
 # The oldest request is served first between tenants, too, however many bytes its tenant has.
 set(SOURCE daemon/core/wait_queue.c)
-set(FIND [==[    if (bytes != other_bytes)
-        return bytes < other_bytes;
+set(FIND [==[    return bytes != other_bytes ? bytes < other_bytes : first->number < other->number;
 ]==])
-set(REPLACE [==[]==])
+set(REPLACE [==[    (void)bytes, (void)other_bytes;
+    return first->number < other->number;
+]==])
 set(EXPECTED "served before one that has fewer bytes")
