@@ -28,7 +28,7 @@ static bool range_is_sane(uint64_t offset, uint64_t size) {
 }
 
 /* The texts of what is wrong name these limits. */
-_Static_assert(PROTO_SIZE_MAX == UINT64_C(1) << 56 && PROTO_PAGE_FENCES == 512 && PROTO_CLOSE_MAX == 64 &&
+_Static_assert(PROTO_SIZE_MAX >> 56 == 1 && PROTO_PAGE_FENCES == 512 && PROTO_CLOSE_MAX == 64 &&
                    PROTO_PAGE_BYTES == 65536,
                "the texts below name other limits");
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening and closing clients, and the default client. */
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +113,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     bool has_cache = (own.flags & GPUPOOL_OPEN_NO_CACHE) == 0;
 
     r = client_new(&own, &client);
+    assert(r < 0 || client != NULL);
     if (r == 0)
         r = client_find_daemon(client, &own, deadline_ns);
     if (r == 0)
