@@ -259,7 +259,7 @@ static int allocation_create(unsigned physical, uint64_t size_bytes, struct sim_
 }
 
 int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory) {
-    struct sim_range *range;
+    struct sim_range *range = NULL;
     unsigned physical;
     int r = sim_enter_context(SIM_MEMORY_ALLOCATE, device, &physical);
 
