@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_BOUNDED_H
 #define TESTS_BOUNDED_H
-/* Waits of tests, each with a bound. The macros are for tests under cmocka: a wait in vain fails the test, and the
- * message names its object. */
+/* Waits of tests, each with a bound. The macros are for tests under cmocka: a wait in vain fails the test,
+ * and the message names its object. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -51,7 +51,8 @@ static inline int test_join(pthread_t thread, void **ret_result) {
             fail_msg("%s() waits for the thread %s: %s", __func__, #thread, strerror(join_error_));          \
     } while (0)
 
-/* Waits for a child. Returns 0, or a positive errno: ETIMEDOUT for a child that did not end and was killed. */
+/* Waits for a child. Returns 0, or a positive errno: ETIMEDOUT for a child that did not end and was killed.
+ */
 static inline int test_reap(pid_t pid, int *ret_status) {
     uint64_t end_ns = clock_now_ns() + TEST_WAIT_NS;
 

@@ -4,7 +4,7 @@
 /* Sessions that keep mapped segments without a lease in them, and a full pool in which a request waits for
  * these segments. */
 #include "daemon/core/fence.h"
-#include "quota_fixture.h"
+#include "core_fixture.h"
 
 #define UID_C 1003u
 

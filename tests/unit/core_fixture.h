@@ -12,13 +12,17 @@
 #include "base/units.h"
 #include "daemon/core/core.h"
 #include "daemon/core/plan.h"
+#include "daemon/core/policy.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/quota.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "unit.h"
 
 #define UID_A 1001u
 #define UID_B 1002u
+#define GROUP 500u
+#define OTHER 501u
 
 static inline struct core *core_make(void) {
     struct core *core = NULL;
@@ -57,20 +61,18 @@ static inline void configure(struct pool *pool, uint64_t limit, uint64_t step, u
     assert_true(core_is_valid(pool->core));
 }
 
-static inline struct session *open_session(struct core *core, pid_t pid, uid_t uid) {
+static inline struct session *open_in_group(struct core *core, pid_t pid, uid_t uid, const gid_t *groups,
+                                            unsigned n_groups) {
     struct session *session = NULL;
-    struct peer peer = {.pid = pid, .uid = uid, .gid = uid};
+    struct peer peer = {.pid = pid, .uid = uid, .gid = uid, .groups = groups, .n_groups = n_groups};
     snprintf(peer.command, sizeof peer.command, "worker-%d", (int)pid);
     assert_int_equal(core_session_open(core, &peer, 0, &session), 0);
     assert_true(core_is_valid(core));
     return session;
 }
 
-static inline void ask(struct session *session, const struct pool *pool, uint64_t request, uint64_t size,
-                       uint64_t timeout_ns, uint64_t now_ns) {
-    const struct proto_acquire acquire = {.pool = pool->id, .size_bytes = size, .timeout_ns = timeout_ns};
-    assert_int_equal(core_acquire(session, request, &acquire, now_ns), 0);
-    assert_true(core_is_valid(session->core));
+static inline struct session *open_session(struct core *core, pid_t pid, uid_t uid) {
+    return open_in_group(core, pid, uid, NULL, 0);
 }
 
 /* Asks with all that an ACQUIRE can say. least: the needed size (0: only the size serves). */
@@ -81,6 +83,11 @@ static inline void ask_least(struct session *session, const struct pool *pool, u
         .pool = pool->id, .flags = flags, .size_bytes = size, .least_bytes = least, .timeout_ns = timeout_ns};
     assert_int_equal(core_acquire(session, request, &acquire, now_ns), 0);
     assert_true(core_is_valid(session->core));
+}
+
+static inline void ask(struct session *session, const struct pool *pool, uint64_t request, uint64_t size,
+                       uint64_t timeout_ns, uint64_t now_ns) {
+    ask_least(session, pool, request, size, 0, 0, timeout_ns, now_ns);
 }
 
 /* Which segments the session has to close, for its own request of a size or for others that wait (0). */
@@ -334,6 +341,46 @@ static inline void expect_reclaim(struct core *core, const struct session *sessi
 static inline void expect_no_reclaim(struct core *core) {
     struct session *asked;
     assert_false(core_next_reclaim(core, &asked));
+}
+
+/* --- quotas and policies --- */
+
+/* A policy in the making: limits of everybody. */
+static inline struct policy *policy_make(void) {
+    struct policy *policy = NULL;
+    assert_int_equal(policy_new(&policy), 0);
+    return policy;
+}
+
+static inline void add_rule(struct policy *policy, bool is_group, uint32_t id, unsigned item,
+                            uint64_t limit) {
+    const struct policy_subject subject = {is_group, id};
+    uint64_t limits[QUOTA_ITEMS];
+
+    for (unsigned i = 0; i < QUOTA_ITEMS; i++)
+        limits[i] = i == item ? limit : POLICY_UNSET;
+    assert_int_equal(policy_add_rule(policy, &subject, limits), 0);
+}
+
+static inline void set_policy(struct core *core, struct policy *policy, uint64_t now_ns) {
+    core_set_policy(core, policy, now_ns);
+    assert_true(core_is_valid(core));
+}
+
+/* Everybody may have so much of an item. */
+static inline void limit_all(struct core *core, unsigned item, uint64_t limit, uint64_t now_ns) {
+    struct policy *policy = policy_make();
+    policy->everybody[item] = limit;
+    set_policy(core, policy, now_ns);
+}
+
+static inline uint64_t used(const struct session *session, unsigned item) {
+    return session->tenant->quota.used[item];
+}
+
+static inline void expect_text(const char *text, const char *part) {
+    if (strstr(text, part) == NULL)
+        fail_msg("the text has no '%s': %s", part, text);
 }
 
 #endif

@@ -2,7 +2,7 @@
 /* Tests of the counters for the operator: a failure is counted when a caller hears of it, peaks are peaks,
  * and the reason of a waiting request names the event that would serve it. */
 #include "daemon/core/explain.h"
-#include "quota_fixture.h"
+#include "core_fixture.h"
 
 /* --- failures and probes --- */
 

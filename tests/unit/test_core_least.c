@@ -5,7 +5,7 @@
  */
 #include <stdatomic.h>
 
-#include "quota_fixture.h"
+#include "core_fixture.h"
 
 static uint64_t size_of(const struct lease *lease) {
     return lease->block->size_bytes;

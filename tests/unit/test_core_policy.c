@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of policies: the quotas of users and groups, their access to pools, and changes of both. */
-#include "quota_fixture.h"
+#include "core_fixture.h"
 #include "tests/random.h"
 
 /* --- policies --- */

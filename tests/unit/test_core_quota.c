@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of tenants' quotas: no tenant exceeds its quota, all charges are given back, and a tenant at its
  * quota delays no other. */
-#include "quota_fixture.h"
+#include "core_fixture.h"
 
 /* --- charges --- */
 

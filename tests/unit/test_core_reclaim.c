@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of reclaim: the pool asks when nothing else helps and not before, not too often, and only sessions
- * that can be asked and hold memory of the pool. Tests of the marks in the sessions' pages, too.
+ * that can be asked and hold memory of the pool. Tests of the marks in the sessions' pages, too, and of
+ * spared sessions.
  */
 #include <stdatomic.h>
 
@@ -442,6 +443,100 @@ static void a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_n
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
 }
 
+/* --- spared sessions ---
+ *
+ * Only a spared session's own requests wait for room, and it looks after its own memory (GAVE_BACK). It is
+ * not asked until others wait, or it has waited for long, or it could close a segment.
+ */
+
+struct pressed {
+    struct core *core;
+    struct pool *pool;
+    struct session *session, *holder;
+};
+
+/* A pool of 16 MiB that two sessions hold, both of which can be asked. */
+static struct pressed press(struct core *core) {
+    struct pressed pressed = {.core = core};
+
+    pressed.pool = add_pool(pressed.core, 16 * MIB, 8 * MIB, 0);
+    pressed.session = open_wanting(pressed.core, 1, UID_A);
+    pressed.holder = open_wanting(pressed.core, 2, UID_A);
+    take_growing(pressed.session, pressed.pool, 8 * MIB, 0);
+    take_growing(pressed.holder, pressed.pool, 8 * MIB, 0);
+    return pressed;
+}
+
+static void wait_for(const struct pressed *pressed, struct session *session, uint64_t request, uint32_t flags,
+                     uint64_t now_ns) {
+    ask_least(session, pressed->pool, request, 4 * MIB, 0, flags, NS_FOREVER, now_ns);
+}
+
+static void one_that_waits_alone_is_not_asked_but_the_others_are(void **state) {
+    struct pressed pressed = press(*state);
+
+    wait_for(&pressed, pressed.session, 1, PROTO_ACQUIRE_GAVE_BACK, 0);
+    wait_for(&pressed, pressed.session, 2, PROTO_ACQUIRE_GAVE_BACK, 0);
+    expect_reclaim(pressed.core, pressed.holder);
+    expect_no_reclaim(pressed.core);
+}
+
+static void one_that_does_not_say_so_is_asked(void **state) {
+    struct pressed pressed = press(*state);
+
+    wait_for(&pressed, pressed.session, 1, 0, 0);
+    expect_reclaim(pressed.core, pressed.session);
+    expect_reclaim(pressed.core, pressed.holder);
+}
+
+static void when_another_begins_to_wait_it_is_asked_at_once(void **state) {
+    (void)state;
+    for (unsigned way = 0; way < 2; way++) {
+        struct pressed pressed = press(core_make());
+        wait_for(&pressed, pressed.session, 1, PROTO_ACQUIRE_GAVE_BACK, 0);
+        expect_reclaim(pressed.core, pressed.holder);
+        if (way == 0)
+            wait_for(&pressed, pressed.holder, 2, PROTO_ACQUIRE_GAVE_BACK, 1);
+        else
+            wait_for(&pressed, pressed.session, 2, 0, 1);
+        expect_reclaim(pressed.core, pressed.session);
+        core_destroy(pressed.core);
+    }
+}
+
+static void after_an_interval_it_is_asked_as_well(void **state) {
+    struct pressed pressed = press(*state);
+
+    wait_for(&pressed, pressed.session, 1, PROTO_ACQUIRE_GAVE_BACK, 0);
+    expect_reclaim(pressed.core, pressed.holder);
+    tick(pressed.core, RECLAIM_INTERVAL_NS);
+    expect_reclaim(pressed.core, pressed.session);
+    expect_reclaim(pressed.core, pressed.holder);
+}
+
+static void one_with_a_segment_to_close_is_asked(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *session = open_wanting(core, 1, UID_A);
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
+    assert_true(describe(lease, NULL)); /* it has the segment mapped */
+    take_growing(session, pool, 8 * MIB, 0);
+    assert_int_equal(release(session, name_of(lease), 0), 0);
+    ask_least(session, pool, 1, 16 * MIB, 0, PROTO_ACQUIRE_GAVE_BACK, NS_FOREVER, 0);
+    expect_reclaim(core, session);
+}
+
+static void its_end_is_survived(void **state) {
+    struct pressed pressed = press(*state);
+
+    wait_for(&pressed, pressed.session, 1, PROTO_ACQUIRE_GAVE_BACK, 0);
+    expect_reclaim(pressed.core, pressed.holder);
+    close_session(pressed.session, 1);
+    wait_for(&pressed, pressed.holder, 2, 0, 1);
+    expect_granted(pressed.core, pressed.holder, 2); /* what the other left */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(at_the_limit_those_are_asked_who_want_it_and_hold_something),
@@ -466,6 +561,12 @@ int main(void) {
         cmocka_unit_test(a_session_that_comes_to_have_memory_of_a_short_pool_is_asked_at_once),
         CORE_TEST(a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_not_told),
         CORE_TEST(a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_not_wait),
+        CORE_TEST(one_that_waits_alone_is_not_asked_but_the_others_are),
+        CORE_TEST(one_that_does_not_say_so_is_asked),
+        cmocka_unit_test(when_another_begins_to_wait_it_is_asked_at_once),
+        CORE_TEST(after_an_interval_it_is_asked_as_well),
+        CORE_TEST(one_with_a_segment_to_close_is_asked),
+        CORE_TEST(its_end_is_survived),
     };
     return cmocka_run_group_tests_name("asking for idle memory", tests, NULL, NULL);
 }

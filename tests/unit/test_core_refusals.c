@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the texts of refusals: each number is true for the user who reads it, and the advice
  * helps. */
-#include "quota_fixture.h"
+#include "core_fixture.h"
 
 static void free_memory_of_other_users_is_not_called_free(void **state) {
     struct core *core = *state;

@@ -3,7 +3,7 @@
  * Tests of waiting requests: the order between users and within one, no request is overtaken for ever, and a
  * request that leaves its queue leaves nothing behind.
  */
-#include "quota_fixture.h"
+#include "core_fixture.h"
 
 #define UID_C 1003u
 
