@@ -7,19 +7,18 @@
  *   client.c   requests of living clients: take, release, split, merge, share, attach, misuse
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
- *   memory.c   allocations of the core that fail
  *   shell.c    the work of the daemon's shell: answers, growth, retirement, time
  *   reaper.c   how the shell finds out when the dead are safe, by the daemon's own rule
  *   policy.c   quotas and access, as an operator changes them
- *   model.c    the reference model: the owner of each grain of each segment, the waiting requests, the answers
- *   turns.c    the order in which the model serves requests
- *   check.c    the invariants that hold between steps
- *   history.c  one seed's world from its first step to its last
- *   main.c     many seeds, and how a failure is told
+ *   model.c    the reference model: the owner of each grain of each segment, the waiting requests, the
+ * answers turns.c    the order in which the model serves requests check.c    the invariants that hold between
+ * steps history.c  one seed's world from its first step to its last main.c     many seeds, and how a failure
+ * is told
  *
- * The core under test is the daemon's own, unchanged. The model knows nothing of heaps, lists or plans. It
- * believes the kernel, not the core, about the end of GPU work. So it notices memory that is lent while a
- * dead process still writes to it, whichever part of the core decided that the memory was safe.
+ * The core under test is the daemon's own, unchanged. Allocations of it fail now and then (failing_memory.h).
+ * The model knows nothing of heaps, lists or plans. It believes the kernel, not the core, about the end of
+ * GPU work. So it notices memory that is lent while a dead process still writes to it, whichever part of the
+ * core decided that the memory was safe.
  *
  * Memory is counted in grains, of a size that differs from world to world; all offsets and capacities are
  * multiples of it.
@@ -33,9 +32,9 @@
 #include "daemon/core/pool.h"
 #include "daemon/core/session.h"
 #include "daemon/core/wait_queue.h"
-#include "tests/sim/kernel.h"
-#include "tests/sim/memory.h"
+#include "tests/failing_memory.h"
 #include "tests/random.h"
+#include "tests/sim/kernel.h"
 
 #define SIM_POOLS     3u
 #define SIM_TENANTS   4u

@@ -6,62 +6,26 @@
  * sees it).
  */
 #include <errno.h>
-#include <search.h>
 
 #include "core_fixture.h"
-
-static unsigned fault_countdown; /* 0: not armed */
-static unsigned faults;          /* how many there were */
-
-static bool fault_now(void) {
-    if (fault_countdown == 0 || --fault_countdown > 0)
-        return false;
-    faults++;
-    return true;
-}
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *memory, size_t size);
-void *__real_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
-
-void *__wrap_malloc(size_t size) {
-    return fault_now() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return fault_now() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *memory, size_t size) {
-    return fault_now() ? NULL : __real_realloc(memory, size);
-}
-
-/* The C library's own allocations are out of the linker's reach. */
-void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *)) {
-    return fault_now() ? NULL : __real_tsearch(key, root, compare);
-}
+#include "tests/failing_memory.h"
 
 /* Walks the core after every call that had a failure in it, and after some of the others, which other tests
  * walk. */
-static bool still_valid(const struct core *core, unsigned faults_before) {
+static bool still_valid(const struct core *core, bool failed_before) {
     static unsigned calls;
-    return (faults == faults_before && calls++ % 32 != 0) || core_is_valid(core);
+    return (memory_failed() == failed_before && calls++ % 32 != 0) || core_is_valid(core);
 }
 
 /* Makes a call that may fail once, for want of memory and for that only; then again. */
 #define twice(core_, call)                                                                                   \
     do {                                                                                                     \
-        unsigned before_ = faults;                                                                           \
+        bool before_ = memory_failed();                                                                      \
         int r_ = (call);                                                                                     \
         assert_true((core_) == NULL || still_valid(core_, before_));                                         \
         if (r_ != 0) {                                                                                       \
             assert_int_equal(r_, -ENOMEM);                                                                   \
-            assert_int_equal(faults, before_ + 1);                                                           \
+            assert_true(memory_failed() && !before_);                                                        \
             assert_int_equal((call), 0);                                                                     \
             assert_true((core_) == NULL || core_is_valid(core_));                                            \
         }                                                                                                    \
@@ -83,12 +47,12 @@ static void grow_all(struct core *core) {
     uint64_t size;
 
     while (core_next_growth(core, &pool, &size)) {
-        unsigned before = faults;
+        bool before = memory_failed();
         int r = core_segment_made(pool, size, NULL, now_ns);
         assert_true(still_valid(core, before));
         if (r != 0) {
             assert_int_equal(r, -ENOMEM);
-            assert_int_equal(faults, before + 1);
+            assert_true(memory_failed() && !before);
             assert_int_equal(pool->growth.bytes == 0 || pool->growth.is_decided, true);
             now_ns += 2 * GROW_RETRY_NS;
             tick(core, now_ns);
@@ -101,7 +65,7 @@ static struct lease *take_one(struct session *session, const struct pool *pool, 
     struct core *core = session->core;
     const struct proto_acquire acquire = {.pool = pool->id, .size_bytes = size, .timeout_ns = NS_FOREVER};
     struct answer answer;
-    unsigned before = faults;
+    bool before = memory_failed();
 
     for (unsigned attempt = 0; attempt < 2; attempt++) {
         twice(core, core_acquire(session, attempt + 1, &acquire, now_ns));
@@ -114,7 +78,7 @@ static struct lease *take_one(struct session *session, const struct pool *pool, 
             return answer.lease;
         /* core_segment_made's failure is a growth's for those who wait */
         assert_true(answer.failure.error == PROTO_E_NO_MEMORY || answer.failure.error == PROTO_E_DRIVER);
-        assert_int_equal(faults, before + 1);
+        assert_true(memory_failed() && !before);
     }
     fail_msg("refused twice for one failure");
     return NULL;
@@ -218,14 +182,12 @@ static void every_allocation_may_fail(void **state) {
     (void)state;
 
     for (;; n++) {
-        faults = 0;
-        fault_countdown = n;
+        memory_fail_nth(n);
         scenario();
-        fault_countdown = 0;
-        if (faults == 0)
+        if (!memory_failed())
             break; /* nothing failed: there is no n-th allocation */
-        assert_int_equal(faults, 1);
     }
+    memory_fail_nth(0);
     assert_true(n > 70 * 4); /* request, segment, span, block and lease of each */
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of the deferred pieces of a stream heap. The words are the test's own: it decides when a
- * fence is ready. The memory that the stream heap deals in does not exist. calloc is wrapped by the linker,
- * so that the n-th allocation can be made to fail.
+ * fence is ready. The memory that the stream heap deals in does not exist.
  */
 #include <errno.h>
 
@@ -10,21 +9,13 @@
 #include "client/cache/deferred.h"
 #include "client/session/session.h"
 #include "heap_fixture.h"
+#include "tests/failing_memory.h"
 
 #define EXTENT_BYTES (2 * MIB)
 #define EXTENTS      4u
 #define WORDS        5u
 #define STEPS        20000u
 #define OUT_MAX      64u
-
-static unsigned fail_at; /* the n-th allocation from now fails, once; 0: none */
-
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return fail_at != 0 && --fail_at == 0 ? NULL : __real_calloc(count, size);
-}
 
 static struct proto_page page;
 static struct session session; /* nothing of it but its fences is looked at */
@@ -48,7 +39,7 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-    fail_at = 0;
+    memory_fail_nth(0);
     stream_heap_free(*state);
     return 0;
 }
@@ -234,21 +225,21 @@ static void without_memory_nothing_is_deferred(void **state) {
     struct stream_heap *stream_heap = *state;
     struct fence fence = {1, 1};
 
-    fail_at = 1;
+    memory_fail_nth(1);
     assert_int_equal(deferred_reserve_locked(stream_heap, fence), -ENOMEM);
-    fail_at = 0;
+    memory_fail_nth(0);
     assert_int_equal(deferred_reserve_locked(stream_heap, fence), 0);
-    fail_at = 1; /* one reserve is enough for any word, and for the next piece of this one */
+    memory_fail_nth(1); /* one reserve is enough for any word, and for the next piece of this one */
     assert_int_equal(deferred_reserve_locked(stream_heap, (struct fence){2, 1}), 0);
     struct piece *pieces[2];
-    fail_at = 0;
+    memory_fail_nth(0);
     pieces[0] = take_piece(stream_heap, 512);
     pieces[1] = take_piece(stream_heap, 512);
-    fail_at = 1;
+    memory_fail_nth(1);
     deferred_push_locked(stream_heap, pieces[0], fence);
     assert_int_equal(deferred_reserve_locked(stream_heap, fence), 0);
     deferred_push_locked(stream_heap, pieces[1], fence);
-    assert_int_equal(fail_at, 1);
+    assert_false(memory_failed());
     assert_true(stream_heap_is_valid(stream_heap));
 }
 

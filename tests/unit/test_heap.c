@@ -1,33 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tests of the range allocator, case by case. malloc and calloc are wrapped by the linker, so that
- * the n-th allocation can be made to fail.
- */
+/* Tests of the range allocator, case by case. */
 #include <errno.h>
 
 #include "heap_fixture.h"
-
-/* The n-th allocation from now fails, once; 0: none. */
-static unsigned fail_at;
-static unsigned allocations;
-
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__real_malloc(size_t size);
-void *__wrap_malloc(size_t size);
-
-static bool allocation_fails(void) {
-    allocations++;
-    return fail_at != 0 && --fail_at == 0;
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return allocation_fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_malloc(size_t size) {
-    return allocation_fails() ? NULL : __real_malloc(size);
-}
+#include "tests/failing_memory.h"
 
 static void empty_heap_is_valid_and_has_nothing(void **state) {
     (void)state;
@@ -384,6 +360,7 @@ static void nodes_are_reused(void **state) {
     struct heap *heap = heap_new();
     add_span(heap, GIB);
     random_state = 1;
+    unsigned allocations = 0;
     for (unsigned round = 0; round < 2; round++) {
         struct heap_range *ranges[200];
         for (unsigned i = 0; i < 200; i++)
@@ -391,9 +368,9 @@ static void nodes_are_reused(void **state) {
         for (unsigned i = 0; i < 200; i++)
             heap_give(ranges[i]);
         if (round == 0)
-            allocations = 0; /* what the first round has allocated serves all others */
+            allocations = memory_allocations(); /* what the first round has allocated serves all others */
     }
-    assert_int_equal(allocations, 0);
+    assert_int_equal(memory_allocations(), allocations);
     heap_destroy(heap);
 }
 
@@ -459,7 +436,7 @@ static unsigned history_with_failure(unsigned n) {
     struct heap_range *ranges[400];
     unsigned failures = 0, count = 0;
 
-    fail_at = n;
+    memory_fail_nth(n);
     for (unsigned i = 0; i < 3; i++) {
         struct heap_span *span = NULL;
         struct sums before = sums_of(heap);
@@ -498,11 +475,11 @@ static unsigned history_with_failure(unsigned n) {
         ranges[count++] = upper;
     }
     /* Giving needs no memory at all. */
-    unsigned allocations_before = allocations;
+    unsigned allocations = memory_allocations();
     for (unsigned i = 0; i < count; i++)
         heap_give(ranges[i * 11 % count]); /* 11 divides neither 399 nor 400: each once */
-    assert_int_equal(allocations, allocations_before);
-    fail_at = 0;
+    assert_int_equal(memory_allocations(), allocations);
+    memory_fail_nth(0);
     assert_true(heap_is_valid(heap));
     assert_int_equal(heap->taken_bytes, 0);
     assert_int_equal(heap->free_bytes, 3 * 64 * MIB);

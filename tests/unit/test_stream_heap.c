@@ -1,42 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tests of stream heaps, case by case. malloc and calloc are wrapped by the linker, so that the
- * n-th allocation can be made to fail.
- */
+/* Tests of stream heaps, case by case. */
 #include <errno.h>
 
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/lease.h"
 #include "stream_heap_fixture.h"
-
-/* The n-th allocation from now fails, once; 0: none. */
-static unsigned fail_at;
-static bool failed;
-
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__real_malloc(size_t size);
-void *__wrap_malloc(size_t size);
-
-static bool allocation_fails(void) {
-    bool fails = fail_at != 0 && --fail_at == 0;
-    failed = failed || fails;
-    return fails;
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return allocation_fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_malloc(size_t size) {
-    return allocation_fails() ? NULL : __real_malloc(size);
-}
-
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size) {
-    return allocation_fails() ? NULL : __real_aligned_alloc(alignment, size);
-}
+#include "tests/failing_memory.h"
 
 static void a_part_between_two_buffers_goes_back_alone(void **state) {
     struct stream_heap *stream_heap = make_stream_heap();
@@ -430,18 +399,20 @@ static int everything(struct stream_heap *stream_heap) {
 
 static void a_failed_allocation_changes_nothing(void **state) {
     unsigned n = 0;
+    bool failed;
 
     (void)state;
     do { /* last round: nothing failed */
-        fail_at = ++n;
-        failed = false;
+        memory_fail_nth(++n);
         struct stream_heap *stream_heap = stream_heap_new(NULL, POOL, 1, 0, NULL);
+        failed = memory_failed();
         assert_int_equal(stream_heap == NULL, failed);
         if (stream_heap == NULL)
             continue;
         int r = everything(stream_heap);
+        failed = memory_failed();
         assert_int_equal(r, failed ? -ENOMEM : 0);
-        fail_at = 0;
+        memory_fail_nth(0);
         assert_true(stream_heap_is_valid(stream_heap));
         struct stream_heap_part part;
         while (stream_heap_reclaim(stream_heap, HEAP_GRANULE, &part)) {
@@ -451,7 +422,7 @@ static void a_failed_allocation_changes_nothing(void **state) {
         assert_int_equal(everything(stream_heap), 0); /* and it works afterwards */
         stream_heap_free(stream_heap);
     } while (failed);
-    fail_at = 0;
+    memory_fail_nth(0);
     assert_in_range(n, 6, 100);
 }
 

@@ -10,16 +10,8 @@
 
 #include "client/objects/synced_state.h"
 #include "client/objects/synced_usage.h"
+#include "tests/failing_memory.h"
 #include "unit.h"
-
-static unsigned fail_at; /* the n-th allocation from now fails, once; 0: none */
-
-void *__real_realloc(void *memory, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-
-void *__wrap_realloc(void *memory, size_t size) {
-    return fail_at != 0 && --fail_at == 0 ? NULL : __real_realloc(memory, size);
-}
 
 /* --- states --- */
 
@@ -308,7 +300,7 @@ static void without_memory_a_reader_has_no_room_and_nothing_changes(void **state
     for (unsigned i = 1; i <= 40; i++) {
         struct synced_usage before = usage;
         if (usage.count == usage.capacity) {
-            fail_at = 1;
+            memory_fail_nth(1);
             assert_int_equal(usage_reserve(&usage), -ENOMEM);
             assert_memory_equal(&before, &usage, sizeof usage);
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/sim/memory.h"
+#include "tests/failing_memory.h"
 
 #include <search.h>
 #include <stdlib.h>
@@ -7,13 +7,15 @@
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *pointer, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__real_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *pointer, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
 
-static unsigned left;
+static unsigned left, allocations;
 static bool failed;
 
 void memory_fail_nth(unsigned n) {
@@ -25,7 +27,12 @@ bool memory_failed(void) {
     return failed;
 }
 
+unsigned memory_allocations(void) {
+    return allocations;
+}
+
 static bool fails(void) {
+    allocations++;
     if (left == 0 || --left > 0)
         return false;
     failed = true;
@@ -51,6 +58,11 @@ void *__wrap_realloc(void *pointer, size_t size) {
     return fails() ? NULL : __real_realloc(pointer, size);
 }
 
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+    return fails() ? NULL : __real_aligned_alloc(alignment, size);
+}
+
+/* The C library's own allocations are out of the linker's reach. */
 void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *)) {
     return fails() ? NULL : __real_tsearch(key, root, compare);
 }
