@@ -16,17 +16,16 @@
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
-static struct gpupool_buffer buffer_make(const struct proto_lease *lease, const struct pool *pool,
-                                         const struct segment *segment) {
+static struct gpupool_buffer buffer_make(const struct grant *grant) {
     return (struct gpupool_buffer){
-        .data = (char *)segment->memory + lease->offset_bytes,
-        .size_bytes = lease->size_bytes,
-        .capacity_bytes = lease->capacity_bytes,
-        .pool = pool->id,
-        .kind = pool->kind,
-        .device = segment->device,
-        .lease = lease->lease,
-        .generation = lease->generation,
+        .data = grant_memory(grant),
+        .size_bytes = grant->lease.size_bytes,
+        .capacity_bytes = grant->lease.capacity_bytes,
+        .pool = grant->lease.pool,
+        .kind = grant->pool_kind,
+        .device = grant->segment->device,
+        .lease = grant->lease.lease,
+        .generation = grant->lease.generation,
     };
 }
 
@@ -149,21 +148,19 @@ static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64
                                     .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBE_ROOM | probe,
                                     .size_bytes = size_bytes,
                                     .timeout_ns = timeout_ns};
-    struct proto_lease lease;
-    struct pool pool;
-    struct segment *segment;
+    struct grant grant;
     bool any_closed;
 
-    int r = lease_acquire(&client->session, &acquire, &lease, &pool, &segment);
+    int r = lease_acquire(&client->session, &acquire, &grant);
     if (r == GPUPOOL_E_EXHAUSTED) {
         r = lease_close_idle(&client->session, pool_id, size_bytes, false, &any_closed);
         acquire.flags = probe;
         acquire.timeout_ns = clock_left_ns(deadline_ns);
-        r = r < 0 ? r : lease_acquire(&client->session, &acquire, &lease, &pool, &segment);
+        r = r < 0 ? r : lease_acquire(&client->session, &acquire, &grant);
     }
     if (r < 0)
         return r;
-    *ret_buffer = buffer_make(&lease, &pool, segment);
+    *ret_buffer = buffer_make(&grant);
     return 0;
 }
 
@@ -513,9 +510,7 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
 
 int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
                    struct gpupool_buffer *ret_buffer) {
-    struct proto_lease lease;
-    struct pool pool;
-    struct segment *segment;
+    struct grant grant;
 
     int r = client_enter(client);
     if (r < 0)
@@ -526,11 +521,10 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     memcpy(request->message.attach.bytes, token->bytes, sizeof token->bytes);
-    r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0), &lease,
-                   &pool, &segment);
+    r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0), &grant);
     if (r < 0)
         return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
-    *ret_buffer = buffer_make(&lease, &pool, segment);
+    *ret_buffer = buffer_make(&grant);
     return error_end(0);
 }
 

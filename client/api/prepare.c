@@ -21,16 +21,11 @@
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
-struct prepared {
-    struct proto_lease lease;
-    const struct segment *segment;
-};
-
 struct preparation {
     struct gpupool_client *client;
     uint32_t pool;
     struct stream_heap *stream_heap; /* that the memory is for; NULL: it goes back */
-    struct prepared *leases;
+    struct grant *grants;
     size_t count, capacity;
     uint64_t bytes; /* of all leases */
 };
@@ -38,18 +33,18 @@ struct preparation {
 /* Gives all leases back. */
 static void preparation_deinit(struct preparation *preparation) {
     for (size_t i = 0; i < preparation->count; i++)
-        lease_give_back(&preparation->client->session, &preparation->leases[i].lease);
-    free(preparation->leases);
+        lease_give_back(&preparation->client->session, &preparation->grants[i].lease);
+    free(preparation->grants);
 }
 
 static int reserve(struct preparation *preparation) {
     if (preparation->count < preparation->capacity)
         return 0;
     size_t capacity = preparation->capacity == 0 ? 16 : preparation->capacity * 2;
-    struct prepared *leases = realloc(preparation->leases, capacity * sizeof *leases);
-    if (leases == NULL)
+    struct grant *grants = realloc(preparation->grants, capacity * sizeof *grants);
+    if (grants == NULL)
         return error_set(GPUPOOL_E_NO_MEMORY, "no memory for a list of leases");
-    preparation->leases = leases;
+    preparation->grants = grants;
     preparation->capacity = capacity;
     return 0;
 }
@@ -58,8 +53,6 @@ static int reserve(struct preparation *preparation) {
  * idle is not worth taking from them before this process needs it. */
 static int lease_range(struct preparation *preparation, uint64_t size_bytes, uint64_t deadline_ns,
                        uint32_t probe) {
-    struct pool pool;
-
     int r = reserve(preparation);
     if (r < 0)
         return r;
@@ -69,14 +62,12 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
         .size_bytes = size_bytes,
         .timeout_ns = clock_left_ns(deadline_ns),
     };
-    struct prepared *prepared = &preparation->leases[preparation->count];
-    struct segment *segment;
-    r = lease_acquire(&preparation->client->session, &acquire, &prepared->lease, &pool, &segment);
+    struct grant *grant = &preparation->grants[preparation->count];
+    r = lease_acquire(&preparation->client->session, &acquire, grant);
     if (r < 0)
         return r;
-    prepared->segment = segment;
     preparation->count++;
-    preparation->bytes += prepared->lease.capacity_bytes;
+    preparation->bytes += grant->lease.capacity_bytes;
     return 0;
 }
 
@@ -130,11 +121,9 @@ static int check_shortage(struct gpupool_client *client, uint32_t pool) {
 static int keep(struct preparation *preparation) {
     int r = check_shortage(preparation->client, preparation->pool);
 
-    while (r == 0 && preparation->count > 0) {
-        const struct prepared *prepared = &preparation->leases[--preparation->count];
-        r = stream_heap_add_lease(&preparation->client->cache, preparation->stream_heap, prepared->segment,
-                                  &prepared->lease);
-    }
+    while (r == 0 && preparation->count > 0)
+        r = stream_heap_add_lease(&preparation->client->cache, preparation->stream_heap,
+                                  &preparation->grants[--preparation->count]);
     return r;
 }
 

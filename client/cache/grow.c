@@ -45,20 +45,20 @@ static bool look(struct stream_heap *stream_heap) {
  * own. *ret_piece gets what the request needs of it, before another thread does; NULL: nothing. ret_piece may
  * be NULL. */
 static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                      const struct segment *segment, const struct proto_lease *lease,
-                      struct piece **ret_piece) {
+                      const struct grant *grant, struct piece **ret_piece) {
     enum stream_heap_half heap = stream_heap_half_of(needed);
-    char *memory = (char *)segment->memory + lease->offset_bytes;
+    const struct proto_lease *lease = &grant->lease;
+    char *memory = grant_memory(grant);
     int r = 0;
 
     pthread_mutex_lock(&stream_heap->lock);
     struct extent *extent =
-        stream_heap_neighbour_locked(stream_heap, heap, segment, memory, lease->capacity_bytes);
+        stream_heap_neighbour_locked(stream_heap, heap, grant->segment, memory, lease->capacity_bytes);
     if (extent != NULL && lease_merge_one_way(cache->session, extent->lease, extent->generation, lease) == 0)
         stream_heap_fill_locked(extent, memory, lease->capacity_bytes);
     else
-        r = stream_heap_add_extent_locked(stream_heap, heap, segment, lease->lease, lease->generation, memory,
-                                          lease->capacity_bytes);
+        r = stream_heap_add_extent_locked(stream_heap, heap, grant->segment, lease->lease, lease->generation,
+                                          memory, lease->capacity_bytes);
     if (r == 0 && ret_piece != NULL && stream_heap_take_locked(stream_heap, needed, true, ret_piece) < 0)
         *ret_piece = NULL;
     pthread_mutex_unlock(&stream_heap->lock);
@@ -71,19 +71,18 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
 /* Asks the daemon for an extent, and adds it to the stream heap. */
 static int ask(struct cache *cache, struct stream_heap *stream_heap, const struct proto_acquire *acquire,
                struct piece **ret_piece) {
-    struct proto_lease lease;
-    struct segment *segment;
-    struct pool pool;
+    struct grant grant;
 
-    int r = lease_acquire(cache->session, acquire, &lease, &pool, &segment);
+    int r = lease_acquire(cache->session, acquire, &grant);
     if (r < 0)
         return r;
-    if (lease.capacity_bytes < acquire->size_bytes / TIGHT_SHARE)
+    uint64_t granted_bytes = grant.lease.capacity_bytes;
+    if (granted_bytes < acquire->size_bytes / TIGHT_SHARE)
         shortage_tighten(cache, stream_heap->pool);
-    else if (lease.capacity_bytes > acquire->least_bytes && lease.capacity_bytes >= acquire->size_bytes &&
+    else if (granted_bytes > acquire->least_bytes && granted_bytes >= acquire->size_bytes &&
              shortage_is_tight(&cache->shortage, stream_heap->pool))
         shortage_loosen(cache, stream_heap->pool);
-    return add_extent(cache, stream_heap, acquire->least_bytes, segment, &lease, ret_piece);
+    return add_extent(cache, stream_heap, acquire->least_bytes, &grant, ret_piece);
 }
 
 /* As much as the stream heap should have more of. */
@@ -224,7 +223,6 @@ int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint6
     return wait_for_room(cache, stream_heap, size_bytes, deadline_ns, probe, ret_piece);
 }
 
-int stream_heap_add_lease(struct cache *cache, struct stream_heap *stream_heap, const struct segment *segment,
-                          const struct proto_lease *lease) {
-    return add_extent(cache, stream_heap, lease->capacity_bytes, segment, lease, NULL);
+int stream_heap_add_lease(struct cache *cache, struct stream_heap *stream_heap, const struct grant *grant) {
+    return add_extent(cache, stream_heap, grant->lease.capacity_bytes, grant, NULL);
 }

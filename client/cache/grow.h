@@ -20,8 +20,7 @@
 #include "client/cache/stream_heap.h"
 
 struct cache;
-struct proto_lease;
-struct segment;
+struct grant;
 
 /* Gets memory for a request. 0: *ret_piece is what was leased for it, out of the stream heap already; NULL:
  * there is more in the stream heap's heap than before, which is to be asked again (other threads may be
@@ -31,7 +30,6 @@ int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint6
 
 /* Adds a lease, whose segment is open, to a stream heap: to an extent that it continues, else as an extent of
  * its own. 0; NO_MEMORY: the lease was given back. */
-int stream_heap_add_lease(struct cache *cache, struct stream_heap *stream_heap, const struct segment *segment,
-                          const struct proto_lease *lease);
+int stream_heap_add_lease(struct cache *cache, struct stream_heap *stream_heap, const struct grant *grant);
 
 #endif

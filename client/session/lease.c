@@ -19,7 +19,7 @@ void lease_give_back(struct session *session, const struct proto_lease *lease) {
 }
 
 int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
-               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment) {
+               struct grant *ret_grant) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
 
@@ -38,25 +38,22 @@ int lease_take(struct session *session, struct request *request, uint64_t deadli
         return r;
     }
     fences_show(&session->fences);
-    *ret_lease = *lease;
-    *ret_pool = pool;
-    *ret_segment = segment;
+    *ret_grant = (struct grant){.lease = *lease, .segment = segment, .pool_kind = pool.kind};
     return 0;
 }
 
-int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct proto_lease *ret_lease,
-                  struct pool *ret_pool, struct segment **ret_segment) {
+int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant) {
     struct request *request = connection_request(&session->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.acquire = *acquire;
     int r = lease_take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
-                       ret_lease, ret_pool, ret_segment);
+                       ret_grant);
     if (r < 0)
         return r;
     uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
-    if (ret_lease->pool != acquire->pool || ret_lease->size_bytes > acquire->size_bytes ||
-        ret_lease->size_bytes < least_bytes)
+    if (ret_grant->lease.pool != acquire->pool || ret_grant->lease.size_bytes > acquire->size_bytes ||
+        ret_grant->lease.size_bytes < least_bytes)
         return connection_refuse(&session->connection, "a lease of another pool or size than asked for");
     return 0;
 }

@@ -21,9 +21,20 @@ struct session;
 /* Far fewer than the daemon has room for (PROTO_ONE_WAY_MAX): an answer costs some 10 us. */
 #define LEASE_ONE_WAY_MAX 256u
 
+/* A lease that the daemon granted, its segment, which is open, and the kind of its pool. */
+struct grant {
+    struct proto_lease lease;
+    const struct segment *segment; /* the session's */
+    uint32_t pool_kind;
+};
+
+/* The first byte of a grant's memory. */
+static inline char *grant_memory(const struct grant *grant) {
+    return (char *)grant->segment->memory + grant->lease.offset_bytes;
+}
+
 /* Acquires a lease and opens its segment. */
-int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct proto_lease *ret_lease,
-                  struct pool *ret_pool, struct segment **ret_segment);
+int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant);
 
 /* Asks the daemon which idle segments of a pool this process has to close, and closes them. That stops the
  * work of the process on the device, and launches of its other threads wait, so the daemon names some only
@@ -33,10 +44,9 @@ int lease_acquire(struct session *session, const struct proto_acquire *acquire, 
 int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
                      bool *ret_any);
 
-/* Sends a request that is answered by a LEASE (it is taken), and opens the segment. The lease is copied out,
- * because the request goes back at once. */
+/* Sends a request that is answered by a LEASE (it is taken), and opens the segment. */
 int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
-               struct proto_lease *ret_lease, struct pool *ret_pool, struct segment **ret_segment);
+               struct grant *ret_grant);
 
 /* Gives a part of a lease back; size 0: all of it. No session gets the memory before the fence is ready.
  * LIMIT: the daemon keeps no more for this session that is not ready; nothing was released. */
