@@ -48,8 +48,8 @@ struct cuda_extent {
     size_t width, height, depth;
 };
 
-/* The real functions: member of struct runtime, parameters. The member's name is the symbol's. */
-#define CUDART_CALLS(X)                                                                                      \
+/* The runtime's functions that the library serves: name, parameters. */
+#define CUDART_SERVED(X)                                                                                     \
     X(cudaMalloc, (void **, size_t))                                                                         \
     X(cudaMallocPitch, (void **, size_t *, size_t, size_t))                                                  \
     X(cudaMalloc3D, (struct cuda_pitched *, struct cuda_extent))                                             \
@@ -63,7 +63,11 @@ struct cuda_extent {
     X(cudaIpcGetMemHandle, (struct cuda_ipc_handle *, void *))                                               \
     X(cudaIpcOpenMemHandle, (void **, struct cuda_ipc_handle, unsigned))                                     \
     X(cudaIpcCloseMemHandle, (void *))                                                                       \
-    X(cudaDeviceReset, (void))                                                                               \
+    X(cudaDeviceReset, (void))
+
+/* The functions that it calls: those, for what it does not serve itself, and others. */
+#define CUDART_CALLS(X)                                                                                      \
+    CUDART_SERVED(X)                                                                                         \
     X(cudaGetDevice, (int *))                                                                                \
     X(cudaSetDevice, (int))                                                                                  \
     X(cudaDeviceSynchronize, (void))                                                                         \

@@ -19,8 +19,6 @@
 #include "client/preload/lending.h"
 #include "client/preload/shared.h"
 
-#define EXPORT __attribute__((visibility("default")))
-
 /* cudaMallocPitch() aligns rows to this on all devices so far. */
 #define PITCH_BYTES ((size_t)512)
 
@@ -30,20 +28,8 @@
     if (runtime == NULL || runtime->call == NULL)                                                            \
     return CUDA_INITIALIZATION_ERROR
 
-EXPORT int cudaMalloc(void **memory, size_t size_bytes);
-EXPORT int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t height);
-EXPORT int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent);
-EXPORT int cudaFree(void *memory);
-EXPORT int cudaFreeAsync(void *memory, void *stream);
-EXPORT int cudaFreeAsync_ptsz(void *memory, void *stream);
-EXPORT int cudaMallocHost(void **memory, size_t size_bytes);
-EXPORT int cudaHostAlloc(void **memory, size_t size_bytes, unsigned flags);
-EXPORT int cudaFreeHost(void *memory);
-EXPORT int cudaHostGetFlags(unsigned *flags, void *memory);
-EXPORT int cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *memory);
-EXPORT int cudaIpcOpenMemHandle(void **memory, struct cuda_ipc_handle handle, unsigned flags);
-EXPORT int cudaIpcCloseMemHandle(void *memory);
-EXPORT int cudaDeviceReset(void);
+#define DECLARE(name, parameters) __attribute__((visibility("default"))) int name parameters;
+CUDART_SERVED(DECLARE)
 
 /* --- device memory --- */
 

@@ -16,6 +16,7 @@
 
 #define RUNTIMES_MAX 8u /* of a process: two are rare */
 
+/* Each function is a member of its name. */
 #define RUNTIME_MEMBER(name, parameters) int(*name) parameters;
 struct runtime {
     void *handle;
