@@ -175,9 +175,7 @@ static void child_write(const void *bytes, size_t size) {
     while (n < 0 && errno == EINTR);
 }
 
-static void child_fail(void) __attribute__((noreturn));
-
-static void child_fail(void) {
+static _Noreturn void child_fail(void) {
     int32_t error = errno;
     char stillbirth[1 + sizeof error] = {STILLBIRTH_MARK};
     memcpy(stillbirth + 1, &error, sizeof error);
@@ -185,9 +183,7 @@ static void child_fail(void) {
     _exit(127);
 }
 
-static void child_run(struct launch *launch, int ready_fd) __attribute__((noreturn));
-
-static void child_run(struct launch *launch, int ready_fd) {
+static _Noreturn void child_run(struct launch *launch, int ready_fd) {
     struct birth birth = {.pid = getpid()};
     int null_fd;
 

@@ -29,7 +29,8 @@ struct staging *staging_of(struct gpupool_client *client) {
     return attachment == NULL ? NULL : container_of(attachment, struct staging, attachment);
 }
 
-int staging_need(struct gpupool_client *client, struct staging **ret_staging) {
+/* The staging of a client, made by its first copy. 0 or NO_MEMORY. */
+static int staging_need(struct gpupool_client *client, struct staging **ret_staging) {
     struct staging *staging = staging_of(client);
 
     if (staging == NULL) {

@@ -24,9 +24,6 @@ struct staging {
     struct copy_workers workers;
 };
 
-/* The staging of a client, made by its first copy. 0 or NO_MEMORY. */
-int staging_need(struct gpupool_client *client, struct staging **ret_staging);
-
 /* The staging of a client. NULL: nothing was copied yet. */
 struct staging *staging_of(struct gpupool_client *client);
 
