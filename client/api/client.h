@@ -16,6 +16,7 @@
 #include "client/api/recorded.h"
 #include "client/cache/cache.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
 #include "client/session/session.h"
 
 /* State that an object of the library keeps with a client, from the first use of the object until the client
@@ -43,7 +44,10 @@ struct gpupool_client {
 extern _Atomic(struct gpupool_client *) client_default;
 
 /* Begins every call: INVALID for no client, FORKED in a child. */
-int client_enter(const struct gpupool_client *client);
+static inline int client_enter(const struct gpupool_client *client) {
+    return client == NULL ? error_set(GPUPOOL_E_INVALID, "no client")
+                          : fork_guard_check(&client->session.guard);
+}
 
 /* Whether client_enter would surely return 0: for fast paths, which leave what is rare to it. */
 static inline bool client_may_hit(const struct gpupool_client *client) {

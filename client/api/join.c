@@ -3,10 +3,6 @@
 
 #include "client/api/client.h"
 
-void joins_init(struct joins *joins) {
-    pthread_mutex_init(&joins->lock, NULL);
-}
-
 void joins_close(struct joins *joins, const struct gpu *gpu) {
     for (unsigned device = 0; device < DEVICES_MAX; device++)
         for (unsigned i = 0; i < JOIN_STREAMS; i++) {
@@ -15,10 +11,6 @@ void joins_close(struct joins *joins, const struct gpu *gpu) {
                 (void)gpu->stream_destroy(device, stream->handle);
             *stream = (struct join_stream){0};
         }
-}
-
-void joins_deinit(struct joins *joins) {
-    pthread_mutex_destroy(&joins->lock);
 }
 
 /* A stream that is idle, a new one, or the one whose turn it is. NULL: the driver makes none. */

@@ -39,12 +39,8 @@ struct joins {
     unsigned next[DEVICES_MAX]; /* whose turn it is while all are busy */
 };
 
-void joins_init(struct joins *joins);
-
 /* Destroys the streams. The devices are idle, or this process will never say that they are. */
 void joins_close(struct joins *joins, const struct gpu *gpu);
-
-void joins_deinit(struct joins *joins);
 
 /* Makes a fence that is ready when all of the fences are. Those that are ready already cost nothing, and a
  * single one that is not is the answer. Does not wait for the GPU, except where a device gives no stream or

@@ -19,7 +19,7 @@ const char *gpupool_version(void) {
 }
 
 static void client_free(struct gpupool_client *client) {
-    joins_deinit(&client->joins);
+    pthread_mutex_destroy(&client->joins.lock);
     recorded_deinit(&client->recorded);
     cache_deinit(&client->cache);
     session_deinit(&client->session);
@@ -30,11 +30,6 @@ static void client_free(struct gpupool_client *client) {
 static void client_freep(struct gpupool_client **client) {
     if (*client != NULL)
         client_free(*client);
-}
-
-int client_enter(const struct gpupool_client *client) {
-    return client == NULL ? error_set(GPUPOOL_E_INVALID, "no client")
-                          : fork_guard_check(&client->session.guard);
 }
 
 /* Ends what an object of the library has attached. */
@@ -50,7 +45,7 @@ static int client_count(struct gpupool_client *client, uint64_t deadline_ns) {
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    int r = page_need(&client->session, deadline_ns);
+    int r = page_need(&client->session.page, &client->session.connection, deadline_ns);
     if (r == GPUPOOL_E_DISCONNECTED || r == GPUPOOL_E_PROTOCOL || r == GPUPOOL_E_TIMED_OUT)
         return error_prefix(r, "greeting the daemon at %s", client->socket_path);
     error_restore(text);
@@ -64,7 +59,7 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
         return error_set(GPUPOOL_E_NO_MEMORY, "no memory for a client");
     session_init(&client->session, options->answer_timeout_ns);
     cache_init(&client->cache, &client->session);
-    joins_init(&client->joins);
+    pthread_mutex_init(&client->joins.lock, NULL);
     recorded_init(&client->recorded);
     client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->alloc_timeout_ns = options->alloc_timeout_ns;

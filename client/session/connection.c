@@ -87,10 +87,8 @@ static void break_locked(struct connection *connection, int error, const char *t
     }
 }
 
-static void connection_break(struct connection *connection, int error, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void connection_break(struct connection *connection, int error, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void connection_break(struct connection *connection, int error,
+                                                                   const char *format, ...) {
     char text[ERROR_TEXT_SIZE];
     va_list arguments;
 
@@ -240,7 +238,7 @@ static const char *reader_deliver(struct connection *connection, int *fd) {
     else if (!reply_fits(request->operation, message->header.operation))
         flaw = "a reply of the wrong kind";
     else if (message->header.operation == PROTO_LEASE) {
-        segments_enter(connection->segments, &message->lease, fd, &request->spare, &request->segment, &flaw);
+        flaw = segments_enter(connection->segments, &message->lease, fd, &request->spare, &request->segment);
         if (flaw == NULL && proto_message_fds(message) > 0)
             opened = message->lease.description.id;
     }

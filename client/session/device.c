@@ -12,14 +12,6 @@
 #define CAPTURE_ERROR_FIRST 900
 #define CAPTURE_ERROR_LAST  908
 
-void devices_init(struct devices *devices) {
-    pthread_mutex_init(&devices->lock, NULL);
-}
-
-void devices_deinit(struct devices *devices) {
-    pthread_mutex_destroy(&devices->lock);
-}
-
 bool devices_is_capture_error(int error) {
     return error >= CAPTURE_ERROR_FIRST && error <= CAPTURE_ERROR_LAST;
 }

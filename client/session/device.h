@@ -9,7 +9,7 @@
  *
  * The list also notes which devices the client has used, because its farewell must wait for their work.
  *
- * The lock is a leaf: nothing else is locked while it is held.
+ * The lock is a leaf: nothing else is locked while it is held. An empty list is zero but for it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -34,9 +34,6 @@ struct devices {
     _Atomic uint64_t used;
     _Atomic uint64_t served; /* known to have a pool in the daemon: client_enter_served() */
 };
-
-void devices_init(struct devices *devices);
-void devices_deinit(struct devices *devices);
 
 /* The table to use in this process, or NULL where there is no usable driver: then host memory is mapped
  * without being registered. Returns 0 or DRIVER (the driver is there, and failed). */

@@ -72,7 +72,7 @@ static void prepare_locked(struct session *session, const struct gpu *gpu) {
         return;
     fences->tried = true;
     error_save(text); /* without words no call fails */
-    int r = page_need(session, connection_deadline_ns(&session->connection, 0));
+    int r = page_need(&session->page, &session->connection, connection_deadline_ns(&session->connection, 0));
     error_restore(text);
     if (r < 0)
         return;

@@ -7,25 +7,20 @@
 
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/connection.h"
 #include "client/session/error.h"
 #include "client/session/memfd.h"
-#include "client/session/session.h"
 
-void page_init(struct page *page) {
-    pthread_mutex_init(&page->lock, NULL);
-}
-
-static int page_open(struct session *session, uint64_t deadline_ns) {
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&session->connection, PROTO_ASK_PAGE);
+static int page_open(struct page *page, struct connection *connection, uint64_t deadline_ns) {
+    _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_ASK_PAGE);
 
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    int r = connection_exchange(&session->connection, &request, deadline_ns);
+    int r = connection_exchange(connection, &request, deadline_ns);
     if (r < 0)
         return error_prefix(r, "asking for the page that fences and counters lie in");
     if (memfd_flaw(request->fd, PROTO_PAGE_BYTES) != NULL)
-        return connection_refuse(&session->connection, "a page that is no sealed memfd of its size");
+        return connection_refuse(connection, "a page that is no sealed memfd of its size");
     void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, request->fd, 0);
     if (memory == MAP_FAILED)
         return error_set(GPUPOOL_E_DRIVER, "mapping the page that fences and counters lie in: %s (%s)",
@@ -35,17 +30,15 @@ static int page_open(struct session *session, uint64_t deadline_ns) {
         return error_set(GPUPOOL_E_DRIVER, "keeping the page of fences out of forked children: %s (%s)",
                          strerrorname_np(errno), strerrordesc_np(errno));
     }
-    session->page.memory = memory;
+    page->memory = memory;
     return 0;
 }
 
-int page_need(struct session *session, uint64_t deadline_ns) {
-    struct page *page = &session->page;
-
+int page_need(struct page *page, struct connection *connection, uint64_t deadline_ns) {
     pthread_mutex_lock(&page->lock);
     bool before = page->asked;
     if (!before) {
-        page->error = page_open(session, deadline_ns);
+        page->error = page_open(page, connection, deadline_ns);
         page->asked = true;
     }
     int r = page->error;

@@ -10,10 +10,11 @@
  */
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "proto/page.h"
 
-struct session;
+struct connection;
 
 struct page {
     pthread_mutex_t lock; /* over the exchange: who comes second waits for its end */
@@ -22,12 +23,10 @@ struct page {
     struct proto_page *memory; /* read after page_need */
 };
 
-void page_init(struct page *page);
-
 /* Asks the daemon for the page and maps it, unless that was done before. One exchange in a session's life. A
  * call after a failure fails again, with the same error. Thread-safe. 0; DRIVER (the kernel maps nothing),
  * PROTOCOL (what came is no such page) and what connection_exchange says. */
-int page_need(struct session *session, uint64_t deadline_ns);
+int page_need(struct page *page, struct connection *connection, uint64_t deadline_ns);
 
 /* Unmaps it. No thread and no GPU work uses it any more. */
 void page_close(struct page *page);

@@ -7,14 +7,6 @@
 #include "client/session/error.h"
 #include "client/session/session.h"
 
-void pools_init(struct pools *pools) {
-    pthread_mutex_init(&pools->lock, NULL);
-}
-
-void pools_deinit(struct pools *pools) {
-    pthread_mutex_destroy(&pools->lock);
-}
-
 int pools_fetch(struct session *session, struct request **ret_reply) {
     struct pools *pools = &session->pools;
     struct request *request = connection_request(&session->connection, PROTO_LIST_POOLS);

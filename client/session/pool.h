@@ -6,7 +6,7 @@
  * limit, only where the operator changes it), so that an acquire knows its device without asking. A session
  * owns one table. It is filled by the first list, and asked for again when an id is not in it.
  *
- * The lock is a leaf: nothing else is locked while it is held.
+ * The lock is a leaf: nothing else is locked while it is held. An empty table is zero but for it.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -30,9 +30,6 @@ struct pools {
     unsigned count;
     struct pool list[PROTO_POOLS_MAX];
 };
-
-void pools_init(struct pools *pools);
-void pools_deinit(struct pools *pools);
 
 /* Asks the daemon, and remembers. On success the reply, a POOLS message, is the caller's to recycle, unless
  * ret_reply is NULL. */

@@ -186,15 +186,12 @@ static const char *enter(struct segments *segments, const struct proto_lease *le
     return NULL;
 }
 
-int segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
-                   struct segment **spare, struct segment **ret_segment, const char **ret_reason) {
+const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
+                           struct segment **spare, struct segment **ret_segment) {
     pthread_mutex_lock(&segments->lock);
     const char *flaw = enter(segments, lease, fd, spare, ret_segment);
     pthread_mutex_unlock(&segments->lock);
-    if (flaw == NULL)
-        return 0;
-    *ret_reason = flaw;
-    return -EBADMSG;
+    return flaw;
 }
 
 static int fail_system(const char *what) {

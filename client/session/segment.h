@@ -82,9 +82,9 @@ void segments_forget(struct segments *segments);
 
 /* Checks a lease against the table and enters the description that it brings, if it brings one. *fd is the
  * message's descriptor or -1, and is taken when the description is entered; so is *spare, the memory for the
- * new segment. Returns 0 and the lease's segment, or -EBADMSG with *ret_reason naming what is wrong. */
-int segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
-                   struct segment **spare, struct segment **ret_segment, const char **ret_reason);
+ * new segment. Returns NULL and the lease's segment, or what is wrong with the lease. */
+const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
+                           struct segment **spare, struct segment **ret_segment);
 
 /* Where a block lies in this process; NULL when there is no such block of this pool, or its segment is not
  * open. */

@@ -8,9 +8,9 @@
 void session_init(struct session *session, uint64_t answer_timeout_ns) {
     fork_guard_init(&session->guard);
     segments_init(&session->segments);
-    devices_init(&session->devices);
-    pools_init(&session->pools);
-    page_init(&session->page);
+    pthread_mutex_init(&session->devices.lock, NULL);
+    pthread_mutex_init(&session->pools.lock, NULL);
+    pthread_mutex_init(&session->page.lock, NULL);
     fences_init(&session->fences);
     connection_init(&session->connection, &session->segments, answer_timeout_ns);
 }
@@ -21,8 +21,8 @@ void session_deinit(struct session *session) {
     fences_close(&session->fences);
     fences_deinit(&session->fences);
     page_close(&session->page);
-    devices_deinit(&session->devices);
-    pools_deinit(&session->pools);
+    pthread_mutex_destroy(&session->devices.lock);
+    pthread_mutex_destroy(&session->pools.lock);
     fork_guard_deinit(&session->guard);
 }
 

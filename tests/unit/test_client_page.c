@@ -25,7 +25,9 @@ static bool count_pages(struct false_daemon *daemon, struct false_session *sessi
 
 static void *need(void *argument) {
     struct gpupool_client *client = argument;
-    return page_need(&client->session, clock_now_ns() + PATIENT_NS) == 0 ? NULL : client;
+    return page_need(&client->session.page, &client->session.connection, clock_now_ns() + PATIENT_NS) == 0
+               ? NULL
+               : client;
 }
 
 static void a_page_is_asked_for_once(void **state) {
@@ -77,7 +79,8 @@ static void a_client_works_without_a_page(void **state) {
         assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
         assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     }
-    assert_error(page_need(&client->session, clock_now_ns() + PATIENT_NS), GPUPOOL_E_NO_MEMORY);
+    assert_error(page_need(&client->session.page, &client->session.connection, clock_now_ns() + PATIENT_NS),
+                 GPUPOOL_E_NO_MEMORY);
     assert_int_equal(asked, 1); /* the answer would be the same */
     gpupool_close(client);
 }
