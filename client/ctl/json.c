@@ -24,48 +24,45 @@ struct reader {
     char where[128]; /* "pools[3]"; empty: the whole reply */
 };
 
-/* The members that an object must have. Each is a key and its type: # an integer from 0 to 2^53, $ a string,
- * ! true or false, % a number from 0 to 1, [name] an array of such objects, [$] an array of strings, {name}
- * such an object. After it, ? allows null. */
+/* The members that a reply must have, by the name of the command, and those of the objects in it. Each is a
+ * key and its type: # an integer from 0 to 2^53, $ a string, ! true or false, % a number from 0 to 1, [name]
+ * an array of such objects, [$] an array of strings, {name} such an object. After it, ? allows null. */
 static const struct object {
     const char *name, *members;
-    unsigned part; /* of a reply that has these members; 0: only named by others */
 } objects[] = {
-    {"error reply", "error{error}", REPLY_ERROR},
-    {"ping", "daemon{daemon}", REPLY_DAEMON},
-    {"stats", "daemon{daemon} daemon{daemon in full}", REPLY_DAEMON_STATS},
-    {"pools", "pools[pool]", REPLY_POOLS},
-    {"sessions", "sessions[session]", REPLY_SESSIONS},
-    {"quotas", "quotas[quota]", REPLY_QUOTAS},
-    {"released", "session# pid# released_bytes#", REPLY_RELEASED},
-    {"trim", "trimmed_bytes# pools[trimmed]", REPLY_TRIMMED},
-    {"error", "code$ message$", 0},
-    {"daemon", "version$ gpu$ pid# uptime_ns#", 0},
+    {"error reply", "error{error}"},
+    {"ping", "daemon{daemon}"},
+    {"stats", "daemon{daemon} daemon{daemon in full} pools[pool] sessions[session]"},
+    {"pools", "pools[pool]"},
+    {"sessions", "sessions[session]"},
+    {"quarantine", "sessions[session]"},
+    {"quarantine-release", "session# pid# released_bytes#"},
+    {"quota", "quotas[user]"},
+    {"trim", "trimmed_bytes# pools[trimmed]"},
+    {"error", "code$ message$"},
+    {"daemon", "version$ gpu$ pid# uptime_ns#"},
     {"daemon in full",
-     "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# notices[$]", 0},
+     "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# notices[$]"},
     {"pool",
      "id# kind$ name$ state$ uuid$? pages$? last_error$? worker_call$? worker_call_ns#? device#? numa_node#? "
      "limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# in_use_bytes# "
      "cached_bytes# hit_ratio%? free_bytes# fenced_bytes# quarantined_bytes# largest_free_bytes# "
      "growing_bytes# segments# leases# waiters# acquires# releases# grows# retires# failures# timeouts# "
      "quota_refusals# probes# leased_peak_bytes# reserved_peak_bytes# quarantined_peak_bytes# "
-     "quarantine_oldest_ns#? closes# close_ns# histograms{histograms}",
-     0},
-    {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}", 0},
-    {"times", "count# p50#? p90#? p99#?", 0}, /* the buckets are for programs */
+     "quarantine_oldest_ns#? closes# close_ns# histograms{histograms}"},
+    {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}"},
+    {"times", "count# p50#? p90#? p99#?"}, /* the buckets are for programs */
     {"session",
      "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? end_rule$? under_mps! leases# "
      "leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? waiting# segments# connected_ns# "
-     "pools[holding]? requests[request]?",
-     0},
-    {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments#", 0},
-    {"request", "pool# bytes# wanted_bytes# waiting_ns# left_ns#? reason$", 0},
-    {"quota",
+     "pools[holding]? requests[request]?"},
+    {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments#"},
+    {"request", "pool# bytes# wanted_bytes# waiting_ns# left_ns#? reason$"},
+    {"user",
      "uid# refusals# sessions# sessions_limit#? leases# leases_limit#? waiting# waiting_limit#? reply_bytes# "
-     "reply_bytes_limit#? pools[quota pool]",
-     0},
-    {"quota pool", "id# kind$ bytes# bytes_limit#?", 0},
-    {"trimmed", "id# trimmed_bytes#", 0},
+     "reply_bytes_limit#? pools[quota pool]"},
+    {"quota pool", "id# kind$ bytes# bytes_limit#?"},
+    {"trimmed", "id# trimmed_bytes#"},
 };
 
 __attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *reader, const char *format,
@@ -94,7 +91,7 @@ static void check_characters(struct reader *reader, const char *line, size_t len
     }
 }
 
-static void check_members(struct reader *reader, const cJSON *json, const char *members);
+static void check_members(struct reader *reader, const cJSON *json, const char *type);
 
 /* Checks an object, or where the type is "$" a string, at a key, or at an index below it (SIZE_MAX: none). */
 static void check_object(struct reader *reader, const cJSON *json, const char *key, size_t index,
@@ -108,9 +105,8 @@ static void check_object(struct reader *reader, const cJSON *json, const char *k
         reader_fail(reader, "%s is not a string", reader->where);
     else if (strcmp(type, "$") != 0 && !cJSON_IsObject(json))
         reader_fail(reader, "%s is not an object", reader->where);
-    for (size_t i = 0; i < sizeof objects / sizeof *objects && reader->r == 0; i++)
-        if (strcmp(objects[i].name, type) == 0)
-            check_members(reader, json, objects[i].members);
+    else
+        check_members(reader, json, type);
     *end = '\0';
 }
 
@@ -144,10 +140,14 @@ static const char *check_type(struct reader *reader, const cJSON *member, const 
     }
 }
 
-static void check_members(struct reader *reader, const cJSON *json, const char *members) {
-    const char *where = reader->where[0] != '\0' ? reader->where : ROOT, *wrong = NULL;
-    char key[32], type[32], kind;
+/* Checks the members that an object of a type must have; "$" is none. */
+static void check_members(struct reader *reader, const cJSON *json, const char *type) {
+    const char *where = reader->where[0] != '\0' ? reader->where : ROOT, *members = "", *wrong = NULL;
+    char key[32], inner[32], kind;
 
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
+        if (strcmp(objects[i].name, type) == 0)
+            members = objects[i].members;
     while (*members != '\0' && reader->r == 0) {
         size_t length = strcspn(members, "#$!%[{");
         snprintf(key, sizeof key, "%.*s", (int)length, members);
@@ -155,7 +155,7 @@ static void check_members(struct reader *reader, const cJSON *json, const char *
         members += length + 1;
         if (kind == '[' || kind == '{') {
             length = strcspn(members, "]}");
-            snprintf(type, sizeof type, "%.*s", (int)length, members);
+            snprintf(inner, sizeof inner, "%.*s", (int)length, members);
             members += length + 1;
         }
         bool nullable = *members == '?';
@@ -165,21 +165,14 @@ static void check_members(struct reader *reader, const cJSON *json, const char *
         if (member == NULL)
             reader_fail(reader, "%s.%s is missing", where, key);
         else if (!(nullable && cJSON_IsNull(member)))
-            wrong = check_type(reader, member, key, kind, type);
+            wrong = check_type(reader, member, key, kind, inner);
         if (wrong != NULL)
             reader_fail(reader, "%s.%s is not %s", where, key, wrong);
     }
 }
 
-static void check_parts(struct reader *reader, const cJSON *root, unsigned parts) {
-    if (!cJSON_IsObject(root))
-        reader_fail(reader, "%s is not an object", ROOT);
-    for (size_t i = 0; i < sizeof objects / sizeof *objects && reader->r == 0; i++)
-        if (parts & objects[i].part)
-            check_members(reader, root, objects[i].members);
-}
-
-int reply_read(const char *line, size_t length, unsigned parts, struct reply **ret_reply, char **ret_reason) {
+int reply_read(const char *line, size_t length, const char *command, struct reply **ret_reply,
+               char **ret_reason) {
     _cleanup_(reply_freep) struct reply *reply = calloc(1, sizeof *reply);
     struct reader reader = {0};
 
@@ -192,8 +185,10 @@ int reply_read(const char *line, size_t length, unsigned parts, struct reply **r
         const cJSON *error = cJSON_GetObjectItemCaseSensitive(reply->root, "error");
         if (reply->root == NULL)
             reader_fail(&reader, "it is not JSON");
+        else if (!cJSON_IsObject(reply->root))
+            reader_fail(&reader, "%s is not an object", ROOT);
         else
-            check_parts(&reader, reply->root, error != NULL ? REPLY_ERROR : parts);
+            check_members(&reader, reply->root, error != NULL ? "error reply" : command);
         if (error != NULL && reader.r == 0) {
             reply->error_code = reply_text(error, "code");
             reply->error_message = reply_text(error, "message");

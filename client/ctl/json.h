@@ -21,29 +21,18 @@ struct cJSON;
 /* A share where the schema says null; else it is from 0 to 1. */
 #define REPLY_NULL_RATIO (-1.0)
 
-/* The parts of a reply, as bits. */
-enum reply_part {
-    REPLY_DAEMON = 1,       /* "daemon" with what ping tells */
-    REPLY_DAEMON_STATS = 2, /* "daemon" with all that stats tells */
-    REPLY_POOLS = 4,
-    REPLY_SESSIONS = 8,
-    REPLY_TRIMMED = 16,
-    REPLY_RELEASED = 32, /* what quarantine-release tells */
-    REPLY_QUOTAS = 64,
-    REPLY_ERROR = 128, /* "error": read by itself where it is there */
-};
-
 /* One reply. error_code and error_message are set when the daemon refused: then nothing else is there. */
 struct reply {
     struct cJSON *root;
     const char *error_code, *error_message;
 };
 
-/* Reads a line of length bytes, which is NUL-terminated, as a reply with the given parts (enum reply_part) or
- * as an error reply. Returns 0 and a reply that reply_free() gives back; -ENOMEM; -EBADMSG, and then
+/* Reads a line of length bytes, which is NUL-terminated, as the reply to a command, such as "stats", or as an
+ * error reply. Returns 0 and a reply that reply_free() gives back; -ENOMEM; -EBADMSG, and then
  * ret_reason says what is wrong with the line, owned by the caller. Outputs that are not named are untouched.
  */
-int reply_read(const char *line, size_t length, unsigned parts, struct reply **ret_reply, char **ret_reason);
+int reply_read(const char *line, size_t length, const char *command, struct reply **ret_reply,
+               char **ret_reason);
 
 /* Accepts NULL. Returns NULL. */
 struct reply *reply_free(struct reply *reply);

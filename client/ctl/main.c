@@ -39,18 +39,13 @@ enum exit_code {
 
 struct command {
     const char *name;
-    unsigned parts; /* enum reply_part: what its reply consists of */
     void (*view)(struct output *output, const struct cJSON *reply);
 };
 
 static const struct command commands[] = {
-    {"stats", REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS, view_stats},
-    {"pools", REPLY_POOLS, view_pools},
-    {"sessions", REPLY_SESSIONS, view_sessions},
-    {"quota", REPLY_QUOTAS, view_quota},
-    {"quarantine", REPLY_SESSIONS, view_quarantine},
-    {"trim", REPLY_TRIMMED, view_trim},
-    {"ping", REPLY_DAEMON, view_ping},
+    {"stats", view_stats}, {"pools", view_pools},           {"sessions", view_sessions},
+    {"quota", view_quota}, {"quarantine", view_quarantine}, {"trim", view_trim},
+    {"ping", view_ping},
 };
 
 enum color_when {
@@ -297,7 +292,7 @@ static void answer_deinit(struct answer *answer) {
 }
 
 /* Asks the daemon one thing. Returns EXIT_SUCCESS and the answer, or the code to exit with. */
-static int ask(const struct options *options, const char *request, unsigned parts,
+static int ask(const struct options *options, const char *command, const char *request,
                struct answer *ret_answer) {
     const char *path = options->admin_socket;
     _cleanup_(freep) char *line = NULL, *reason = NULL;
@@ -306,7 +301,7 @@ static int ask(const struct options *options, const char *request, unsigned part
     int r = admin_ask(path, clock_deadline_ns(clock_now_ns(), options->timeout_ns), request, &line, &length);
     if (r < 0)
         return unreachable(options, r);
-    r = reply_read(line, length, parts, &ret_answer->reply, &reason);
+    r = reply_read(line, length, command, &ret_answer->reply, &reason);
     if (r == -EBADMSG)
         return complain(
             EXIT_UNREACHABLE,
@@ -373,7 +368,7 @@ static int run_release(const struct options *options) {
     _cleanup_(answer_deinit) struct answer list = {0}, done = {0};
     char request[96], message[128];
 
-    int code = ask(options, "{\"command\":\"quarantine\"}", REPLY_SESSIONS, &list);
+    int code = ask(options, "quarantine", "{\"command\":\"quarantine\"}", &list);
     if (code != EXIT_SUCCESS)
         return code;
     if (list.reply->error_code != NULL)
@@ -395,7 +390,7 @@ static int run_release(const struct options *options) {
         return refuse(options, "invalid-request", "nothing was released");
     snprintf(request, sizeof request, "{\"command\":\"quarantine-release\",\"session\":%" PRIu64 "}",
              options->release);
-    code = ask(options, request, REPLY_RELEASED, &done);
+    code = ask(options, "quarantine-release", request, &done);
     return code != EXIT_SUCCESS ? code : show(options, &done, view_released);
 }
 
@@ -410,7 +405,7 @@ static int run(const struct options *options) {
                  options->pool);
     else
         snprintf(request, sizeof request, "{\"command\":\"%s\"}", options->command->name);
-    int code = ask(options, request, options->command->parts, &answer);
+    int code = ask(options, options->command->name, request, &answer);
     return code != EXIT_SUCCESS ? code : show(options, &answer, options->command->view);
 }
 

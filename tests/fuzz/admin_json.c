@@ -78,22 +78,17 @@ static uint64_t fingerprint(void) {
 }
 
 static void check_reply(char *reply) {
-    static const unsigned parts[] = {REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS,
-                                     REPLY_POOLS,
-                                     REPLY_SESSIONS,
-                                     REPLY_TRIMMED,
-                                     REPLY_QUOTAS,
-                                     REPLY_DAEMON,
-                                     0};
+    static const char *const commands[] = {"stats", "pools", "sessions",          "trim",
+                                           "quota", "ping",  "quarantine-release"};
     size_t length = strlen(reply);
     bool read = false;
 
     MUST(length > 1 && reply[length - 1] == '\n' && strchr(reply, '\n') == reply + length - 1);
     reply[--length] = '\0';
-    for (unsigned i = 0; !read && i < sizeof parts / sizeof *parts; i++) {
+    for (unsigned i = 0; !read && i < sizeof commands / sizeof *commands; i++) {
         struct reply *parsed = NULL;
         char *reason = NULL;
-        if (reply_read(reply, length, parts[i], &parsed, &reason) == 0) {
+        if (reply_read(reply, length, commands[i], &parsed, &reason) == 0) {
             read = true;
             MUST(parsed->error_code == NULL || parsed->error_message != NULL);
             reply_free(parsed);

@@ -145,7 +145,7 @@ static char *ask_json(uid_t uid, const char *line, size_t size) {
 static void expect_error(uid_t uid, const char *line, size_t size, const char *code) {
     struct reply *read = NULL;
     char *reason = NULL, *reply = ask_json(uid, line, size);
-    if (reply_read(reply, strlen(reply), REPLY_DAEMON, &read, &reason) != 0 || read->error_code == NULL ||
+    if (reply_read(reply, strlen(reply), "ping", &read, &reason) != 0 || read->error_code == NULL ||
         strcmp(read->error_code, code) != 0)
         fail_msg("%.*s was answered with %s", (int)size, line, reply);
     assert_true(strlen(read->error_message) > 0);
@@ -166,10 +166,10 @@ static const struct cJSON *element(const struct cJSON *object, const char *key, 
     return member;
 }
 
-static struct reply *expect_reply(uid_t uid, const char *line, unsigned parts) {
+static struct reply *expect_reply(uid_t uid, const char *line, const char *command) {
     struct reply *read = NULL;
     char *reason = NULL, *reply = ask_json(uid, line, strlen(line));
-    if (reply_read(reply, strlen(reply), parts, &read, &reason) != 0 || read->error_code != NULL)
+    if (reply_read(reply, strlen(reply), command, &read, &reason) != 0 || read->error_code != NULL)
         fail_msg("%s was answered with %s: %s", line, reply, reason != NULL ? reason : "");
     free(reply);
     return read;
@@ -177,20 +177,19 @@ static struct reply *expect_reply(uid_t uid, const char *line, unsigned parts) {
 
 static void good_lines_are_answered(void **state) {
     static const struct {
-        const char *line;
-        unsigned parts;
+        const char *line, *command;
     } good[] = {
-        {"{\"command\":\"ping\"}", REPLY_DAEMON},
-        {" \t{ \"command\" : \"ping\" } \r", REPLY_DAEMON},
-        {"{\"\\u0063ommand\":\"\\u0070ing\"}", REPLY_DAEMON},
-        {"{\"command\":\"stats\"}", REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS},
-        {"{\"command\":\"pools\"}", REPLY_POOLS},
-        {"{\"command\":\"sessions\"}", REPLY_SESSIONS},
-        {"{\"command\":\"quota\"}", REPLY_QUOTAS},
+        {"{\"command\":\"ping\"}", "ping"},
+        {" \t{ \"command\" : \"ping\" } \r", "ping"},
+        {"{\"\\u0063ommand\":\"\\u0070ing\"}", "ping"},
+        {"{\"command\":\"stats\"}", "stats"},
+        {"{\"command\":\"pools\"}", "pools"},
+        {"{\"command\":\"sessions\"}", "sessions"},
+        {"{\"command\":\"quota\"}", "quota"},
     };
     (void)state;
     for (unsigned i = 0; i < sizeof good / sizeof *good; i++)
-        reply_free(expect_reply(UID_STRANGER, good[i].line, good[i].parts)); /* reading is for everybody */
+        reply_free(expect_reply(UID_STRANGER, good[i].line, good[i].command)); /* reading is for everybody */
 }
 
 static void quotas_tell_what_each_user_has_and_may_have(void **state) {
@@ -205,7 +204,7 @@ static void quotas_tell_what_each_user_has_and_may_have(void **state) {
     struct session *session = open_session(core, 1, UID_A);
     open_session(core, 2, UID_B);
     take_growing(session, core->pools[0], 3 * MIB, 0);
-    struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"quota\"}", REPLY_QUOTAS);
+    struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"quota\"}", "quota");
     assert_int_equal(length_of(reply->root, "quotas"), 2);
     const struct cJSON *quota = element(reply->root, "quotas", 0);
     assert_int_equal(reply_count(quota, "uid"), UID_A);
@@ -352,13 +351,13 @@ static void trim_is_for_root_and_the_daemons_own_user(void **state) {
     expect_error(UID_STRANGER, trim, sizeof trim - 1, "permission-denied");
     expect_error(UID_STRANGER, one, sizeof one - 1, "permission-denied");
     assert_int_equal(core->pools[0]->retiring_bytes, 0);
-    struct reply *reply = expect_reply(geteuid(), one, REPLY_TRIMMED);
+    struct reply *reply = expect_reply(geteuid(), one, "trim");
     assert_int_equal(reply_count(reply->root, "trimmed_bytes"), 8 * MIB);
     assert_int_equal(length_of(reply->root, "pools"), 1);
     assert_int_equal(reply_count(element(reply->root, "pools", 0), "id"), 1);
     reply_free(reply);
     assert_int_equal(retire_all(core, 0), 8 * MIB);
-    reply = expect_reply(0, trim, REPLY_TRIMMED);
+    reply = expect_reply(0, trim, "trim");
     assert_int_equal(reply_count(reply->root, "trimmed_bytes"), 0);
     assert_int_equal(length_of(reply->root, "pools"), 2);
     reply_free(reply);
@@ -380,8 +379,7 @@ static void stats_tell_what_is(void **state) {
     atomic_store(&page.counters[0].taken_bytes, MIB / 2);
     atomic_store(&page.counters[0].hits, 3);
     atomic_store(&page.counters[0].misses, 1);
-    struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"stats\"}",
-                                       REPLY_DAEMON | REPLY_DAEMON_STATS | REPLY_POOLS | REPLY_SESSIONS);
+    struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"stats\"}", "stats");
     assert_string_equal(reply_text(reply->root, "daemon.gpu"), "sim");
     assert_string_equal(reply_text(reply->root, "daemon.socket"), "/run/\"quoted\"\\path");
     assert_int_equal(reply_count(reply->root, "daemon.pid"), getpid());
@@ -423,7 +421,7 @@ static void stats_tell_what_is(void **state) {
     reply_free(reply);
 
     lose_session(session, 0);
-    reply = expect_reply(UID_STRANGER, "{\"command\":\"sessions\"}", REPLY_SESSIONS);
+    reply = expect_reply(UID_STRANGER, "{\"command\":\"sessions\"}", "sessions");
     assert_string_equal(reply_text(element(reply->root, "sessions", 0), "state"), "quarantined");
     assert_string_equal(reply_text(element(reply->root, "sessions", 0), "quarantine_reason"),
                         "waiting for its process to end");
