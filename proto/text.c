@@ -8,7 +8,9 @@
 #include "base/utf8.h"
 #include "proto/proto.h"
 
-size_t text_character_length(const char *text, size_t size) {
+/* Length in bytes of the character at text, of which size bytes may be read: 1…4. 0: the bytes are not
+ * well-formed UTF-8 (base/utf8.h), or the character is a control character. */
+static size_t character_length(const char *text, size_t size) {
     uint32_t character = 0;
     size_t length = utf8_decode(text, size, &character);
     bool is_control = character < 0x20 || (character >= 0x7f && character <= 0x9f);
@@ -17,7 +19,7 @@ size_t text_character_length(const char *text, size_t size) {
 
 bool text_is_printable(const char *text, size_t size) {
     while (size > 0) {
-        size_t length = text_character_length(text, size);
+        size_t length = character_length(text, size);
         if (length == 0)
             return false;
         text += length;
@@ -72,7 +74,7 @@ void proto_failure_set(struct proto_failure *failure, enum proto_error error, co
     /* Arguments may hold what others chose (a command's name, a path): what is not printable must not reach a
      * terminal, nor make the message one that cannot be sent. */
     for (size_t at = 0; at < length;) {
-        size_t character = text_character_length(failure->text + at, length - at);
+        size_t character = character_length(failure->text + at, length - at);
         if (character == 0) {
             failure->text[at] = '?';
             character = 1;

@@ -8,11 +8,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Length in bytes of the character at text, of which size bytes may be read: 1…4. 0: the bytes are not
- * well-formed UTF-8 (overlong forms, surrogates and numbers above U+10FFFF are not; Unicode 15, table 3-7),
- * or the character is a control character. */
-size_t text_character_length(const char *text, size_t size);
-
 /* Length of a text without a last character of which some bytes were cut off. */
 size_t text_whole_characters(const char *text, size_t length);
 

@@ -85,7 +85,3 @@ void bin_deinit(struct bin *bin) {
     free(bin->spare);
     *bin = (struct bin){0};
 }
-
-uint32_t bin_count(const struct bin *bin) {
-    return (bin->loaded != NULL ? bin->loaded->count : 0) + (bin->spare != NULL ? bin->spare->count : 0);
-}

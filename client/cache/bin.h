@@ -100,7 +100,4 @@ void bin_flush_locked(struct bin *bin, struct stream_heap *stream_heap);
 /* Frees the magazines, whatever is in them. */
 void bin_deinit(struct bin *bin);
 
-/* How many pieces are here. */
-uint32_t bin_count(const struct bin *bin);
-
 #endif

@@ -543,13 +543,6 @@ void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_p
     lose_part(extent, range, ret_part);
 }
 
-uint64_t stream_heap_free_bytes(struct stream_heap *stream_heap) {
-    pthread_mutex_lock(&stream_heap->lock);
-    uint64_t bytes = stream_heap_free_bytes_locked(stream_heap);
-    pthread_mutex_unlock(&stream_heap->lock);
-    return bytes;
-}
-
 static bool deferred_is_valid_locked(const struct stream_heap *stream_heap) {
     uint64_t bytes = 0, of_extents = 0;
     bool valid = true;

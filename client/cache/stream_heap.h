@@ -218,8 +218,6 @@ static inline uint64_t stream_heap_free_bytes_locked(const struct stream_heap *s
     return stream_heap->heaps[0].free_bytes + stream_heap->heaps[1].free_bytes;
 }
 
-uint64_t stream_heap_free_bytes(struct stream_heap *stream_heap);
-
 /* Walks the stream heap. For tests. */
 bool stream_heap_is_valid(struct stream_heap *stream_heap);
 

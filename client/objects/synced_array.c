@@ -13,7 +13,7 @@
 
 /* --- what every call begins and ends with --- */
 
-int array_enter(const struct gpupool_synced *array) {
+static int array_enter(const struct gpupool_synced *array) {
     return array == NULL ? error_set(GPUPOOL_E_INVALID, "no array") : client_enter(array->client);
 }
 

@@ -28,11 +28,8 @@ struct gpupool_synced {
     uint64_t copies_to[2], copies_between_devices, zeroed;
 };
 
-/* Begins a call: INVALID for no array, FORKED in a child. */
-int array_enter(const struct gpupool_synced *array);
-
-/* Begins a call that names a stream of the array's device, if it has one: also INVALID for GPUPOOL_NO_STREAM.
- */
+/* Begins a call that names a stream of the array's device, if it has one: INVALID for no array, or for
+ * GPUPOOL_NO_STREAM; FORKED in a child. */
 int array_enter_on(const struct gpupool_synced *array, const void *stream);
 
 /* Begins a call that needs the device. An array without one gets the calling thread's current device. Also

@@ -12,7 +12,8 @@
 #define CAPTURE_ERROR_FIRST 900
 #define CAPTURE_ERROR_LAST  908
 
-bool devices_is_capture_error(int error) {
+/* Whether a driver error says that a capture forbids what was asked, and no more. */
+static bool is_capture_error(int error) {
     return error >= CAPTURE_ERROR_FIRST && error <= CAPTURE_ERROR_LAST;
 }
 
@@ -164,7 +165,7 @@ int devices_wait(const struct gpu *gpu, unsigned device) {
     int error = gpu->device_synchronize(device);
     if (error == 0)
         return 0;
-    if (devices_is_capture_error(error))
+    if (is_capture_error(error))
         return error_set(
             GPUPOOL_E_CAPTURING,
             "a stream is being captured into a graph on device %u, all of which would have to be "
@@ -176,7 +177,7 @@ int devices_wait(const struct gpu *gpu, unsigned device) {
 int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream) {
     bool capturing = false;
     int error = gpu->stream_is_capturing(device, stream, &capturing);
-    if (capturing || devices_is_capture_error(error))
+    if (capturing || is_capture_error(error))
         return error_set(GPUPOOL_E_CAPTURING, "the stream is being captured into a graph on device %u",
                          device);
     return error == 0 ? 0 : devices_fail_on(gpu, device, error, "asking whether the stream is captured");
@@ -198,7 +199,7 @@ int devices_check_device(const struct gpu *gpu, unsigned device) {
     int error = gpu->stream_is_capturing(device, own, &capturing);
     if (error == 0 && !capturing)
         error = gpu->stream_query(device, own);
-    if (error == 0 || error == GPU_ERROR_NOT_READY || devices_is_capture_error(error))
+    if (error == 0 || error == GPU_ERROR_NOT_READY || is_capture_error(error))
         return 0;
     return devices_fail_on(gpu, device, error, "asking whether it works");
 }

@@ -81,9 +81,6 @@ int devices_check_stream(const struct gpu *gpu, unsigned device, void *stream);
  * is disturbed. 0, DRIVER. */
 int devices_check_device(const struct gpu *gpu, unsigned device);
 
-/* Whether a driver error says that a capture forbids what was asked, and no more. */
-bool devices_is_capture_error(int error);
-
 /* Sets the error text "what: cudaErrorX (text)" and returns DRIVER; with "device N: " in front of it. */
 int devices_fail(const struct gpu *gpu, int error, const char *what);
 int devices_fail_on(const struct gpu *gpu, unsigned device, int error, const char *what);

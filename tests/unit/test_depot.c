@@ -6,6 +6,7 @@
  */
 #include "client/cache/bin.h"
 #include "client/cache/depot.h"
+#include "cached.h"
 #include "unit.h"
 
 #define SMALL 7u                     /* 4 KiB */

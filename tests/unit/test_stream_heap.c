@@ -4,6 +4,7 @@
 
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/lease.h"
+#include "cached.h"
 #include "stream_heap_fixture.h"
 #include "tests/failing_memory.h"
 

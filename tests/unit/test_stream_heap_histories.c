@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "client/cache/size_class.h"
+#include "cached.h"
 #include "stream_heap_fixture.h"
 
 #define EXTENTS_MAX 12u

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "client/cache/cache.h"
+#include "cached.h"
 #include "heap_fixture.h"
 
 #define POOL         5u
