@@ -319,16 +319,8 @@ static int reader_step(struct connection *connection, uint64_t deadline_ns) {
 /* Sleeps until the request's reply is there, or the connection broke, or the reader's role is free. Locked.
  */
 static int request_sleep(struct request *request, uint64_t deadline_ns) {
-    int error;
-
     request->asleep = true;
-    if (deadline_ns == NS_FOREVER)
-        error = pthread_cond_wait(&request->wake, &request->connection->lock);
-    else {
-        struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
-                                    .tv_nsec = (long)(deadline_ns % NS_PER_S)};
-        error = pthread_cond_timedwait(&request->wake, &request->connection->lock, &deadline);
-    }
+    int error = thread_condition_wait(&request->wake, &request->connection->lock, deadline_ns);
     request->asleep = false;
     return error == ETIMEDOUT ? -ETIMEDOUT : 0;
 }

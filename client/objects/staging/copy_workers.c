@@ -56,10 +56,8 @@ static void wait_locked(struct copy_workers *workers, uint64_t *pause_ns) {
     if (workers->watched || list_is_empty(&workers->jobs)) {
         pthread_cond_wait(&workers->work, &workers->lock);
     } else {
-        uint64_t until_ns = clock_now_ns() + *pause_ns;
-        struct timespec until = {(time_t)(until_ns / NS_PER_S), (long)(until_ns % NS_PER_S)};
         workers->watched = true;
-        (void)pthread_cond_timedwait(&workers->work, &workers->lock, &until);
+        (void)thread_condition_wait(&workers->work, &workers->lock, clock_now_ns() + *pause_ns);
         workers->watched = false;
         *pause_ns = 2 * *pause_ns < WATCH_NS_MAX ? 2 * *pause_ns : WATCH_NS_MAX;
     }

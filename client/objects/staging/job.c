@@ -278,14 +278,11 @@ static int wait_for_stream_locked(struct job *job) {
 /* Waits for a fence, or for another thread's work. */
 static int wait_locked(struct job *job, struct patience *patience) {
     pthread_mutex_t *lock = &job->staging->workers.lock;
-    struct timespec until;
 
     if (job->chunk_count == 1 && job->working == 0 && patience->pauses++ == 0)
         return wait_for_stream_locked(job); /* the driver knows best how */
-    uint64_t until_ns = clock_now_ns() + patience->pause_ns;
-    until = (struct timespec){(time_t)(until_ns / NS_PER_S), (long)(until_ns % NS_PER_S)};
     job->waits = true;
-    (void)pthread_cond_timedwait(&job->changed, lock, &until);
+    (void)thread_condition_wait(&job->changed, lock, clock_now_ns() + patience->pause_ns);
     job->waits = false;
     if (patience->pause_ns < PAUSE_NS_MAX) {
         patience->pause_ns *= 2;
