@@ -28,6 +28,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/cleanup.h"
+#include "base/lock.h"
 #include "gpu/nvml.h"
 
 /* All entry points are those of CUDA 12.0, whatever toolkit builds this and whatever driver runs it. */
@@ -108,7 +109,7 @@ static int context_get(unsigned device, CUcontext *ret_context) {
         return GPU_ERROR_INVALID_DEVICE;
     context = __atomic_load_n(&cuda.devices[device].context, __ATOMIC_ACQUIRE);
     if (context == NULL) {
-        pthread_mutex_lock(&cuda.lock);
+        LOCKED(&cuda.lock);
         context = cuda.devices[device].context;
         if (context == NULL) {
             r = (int)driver.primary_retain(&context, cuda.devices[device].handle);
@@ -118,7 +119,6 @@ static int context_get(unsigned device, CUcontext *ret_context) {
                     __atomic_store_n(&cuda.first, (int)device, __ATOMIC_RELEASE);
             }
         }
-        pthread_mutex_unlock(&cuda.lock);
         if (r != 0)
             return r;
     }
@@ -326,31 +326,22 @@ static int cuda_stream_is_capturing(unsigned device, void *stream, bool *ret_cap
     return r;
 }
 
-/* In the device's context: the address by which the device reaches a word of registered host memory. */
-static CUresult word_write(void *stream, uint64_t *word, uint64_t value) {
+/* In the device's context: writes, or waits for, the word at the address by which the device reaches
+ * registered host memory. Both calls of the driver have one type. */
+static CUresult word_call(PFN_cuStreamWriteValue64_v11070 call, unsigned flags, void *stream, uint64_t *word,
+                          uint64_t value) {
     CUdeviceptr address;
     CUresult result = driver.host_device_pointer(&address, word, 0);
-
-    if (result != CUDA_SUCCESS)
-        return result;
-    return driver.stream_write64(stream, address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
-}
-
-static CUresult word_wait(void *stream, uint64_t *word, uint64_t value) {
-    CUdeviceptr address;
-    CUresult result = driver.host_device_pointer(&address, word, 0);
-
-    if (result != CUDA_SUCCESS)
-        return result;
-    return driver.stream_wait64(stream, address, value, CU_STREAM_WAIT_VALUE_GEQ);
+    return result != CUDA_SUCCESS ? result : call(stream, address, value, flags);
 }
 
 static int cuda_stream_write64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
-    return IN_CONTEXT(device, word_write(stream, word, value));
+    return IN_CONTEXT(device,
+                      word_call(driver.stream_write64, CU_STREAM_WRITE_VALUE_DEFAULT, stream, word, value));
 }
 
 static int cuda_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t value) {
-    return IN_CONTEXT(device, word_wait(stream, word, value));
+    return IN_CONTEXT(device, word_call(driver.stream_wait64, CU_STREAM_WAIT_VALUE_GEQ, stream, word, value));
 }
 
 static int cuda_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
@@ -512,14 +503,12 @@ static int cuda_init(void) {
 int gpu_cuda(const struct gpu **ret_gpu) {
     int r = 0;
 
-    pthread_mutex_lock(&cuda.lock);
+    LOCKED(&cuda.lock);
     if (!cuda.ready)
         r = cuda_init();
-    if (r == 0)
-        cuda.ready = true;
-    pthread_mutex_unlock(&cuda.lock);
     if (r != 0)
         return r;
+    cuda.ready = true;
     *ret_gpu = &table;
     return 0;
 }

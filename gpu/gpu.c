@@ -4,56 +4,36 @@
  */
 #include "gpu/gpu.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Where nvidia-smi puts the hyphens: in front of these bytes. */
 static bool hyphen_before(unsigned byte) {
-    return byte == 4 || byte == 6 || byte == 8 || byte == 10;
-}
-
-static int hex_value(char character) {
-    if (character >= '0' && character <= '9')
-        return character - '0';
-    if (character >= 'a' && character <= 'f')
-        return character - 'a' + 10;
-    if (character >= 'A' && character <= 'F')
-        return character - 'A' + 10;
-    return -1;
+    return byte == 0 || byte == 4 || byte == 6 || byte == 8 || byte == 10;
 }
 
 void gpu_uuid_format(const struct gpu_uuid *uuid, char text[GPU_UUID_TEXT_SIZE]) {
-    static const char digits[] = "0123456789abcdef";
-    char *end = text;
+    char *end = text + sprintf(text, "GPU");
 
-    memcpy(end, "GPU-", 4);
-    end += 4;
-    for (unsigned i = 0; i < GPU_UUID_BYTES; i++) {
-        if (hyphen_before(i))
-            *end++ = '-';
-        *end++ = digits[uuid->bytes[i] >> 4];
-        *end++ = digits[uuid->bytes[i] & 15];
-    }
-    *end = '\0';
+    for (unsigned i = 0; i < GPU_UUID_BYTES; i++)
+        end += sprintf(end, "%s%02x", hyphen_before(i) ? "-" : "", (unsigned)uuid->bytes[i]);
 }
 
 int gpu_uuid_parse(const char *text, struct gpu_uuid *ret_uuid) {
     struct gpu_uuid uuid;
 
-    if (strlen(text) != GPU_UUID_TEXT_SIZE - 1 || strncmp(text, "GPU-", 4) != 0)
+    if (strlen(text) != GPU_UUID_TEXT_SIZE - 1 || strncmp(text, "GPU", 3) != 0)
         return -EINVAL;
-    text += 4;
+    text += 3;
     for (unsigned i = 0; i < GPU_UUID_BYTES; i++) {
-        int high, low;
-
         if (hyphen_before(i) && *text++ != '-')
             return -EINVAL;
-        high = hex_value(*text++);
-        low = hex_value(*text++);
-        if (high < 0 || low < 0)
+        if (!isxdigit((unsigned char)text[0]) || !isxdigit((unsigned char)text[1]) ||
+            sscanf(text, "%2hhx", &uuid.bytes[i]) != 1)
             return -EINVAL;
-        uuid.bytes[i] = (uint8_t)(high << 4 | low);
+        text += 2;
     }
     *ret_uuid = uuid;
     return 0;

@@ -59,26 +59,24 @@ int access_find_group(const char *name, gid_t *ret_gid) {
 /* Puts the number of a user or group in place of its name. Returns whether there is one; logs and counts where
  * there is none. */
 static bool look_up(struct config *config, struct config_who *who) {
-    uint32_t id;
+    uint32_t id = 0;
+    bool is_known;
 
     if (who->is_group) {
-        gid_t gid;
-        if (access_find_group(who->name, &gid) < 0) {
-            log_warning("there is no group '%s': what the configuration says of it holds for nobody",
-                        who->name);
-            config->n_unknown_names++;
-            return false;
+        is_known = access_find_group(who->name, &id) == 0;
+    } else {
+        is_known = parse_id(who->name, &id);
+        const struct passwd *user = is_known ? NULL : getpwnam(who->name);
+        if (user != NULL) {
+            id = user->pw_uid;
+            is_known = true;
         }
-        id = gid;
-    } else if (!parse_id(who->name, &id)) {
-        const struct passwd *user = getpwnam(who->name);
-        if (user == NULL) {
-            log_warning("there is no user '%s': what the configuration says of it holds for nobody",
-                        who->name);
-            config->n_unknown_names++;
-            return false;
-        }
-        id = user->pw_uid;
+    }
+    if (!is_known) {
+        log_warning("there is no %s '%s': what the configuration says of it holds for nobody",
+                    who->is_group ? "group" : "user", who->name);
+        config->n_unknown_names++;
+        return false;
     }
     snprintf(who->name, sizeof who->name, "%" PRIu32, id);
     return true;

@@ -11,20 +11,6 @@ enum death_rule death_rule(const struct death_facts *facts) {
     return DEATH_BY_HOLDERS;
 }
 
-/* By the list alone. */
-static enum death_verdict judge_listing(enum death_listing listing) {
-    switch (listing) {
-    case LISTING_PRESENT:
-        return DEATH_LISTED;
-    case LISTING_ABSENT:
-        return DEATH_SAFE;
-    case LISTING_NOT_ASKED:
-    case LISTING_UNKNOWN:
-        break;
-    }
-    return DEATH_AWAITS_LISTING;
-}
-
 static enum death_verdict judge_holders(const struct death_facts *facts) {
     /* A list that can tell may know better; one that cannot is not waited for. */
     if (facts->listing == LISTING_NOT_ASKED)
@@ -55,7 +41,9 @@ enum death_verdict death_judge(const struct death_facts *facts) {
     case DEATH_BY_END:
         return DEATH_SAFE;
     case DEATH_BY_LISTING:
-        return judge_listing(facts->listing);
+        return facts->listing == LISTING_PRESENT  ? DEATH_LISTED
+               : facts->listing == LISTING_ABSENT ? DEATH_SAFE
+                                                  : DEATH_AWAITS_LISTING;
     case DEATH_BY_HOLDERS:
         break;
     }
@@ -63,15 +51,8 @@ enum death_verdict death_judge(const struct death_facts *facts) {
 }
 
 const char *death_rule_name(enum death_rule rule) {
-    switch (rule) {
-    case DEATH_BY_END:
-        return "process-end";
-    case DEATH_BY_LISTING:
-        return "listing";
-    case DEATH_BY_HOLDERS:
-        break;
-    }
-    return "descriptors";
+    static const char *const names[] = {"process-end", "listing", "descriptors"};
+    return names[rule];
 }
 
 int death_explain(const struct death_facts *facts, pid_t pid, const char *list, char text[DEATH_TEXT_SIZE]) {

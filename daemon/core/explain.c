@@ -142,15 +142,6 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
     }
 }
 
-static void tenant_explain_beyond_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
-    const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
-
-    snprintf(text, size,
-             "QUOTA: user %u may have %s there in all: ask for less, or have the administrator raise '%s' of "
-             "[quota] in the daemon's configuration",
-             (unsigned)tenant->uid, BYTES_TEXT(tenant->quota.limits[item]), pool_key(pool));
-}
-
 /* Writes the refusal because of a quota. It says nothing of other users: their memory has nothing to do with
  * it. */
 static void request_explain_quota(const struct request *request, struct proto_failure *ret_failure) {
@@ -159,7 +150,10 @@ static void request_explain_quota(const struct request *request, struct proto_fa
     unsigned item = (unsigned)request->quota_item;
 
     if (item >= QUOTA_POOLS && request->error == PROTO_E_LIMIT) {
-        tenant_explain_beyond_quota(tenant, item, quota, sizeof quota);
+        snprintf(quota, sizeof quota,
+                 "QUOTA: user %u may have %s there in all: ask for less, or have the administrator raise "
+                 "'%s' of [quota] in the daemon's configuration",
+                 (unsigned)tenant->uid, BYTES_TEXT(tenant->quota.limits[item]), pool_key(request->pool));
     } else {
         tenant_explain_quota(tenant, item, quota, sizeof quota);
         if (item >= QUOTA_POOLS)

@@ -103,27 +103,6 @@ static void session_count_fenced(struct session *session, const struct block *bl
     session->pools[block->segment->pool->id - 1].fenced_bytes += bytes;
 }
 
-/* Makes a block without leases and ranges. NULL: no memory. */
-static struct block *block_new(struct segment *segment, uint64_t offset_bytes, uint64_t size_bytes,
-                               uint64_t capacity_bytes) {
-    struct block *block = calloc(1, sizeof *block);
-    if (block == NULL)
-        return NULL;
-    block->segment = segment;
-    block->offset_bytes = offset_bytes;
-    block->size_bytes = size_bytes;
-    block->capacity_bytes = block->held_bytes = capacity_bytes;
-    list_init(&block->ranges);
-    list_init(&block->leases);
-    return block;
-}
-
-/* Charges the session's tenant for a block that is new. */
-static void block_charge_tenant(struct session *session, struct block *block) {
-    charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(block->segment->pool->id),
-                 block->held_bytes);
-}
-
 /* Gives a list of ranges back to their heap, for waiting requests. */
 static void ranges_give(struct list *ranges) {
     list_for_each_entry_safe(struct heap_range, range, ranges, user_link) {
@@ -168,17 +147,34 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     return 0;
 }
 
-int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
-               struct lease **ret_lease) {
-    struct block *block = block_new(range->span->user, range->offset, size_bytes, range->size);
+/* Makes a block without ranges and opens the session's lease on it; both are charged to the tenant. Returns 0
+ * or -ENOMEM. */
+static int lease_open_block(struct session *session, struct segment *segment, uint64_t offset_bytes,
+                            uint64_t size_bytes, uint64_t capacity_bytes, struct lease **ret_lease) {
+    _cleanup_(freep) struct block *block = calloc(1, sizeof *block);
     if (block == NULL)
         return -ENOMEM;
+    block->segment = segment;
+    block->offset_bytes = offset_bytes;
+    block->size_bytes = size_bytes;
+    block->capacity_bytes = block->held_bytes = capacity_bytes;
+    list_init(&block->ranges);
+    list_init(&block->leases);
     int r = lease_join(session, block, ret_lease);
-    if (r < 0) {
-        free(block);
+    if (r < 0)
         return r;
-    }
-    block_charge_tenant(session, block);
+    charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(segment->pool->id),
+                 capacity_bytes);
+    block = NULL; /* the lease has it */
+    return 0;
+}
+
+int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
+               struct lease **ret_lease) {
+    int r = lease_open_block(session, range->span->user, range->offset, size_bytes, range->size, ret_lease);
+    if (r < 0)
+        return r;
+    struct block *block = (*ret_lease)->block;
     range->user = block;
     list_append(&block->ranges, &range->user_link);
     block->n_ranges++;
@@ -360,15 +356,11 @@ int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
     int r = lease_mark_part(lease, offset_bytes, size_bytes, beyond, &part);
     if (r != 0)
         return r;
-    struct block *block = block_new(lease->block->segment, part.start, size_bytes, size_bytes);
-    if (block == NULL)
-        return -ENOMEM;
-    r = lease_join(session, block, ret_lease); /* charged twice until the part is cut off */
-    if (r < 0) {
-        free(block);
+    /* Charged twice until the part is cut off. */
+    r = lease_open_block(session, lease->block->segment, part.start, size_bytes, size_bytes, ret_lease);
+    if (r < 0)
         return r;
-    }
-    block_charge_tenant(session, block);
+    struct block *block = (*ret_lease)->block;
     block->n_ranges = lease_cut_part(lease, &part, &block->ranges);
     session->n_ranges += block->n_ranges;
     list_for_each_entry(struct heap_range, range, &block->ranges, user_link) {

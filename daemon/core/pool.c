@@ -7,7 +7,8 @@
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
 
-bool segment_is_idle(const struct segment *segment) {
+/* Whether no range of it is taken and no session has it mapped. */
+static bool segment_is_idle(const struct segment *segment) {
     if (segment->mappers > 0)
         return false;
     return segment->state == SEGMENT_UNASSIGNED ||

@@ -11,13 +11,9 @@
  * A segment never goes from one tenant to another: a client that once saw a handle can keep it. The memory
  * has to go back to the driver first, when no process has it mapped.
  */
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/core/types.h"
-
-/* Whether no range of it is taken and no session has it mapped. */
-bool segment_is_idle(const struct segment *segment);
 
 /* The size of the smallest segment that has that many bytes. */
 static inline uint64_t segment_bytes_for(uint64_t bytes) {

@@ -63,11 +63,6 @@ struct tenant_heap *tenant_heap_find(struct tenant *tenant, struct pool *pool) {
     return NULL;
 }
 
-static void wait_queue_init(struct wait_queue *queue) {
-    list_init(&queue->requests);
-    queue->least_bytes = 0;
-}
-
 int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap **ret_heap) {
     struct tenant_heap *heap = tenant_heap_find(tenant, pool);
     if (heap == NULL) {
@@ -78,8 +73,8 @@ int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap
         heap->pool = pool;
         heap_init(&heap->heap);
         list_init(&heap->fenced);
-        wait_queue_init(&heap->waiting);
-        wait_queue_init(&heap->held);
+        list_init(&heap->waiting.requests);
+        list_init(&heap->held.requests);
         list_init(&heap->waiting_link);
         list_init(&heap->pressed_link);
         list_append(&tenant->heaps, &heap->tenant_link);

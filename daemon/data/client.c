@@ -318,8 +318,12 @@ bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn
     client->pidfd = client->reclaim_fd = -1;
     client->page = PAGE_NONE;
     client->accepted_ns = clock_now_ns();
-    watched_init(&client->watched, client->peer.pid, client->peer.uid, -1, fd);
-    client->watched.on_facts = client_on_facts;
+    client->watched = (struct watched){.pid = client->peer.pid,
+                                       .uid = client->peer.uid,
+                                       .pidfd = -1,
+                                       .socket = fd,
+                                       .on_facts = client_on_facts};
+    list_init(&client->watched.link);
     client->state = CLIENT_GREETING;
     list_append(&daemon->clients, &client->link);
     list_append(&daemon->greeting, &client->greeting_link);

@@ -62,39 +62,32 @@ int request_send_lease(struct client *client, uint64_t request, struct lease *le
 /* Answers a failed call of the core that is the client's fault. Returns the daemon's own errors, which end
  * the connection. */
 static int refuse(struct client *client, uint64_t request, int error) {
-    if (error == -ENOMEM)
-        return send_error(client, request, PROTO_E_NO_MEMORY,
-                          "the daemon has no memory for its bookkeeping: try again later");
-    if (error < 0)
+    const struct tenant *tenant = client->session->tenant;
+    const char *reason = proto_error_text((unsigned)error);
+    char text[PROTO_TEXT_MAX / 2];
+
+    if (error < 0 && error != -ENOMEM)
         return error;
-    switch (error) {
-    case PROTO_E_STALE:
-        return send_error(client, request, error,
-                          "this session has no such lease: it was released before, or belongs to another");
-    case PROTO_E_SHARED:
-        return send_error(client, request, error,
-                          "the block is shared: release it whole, or do not share what is to be divided");
-    case PROTO_E_DRIVER:
-        return send_error(client, request, error,
-                          "the pool's device is lost: nothing of it is lent until the daemon restarts");
-    case PROTO_E_NO_TOKEN:
-        return send_error(
-            client, request, error,
-            "nothing is shared under this token with this user: the holder may have released it "
-            "before you attached");
-    case PROTO_E_LIMIT:
-        if (quota_left(&client->session->tenant->quota, QUOTA_LEASES) == 0) {
-            char text[PROTO_TEXT_MAX / 2];
-            tenant_explain_quota(client->session->tenant, QUOTA_LEASES, text, sizeof text);
-            return send_error(client, request, error, text);
-        }
-        return send_error(client, request, error,
-                          "this session has as many leases as it may, or has divided one into as many "
-                          "parts: release some, or raise session_leases_limit in the daemon's "
-                          "configuration");
-    default:
-        return send_error(client, request, error, proto_error_text((unsigned)error));
+    if (error == -ENOMEM) {
+        error = PROTO_E_NO_MEMORY;
+        reason = "the daemon has no memory for its bookkeeping: try again later";
+    } else if (error == PROTO_E_STALE) {
+        reason = "this session has no such lease: it was released before, or belongs to another";
+    } else if (error == PROTO_E_SHARED) {
+        reason = "the block is shared: release it whole, or do not share what is to be divided";
+    } else if (error == PROTO_E_DRIVER) {
+        reason = "the pool's device is lost: nothing of it is lent until the daemon restarts";
+    } else if (error == PROTO_E_NO_TOKEN) {
+        reason = "nothing is shared under this token with this user: the holder may have released it before "
+                 "you attached";
+    } else if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) == 0) {
+        tenant_explain_quota(tenant, QUOTA_LEASES, text, sizeof text);
+        reason = text;
+    } else if (error == PROTO_E_LIMIT) {
+        reason = "this session has as many leases as it may, or has divided one into as many parts: release "
+                 "some, or raise session_leases_limit in the daemon's configuration";
     }
+    return send_error(client, request, error, reason);
 }
 
 /* Takes the client's wish to be asked for idle memory. Without a descriptor it is not asked, and that is all.

@@ -343,11 +343,6 @@ void watcher_stop(struct watcher *watcher) {
     worker_stop(&watcher->worker);
 }
 
-void watched_init(struct watched *watched, pid_t pid, uid_t uid, int pidfd, int socket) {
-    *watched = (struct watched){.pid = pid, .uid = uid, .pidfd = pidfd, .socket = socket};
-    list_init(&watched->link);
-}
-
 static void watched_enter(struct watcher *watcher, struct watched *watched, enum watched_state state) {
     uint64_t now_ns = clock_now_ns();
 

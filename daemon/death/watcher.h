@@ -56,7 +56,7 @@ struct watched {
     enum watched_state state;
     pid_t pid; /* 0: of a PID namespace that is not this one, nor below it */
     uid_t uid;
-    int pidfd, socket; /* borrowed */
+    int pidfd, socket; /* borrowed until watcher_forget() */
     struct death_facts facts;
     struct process_origin origin;
     bool has_origin;
@@ -71,9 +71,6 @@ struct watched {
 /* Starts the worker. Returns 0 or a negative errno. */
 int watcher_start(struct watcher *watcher, struct daemon *daemon);
 void watcher_stop(struct watcher *watcher);
-
-/* Begins with nothing known. pidfd and socket are borrowed until watcher_forget(). */
-void watched_init(struct watched *watched, pid_t pid, uid_t uid, int pidfd, int socket);
 
 /* Asks whether the list has a process that was given memory, or may end soon. Does nothing for a process that
  * was seen in it. */

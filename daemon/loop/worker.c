@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/lock.h"
 #include "base/thread.h"
 #include "base/units.h"
 #include "daemon/loop/log.h"
@@ -126,37 +127,32 @@ void worker_stop(struct worker *worker) {
 }
 
 void worker_submit(struct worker *worker, struct worker_job *job) {
-    pthread_mutex_lock(&worker->lock);
+    LOCKED(&worker->lock);
     worker->pending++;
     list_append(&worker->queued, &job->link);
     pthread_cond_signal(&worker->wake);
-    pthread_mutex_unlock(&worker->lock);
 }
 
 void worker_enter_call(struct worker *worker, const char *name) {
     if (worker == NULL)
         return;
-    pthread_mutex_lock(&worker->lock);
+    LOCKED(&worker->lock);
     worker->call = name;
     worker->call_ns = clock_now_ns();
-    pthread_mutex_unlock(&worker->lock);
 }
 
 void worker_leave_call(struct worker *worker) {
     if (worker == NULL)
         return;
-    pthread_mutex_lock(&worker->lock);
+    LOCKED(&worker->lock);
     worker->call = NULL;
-    pthread_mutex_unlock(&worker->lock);
 }
 
 const char *worker_call(struct worker *worker, uint64_t *ret_since_ns) {
-    pthread_mutex_lock(&worker->lock);
-    const char *call = worker->call;
-    if (call != NULL)
+    LOCKED(&worker->lock);
+    if (worker->call != NULL)
         *ret_since_ns = worker->call_ns;
-    pthread_mutex_unlock(&worker->lock);
-    return call;
+    return worker->call;
 }
 
 bool worker_is_alive(struct worker *worker) {

@@ -225,14 +225,10 @@ struct backing *backing_retire(struct backing *backing) {
 }
 
 const char *backing_pages_name(enum backing_pages pages) {
-    switch (pages) {
-    case BACKING_PAGES_HUGETLB:
-        return "hugetlb";
-    case BACKING_PAGES_TRANSPARENT:
-        return "transparent";
-    case BACKING_PAGES_PLAIN:
-        return "plain";
-    default:
-        return NULL;
-    }
+    static const char *const names[] = {
+        [BACKING_PAGES_HUGETLB] = "hugetlb",
+        [BACKING_PAGES_TRANSPARENT] = "transparent",
+        [BACKING_PAGES_PLAIN] = "plain",
+    };
+    return names[pages];
 }
