@@ -27,6 +27,8 @@
 #define HANDSHAKE_NS (10 * NS_PER_S)
 /* The interval at which silent connections are ended and refused calls are tried again. */
 #define HOUSEKEEPING_MS 5000
+/* Between two looks where there is no watchdog: a check of an idle device takes some 10 us of its worker. */
+#define LOOK_MS 5000u
 /* A private daemon ends by itself when no client has come after this time. */
 #define PRIVATE_GRACE_MS 30000
 
@@ -132,6 +134,37 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     listener_retry(&daemon->admin_listener);
 }
 
+/* --- health --- */
+
+static bool watcher_gets_on(struct daemon *daemon) {
+    struct watcher *watcher = &daemon->watcher;
+    bool alive = !watcher->started || worker_is_alive(&watcher->worker);
+
+    if (!alive && !daemon->watcher_stalled)
+        log_warning(
+            "the driver's list of processes (NVML) does not come: memory of processes that ended stays in "
+            "quarantine until it does; systemd's watchdog is not answered");
+    else if (alive && daemon->watcher_stalled)
+        log_warning("the driver's list of processes comes again");
+    daemon->watcher_stalled = !alive;
+    return alive;
+}
+
+/* Looks at the daemon's workers, and answers the service manager's watchdog while all of them get on. Every
+ * idle device is asked whether it still works, so that a device which is lost or hangs while no client needs
+ * it is found too. */
+static void daemon_on_health(uv_timer_t *timer) {
+    struct daemon *daemon = timer->data;
+    bool alive = watcher_gets_on(daemon);
+
+    for (unsigned i = 0; i < daemon->core->n_pools; i++) {
+        alive = supplier_is_alive(daemon->core->pools[i]->owner) && alive;
+        supplier_check(daemon->core->pools[i]->owner);
+    }
+    if (alive && daemon->watchdog)
+        notifier_tell(&daemon->notifier, "WATCHDOG=1");
+}
+
 /* --- signals, end --- */
 
 void daemon_stop(struct daemon *daemon) {
@@ -168,15 +201,24 @@ static void daemon_start_signal(struct daemon *daemon, uv_signal_t *handle, uv_s
     uv_signal_start(handle, callback, number);
 }
 
+static void daemon_start_timer(struct daemon *daemon, uv_timer_t *timer, uv_timer_cb callback,
+                               uint64_t first_ms, uint64_t period_ms) {
+    uv_timer_init(&daemon->loop, timer);
+    timer->data = daemon;
+    uv_timer_start(timer, callback, first_ms, period_ms);
+}
+
 static void daemon_start_timers(struct daemon *daemon) {
-    uv_timer_init(&daemon->loop, &daemon->housekeeping_timer);
-    daemon->housekeeping_timer.data = daemon;
-    uv_timer_start(&daemon->housekeeping_timer, daemon_on_housekeeping, HOUSEKEEPING_MS, HOUSEKEEPING_MS);
-    uv_timer_init(&daemon->loop, &daemon->private_timer);
-    daemon->private_timer.data = daemon;
+    uint64_t watchdog_us;
+
+    daemon_start_timer(daemon, &daemon->housekeeping_timer, daemon_on_housekeeping, HOUSEKEEPING_MS,
+                       HOUSEKEEPING_MS);
     if (daemon->options.private)
-        uv_timer_start(&daemon->private_timer, daemon_on_private_timer, PRIVATE_GRACE_MS, 0);
-    health_start(&daemon->health, daemon);
+        daemon_start_timer(daemon, &daemon->private_timer, daemon_on_private_timer, PRIVATE_GRACE_MS, 0);
+    daemon->watchdog = sd_watchdog_enabled(0, &watchdog_us) > 0;
+    /* systemd's advice is half the time; a worker is found to hang at the second look */
+    daemon_start_timer(daemon, &daemon->health_timer, daemon_on_health, 0,
+                       daemon->watchdog ? watchdog_us / 1000 / 3 + 1 : LOOK_MS);
 }
 
 static void daemon_start_signals(struct daemon *daemon) {

@@ -13,7 +13,6 @@
 #include "base/list.h"
 #include "daemon/admin/admin_budget.h"
 #include "daemon/config/config.h"
-#include "daemon/health.h"
 #include "daemon/data/journal.h"
 #include "daemon/data/lingering.h"
 #include "daemon/loop/listener.h"
@@ -62,10 +61,9 @@ struct daemon {
     unsigned n_handshakes;     /* as greeting */
     unsigned n_users_greeting; /* users that have clients in greeting */
     struct watcher watcher;
-    struct health health;
     struct notifier notifier;
     struct reload reload;
-    uv_timer_t tick_timer, housekeeping_timer, private_timer;
+    uv_timer_t tick_timer, housekeeping_timer, private_timer, health_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
     uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
     uv_prepare_t before_poll;
@@ -73,6 +71,8 @@ struct daemon {
     uv_idle_t in_a_hurry;  /* active while a turn waits: the loop polls without sleeping */
     unsigned n_complaints; /* of broken packets, in the log since the last housekeeping */
     bool served, stopping;
+    bool watchdog;        /* the service manager waits for answers */
+    bool watcher_stalled; /* the driver's list of processes does not come */
     bool ready_announced;
     bool stall_reported;                     /* that the kernel takes no replies, until it does */
     const char *notices[DAEMON_NOTICES_MAX]; /* for the operator; constant strings */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/lock.h"
 
 /* From nvml.h, whose ABI is stable: these functions carry their version in their names. */
 #define NVML_SUCCESS                 0
@@ -51,10 +52,10 @@ static struct {
     size_t device_count;
 } nvml = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Locked. */
 static bool nvml_load(void) {
     void *library;
 
+    LOCKED(&nvml.lock);
     if (nvml.state != NVML_NOT_TRIED)
         return nvml.state == NVML_READY;
     nvml.state = NVML_ABSENT;
@@ -77,11 +78,11 @@ static bool nvml_load(void) {
     return true;
 }
 
-/* Locked. */
 static bool device_find(const struct gpu_uuid *uuid, void **ret_device) {
     char text[GPU_UUID_TEXT_SIZE];
     void *device;
 
+    LOCKED(&nvml.lock);
     for (size_t i = 0; i < nvml.device_count; i++)
         if (gpu_uuid_equal(&nvml.devices[i].uuid, uuid)) {
             *ret_device = nvml.devices[i].device;
@@ -136,15 +137,10 @@ int nvml_compute_processes(const struct gpu_uuid *uuid, pid_t *pids, size_t capa
     _cleanup_(freep) struct nvml_process_info *processes = NULL;
     unsigned count;
     void *device;
-    bool found;
-    int r;
 
-    pthread_mutex_lock(&nvml.lock);
-    found = nvml_load() && device_find(uuid, &device);
-    pthread_mutex_unlock(&nvml.lock);
-    if (!found)
+    if (!nvml_load() || !device_find(uuid, &device))
         return GPU_ERROR_NOT_SUPPORTED;
-    r = list_fetch(nvml.compute_processes, device, &processes, &count);
+    int r = list_fetch(nvml.compute_processes, device, &processes, &count);
     if (r != 0)
         return r;
     for (unsigned i = 0; i < count && i < capacity; i++)
@@ -171,12 +167,8 @@ static int list_add(nvml_list_function *list, bool under_mps, void *device, stru
 int nvml_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
     unsigned devices;
     size_t count = 0;
-    bool loaded;
 
-    pthread_mutex_lock(&nvml.lock);
-    loaded = nvml_load();
-    pthread_mutex_unlock(&nvml.lock);
-    if (!loaded || nvml.device_count_get(&devices) != NVML_SUCCESS)
+    if (!nvml_load() || nvml.device_count_get(&devices) != NVML_SUCCESS)
         return GPU_ERROR_NOT_SUPPORTED;
     for (unsigned index = 0; index < devices; index++) {
         void *device;

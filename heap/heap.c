@@ -174,11 +174,6 @@ static bool range_fits(const struct heap_range *range, uint64_t size, uint64_t a
     return skipped <= range->size && size <= range->size - skipped;
 }
 
-/* The range that is looked for. */
-struct wanted {
-    uint64_t size, alignment;
-};
-
 /* Whether a range lies before another one: in an older span, or lower in the same one. */
 static bool range_comes_before(const struct heap_range *range, const struct heap_range *other) {
     return range->span == other->span ? range->offset < other->offset
@@ -187,7 +182,7 @@ static bool range_comes_before(const struct heap_range *range, const struct heap
 
 /* The smallest suitable member of a class, of the first few; of several the one that comes first, so that
  * what is taken lies together. One that fits exactly is taken at once. NULL: there is none. */
-static struct heap_range *class_find(struct heap *heap, unsigned class, const struct wanted *wanted,
+static struct heap_range *class_find(struct heap *heap, unsigned class, uint64_t size, uint64_t alignment,
                                      unsigned *looks_left) {
     struct heap_range *best = NULL;
 
@@ -197,9 +192,9 @@ static struct heap_range *class_find(struct heap *heap, unsigned class, const st
         (*looks_left)--;
         if ((best == NULL || range->size < best->size ||
              (range->size == best->size && range_comes_before(range, best))) &&
-            range_fits(range, wanted->size, wanted->alignment)) {
+            range_fits(range, size, alignment)) {
             best = range;
-            if (range->size == wanted->size)
+            if (range->size == size)
                 break;
         }
     }
@@ -207,18 +202,18 @@ static struct heap_range *class_find(struct heap *heap, unsigned class, const st
 }
 
 /* A suitable free range, or NULL. */
-static struct heap_range *range_find(struct heap *heap, const struct wanted *wanted) {
-    uint64_t sure_size = wanted->size + wanted->alignment - HEAP_GRANULE; /* wherever the range begins */
-    unsigned own = class_of(wanted->size), looks = HEAP_CHOICE_MAX;
+static struct heap_range *range_find(struct heap *heap, uint64_t size, uint64_t alignment) {
+    uint64_t sure_size = size + alignment - HEAP_GRANULE; /* wherever the range begins */
+    unsigned own = class_of(size), looks = HEAP_CHOICE_MAX;
 
     /* Those of its own class that fit, fit best: programs ask for the same sizes again and again. */
-    struct heap_range *range = class_find(heap, own, wanted, &looks);
+    struct heap_range *range = class_find(heap, own, size, alignment, &looks);
     if (range != NULL)
         return range;
     for (unsigned class = class_up(heap, class_that_fits(sure_size)); class != NO_CLASS;
          class = class_after(heap, class)) {
         looks = HEAP_CHOICE_MAX;
-        range = class_find(heap, class, wanted, &looks);
+        range = class_find(heap, class, size, alignment, &looks);
         if (range != NULL)
             return range;
     }
@@ -227,7 +222,7 @@ static struct heap_range *range_find(struct heap *heap, const struct wanted *wan
     looks = HEAP_SCAN_MAX;
     for (unsigned class = class_down(heap, class_of(sure_size));
          class != NO_CLASS && class >= own && range == NULL; class = class_down(heap, class - 1))
-        range = class_find(heap, class, wanted, &looks);
+        range = class_find(heap, class, size, alignment, &looks);
     return range;
 }
 
@@ -313,7 +308,7 @@ int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_
         return -EINVAL;
     size = heap_round_up(size);
 
-    struct heap_range *range = range_find(heap, &(struct wanted){size, alignment});
+    struct heap_range *range = range_find(heap, size, alignment);
     if (range == NULL)
         return -ENOSPC;
     assert(range->free && range_fits(range, size, alignment));
@@ -351,7 +346,7 @@ int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_
 }
 
 bool heap_has(struct heap *heap, uint64_t size) {
-    return range_find(heap, &(struct wanted){heap_round_up(size), HEAP_GRANULE}) != NULL;
+    return range_find(heap, heap_round_up(size), HEAP_GRANULE) != NULL;
 }
 
 void heap_claim(struct heap_range *range) {

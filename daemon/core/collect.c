@@ -7,7 +7,7 @@
 #include "daemon/core/lease.h"
 #include "daemon/core/pool.h"
 
-static unsigned close_ready(struct fence_queue *queue, unsigned most) {
+unsigned collect_queue(struct fence_queue *queue, unsigned most) {
     unsigned closed = 0;
     struct lease *head;
 
@@ -17,10 +17,6 @@ static unsigned close_ready(struct fence_queue *queue, unsigned most) {
         closed++;
     }
     return closed;
-}
-
-bool collect_queue(struct fence_queue *queue, unsigned most) {
-    return close_ready(queue, most) > 0;
 }
 
 /* Goes through a list of queues once at most. The queues that were polled move to its end. */
@@ -33,7 +29,7 @@ static bool collect_in_turns(struct list *queues, size_t link_offset) {
         struct list *link = queues->next;
         struct fence_queue *queue = (void *)((char *)link - link_offset);
         round_over = link == last;
-        closed += close_ready(queue, FENCES_COLLECTED_MAX - closed);
+        closed += collect_queue(queue, FENCES_COLLECTED_MAX - closed);
         if (list_is_empty(&queue->leases))
             continue;
         list_remove(link);

@@ -13,9 +13,8 @@
 
 #include "daemon/core/types.h"
 
-/* Closes at most that many leases of one queue. Returns whether any lease was closed. The queue's session is
- * ACTIVE. */
-bool collect_queue(struct fence_queue *queue, unsigned most);
+/* Closes at most that many leases of one queue. Returns how many. The queue's session is ACTIVE. */
+unsigned collect_queue(struct fence_queue *queue, unsigned most);
 
 /* Closes leases that a tenant gave back in one pool. Returns whether any lease was closed. */
 bool collect_heap(struct tenant_heap *heap);

@@ -262,6 +262,15 @@ static bool block_has_others(const struct block *block) {
     return block->shared || block->live + block->fenced + block->quarantined > 1;
 }
 
+/* Whether the session's blocks may have that many more ranges. beyond: the limit is larger by two ranges for
+ * each. */
+static bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond) {
+    uint64_t limit =
+        BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
+    /* a part that becomes a lease of its own leaves two ranges more */
+    return ranges == 0 || session->n_ranges + ranges <= limit + 2 * (uint64_t)beyond;
+}
+
 /* Part of a block: ranges from first on, up to the offset in the segment where it ends. */
 struct part {
     struct heap_range *first;

@@ -54,10 +54,6 @@ uint64_t pool_room_bytes(const struct pool *pool) {
     return pool->limit_bytes > pool->reserved_bytes ? pool->limit_bytes - pool->reserved_bytes : 0;
 }
 
-uint64_t pool_available_bytes(const struct pool *pool) {
-    return pool_free_bytes(pool) + pool_room_bytes(pool);
-}
-
 uint64_t pool_step_bytes(const struct pool *pool) {
     if (pool->step_bytes != POOL_STEP_BY_SIZE)
         return pool->step_bytes;

@@ -35,9 +35,6 @@ uint64_t pool_free_bytes(const struct pool *pool);
 /* The bytes that the pool may still grow by. */
 uint64_t pool_room_bytes(const struct pool *pool);
 
-/* The sum of pool_free_bytes() and pool_room_bytes(). */
-uint64_t pool_available_bytes(const struct pool *pool);
-
 /* The bytes in idle segments. Linear in the segments. */
 uint64_t pool_idle_bytes(const struct pool *pool);
 

@@ -142,10 +142,3 @@ void session_count_askable(struct session *session, struct pool *pool, bool was_
     if (was_askable && !is_askable)
         pool_lose_reclaimer(pool);
 }
-
-bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond) {
-    uint64_t limit =
-        BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
-    /* a part that becomes a lease of its own leaves two ranges more */
-    return ranges == 0 || session->n_ranges + ranges <= limit + 2 * (uint64_t)beyond;
-}

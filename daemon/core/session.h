@@ -67,8 +67,4 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
  * session_can_be_asked() returned before. */
 void session_count_askable(struct session *session, struct pool *pool, bool was_askable);
 
-/* Whether the session's blocks may have that many more ranges. beyond: the limit is larger by two ranges for
- * each. */
-bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond);
-
 #endif

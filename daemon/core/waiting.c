@@ -79,7 +79,8 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
  * to what it needs. Of a pool of which little is available it is granted only what it needs. Returns as
  * pool_grant_bytes() does for the last size that was tried. */
 static int pool_grant(struct pool *pool, struct request *request) {
-    uint64_t size_bytes = request->size_bytes, most_bytes = pool_available_bytes(pool) / GRANT_SHARE;
+    uint64_t available_bytes = pool_free_bytes(pool) + pool_room_bytes(pool);
+    uint64_t size_bytes = request->size_bytes, most_bytes = available_bytes / GRANT_SHARE;
 
     for (;;) {
         bool is_least = size_bytes <= request->least_bytes;

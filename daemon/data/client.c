@@ -3,10 +3,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -58,6 +61,31 @@ void client_retry(struct client *client) {
         client_end(client, "closed its socket");
     else
         connection_watch(&client->connection);
+}
+
+int client_make_page(struct client *client) {
+    _cleanup_(close_fdp) int fd =
+        descriptors_for_client(memfd_create("gpupool-page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (fd < 0)
+        return -errno;
+    if (fchmod(fd, 0600) < 0 || ftruncate(fd, PROTO_PAGE_BYTES) < 0 || /* backing.c says why the mode */
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        return -errno;
+    void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return -errno;
+    /* The loop looks there, and a client can be made to swap by limits of its own. As far as the daemon may.
+     */
+    (void)mlock2(memory, PROTO_PAGE_BYTES, MLOCK_ONFAULT);
+    client->page = (struct page){take_fd(&fd), memory};
+    core_session_set_page(client->session, memory);
+    return 0;
+}
+
+static void page_drop(struct page *page) {
+    if (page->memory != NULL)
+        munmap(page->memory, PROTO_PAGE_BYTES);
+    close_fd(page->fd);
 }
 
 void client_lend_segment(struct client *client, bool is_device) {
@@ -316,7 +344,7 @@ bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn
     client->daemon = daemon;
     client->handles = 1;
     client->pidfd = client->reclaim_fd = -1;
-    client->page = PAGE_NONE;
+    client->page.fd = -1;
     client->accepted_ns = clock_now_ns();
     client->watched = (struct watched){.pid = client->peer.pid,
                                        .uid = client->peer.uid,

@@ -27,7 +27,6 @@
 
 #include "base/list.h"
 #include "daemon/data/connection.h"
-#include "daemon/data/page.h"
 #include "daemon/core/core.h"
 #include "daemon/death/watcher.h"
 #include "daemon/loop/peer.h"
@@ -42,6 +41,20 @@ enum client_state {
     CLIENT_OPEN,
     CLIENT_CLOSING,
     CLIENT_LOST,
+};
+
+/*
+ * A session's page as the daemon has it (proto/page.h): the memfd that the client is given, and a mapping to
+ * look at what the client writes. A client has one from ASK_PAGE on. The daemon takes nothing from there but
+ * the client's word about its own memory, and writes nothing but which pools are short. The seals keep the
+ * size, so the daemon never reads beyond the end, and pages that it has read stay in memory. After a client
+ * punches holes, client and daemon read zeros.
+ *
+ * Invariant: fd ≥ 0 exactly when memory != NULL.
+ */
+struct page {
+    int fd;
+    struct proto_page *memory;
 };
 
 struct client {
@@ -80,6 +93,9 @@ int client_identify(struct client *client);
 
 /* The client has said HELLO and has a session. */
 void client_greeted(struct client *client);
+
+/* Makes the session's page, of zeros. Returns 0 or a negative errno. */
+int client_make_page(struct client *client);
 
 /* The session is told of a segment for the first time. */
 void client_lend_segment(struct client *client, bool is_device);

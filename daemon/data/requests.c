@@ -236,11 +236,9 @@ static int handle_ask_page(struct client *client, const struct proto_message *me
     if (client->page.memory != NULL)
         return send_error(client, message->header.request, PROTO_E_INVALID,
                           "this session has its page already");
-    int r = page_make(&client->page);
-    if (r < 0)
+    if (client_make_page(client) < 0)
         return send_error(client, message->header.request, PROTO_E_DRIVER,
                           "the kernel gave the daemon no memory for the session's page");
-    core_session_set_page(client->session, client->page.memory);
     reply_begin(&reply, PROTO_PAGE, message->header.request);
     reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
     return client_send(client, &reply, client->page.fd);

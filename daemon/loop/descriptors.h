@@ -7,14 +7,30 @@
  * up all others. The kernel gives the lowest number that is free: a descriptor with one of the last numbers
  * says that all below are in use.
  */
+#include <errno.h>
 #include <stdbool.h>
+#include <sys/resource.h>
+
+#include "base/cleanup.h"
 
 #define DESCRIPTORS_KEPT 16
 
 /* Whether a new descriptor (-1: none) is one of the last. */
-bool descriptors_are_short(int fd);
+static inline bool descriptors_are_short(int fd) {
+    struct rlimit limit;
+
+    if (fd < DESCRIPTORS_KEPT || getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return false;
+    return (rlim_t)fd + DESCRIPTORS_KEPT >= limit.rlim_cur;
+}
 
 /* Passes a new descriptor for a client on; closes one of the last, and returns -1 with EMFILE. */
-int descriptors_for_client(int fd);
+static inline int descriptors_for_client(int fd) {
+    if (!descriptors_are_short(fd))
+        return fd;
+    close_fd(fd);
+    errno = EMFILE;
+    return -1;
+}
 
 #endif
