@@ -190,6 +190,15 @@ static const struct lease *find_lease(struct world *world, uint64_t generation) 
     return table->slots[slot];
 }
 
+/* Whether the core released a part, as the model expected. */
+static bool part_is_released(struct world *world, int r, int expected) {
+    if (out_of_memory(r))
+        return false;
+    must(r == expected, "the release of a part gets another answer than is right");
+    world->tally->parts += expected == 0;
+    return expected == 0;
+}
+
 /* A part behind a fence that is not ready becomes a lease and a block of its own, if there is a rest. */
 static void release_part_later(struct world *world, unsigned l, const struct proto_release *part,
                                int expected) {
@@ -201,12 +210,8 @@ static void release_part_later(struct world *world, unsigned l, const struct pro
     if (!all && is_full(world, s) && !one_way)
         expected = PROTO_E_LIMIT;
     int r = (one_way ? core_release_one_way : core_release)(world->sessions[s].session, part, world->now_ns);
-    if (out_of_memory(r))
+    if (!part_is_released(world, r, expected))
         return;
-    must(r == expected, "the release of a part gets another answer than is right");
-    if (expected != 0)
-        return;
-    world->tally->parts++;
     if (!all) {
         model_see_arrivals(world);
         l = model_split(world, l, part, find_lease(world, generation));
@@ -226,13 +231,8 @@ void step_release_part(struct world *world) {
         return;
     }
     int r = core_release(world->sessions[s].session, &part, world->now_ns);
-    if (out_of_memory(r))
-        return;
-    must(r == expected, "the release of a part gets another answer than is right");
-    if (expected != 0)
-        return;
-    world->tally->parts++;
-    model_cut(world, l, &part, 0);
+    if (part_is_released(world, r, expected))
+        model_cut(world, l, &part, 0);
 }
 
 void step_split(struct world *world) {

@@ -107,8 +107,6 @@ static void *current_device_of_thread(void *ret_device) {
 
 static void current_device_is_each_threads_own(void **state) {
     unsigned device = 7;
-    pthread_t thread;
-    void *result;
 
     (void)state;
     assert_int_equal(gpu_sim_set_device(SIM_DEVICES), GPU_ERROR_INVALID_DEVICE);
@@ -116,9 +114,7 @@ static void current_device_is_each_threads_own(void **state) {
     gpu->memory_free(0, allocate(2 * MIB));
     assert_int_equal(gpu->device_current(&device), 0);
     assert_int_equal(device, 1);
-    assert_int_equal(pthread_create(&thread, NULL, current_device_of_thread, &device), 0);
-    TEST_JOIN(thread, &result);
-    assert_non_null(result);
+    assert_non_null(RUN_IN_THREAD(current_device_of_thread, &device));
     assert_int_equal(device, 0);
     assert_int_equal(gpu_sim_set_device(0), 0);
 }
@@ -399,8 +395,7 @@ static void *use_thread_stream(void *memory) {
 }
 
 static void default_streams_are_there(void **state) {
-    void *memory = allocate(2 * MIB), *result;
-    pthread_t thread;
+    void *memory = allocate(2 * MIB);
 
     (void)state;
     __atomic_store_n(&shared[0], 0, __ATOMIC_RELEASE);
@@ -412,9 +407,7 @@ static void default_streams_are_there(void **state) {
     assert_int_equal(gpu->stream_query(1, NULL), 0);
     __atomic_store_n(&shared[0], 1, __ATOMIC_RELEASE);
     assert_int_equal(gpu->stream_synchronize(0, (void *)0x1), 0);
-    assert_int_equal(pthread_create(&thread, NULL, use_thread_stream, memory), 0);
-    TEST_JOIN(thread, &result);
-    assert_non_null(result);
+    assert_non_null(RUN_IN_THREAD(use_thread_stream, memory));
     assert_int_equal(__atomic_load_n(&shared[3], __ATOMIC_ACQUIRE), 31);
     assert_int_equal(read_word(memory), 31);
     assert_int_equal(gpu->memory_free(0, memory), 0);

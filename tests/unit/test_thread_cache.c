@@ -66,6 +66,17 @@ static bool everything_is_back(struct false_client *client) {
            stream_heap_free_bytes(client->stream_heap) == EXTENT_BYTES;
 }
 
+static void client_end(struct false_client *client) {
+    assert_true(everything_is_back(client));
+    client_deinit(client);
+}
+
+static void flush_own_cache(void) {
+    thread_cache_enter(client_thread.caches);
+    thread_cache_flush(client_thread.caches, NULL, false);
+    thread_cache_leave(client_thread.caches);
+}
+
 /* Where the owner has to take the mutex there is no fast way, but for ThreadSanitizer's sake. */
 static bool has_fast_way(void) {
     return !thread_cache_locks || !THREAD_CACHE_KNOWS_MEMBARRIER;
@@ -273,14 +284,10 @@ static void *take_and_leave(void *argument) {
 
 static void a_threads_end_gives_its_pieces_back(void **state) {
     struct false_client client;
-    pthread_t thread;
-    void *wrong;
 
     (void)state;
     client_init(&client);
-    assert_int_equal(pthread_create(&thread, NULL, take_and_leave, &client), 0);
-    TEST_JOIN(thread, &wrong);
-    assert_null(wrong);
+    assert_null(RUN_IN_THREAD(take_and_leave, &client));
     assert_true(everything_is_back(&client));
     assert_true(list_is_empty(&client.caches));
     client_deinit(&client);
@@ -318,18 +325,13 @@ static void *use_two_clients(void *argument) {
 
 static void two_clients_of_a_thread_have_a_cache_each(void **state) {
     struct false_client clients[2];
-    pthread_t thread;
-    void *wrong;
 
     (void)state;
     for (unsigned i = 0; i < 2; i++)
         client_init(&clients[i]);
-    assert_int_equal(pthread_create(&thread, NULL, use_two_clients, clients), 0);
-    TEST_JOIN(thread, &wrong);
-    assert_null(wrong);
+    assert_null(RUN_IN_THREAD(use_two_clients, clients));
     for (unsigned i = 0; i < 2; i++) {
-        assert_true(everything_is_back(&clients[i]));
-        client_deinit(&clients[i]);
+        client_end(&clients[i]);
     }
 }
 
@@ -376,8 +378,7 @@ static void a_client_that_closes_leaves_nothing_in_a_living_thread(void **state)
     atomic_store(&survivor.closed, true);
     TEST_JOIN(thread, &wrong);
     assert_null(wrong);
-    assert_true(everything_is_back(&clients[1]));
-    client_deinit(&clients[1]);
+    client_end(&clients[1]);
 }
 
 /* --- bins --- */
@@ -440,8 +441,7 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     assert_int_equal(bin_count(&own->bins[0]), 0);
     assert_int_equal(stream_heap_free_bytes(client.stream_heap),
                      EXTENT_BYTES - stack->count * capacity * 512);
-    assert_true(everything_is_back(&client));
-    client_deinit(&client);
+    client_end(&client);
 }
 
 /* Takes what another thread gave. */
@@ -471,7 +471,6 @@ static void *take_what_was_given(void *argument) {
 static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
     struct gpupool_buffer buffers[MANY];
     struct false_client client;
-    pthread_t thread;
 
     (void)state;
     client_init(&client);
@@ -482,14 +481,10 @@ static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
     struct taker taker = {.client = &client};
     taker.count = client.stream_heap->depot.stacks[0].count * depot_capacity(0);
     assert_true(taker.count > 0);
-    assert_int_equal(pthread_create(&thread, NULL, take_what_was_given, &taker), 0);
-    TEST_JOIN(thread, NULL);
+    RUN_IN_THREAD(take_what_was_given, &taker);
     assert_false(taker.wrong);
-    thread_cache_enter(client_thread.caches);
-    thread_cache_flush(client_thread.caches, NULL, false);
-    thread_cache_leave(client_thread.caches);
-    assert_true(everything_is_back(&client));
-    client_deinit(&client);
+    flush_own_cache();
+    client_end(&client);
 }
 
 /* Pieces of a large class are of different sizes: one that is too small serves no request, and hides no
@@ -513,11 +508,8 @@ static void a_large_piece_is_taken_by_whom_it_is_large_enough_for(void **state) 
     assert_true(buffer_take(&client, smaller, &buffers[1]));
     buffer_put(&client, &buffers[1]);
     buffer_put(&client, &again);
-    thread_cache_enter(client_thread.caches);
-    thread_cache_flush(client_thread.caches, NULL, false);
-    thread_cache_leave(client_thread.caches);
-    assert_true(everything_is_back(&client));
-    client_deinit(&client);
+    flush_own_cache();
+    client_end(&client);
 }
 
 /* --- counters --- */

@@ -15,4 +15,19 @@
 
 #include "tests/bounded.h"
 
+static inline void *run_in_thread(void *(*main)(void *), void *argument, const char *name) {
+    pthread_t thread;
+    void *result = NULL;
+
+    assert_int_equal(pthread_create(&thread, NULL, main, argument), 0);
+    int error = test_join(thread, &result);
+    if (error != 0)
+        fail_msg("the thread of %s() does not end: %s", name, strerror(error));
+    return result;
+}
+
+/* Calls the function in a thread of its own, and returns its result. A thread that does not end fails the
+ * test. */
+#define RUN_IN_THREAD(main, argument) run_in_thread(main, argument, #main)
+
 #endif
