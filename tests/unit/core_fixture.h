@@ -24,6 +24,9 @@
 #define GROUP 500u
 #define OTHER 501u
 
+/* The page of the sessions that are opened with one. A CORE_TEST() begins with a page of zeros. */
+static struct proto_page page;
+
 static inline struct core *core_make(void) {
     struct core *core = NULL;
     assert_int_equal(core_new(&core), 0);
@@ -73,6 +76,12 @@ static inline struct session *open_in_group(struct core *core, pid_t pid, uid_t 
 
 static inline struct session *open_session(struct core *core, pid_t pid, uid_t uid) {
     return open_in_group(core, pid, uid, NULL, 0);
+}
+
+static inline struct session *open_with_page(struct core *core, pid_t pid, uid_t uid) {
+    struct session *session = open_session(core, pid, uid);
+    core_session_set_page(session, &page);
+    return session;
 }
 
 /* Asks with all that an ACQUIRE can say. least: the needed size (0: only the size serves). */
@@ -233,16 +242,42 @@ static inline struct proto_lease_name name_of(const struct lease *lease) {
     return (struct proto_lease_name){lease->id, lease->generation};
 }
 
-static inline int release_part(struct session *session, struct proto_lease_name name, uint64_t offset,
-                               uint64_t size, uint64_t now_ns) {
-    const struct proto_release release = {name.lease, name.generation, offset, size};
-    int r = core_release(session, &release, now_ns);
+static inline int release_as(struct session *session, const struct proto_release *release, uint64_t now_ns) {
+    int r = core_release(session, release, now_ns);
     assert_true(core_is_valid(session->core));
     return r;
 }
 
+static inline int release_part(struct session *session, struct proto_lease_name name, uint64_t offset,
+                               uint64_t size, uint64_t now_ns) {
+    const struct proto_release release = {name.lease, name.generation, offset, size};
+    return release_as(session, &release, now_ns);
+}
+
 static inline int release(struct session *session, struct proto_lease_name name, uint64_t now_ns) {
     return release_part(session, name, 0, 0, now_ns);
+}
+
+/* A stream gets to where it writes the word. */
+static inline void arrive(uint32_t word, uint64_t value) {
+    atomic_store(&page.fences[word], value);
+}
+
+/* A release, of a part or (size 0) of the whole, behind a word. */
+static inline int release_part_behind(struct session *session, struct proto_lease_name name, uint64_t offset,
+                                      uint64_t size, uint32_t word, uint64_t value, uint64_t now_ns) {
+    const struct proto_release release = {.lease = name.lease,
+                                          .generation = name.generation,
+                                          .offset_bytes = offset,
+                                          .size_bytes = size,
+                                          .fence = word + 1,
+                                          .fence_value = value};
+    return release_as(session, &release, now_ns);
+}
+
+static inline int release_behind(struct session *session, struct proto_lease_name name, uint32_t word,
+                                 uint64_t value) {
+    return release_part_behind(session, name, 0, 0, word, value, 0);
 }
 
 /* A part of a lease as a lease of its own. Returns what core_split does. */
@@ -300,6 +335,7 @@ static inline void core_destroy(struct core *core) {
 }
 
 static inline int core_set_up(void **state) {
+    memset(&page, 0, sizeof page);
     *state = core_make();
     return 0;
 }

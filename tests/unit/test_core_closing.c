@@ -178,17 +178,12 @@ static void a_segment_in_use_is_not_named(void **state) {
     assert_int_equal(idle(holder, pool, 0).count, 1);
 }
 
-static struct proto_page page;
-
 /* Takes the pool's only segment, and releases it behind the first fence of the page. */
-static void release_behind_a_fence(struct session *holder, struct pool *pool) {
-    memset(&page, 0, sizeof page);
+static void release_all_behind(struct session *holder, struct pool *pool) {
     core_session_set_page(holder, &page);
     struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
     assert_true(describe(lease, NULL));
-    const struct proto_release later = {
-        .lease = lease->id, .generation = lease->generation, .fence = 1, .fence_value = 1};
-    assert_int_equal(core_release(holder, &later, 0), 0);
+    assert_int_equal(release_behind(holder, name_of(lease), 0, 1), 0);
 }
 
 static void a_segment_is_not_named_before_the_fences_in_it_are_ready(void **state) {
@@ -196,10 +191,10 @@ static void a_segment_is_not_named_before_the_fences_in_it_are_ready(void **stat
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_B);
 
-    release_behind_a_fence(holder, pool);
+    release_all_behind(holder, pool);
     ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
     assert_int_equal(idle(holder, pool, 0).count, 0);
-    page.fences[0] = 1;
+    arrive(0, 1);
     assert_int_equal(idle(holder, pool, 0).count, 1);
 }
 
@@ -208,10 +203,10 @@ static void what_came_back_behind_a_fence_serves_before_it_is_closed(void **stat
     struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *holder = open_wanting(core, 1, UID_A), *other = open_session(core, 2, UID_A);
 
-    release_behind_a_fence(holder, pool);
+    release_all_behind(holder, pool);
     ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
     expect_no_answer(core);
-    page.fences[0] = 1;
+    arrive(0, 1);
     assert_int_equal(idle(holder, pool, 0).count, 0);
     expect_granted(core, other, 1); /* of the same user: it needs no new segment */
 }

@@ -172,19 +172,15 @@ static void a_waiter_is_told_what_would_serve_it(void **state) {
 /* --- by pool --- */
 
 static void what_is_behind_fences_is_counted_by_pool(void **state) {
-    static struct proto_page page;
     struct core *core = *state;
     struct pool *one = add_pool(core, 8 * MIB, 2 * MIB, 0), *two = add_pool(core, 8 * MIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
 
-    memset(&page, 0, sizeof page);
     core_session_set_page(session, &page);
     describe(take_growing(session, one, 2 * MIB, 0), NULL);
     struct lease *lease = take_growing(session, two, MIB, 0);
     describe(lease, NULL);
-    const struct proto_release later = {
-        .lease = lease->id, .generation = lease->generation, .fence = 1, .fence_value = 1};
-    assert_int_equal(core_release(session, &later, 0), 0);
+    assert_int_equal(release_behind(session, name_of(lease), 0, 1), 0);
     assert_int_equal(session->pools[0].fenced_bytes, 0);
     assert_int_equal(session->pools[1].fenced_bytes, MIB);
     assert_true(core_is_valid(core));

@@ -1,54 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of memory that is released behind a fence: it is lent again when the word has reached the value and
- * not before, and a request that needs it gets it then. The page is the test's own.
+ * not before, and a request that needs it gets it then.
  */
 #include <stdatomic.h>
 
 #include "core_fixture.h"
 
-static struct proto_page page;
-
-static struct session *open_with_page(struct core *core, pid_t pid, uid_t uid) {
-    struct session *session = open_session(core, pid, uid);
-    core_session_set_page(session, &page);
-    return session;
-}
-
-static void clear_page(void) {
+static void clear_fences(void) {
     for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++)
         atomic_store(&page.fences[i], 0);
-}
-
-static int set_up(void **state) {
-    clear_page();
-    return core_set_up(state);
-}
-
-#define FENCE_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, core_tear_down)
-
-/* A stream gets to where it writes the word. */
-static void arrive(uint32_t word, uint64_t value) {
-    atomic_store(&page.fences[word], value);
-}
-
-/* A release, of a part or (size 0) of the whole, behind a word. */
-static int release_part_behind(struct session *session, struct proto_lease_name name, uint64_t offset,
-                               uint64_t size, uint32_t word, uint64_t value, uint64_t now_ns) {
-    const struct proto_release release = {.lease = name.lease,
-                                          .generation = name.generation,
-                                          .offset_bytes = offset,
-                                          .size_bytes = size,
-                                          .fence = word + 1,
-                                          .fence_value = value};
-    int r = core_release(session, &release, now_ns);
-    assert_true(core_is_valid(session->core));
-    return r;
-}
-
-static int release_behind(struct session *session, struct proto_lease_name name, uint32_t word,
-                          uint64_t value) {
-    return release_part_behind(session, name, 0, 0, word, value, 0);
 }
 
 static void memory_behind_a_fence_is_nobodys_until_the_word_arrives(void **state) {
@@ -330,7 +291,7 @@ static void a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both(void 
         const struct proto_lease_name name = name_of(lease);
         assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
         assert_int_equal(core_attach(two, &token, &attached), 0);
-        clear_page();
+        clear_fences();
         assert_int_equal(release_behind(two, name_of(attached), 0, 1), 0);
         lose_session(one, 0);
         assert_int_equal(pool->quarantined_bytes, 4 * MIB);
@@ -502,7 +463,7 @@ static void sessions_are_not_asked_at_once_when_enough_is_behind_fences(void **s
         struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
         struct session *asked;
 
-        clear_page();
+        clear_fences();
         core_session_want_reclaim(session);
         struct lease *lease = take_growing(session, pool, 4 * MIB, 0);
         assert_int_equal(release_part_behind(session, name_of(lease), 0, 2 * MIB, 0, 1, 0), 0);
@@ -613,29 +574,29 @@ static void growth_that_is_not_enough_is_refused_although_a_shared_lease_ended(v
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        FENCE_TEST(memory_behind_a_fence_is_nobodys_until_the_word_arrives),
-        FENCE_TEST(a_fence_that_is_ready_is_none),
-        FENCE_TEST(without_a_page_there_are_no_fences),
-        FENCE_TEST(a_part_waits_alone),
-        FENCE_TEST(a_shared_block_waits_for_all_who_used_it),
-        FENCE_TEST(values_out_of_order_delay_and_never_hand_on_early),
-        FENCE_TEST(who_waits_is_served_soon_after_the_word_arrives),
-        FENCE_TEST(fences_are_looked_at_before_a_deadline_refuses),
-        FENCE_TEST(a_pool_does_not_grow_for_what_lies_behind_a_ready_fence),
-        FENCE_TEST(nor_does_it_grow_ahead_for_that),
-        FENCE_TEST(nobody_is_hopeless_while_memory_is_behind_a_fence),
-        FENCE_TEST(a_lost_session_keeps_its_fenced_memory_in_quarantine),
-        FENCE_TEST(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both),
-        FENCE_TEST(a_farewell_returns_fenced_memory),
-        FENCE_TEST(fenced_leases_count_until_they_are_gone),
-        FENCE_TEST(parts_that_come_back_one_way_find_room_beyond_the_limit),
-        FENCE_TEST(beyond_that_parts_stay_with_their_session),
-        FENCE_TEST(who_waits_has_the_fences_looked_at_now_and_then),
-        FENCE_TEST(those_who_released_behind_a_fence_are_not_asked_for_it),
+        CORE_TEST(memory_behind_a_fence_is_nobodys_until_the_word_arrives),
+        CORE_TEST(a_fence_that_is_ready_is_none),
+        CORE_TEST(without_a_page_there_are_no_fences),
+        CORE_TEST(a_part_waits_alone),
+        CORE_TEST(a_shared_block_waits_for_all_who_used_it),
+        CORE_TEST(values_out_of_order_delay_and_never_hand_on_early),
+        CORE_TEST(who_waits_is_served_soon_after_the_word_arrives),
+        CORE_TEST(fences_are_looked_at_before_a_deadline_refuses),
+        CORE_TEST(a_pool_does_not_grow_for_what_lies_behind_a_ready_fence),
+        CORE_TEST(nor_does_it_grow_ahead_for_that),
+        CORE_TEST(nobody_is_hopeless_while_memory_is_behind_a_fence),
+        CORE_TEST(a_lost_session_keeps_its_fenced_memory_in_quarantine),
+        CORE_TEST(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both),
+        CORE_TEST(a_farewell_returns_fenced_memory),
+        CORE_TEST(fenced_leases_count_until_they_are_gone),
+        CORE_TEST(parts_that_come_back_one_way_find_room_beyond_the_limit),
+        CORE_TEST(beyond_that_parts_stay_with_their_session),
+        CORE_TEST(who_waits_has_the_fences_looked_at_now_and_then),
+        CORE_TEST(those_who_released_behind_a_fence_are_not_asked_for_it),
         cmocka_unit_test(sessions_are_not_asked_at_once_when_enough_is_behind_fences),
-        FENCE_TEST(many_fences_are_seen_in_turns),
-        FENCE_TEST(releases_take_back_what_their_stream_has_passed),
-        FENCE_TEST(growth_that_is_not_enough_is_refused_although_a_shared_lease_ended),
+        CORE_TEST(many_fences_are_seen_in_turns),
+        CORE_TEST(releases_take_back_what_their_stream_has_passed),
+        CORE_TEST(growth_that_is_not_enough_is_refused_although_a_shared_lease_ended),
     };
     return cmocka_run_group_tests_name("fenced leases", tests, NULL, NULL);
 }

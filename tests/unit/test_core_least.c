@@ -169,23 +169,15 @@ static void a_request_that_its_quota_does_not_leave_as_much_is_granted_less(void
 }
 
 static void what_came_back_behind_fences_is_granted_before_a_smaller_size(void **state) {
-    static struct proto_page page;
     struct core *core = *state;
     struct pool *pool = add_pool(core, GIB, 2 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A);
 
-    memset(&page, 0, sizeof page);
     core_session_set_page(session, &page);
     struct lease *lease = take_growing(session, pool, 16 * MIB, 0);
-    const struct proto_release later = {.lease = lease->id,
-                                        .generation = lease->generation,
-                                        .offset_bytes = 4 * MIB,
-                                        .size_bytes = 12 * MIB,
-                                        .fence = 1,
-                                        .fence_value = 1};
-    assert_int_equal(core_release(session, &later, 0), 0);
+    assert_int_equal(release_part_behind(session, name_of(lease), 4 * MIB, 12 * MIB, 0, 1, 0), 0);
     assert_int_equal(release_part(session, name_of(lease), 0, 2 * MIB, 0), 0);
-    page.fences[0] = 1;
+    arrive(0, 1);
     ask_least(session, pool, 1, 8 * MIB, 2 * MIB, 0, 0, 0);
     assert_int_equal(size_of(expect_granted(core, session, 1)), 8 * MIB);
 }
@@ -216,7 +208,6 @@ static void growth_is_waited_for(void **state) {
 }
 
 static void without_growth_it_is_refused_at_once_and_nobody_is_asked(void **state) {
-    static struct proto_page page;
     static const uint64_t timeouts[] = {0, 1, NS_FOREVER};
     (void)state;
 

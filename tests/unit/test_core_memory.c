@@ -142,7 +142,6 @@ static void scenario(void) {
     assert_int_equal(core_release(one, &part, now_ns), PROTO_E_STALE);
 
     /* behind fences: of a new word and of a known one, in another pool, and what needs no lease of its own */
-    static struct proto_page page;
     core_session_set_page(one, &page);
     part = (struct proto_release){lease->id, lease->generation, 768 * KIB,
                                   64 * KIB,  .fence = 1,        .fence_value = 1};

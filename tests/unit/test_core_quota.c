@@ -230,21 +230,17 @@ static void only_the_tenants_own_caches_are_asked_for_its_quota(void **state) {
 }
 
 static void what_is_behind_fences_or_in_quarantine_counts_until_it_is_free(void **state) {
-    static struct proto_page page;
     struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
 
-    page = (struct proto_page){0};
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
-    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    core_session_set_page(one, &page);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct lease *fenced = take_growing(one, pool, 4 * MIB, 0), *kept = take(one, pool, 4 * MIB, 0);
-    const struct proto_release behind = {fenced->id, fenced->generation, 0, 0, .fence = 1, .fence_value = 7};
-    assert_int_equal(core_release(one, &behind, 0), 0);
+    assert_int_equal(release_behind(one, name_of(fenced), 0, 7), 0);
     assert_int_equal(used(one, QUOTA_POOLS), 8 * MIB);
     ask(two, pool, 1, 4 * MIB, 0, 0);
     expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
-    page.fences[0] = 7; /* found when it is needed, by one who does not wait */
+    arrive(0, 7); /* found when it is needed, by one who does not wait */
     take(two, pool, 2 * MIB, 0);
     (void)kept;
     lose_session(one, 0);
@@ -258,20 +254,16 @@ static void what_is_behind_fences_or_in_quarantine_counts_until_it_is_free(void 
 }
 
 static void a_fence_that_arrives_serves_who_waits_for_the_quota(void **state) {
-    static struct proto_page page;
     struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
 
-    page = (struct proto_page){0};
     limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
-    struct session *one = open_session(core, 1, UID_A);
-    core_session_set_page(one, &page);
+    struct session *one = open_with_page(core, 1, UID_A);
     struct lease *fenced = take_growing(one, pool, 8 * MIB, 0);
-    const struct proto_release behind = {fenced->id, fenced->generation, 0, 0, .fence = 1, .fence_value = 7};
-    assert_int_equal(core_release(one, &behind, 0), 0);
+    assert_int_equal(release_behind(one, name_of(fenced), 0, 7), 0);
     ask(one, pool, 1, 4 * MIB, NS_FOREVER, 0);
     assert_int_equal(core_next_tick_ns(core), FENCE_INTERVAL_NS); /* looked at while it waits */
-    page.fences[0] = 7;
+    arrive(0, 7);
     tick(core, FENCE_INTERVAL_NS);
     expect_granted(core, one, 1);
 }
@@ -336,16 +328,13 @@ static void sessions_are_counted_by_user(void **state) {
 }
 
 static void leases_are_counted_by_user_whichever_way_they_are_made(void **state) {
-    static struct proto_page page;
     struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
     struct lease *part;
     struct proto_token token;
 
-    page = (struct proto_page){0};
     limit_all(core, QUOTA_LEASES, 2, 0);
-    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
-    core_session_set_page(one, &page);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct lease *lease = take_growing(one, pool, MIB, 0);
     struct lease *other = take(two, pool, MIB, 0);
     ask(two, pool, 1, MIB, NS_FOREVER, 0);
@@ -365,7 +354,7 @@ static void leases_are_counted_by_user_whichever_way_they_are_made(void **state)
     assert_int_equal(used(one, QUOTA_LEASES), 3);
     /* fences that have arrived make room, of other processes of the user too */
     assert_int_equal(release(two, name, 0), 0);
-    page.fences[0] = 1;
+    arrive(0, 1);
     take(two, pool, MIB, 0);
     assert_int_equal(used(one, QUOTA_LEASES), 2);
 }

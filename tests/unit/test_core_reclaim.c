@@ -332,7 +332,7 @@ static void where_nobody_wants_to_be_asked_nobody_is(void **state) {
 static struct proto_page pages[3];
 
 /* A session that wants to be asked, with a page. */
-static struct session *open_with_page(struct core *core, unsigned number, uid_t uid) {
+static struct session *open_with_own_page(struct core *core, unsigned number, uid_t uid) {
     struct session *session = open_wanting(core, (pid_t)number + 1, uid);
     memset(&pages[number], 0, sizeof pages[number]);
     core_session_set_page(session, &pages[number]);
@@ -348,7 +348,7 @@ static void a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_whi
     struct core *core = *state;
     add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
-    struct session *holder = open_with_page(core, 0, UID_A), *other = open_with_page(core, 1, UID_B);
+    struct session *holder = open_with_own_page(core, 0, UID_A), *other = open_with_own_page(core, 1, UID_B);
 
     struct lease *lease = take_growing(holder, pool, 8 * MIB, 0);
     assert_int_equal(marks(0), 0);
@@ -373,7 +373,7 @@ static void a_pool_that_is_short_is_marked_until_it_has_not_been_stuck_for_a_whi
 static void each_pool_is_marked_for_itself(void **state) {
     struct core *core = *state;
     struct pool *one = add_pool(core, 8 * MIB, 8 * MIB, 0), *two = add_pool(core, 8 * MIB, 8 * MIB, 0);
-    struct session *holder = open_with_page(core, 0, UID_A), *other = open_session(core, 2, UID_B);
+    struct session *holder = open_with_own_page(core, 0, UID_A), *other = open_session(core, 2, UID_B);
 
     take_growing(holder, one, 8 * MIB, 0);
     take_growing(holder, two, 8 * MIB, 0);
@@ -390,7 +390,8 @@ static void a_session_that_comes_to_have_memory_of_a_short_pool_is_asked_at_once
     for (unsigned way = 0; way < 2; way++) {
         struct core *core = core_make();
         struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
-        struct session *holder = open_with_page(core, 0, UID_A), *fresh = open_with_page(core, 1, UID_A);
+        struct session *holder = open_with_own_page(core, 0, UID_A),
+                       *fresh = open_with_own_page(core, 1, UID_A);
         struct session *other = open_session(core, 3, UID_B);
 
         take_growing(holder, pool, 4 * MIB, 0);
@@ -430,7 +431,7 @@ static void a_session_without_a_page_is_asked_and_one_that_does_not_want_it_is_n
 static void a_shortage_ends_although_nothing_comes_back_for_a_request_that_did_not_wait(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
-    struct session *holder = open_with_page(core, 0, UID_A), *other = open_session(core, 3, UID_B);
+    struct session *holder = open_with_own_page(core, 0, UID_A), *other = open_session(core, 3, UID_B);
 
     take_growing(holder, pool, 8 * MIB, 0);
     ask(other, pool, 1, MIB, 0, 0);

@@ -6,13 +6,11 @@
 #include "core_fixture.h"
 #include "daemon/core/use.h"
 
-static struct proto_page page; /* what a client would have mapped */
 static struct core *core;
 static struct pool *pool, *elsewhere;
 static struct session *session;
 
 static int set_up(void **state) {
-    memset(&page, 0, sizeof page);
     core_set_up(state);
     core = *state;
     pool = add_pool(core, 64 * MIB, 8 * MIB, 0);

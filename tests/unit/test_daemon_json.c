@@ -364,7 +364,6 @@ static void trim_is_for_root_and_the_daemons_own_user(void **state) {
 }
 
 static void stats_tell_what_is(void **state) {
-    static struct proto_page page;
     struct core *core = the_daemon->core;
     struct peer peer = {.pid = 4711, .uid = UID_A, .gid = 7, .command = "py\"thon\\"};
     struct session *session = NULL;
