@@ -53,17 +53,22 @@ static inline size_t list_length(const struct list *head) {
     return length;
 }
 
+/* The link of an entry, by its address alone: behind the last entry comes the head, which is in no object of
+ * the type, and may lack the type's alignment. */
+#define list_link_of(entry, type, member) ((struct list *)(void *)((char *)(entry) + offsetof(type, member)))
+
 /* Goes through the members as objects: list_for_each_entry(struct session, session, &core->sessions, link).
  * The type may be const. The body stands in braces. */
 #define list_for_each_entry(type, entry, head, member)                                                       \
-    for (type *entry = container_of((head)->next, type, member); &entry->member != (head);                   \
-         entry = container_of(entry->member.next, type, member))
+    for (type *entry = container_of((head)->next, type, member);                                             \
+         list_link_of(entry, type, member) != (head);                                                        \
+         entry = container_of(list_link_of(entry, type, member)->next, type, member))
 
 /* As list_for_each_entry, and the entry at hand may be removed in the body. */
 #define list_for_each_entry_safe(type, entry, head, member)                                                  \
     for (type *entry = container_of((head)->next, type, member),                                             \
-              *next_##entry = container_of(entry->member.next, type, member);                                \
-         &entry->member != (head);                                                                           \
-         entry = next_##entry, next_##entry = container_of(next_##entry->member.next, type, member))
+              *next_##entry = container_of(list_link_of(entry, type, member)->next, type, member);           \
+         list_link_of(entry, type, member) != (head); entry = next_##entry,                                  \
+              next_##entry = container_of(list_link_of(next_##entry, type, member)->next, type, member))
 
 #endif
