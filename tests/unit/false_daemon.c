@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "tests/bounded.h"
 #include "tests/entries.h"
 #include "tests/send_fds.h"
@@ -448,7 +449,6 @@ static void *run(void *argument) {
 
 void false_daemon_init(struct false_daemon *daemon, const struct exporter *exporter) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    pthread_condattr_t attributes;
 
     memset(daemon, 0, sizeof *daemon);
     snprintf(daemon->directory, sizeof daemon->directory, "/tmp/gpupool-test-XXXXXX");
@@ -468,10 +468,7 @@ void false_daemon_init(struct false_daemon *daemon, const struct exporter *expor
     for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++)
         daemon->sessions[i].fd = -1;
     pthread_mutex_init(&daemon->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&daemon->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    thread_condition_init(&daemon->changed);
 }
 
 void false_daemon_run(struct false_daemon *daemon) {
@@ -504,12 +501,10 @@ void false_daemon_deinit(struct false_daemon *daemon) {
 
 void false_daemon_await(struct false_daemon *daemon, const _Atomic unsigned *counter, unsigned value) {
     uint64_t deadline_ns = clock_now_ns() + TEST_WAIT_NS;
-    struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
-                                .tv_nsec = (long)(deadline_ns % NS_PER_S)};
 
     pthread_mutex_lock(&daemon->lock);
     while (*counter != value)
-        if (pthread_cond_timedwait(&daemon->changed, &daemon->lock, &deadline) == ETIMEDOUT) {
+        if (thread_condition_wait(&daemon->changed, &daemon->lock, deadline_ns) == ETIMEDOUT) {
             fprintf(stderr, "the false daemon counts %u, not %u\n", (unsigned)*counter, value);
             abort();
         }
