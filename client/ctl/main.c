@@ -321,7 +321,7 @@ static int show(const struct options *options, const struct answer *answer,
     struct output output = {.color = wants_color(options->color)};
 
     if (options->json)
-        text_write_json(stdout, answer->line, answer->length);
+        text_write_json(answer->line, answer->length);
     if (reply->error_code != NULL)
         return finish_output(
             complain(EXIT_REFUSED, "gpupoold refused: %s (%s)", reply->error_message, reply->error_code));

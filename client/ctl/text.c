@@ -2,6 +2,7 @@
 #include "client/ctl/text.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
@@ -73,14 +74,14 @@ static bool moves_the_terminal(uint32_t character) {
            || character == 0xfeff;
 }
 
-void text_write_json(FILE *file, const char *line, size_t length) {
+void text_write_json(const char *line, size_t length) {
     for (size_t i = 0, bytes; i < length; i += bytes) {
         uint32_t character = 0;
         bytes = utf8_decode(line + i, length - i, &character);
         if (moves_the_terminal(character))
-            fprintf(file, "\\u%04x", character);
+            printf("\\u%04x", character);
         else
-            fwrite(line + i, 1, bytes, file);
+            fwrite(line + i, 1, bytes, stdout);
     }
-    fputc('\n', file);
+    putchar('\n');
 }

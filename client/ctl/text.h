@@ -8,7 +8,6 @@
  */
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 
 /* Copies text with every character that the terminal would not show as itself (controls, characters without
  * width, what the locale cannot write) replaced by '?'. Returns the copy, owned by the caller, or NULL when
@@ -23,8 +22,9 @@ char *text_format(const char *format, va_list arguments, size_t *ret_width)
  * the program to exit with. */
 int complain(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Writes a line of JSON and a newline. The same characters, which JSON allows inside strings only, leave as
- * \u escapes: to a program the line means what it meant. The line is UTF-8 without bytes below 0x20. */
-void text_write_json(FILE *file, const char *line, size_t length);
+/* Writes a line of JSON and a newline on standard output. The same characters, which JSON allows inside
+ * strings only, leave as \u escapes: to a program the line means what it meant. The line is UTF-8 without
+ * bytes below 0x20. */
+void text_write_json(const char *line, size_t length);
 
 #endif
