@@ -35,23 +35,18 @@ int error_set(int error, const char *format, ...) {
 }
 
 int error_prefix(int error, const char *format, ...) {
-    char words[ERROR_TEXT_SIZE];
+    char text[ERROR_TEXT_SIZE];
     va_list arguments;
 
     va_start(arguments, format);
-    int length = vsnprintf(words, sizeof words, format, arguments);
+    int length = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     if (length < 0)
         return error_end(error);
-    size_t used = (size_t)length < sizeof words ? (size_t)length : sizeof words - 1;
-    snprintf(words + used, sizeof words - used, ": ");
-    used = strlen(words);
-    size_t rest = strlen(error_text);
-    size_t room = sizeof words - 1 - used;
-    memcpy(words + used, error_text, rest < room ? rest : room);
-    words[used + (rest < room ? rest : room)] = '\0';
-    cut_at_character(words, used + rest, sizeof words);
-    memcpy(error_text, words, sizeof error_text);
+    size_t used = (size_t)length < sizeof text ? (size_t)length : sizeof text - 1;
+    int rest = snprintf(text + used, sizeof text - used, ": %s", error_text);
+    cut_at_character(text, used + (rest > 0 ? (size_t)rest : 0), sizeof text);
+    memcpy(error_text, text, sizeof error_text);
     return error_end(error);
 }
 
