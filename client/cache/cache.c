@@ -98,11 +98,6 @@ int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream
     return 0;
 }
 
-/* Whether nothing is kept in this stream heap. */
-static bool stream_heap_is_short(const struct stream_heap *stream_heap) {
-    return shortage_is_on(&stream_heap->owner->shortage, stream_heap->pool);
-}
-
 /* Whether threads keep nothing of it. */
 static bool stream_heap_is_tight(const struct stream_heap *stream_heap) {
     return shortage_is_tight(&stream_heap->owner->shortage, stream_heap->pool);
@@ -291,17 +286,14 @@ static void put_at_hand(struct thread_bins *own, struct piece *piece) {
     thread_bins_put(own, piece->size_class, piece);
 }
 
-/* Whether so much of the stream heap is free that threads may keep pieces at hand again. */
-static bool is_roomy_locked(const struct stream_heap *stream_heap) {
-    return stream_heap_free_bytes_locked(stream_heap) >=
-           stream_heap_held_bytes_locked(stream_heap) / ROOMY_SHARE;
-}
-
-/* Gives a piece to its stream heap. Whether so much is free there now that threads may keep pieces. */
+/* Gives a piece to its stream heap. Whether so much is free there now that threads may keep pieces at hand
+ * again.
+ */
 static bool give_to_stream_heap(struct stream_heap *stream_heap, struct piece *piece) {
     lock_busy(&stream_heap->lock);
     stream_heap_give_locked(stream_heap, piece);
-    bool is_roomy = is_roomy_locked(stream_heap);
+    bool is_roomy = stream_heap_free_bytes_locked(stream_heap) >=
+                    stream_heap_held_bytes_locked(stream_heap) / ROOMY_SHARE;
     pthread_mutex_unlock(&stream_heap->lock);
     return is_roomy;
 }
@@ -313,7 +305,7 @@ void cache_put(struct cache *cache, struct piece *piece) {
     bool is_roomy = false;
 
     piece->generation++;
-    if (stream_heap_is_short(stream_heap))
+    if (shortage_is_on(&cache->shortage, stream_heap->pool))
         shortage_end_if_over(cache, stream_heap->pool);
     if (thread != NULL) {
         thread_cache_enter(thread);
@@ -443,7 +435,6 @@ int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool wit
 }
 
 void cache_stop(struct cache *cache) {
-
     purger_stop(&cache->purger);
     thread_caches_detach(&cache->threads);
     cache->enabled = false;

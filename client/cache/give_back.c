@@ -144,7 +144,6 @@ static int leave_fence(struct cache *cache, const struct stream_heap *stream_hea
 
 /* Releases a part: without an answer, unless one is wanted, or has been due for long. */
 static int release_part(struct cache *cache, const struct stream_heap_part *part, bool is_answered) {
-
     cache->one_way = (cache->one_way + 1) % LEASE_ONE_WAY_MAX;
     cache->unheard = !is_answered && !part->is_answered && !cache->is_at_limit && cache->one_way != 0;
     if (cache->unheard)
@@ -203,7 +202,6 @@ static int hear(struct cache *cache) {
 }
 
 static int give_back(struct cache *cache, const struct choice *choice, uint64_t *ret_bytes) {
-
     *ret_bytes = 0;
     /* While the connection is broken, memory stays where the process can use it. */
     int broken = connection_check(&cache->session->connection);

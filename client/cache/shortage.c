@@ -20,18 +20,8 @@ void shortage_deinit(struct shortage *shortage) {
 
 /* Sets a mark, and has the threads see it. */
 static void set(struct cache *cache, _Atomic uint64_t *marks, uint32_t pool) {
-
-    if ((atomic_fetch_or(marks, shortage_bit(pool)) & shortage_bit(pool)) != 0)
-        return;
-    thread_caches_lock();
-    list_for_each_entry(struct thread_cache, thread, &cache->threads, link) {
-        thread_cache_visit(thread);
-        thread_cache_flush_pool(thread, pool);
-        if (thread->last != NULL && thread->last->stream_heap->pool == pool)
-            thread->last = NULL;
-        thread_cache_part(thread);
-    }
-    thread_caches_unlock();
+    if ((atomic_fetch_or(marks, shortage_bit(pool)) & shortage_bit(pool)) == 0)
+        thread_caches_flush_pool(&cache->threads, pool);
 }
 
 void shortage_tighten(struct cache *cache, uint32_t pool) {

@@ -216,12 +216,6 @@ void thread_cache_flush(struct thread_cache *cache, const struct stream_heap *st
     }
 }
 
-void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool) {
-    for (struct thread_bins *own = cache->all; own != NULL; own = own->next)
-        if (own->stream_heap->pool == pool)
-            thread_bins_flush(own);
-}
-
 void thread_caches_collect(struct list *caches, const struct thread_cache *except,
                            const struct stream_heap *stream_heap, bool idle_only) {
     pthread_mutex_lock(&registry);
@@ -230,6 +224,20 @@ void thread_caches_collect(struct list *caches, const struct thread_cache *excep
             continue;
         thread_cache_visit(cache);
         thread_cache_flush(cache, stream_heap, idle_only);
+        thread_cache_part(cache);
+    }
+    pthread_mutex_unlock(&registry);
+}
+
+void thread_caches_flush_pool(struct list *caches, uint32_t pool) {
+    pthread_mutex_lock(&registry);
+    list_for_each_entry(struct thread_cache, cache, caches, link) {
+        thread_cache_visit(cache);
+        for (struct thread_bins *own = cache->all; own != NULL; own = own->next)
+            if (own->stream_heap->pool == pool)
+                thread_bins_flush(own);
+        if (cache->last != NULL && cache->last->stream_heap->pool == pool)
+            cache->last = NULL;
         thread_cache_part(cache);
     }
     pthread_mutex_unlock(&registry);

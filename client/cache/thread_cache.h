@@ -150,13 +150,14 @@ struct thread_bins *thread_cache_add(struct thread_cache *cache, struct stream_h
  * touched since the last call with it. Inside or visiting. */
 void thread_cache_flush(struct thread_cache *cache, const struct stream_heap *stream_heap, bool idle_only);
 
-/* Gives all pieces of one pool back. Visiting. */
-void thread_cache_flush_pool(struct thread_cache *cache, uint32_t pool);
-
 /* Empties the caches of a client, but for one's (or of all: NULL), as thread_cache_flush() does. So any
  * thread may take what they had from the stream heaps. */
 void thread_caches_collect(struct list *caches, const struct thread_cache *except,
                            const struct stream_heap *stream_heap, bool idle_only);
+
+/* Empties the caches of a client of the pieces of one pool, and makes their threads take the slow path to it.
+ */
+void thread_caches_flush_pool(struct list *caches, uint32_t pool);
 
 /* Detaches every cache from a client that closes. The pieces go nowhere: the stream heaps are freed next. */
 void thread_caches_detach(struct list *caches);
