@@ -2,10 +2,28 @@
 #ifndef CLIENT_SESSION_MEMFD_H
 #define CLIENT_SESSION_MEMFD_H
 /* Checks a descriptor from the daemon before it is mapped. */
+#include <fcntl.h>
 #include <stdint.h>
+#include <sys/stat.h>
+
+/* Without these another holder of the memfd could shrink it under this process: SIGBUS at the next access. */
+#define MEMFD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* NULL when fd is a memfd of the size that was said, and sealed so that it stays so; else what is wrong with
  * it, a constant string that speaks of a segment's. */
-const char *memfd_flaw(int fd, uint64_t size_bytes);
+static inline const char *memfd_flaw(int fd, uint64_t size_bytes) {
+    struct stat status;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (seals < 0)
+        return "the segment's descriptor is no memfd";
+    if ((seals & MEMFD_SEALS) != MEMFD_SEALS)
+        return "the segment's memfd is not sealed against a change of size";
+    if (fstat(fd, &status) < 0)
+        return "the segment's descriptor has no size";
+    if (status.st_size < 0 || (uint64_t)status.st_size != size_bytes)
+        return "the segment's memfd has another size than its description";
+    return NULL;
+}
 
 #endif
