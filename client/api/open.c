@@ -60,7 +60,7 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
     session_init(&client->session, options->answer_timeout_ns);
     cache_init(&client->cache, &client->session);
     pthread_mutex_init(&client->joins.lock, NULL);
-    recorded_init(&client->recorded);
+    pthread_mutex_init(&client->recorded.lock, NULL);
     client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->alloc_timeout_ns = options->alloc_timeout_ns;
     int r = options_read_copying((options->flags & GPUPOOL_OPEN_NO_THREAD) == 0, &client->copying);

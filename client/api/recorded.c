@@ -9,10 +9,6 @@
 /* Streams of a buffer whose fences need no memory of the heap. */
 #define FEW 8u
 
-void recorded_init(struct recorded *recorded) {
-    pthread_mutex_init(&recorded->lock, NULL);
-}
-
 void recorded_free(struct recorded_stream *list) {
     while (list != NULL) {
         struct recorded_stream *next = list->next;

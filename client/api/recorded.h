@@ -47,7 +47,6 @@ struct recorded {
     struct recorded_stream *buckets[RECORDED_BUCKETS];
 };
 
-void recorded_init(struct recorded *recorded);
 void recorded_deinit(struct recorded *recorded);
 
 /* As recorded_deinit in a forked child: takes no lock. */

@@ -426,7 +426,7 @@ bool cache_is_busy(struct cache *cache) {
 
 int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
     thread_cache_prepare();
-    counters_set_page(&cache->counters, cache->session->page.memory);
+    cache->counters.page = cache->session->page.memory;
     int r = purger_start(cache, decay_ns, reclaim_fd, with_thread);
     if (r < 0)
         return r;

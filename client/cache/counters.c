@@ -12,10 +12,6 @@ void counters_deinit(struct counters *counters) {
     pthread_mutex_destroy(&counters->lock);
 }
 
-void counters_set_page(struct counters *counters, struct proto_page *page) {
-    counters->page = page;
-}
-
 /* A line of the pool whose thread has ended, else one that no thread had: the daemon looks no further than
  * the first of these. */
 static struct proto_counters *find_line(struct counters *counters, uint32_t pool) {

@@ -21,16 +21,13 @@
 
 struct counters {
     pthread_mutex_t lock;
-    struct proto_page *page; /* NULL: no thread counts */
+    struct proto_page *page; /* NULL: no thread counts; zero at first, and stays until the client closes */
     unsigned lines;          /* in use, the lowest; those of ended threads among them */
     bool taken[PROTO_PAGE_COUNTERS];
 };
 
 void counters_init(struct counters *counters);
 void counters_deinit(struct counters *counters);
-
-/* The page is there, zero, and stays until the last line has been given back or the client closes. */
-void counters_set_page(struct counters *counters, struct proto_page *page);
 
 /* Takes a line for a pool. NULL when there is none. */
 struct proto_counters *counters_take(struct counters *counters, uint32_t pool);

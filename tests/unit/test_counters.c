@@ -11,7 +11,7 @@ static int set_up(void **state) {
     (void)state;
     page = (struct proto_page){0};
     counters_init(&counters);
-    counters_set_page(&counters, &page);
+    counters.page = &page;
     return 0;
 }
 
@@ -54,7 +54,7 @@ static void when_all_lines_are_used_there_is_none(void **state) {
 
 static void without_a_page_there_is_none(void **state) {
     (void)state;
-    counters_set_page(&counters, NULL);
+    counters.page = NULL;
     assert_null(counters_take(&counters, 1));
 }
 

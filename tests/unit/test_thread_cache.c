@@ -524,7 +524,7 @@ static void what_is_taken_and_not_given_back_is_in_use(void **state) {
     (void)state;
     client_init(&client);
     counters_init(counters);
-    counters_set_page(counters, page);
+    counters->page = page;
     client.stream_heap->counters = counters;
     for (unsigned i = 0; i < 3; i++)
         assert_true(buffer_take(&client, 600, &buffers[i]));
