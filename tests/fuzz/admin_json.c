@@ -18,7 +18,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/stage.h"
 
-/* A user who is neither root nor the daemon's own. */
+/* A user that is neither root nor the daemon's own. */
 #define STRANGER (getuid() + STAGE_UID)
 
 static struct stage *stage;

@@ -44,8 +44,7 @@ static bool sizes_are_equal(const struct config_size *a, const struct config_siz
            a->value == b->value;
 }
 
-/* Lists of who may use a pool add up, so that a file read twice has them twice: then they are not compared.
- */
+/* A pool's lists of users add up, so that a file read twice has them twice: then they are not compared. */
 static bool pools_are_equal(const struct config_pool *a, const struct config_pool *b, bool twice) {
     return sizes_are_equal(&a->limit, &b->limit) && sizes_are_equal(&a->step, &b->step) &&
            sizes_are_equal(&a->reserve, &b->reserve) && sizes_are_equal(&a->low_water, &b->low_water) &&
@@ -113,7 +112,7 @@ static void check_sizes(const struct config *config, enum proto_pool_kind kind, 
     }
 }
 
-/* A list of who may use a pool is one that its reader takes. */
+/* The reader of a pool's list of users takes the list. */
 static void check_allowed(const struct config_pool *pool) {
     const char *list = pool->allow;
     struct config_who who;

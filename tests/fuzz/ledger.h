@@ -40,13 +40,13 @@ struct ledger {
     unsigned n_segments;
 };
 
-/* A client was told that it has a block; aborts when somebody else has it, or another user anything of its
+/* A client was told that it has a block. Aborts when another client has it, or another user any block of its
  * segment. */
 void ledger_enter(struct ledger *ledger, const struct ledger_entry *entry);
 
-/* Which allocation of the driver's a segment is. / The driver is given the allocation back: aborts when
- * anybody has something in it. */
+/* A segment is this allocation of the driver. */
 void ledger_describe(struct ledger *ledger, uint64_t segment, const void *memory);
+/* The driver gets the allocation back: aborts when a client has a block in it. */
 void ledger_free(struct ledger *ledger, const void *memory);
 
 /* The lease of that name that came by that connection; NULL when it is not known (any more). */

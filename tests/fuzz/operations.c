@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A sequence of what can happen to a daemon, from its clients, its workers, the kernel, the driver and the
- * clock, against the daemon's own code on a stage (stage.h). After each step every validator is asked, what
- * clients read is decoded and held against a ledger of who may be touching what (ledger.h). At the end
- * everybody dies, and nothing may be left: no session, no leased or quarantined byte, no descriptor.
+ * A sequence of events that can happen to a daemon, from its clients, its workers, the kernel, the driver and
+ * the clock, against the daemon's own code on a stage (stage.h). After each step every validator is called,
+ * and the messages that clients read are decoded and compared with the ledger (ledger.h). At the end all
+ * processes die, and nothing may be left: no session, no leased or quarantined byte, no descriptor.
  *
  * Input: steps. Each is a byte that chooses an action below, and the bytes that the action reads.
  */

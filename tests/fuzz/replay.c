@@ -25,7 +25,7 @@ static bool play_file(const char *path) {
         return false;
     }
     size_t size = fread(whole, 1, sizeof whole, file);
-    /* A copy of just that size: the sanitizer then sees who reads beyond the end. */
+    /* A copy of just that size: the sanitizer then sees a read beyond the end. */
     _cleanup_(freep) uint8_t *data = malloc(size > 0 ? size : 1);
     MUST(data != NULL && !ferror(file) && feof(file));
     memcpy(data, whole, size);

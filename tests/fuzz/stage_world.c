@@ -53,8 +53,8 @@ int log_parse_level(const char *text, enum log_level *ret_level) {
     return 0;
 }
 
-/* Made, so that what it is made of is looked at, and shown to those who ask: a daemon under fire has much to
- * say. */
+/* The message is made, so that its arguments are read, and shown only on demand: a daemon under fire logs
+ * much. */
 void log_message(enum log_level level, const char *format, ...) {
     char line[2048];
     va_list arguments;

@@ -108,11 +108,12 @@ static void expect_copies(const struct array_model *model, const char *after, un
     world.progress->tally.copies += copies;
 }
 
-/* Somebody else looks at the array, or writes to it: who wrote, and who read, does so no more. */
+/* Another access reads the array: its writer has ended. */
 static void end_writing(struct array_model *model) {
     model->writer = NULL;
 }
 
+/* Another access writes to the array: its writer and its readers have ended. */
 static void end_access(struct array_model *model) {
     model->writer = NULL;
     model->readers = 0;

@@ -117,7 +117,7 @@ void world_close(void);
 _Noreturn void world_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* For what is no finding: the test itself cannot go on. Exit status 1. */
 _Noreturn void world_break(const char *what);
-/* Shows what a step does, to who asked. */
+/* Prints the action of a step when the user asked for that. */
 void world_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* A number below limit, of the step. */
@@ -151,7 +151,7 @@ void world_expect(const unsigned char *found, const unsigned char *expected, uin
 void world_settle(void);
 
 /* Lets a stream stand still, behind what it was given so far, until world_let_go(). That returns whether it
- * still stood: after a bounded time it goes on by itself, for somebody waits for it who should not. */
+ * still stood: after a bounded time it goes on by itself, because a call waits for it that should not. */
 void world_hold(unsigned device, const struct world_stream *stream);
 bool world_let_go(void);
 /* Waits, with a bound, until a stream has done what it was given so far. */
@@ -162,7 +162,7 @@ unsigned char *world_adoptable(struct adoptable *list, unsigned device, const un
                                uint64_t size_bytes);
 
 /* Another user of the pools takes a block of that size, overwrites it and gives it back: memory that an
- * object gave up is soon somebody else's, and who still uses it sees that. on_device: else host memory. */
+ * object gave up is soon another's, and work that still uses it sees that. on_device: else host memory. */
 void world_pass_stranger(bool on_device, unsigned device, uint64_t size_bytes);
 
 /* Takes all that is left of a pool, or gives it back. */

@@ -348,7 +348,7 @@ static bool is_to_be_closed(const struct world *world, unsigned p) {
     return any;
 }
 
-/* Whether a segment is under way to those who wait, or to the driver so that one can be. */
+/* Whether a segment is under way to the waiting requests, or to the driver to make room for one. */
 static bool pool_is_growing(const struct pool *pool) {
     return pool->state == POOL_STARTING || pool->growth.bytes > 0 || pool->retiring_bytes > 0;
 }

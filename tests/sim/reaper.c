@@ -93,7 +93,7 @@ static void list_answer(struct world *world) {
     }
 }
 
-/* --- who holds the driver's descriptors --- */
+/* --- the holders of the driver's descriptors --- */
 
 static void look_begin(struct world *world) {
     world->look = (struct look){.begun = true, .number = ++world->questions};
@@ -187,7 +187,7 @@ void step_reaper(struct world *world) {
     }
 }
 
-/* An operator who knows better, or takes the risk: whatever still writes there is not the daemon's doing. */
+/* An operator knows better, or takes the risk: GPU work that still writes there is not the daemon's fault. */
 void step_force(struct world *world) {
     unsigned s = pick_session(world, true);
     if (s == SIM_SESSIONS)

@@ -39,7 +39,7 @@ bool model_is_behind(const struct world *world, const struct model_request *requ
     return first != NULL && first->passes >= world->core->passes_limit && first->id < request->id;
 }
 
-/* Whether one who waits could use the memory that another session gets of a segment. */
+/* Whether a waiting request could use the memory that another session gets of a segment. */
 static bool could_use(const struct world *world, const struct model_request *waiter, unsigned session,
                       const struct model_segment *where) {
     return !world->sessions[session].seen[where - world->segments] ||

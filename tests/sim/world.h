@@ -251,9 +251,9 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t granule) {
 
 /* --- model.c */
 
-/* A random session that is alive, or lost; SIM_SESSIONS when there is none. / A random lease that can be
- * named; SIM_LEASES. */
+/* Returns a random session that is alive, or lost; SIM_SESSIONS when there is none. */
 unsigned pick_session(struct world *world, bool lost);
+/* Returns a random lease that can be named; SIM_LEASES when there is none. */
 unsigned pick_lease(struct world *world);
 unsigned find_segment(struct world *world, uint64_t id);
 struct proto_token token_make(uint64_t number);
@@ -268,15 +268,16 @@ unsigned model_add_lease(struct world *world, unsigned session, unsigned block, 
 void model_remove_lease(struct world *world, unsigned l);
 /* The session is told of a lease: its segment is described exactly the first time, and is its tenant's. */
 struct proto_lease model_describe(struct world *world, unsigned session, struct lease *lease);
-/* The connection is lost: what the session has is in quarantine. / It is gone, and all that it had. */
+/* The connection is lost: the session's memory is in quarantine. */
 void model_lose_session(struct world *world, unsigned s);
+/* The session is gone, and its memory is free. */
 void model_remove_session(struct world *world, unsigned s);
 
 bool model_is_ready(const struct world *world, unsigned s, uint32_t word, uint64_t value);
 void model_fence_lease(struct world *world, unsigned l, uint32_t word, uint64_t value);
-/* How many leases of a session the core lets go of when it looks. / Whether any of them is memory that the
- * session's tenant could have in the pool. */
+/* Returns the number of a session's leases whose fences are ready: the core releases them when it polls. */
 unsigned model_arrived(const struct world *world, unsigned s);
+/* Whether any of these is memory that the session's tenant could have in the pool. */
 bool model_overlooked(const struct world *world, unsigned s, unsigned p);
 /* Takes notice of what the core did by itself: leases whose fences were ready; these and requests that it
  * answered. */
@@ -287,9 +288,10 @@ void model_see(struct world *world);
 /* Whether the request waits for memory of its own tenant, of which it has as much as it may. */
 bool model_is_over_quota(const struct world *world, const struct model_use *use,
                          const struct model_request *request);
-/* How many requests of its tenant wait in its pool that came before it. / Whether one waits there that was
- * passed too often, and came before it: of any tenant, or of its own for their quota. */
+/* Returns the number of older requests of its tenant that wait in its pool. */
 unsigned model_rank(const struct world *world, const struct model_request *request);
+/* Whether an older request waits in its pool that is overdue: of any tenant, or of its own for their quota.
+ */
 bool model_is_behind(const struct world *world, const struct model_request *request);
 /* The request is about to get memory of the segment: it is its turn, and whom it passes can bear that. */
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,

@@ -5,7 +5,7 @@
  */
 #include "closing_fixture.h"
 
-/* --- who is told --- */
+/* --- the sessions that are told --- */
 
 static void a_session_without_gpu_work_is_told_at_once(void **state) {
     struct full full;

@@ -163,7 +163,7 @@ static void a_waiter_is_told_what_would_serve_it(void **state) {
     ask(third, pool, 3, 4 * MIB, NS_FOREVER, 0);
     expect_reason(third, WAITER_ROOM);
     assert_int_equal(release(large, name_of(lease), 0), 0);
-    expect_no_answer(core); /* the segment is another user's, who has it mapped */
+    expect_no_answer(core); /* the segment is another user's, and mapped there */
     expect_reason(third, WAITER_OTHER_USERS);
     close_session(large, 0);
     expect_reason(third, WAITER_GROWTH);

@@ -416,7 +416,7 @@ static void beyond_that_parts_stay_with_their_session(void **state) {
     assert_int_equal(pool->leased_bytes, 0);
 }
 
-/* Others' releases do not look at the fences again and again for one who waits. */
+/* Others' releases do not poll the fences again and again for a waiting request. */
 static void who_waits_has_the_fences_looked_at_now_and_then(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);

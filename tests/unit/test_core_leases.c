@@ -129,7 +129,7 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     assert_true(describe(other, NULL));
     assert_int_equal(pool->leased_bytes, MIB); /* charged once */
     const struct proto_lease_name other_name = name_of(other);
-    assert_int_equal(core_share(two, &other_name, 0, &second, &token), 0); /* one token for all who ask */
+    assert_int_equal(core_share(two, &other_name, 0, &second, &token), 0); /* one token for all sessions */
     assert_memory_equal(&token, &first, sizeof token);
 }
 

@@ -76,7 +76,7 @@ static struct lease *take_one(struct session *session, const struct pool *pool, 
         assert_false(core_next_answer(core, &none));
         if (answer.lease != NULL)
             return answer.lease;
-        /* core_segment_made's failure is a growth's for those who wait */
+        /* waiting requests take a failure of core_segment_made() for the growth's */
         assert_true(answer.failure.error == PROTO_E_NO_MEMORY || answer.failure.error == PROTO_E_DRIVER);
         assert_true(memory_failed() && !before);
     }

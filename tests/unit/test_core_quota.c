@@ -240,7 +240,7 @@ static void what_is_behind_fences_or_in_quarantine_counts_until_it_is_free(void 
     assert_int_equal(used(one, QUOTA_POOLS), 8 * MIB);
     ask(two, pool, 1, 4 * MIB, 0, 0);
     expect_refused(core, two, 1, PROTO_E_EXHAUSTED);
-    arrive(0, 7); /* found when it is needed, by one who does not wait */
+    arrive(0, 7); /* found when it is needed, by a request that does not wait */
     take(two, pool, 2 * MIB, 0);
     (void)kept;
     lose_session(one, 0);
@@ -316,7 +316,7 @@ static void sessions_are_counted_by_user(void **state) {
     open_session(core, 3, UID_B); /* another user's */
     close_session(one, 0);
     open_session(core, 4, UID_A);
-    /* a user who may have none leaves nothing behind */
+    /* a user without a quota of sessions leaves nothing behind */
     limit_all(core, QUOTA_SESSIONS, 0, 0);
     const struct peer nobody = {.pid = 10, .uid = 77};
     assert_int_equal(core_session_open(core, &nobody, 0, &third), PROTO_E_LIMIT);

@@ -164,7 +164,7 @@ static void what_is_shared_is_in_use_and_counts_once_in_the_pool(void **state) {
     assert_int_equal(release(session, name, 0), 0);
     expect_use(session, pool, MIB, 5 * MIB);
     expect_pool_use(pool, 3 * MIB, 5 * MIB);
-    core_session_set_page(other, &page); /* who has all of it shared has nothing to cache */
+    core_session_set_page(other, &page); /* a session with shared leases alone caches nothing */
     expect_use(other, pool, 2 * MIB, 0);
     close_session(other, 0);
     expect_pool_use(pool, MIB, 5 * MIB);

@@ -100,10 +100,10 @@ static void a_large_one_is_passed_so_often_and_no_more(void **state) {
     struct lease *lease = take_growing(holder, pool, 2 * MIB, 0);
     ask(large, pool, 1, 8 * MIB, NS_FOREVER, 0);
     pass(small, pool, PASSES_MAX);
-    expect_nothing(small, pool, 4096); /* who just came, */
+    expect_nothing(small, pool, 4096); /* a new request */
     ask(small, pool, 2, 4096, NS_FOREVER, 0);
     ask(holder, pool, 3, 4096, NS_FOREVER, 0);
-    expect_no_answer(core); /* and who waits, have to let it by */
+    expect_no_answer(core); /* and waiting ones have to let it by */
     assert_int_equal(release(holder, name_of(lease), 0), 0);
     lease = expect_granted(core, large, 1);
     expect_no_answer(core);

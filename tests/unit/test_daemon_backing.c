@@ -283,7 +283,7 @@ static void a_kernel_without_huge_pages_is_not_asked_for_ever(void **state) {
     backing_free(backing);
 }
 
-/* The loop shares the address space, and the processors, with those who make a segment's pages. */
+/* The loop shares the address space, and the processors, with the threads that make a segment's pages. */
 static void the_loop_is_not_held_up(void **state) {
     static const enum config_huge_pages choices[] = {CONFIG_HUGE_PAGES_OFF, CONFIG_HUGE_PAGES_AUTO};
     int before = getpriority(PRIO_PROCESS, 0);

@@ -302,7 +302,7 @@ static void without_descriptors_clients_are_sent_away(void **state) {
     assert_int_equal(connect(early, (struct sockaddr *)&address, sizeof address), 0);
     door_serve(&door);
     assert_true(door.accepted >= 0);
-    /* and is without any again: who comes now hears so instead of waiting, and the loop does not turn on it.
+    /* and is without any again: a client that comes now hears so at once, and the loop does not turn on it.
      */
     count = use_up(fds, 256);
     assert_int_equal(connect(late, (struct sockaddr *)&address, sizeof address), 0);

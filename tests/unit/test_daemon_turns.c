@@ -323,7 +323,7 @@ static void a_budget_is_a_fiftieth_after_a_first_piece(void **state) {
         admin_budget_use(&budget, ANNA, NS_PER_MS, now_ns);
     }
     assert_int_equal(now_ns, NS_PER_S + 1000 * ADMIN_BUDGET_SHARE * NS_PER_MS);
-    /* who owes most is not forgotten for others */
+    /* the user that owes most is not forgotten for others */
     for (unsigned i = 0; i < 2 * ADMIN_BUDGET_USERS; i++)
         admin_budget_use(&budget, BEN + i, NS_PER_MS, now_ns);
     assert_true(admin_budget_next_ns(&budget, ANNA, now_ns) > now_ns);

@@ -319,7 +319,7 @@ static void a_word_whose_stream_is_done_is_given_to_another(void **state) {
     gate_open(&fenced);
     must_wait(&fenced, other);
     gate_close(&fenced, fenced.stream);
-    struct fence last = enqueue(&fenced, 0, fenced.stream); /* who has one keeps it */
+    struct fence last = enqueue(&fenced, 0, fenced.stream); /* a stream with a word keeps it */
     assert_int_equal(last.word, own.word);
     /* one of them is done */
     atomic_store(&fenced.client->session.page.memory->fences[300], 9);

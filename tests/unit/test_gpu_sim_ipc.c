@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated GPU between processes: handles, who may open them, who is listed as holding memory, what a
- * dead client leaves behind, and what hostile processes can do to the exporter.
+ * Tests of the simulated GPU between processes: handles, the processes that may open them, the list of
+ * processes that hold memory, the remains of a dead client, and attacks on the exporter.
  */
 #include <errno.h>
 #include <sys/prctl.h>
@@ -537,7 +537,7 @@ static void the_exporter_survives_descriptor_exhaustion(void **state) {
         close(fillers[--count]);
     WAIT_UNTIL(open_fds() == fds); /* the exporter has its spare one back */
 
-    /* Those that have said nothing make room for who comes. */
+    /* Peers that have said nothing make room for new ones. */
     for (unsigned i = 0; i < 8; i++)
         fresh[i] = connect_to(&handle);
     WAIT_UNTIL(open_fds() == fds + 16); /* both ends */

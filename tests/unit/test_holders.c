@@ -268,7 +268,7 @@ static void who_is_seen_to_hold_goes_before_who_may(void **state) {
     assert_int_equal(subject.holder, CHILD + 1);
 }
 
-/* --- who can descend from the dead process --- */
+/* --- the processes that can descend from the dead one --- */
 
 #define FIRST   1
 #define SHELL   2000 /* that started the dead process */

@@ -48,7 +48,7 @@ struct result {
     int32_t scores[MODEL_CLASSES];
 };
 
-/* All images, each as often as was asked, and who takes the next one. */
+/* All images, each as often as was asked, and the number of the next one. */
 struct work {
     const struct arguments *arguments;
     struct result *results; /* [repetition][path] */
