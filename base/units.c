@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <strings.h>
 
 #define NUMBER_TEXT_SIZE 32u /* a 64-bit number, a point and three digits, with room */
@@ -146,4 +147,15 @@ char *units_format_ns(uint64_t ns, char *text, size_t size) {
     else
         format_in_units(ns, 1000, names, sizeof names / sizeof *names, text, size);
     return text;
+}
+
+int units_parse_number(const char *text, uint64_t maximum, uint64_t *ret_number) {
+    char *end;
+
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || number > maximum)
+        return -EINVAL;
+    *ret_number = number;
+    return 0;
 }

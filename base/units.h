@@ -10,6 +10,8 @@
 #define GIB (UINT64_C(1) << 30)
 #define TIB (UINT64_C(1) << 40)
 
+/* A decimal number of at most that much, digits alone. Returns 0 or -EINVAL. */
+int units_parse_number(const char *text, uint64_t maximum, uint64_t *ret_number);
 /* "64MiB", "1.5 GiB", "512" (bytes), "2G" (binary, as people mean it). Returns 0, -EINVAL or -ERANGE. */
 int units_parse_bytes(const char *text, uint64_t *ret_bytes);
 /* "250ms", "10s", "5min", "80us". A bare number is refused: its unit would be a guess. 0, -EINVAL or -ERANGE. */

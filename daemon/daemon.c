@@ -288,7 +288,8 @@ int daemon_start(struct daemon *daemon) {
         decisions_start(daemon);
         daemon_start_timers(daemon);
         lingering_start(&daemon->lingering, &daemon->loop);
-        admin_start(daemon);
+        uv_timer_init(&daemon->loop, &daemon->admin_timer);
+        daemon->admin_timer.data = daemon;
     }
     return r;
 }
@@ -314,8 +315,8 @@ void daemon_free(struct daemon *daemon) {
         supplier_retire(segment->pool->owner, segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         supplier_stop(daemon->core->pools[i]->owner);
-    reload_stop(&daemon->reload);
-    notifier_stop(&daemon->notifier);
+    worker_stop(&daemon->reload.worker);
+    worker_stop(&daemon->notifier.worker);
     uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closing handles finish before the rest is closed */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
     uv_run(&daemon->loop, UV_RUN_DEFAULT);

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
+#include "base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
@@ -53,19 +53,10 @@ static void print_help(void) {
            "See gpupoold(8) and gpupoold.conf(5).\n");
 }
 
-static int parse_descriptor(const char *text, int *ret_fd) {
-    char *end;
-    errno = 0;
-    long number = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || number < 0 || number > 1 << 20)
-        return -EINVAL;
-    *ret_fd = (int)number;
-    return 0;
-}
-
 /* Returns -1 to go on, or the exit status. */
 static int parse_command_line(int argc, char **argv, struct command_line *line) {
     struct option options[KEYED + 8] = {0};
+    uint64_t number;
     int option;
 
     for (unsigned i = 0; i < KEYED; i++)
@@ -90,10 +81,11 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
             line->private = true;
             break;
         case 'r':
-            if (parse_descriptor(optarg, &line->ready_fd) < 0) {
+            if (units_parse_number(optarg, 1 << 20, &number) < 0) {
                 fprintf(stderr, "gpupoold: --ready-fd: '%s' is no descriptor's number\n", optarg);
                 return EXIT_USAGE;
             }
+            line->ready_fd = (int)number;
             break;
         case 'k':
             line->check_config = true;

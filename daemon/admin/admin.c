@@ -172,11 +172,6 @@ static void admin_pump(struct admin_client *client) {
     turn_wait(&client->turn);
 }
 
-void admin_start(struct daemon *daemon) {
-    uv_timer_init(&daemon->loop, &daemon->admin_timer);
-    daemon->admin_timer.data = daemon;
-}
-
 /* Takes an accepted socket. False: it is still the caller's. */
 static bool admin_begin(struct daemon *daemon, int fd) {
     struct peer peer;

@@ -35,9 +35,6 @@ struct admin_client {
     struct list resting_link; /* in daemon->admin_resting, while its user's budget is used up */
 };
 
-/* To be called once, before the first client. */
-void admin_start(struct daemon *daemon);
-
 /* Takes an accepted socket. */
 void admin_accept(struct daemon *daemon, int fd);
 

@@ -132,7 +132,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     static const char *const states[] = {"starting", "ready", "failed", "lost"};
     struct supplier *supplier = pool->owner;
     uint64_t call_since_ns = 0;
-    const char *call = supplier->started ? worker_call(&supplier->worker, &call_since_ns) : NULL;
+    const char *call = supplier->worker.started ? worker_call(&supplier->worker, &call_since_ns) : NULL;
     bool is_host = pool->kind == PROTO_POOL_HOST;
     cJSON *object = cJSON_CreateObject();
     char uuid[GPU_UUID_TEXT_SIZE];

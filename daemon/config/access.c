@@ -32,11 +32,10 @@ static uint64_t sessions_default(const struct config *config) {
 
 /* An id written as a number. */
 static bool parse_id(const char *name, uint32_t *ret_id) {
-    if (*name == '\0' || name[strspn(name, "0123456789")] != '\0')
-        return false;
-    errno = 0;
-    unsigned long long id = strtoull(name, NULL, 10);
-    if (errno != 0 || id >= UINT32_MAX) /* no user has the last id: -1 means "as it is" to the kernel */
+    uint64_t id;
+
+    /* No user has the last id: -1 means "as it is" to the kernel. */
+    if (units_parse_number(name, UINT32_MAX - 1, &id) < 0)
         return false;
     *ret_id = (uint32_t)id;
     return true;
@@ -193,8 +192,7 @@ int access_apply(struct daemon *daemon) {
     fallback[QUOTA_WAITING] = WAITING_DEFAULT;
     fallback[QUOTA_REPLIES] = REPLIES_DEFAULT;
     resolve_limits(&config->quota, core, fallback, policy->everybody);
-    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
-        fallback[item] = POLICY_UNSET;
+    policy_limits_begin(fallback);
     list_for_each_entry(const struct config_rule, rule, &config->rules, link) {
         const struct policy_subject subject = subject_of(&rule->who);
         resolve_limits(&rule->limits, core, fallback, limits);

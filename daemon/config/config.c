@@ -8,7 +8,6 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
-#include "daemon/config/config_parse.h"
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"
 
@@ -67,23 +66,10 @@ void config_move(struct config *to, struct config *from) {
     from->device.allow = from->host.allow = NULL;
 }
 
-static int parse_number(const char *text, unsigned long minimum, unsigned long maximum,
-                        unsigned long *ret_number) {
-    char *end;
-    errno = 0;
-    if (*text < '0' || *text > '9')
-        return -EINVAL;
-    unsigned long number = strtoul(text, &end, 10);
-    if (errno != 0 || *end != '\0' || number < minimum || number > maximum)
-        return -EINVAL;
-    *ret_number = number;
-    return 0;
-}
-
 static int set_number(uint32_t *number, uint32_t maximum, const struct config_setting *setting) {
-    unsigned long parsed;
+    uint64_t parsed;
 
-    if (parse_number(setting->value, 1, maximum, &parsed) < 0)
+    if (units_parse_number(setting->value, maximum, &parsed) < 0 || parsed == 0)
         return config_complain(setting, "%s: '%s' is not a number from 1 to %u", setting->key, setting->value,
                                maximum);
     *number = (uint32_t)parsed;
@@ -185,7 +171,7 @@ static int find_section(struct config *config, const char *name, const struct co
     struct config_section wanted = {.kind = is_host ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
                                     .pool = pool_unset};
     struct gpu_uuid uuid;
-    unsigned long number = 0;
+    uint64_t number = 0;
 
     if (!is_host && strncmp(name, "device ", 7) != 0)
         return config_complain(
@@ -197,7 +183,7 @@ static int find_section(struct config *config, const char *name, const struct co
     if (!is_host && gpu_uuid_parse(which, &uuid) == 0) {
         wanted.by_uuid = true;
         memcpy(wanted.uuid, uuid.bytes, sizeof wanted.uuid);
-    } else if (parse_number(which, 0, 4095, &number) < 0) {
+    } else if (units_parse_number(which, 4095, &number) < 0) {
         return config_complain(setting, "[%s]: '%s' is %s", name, which,
                                is_host ? "no NUMA node's number"
                                        : "neither a device's number nor a GPU's UUID");

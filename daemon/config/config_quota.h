@@ -2,7 +2,8 @@
 #ifndef DAEMON_CONFIG_CONFIG_QUOTA_H
 #define DAEMON_CONFIG_CONFIG_QUOTA_H
 /*
- * The part of the configuration that is about users: the sections [quota], [quota user:NAME] and
+ * Values of the configuration that several of its sections share: sizes and shares, settings, and complaints.
+ * And the part of it that is about users: the sections [quota], [quota user:NAME] and
  * [quota group:NAME], and lists of users and groups ("user:alice, group:research"). Names stay names here,
  * and shares stay shares: access.c looks them up when the configuration takes effect.
  */
@@ -11,7 +12,27 @@
 #include <stdint.h>
 
 #include "base/list.h"
-#include "daemon/config/config_parse.h"
+
+/* A size, a percentage of something, or no limit. */
+struct config_size {
+    bool set;
+    bool is_percent, is_unlimited;
+    uint64_t value; /* bytes (or a number), or percent */
+};
+
+/* Reads a size such as 8GiB, or a percentage such as 50%. Returns 0 or -EINVAL. */
+int config_parse_size(const char *text, struct config_size *ret_size);
+
+/* A key of a section, what it is set to, and where a complaint about that goes. */
+struct config_setting {
+    const char *key, *value;
+    char *error;
+    size_t error_size;
+};
+
+/* Writes a complaint and returns -EINVAL. */
+int config_complain(const struct config_setting *setting, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #define CONFIG_NAME_SIZE 64u /* of a user or group, NUL included; the C library's tools allow 32 */
 

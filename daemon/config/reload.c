@@ -112,9 +112,8 @@ static void reload_begin(struct reload *reload) {
     snprintf(reloading, sizeof reloading, "RELOADING=1\nMONOTONIC_USEC=%llu",
              (unsigned long long)(clock_now_ns() / 1000));
     notifier_tell(&daemon->notifier, reloading);
-    int r = reload->started ? 0 : worker_start(&reload->worker, &daemon->loop, "reload");
+    int r = reload->worker.started ? 0 : worker_start(&reload->worker, &daemon->loop, "reload");
     struct reload_job *job = r == 0 ? calloc(1, sizeof *job) : NULL;
-    reload->started = r == 0;
     if (job == NULL) {
         log_error("the configuration stays as it was: %s", r < 0 ? strerror(-r) : "no memory");
         reload_end(reload);
@@ -132,10 +131,4 @@ void reload_ask(struct reload *reload, struct daemon *daemon) {
         return; /* the thread reads what is set below */
     reload->daemon = daemon;
     reload_begin(reload);
-}
-
-void reload_stop(struct reload *reload) {
-    if (reload->started)
-        worker_stop(&reload->worker);
-    reload->started = false;
 }

@@ -19,15 +19,11 @@ struct daemon;
 struct reload {
     struct daemon *daemon;
     struct worker worker;
-    bool started; /* the worker is */
     bool reading, again;
 };
 
 /* Reads the configuration again. Changes hold soon. Without memory or a thread it stays as it was
  * (logged). */
 void reload_ask(struct reload *reload, struct daemon *daemon);
-
-/* Ends the thread; see worker_stop(). */
-void reload_stop(struct reload *reload);
 
 #endif

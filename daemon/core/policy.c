@@ -30,6 +30,11 @@ struct policy *policy_free(struct policy *policy) {
     return NULL;
 }
 
+void policy_limits_begin(uint64_t limits[QUOTA_ITEMS]) {
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+        limits[item] = POLICY_UNSET;
+}
+
 static bool subjects_are_equal(const struct policy_subject *a, const struct policy_subject *b) {
     return a->is_group == b->is_group && a->id == b->id;
 }
@@ -48,8 +53,7 @@ int policy_add_rule(struct policy *policy, const struct policy_subject *subject,
         policy->rules = rules;
         rule = &rules[policy->n_rules++];
         rule->subject = *subject;
-        for (unsigned item = 0; item < QUOTA_ITEMS; item++)
-            rule->limits[item] = POLICY_UNSET;
+        policy_limits_begin(rule->limits);
         policy->has_group_rules = policy->has_group_rules || subject->is_group;
     }
     for (unsigned item = 0; item < QUOTA_ITEMS; item++)
@@ -99,11 +103,6 @@ uint64_t policy_pools(const struct policy *policy, const struct peer *peer) {
             pools &= ~(UINT64_C(1) << pool);
     }
     return pools;
-}
-
-void policy_limits_begin(uint64_t limits[QUOTA_ITEMS]) {
-    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
-        limits[item] = POLICY_UNSET;
 }
 
 void policy_limits_add_peer(const struct policy *policy, const struct peer *peer,

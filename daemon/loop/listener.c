@@ -121,24 +121,17 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
     mode_t mask = umask(0777); /* no client gets in before the mode is set */
     r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     umask(mask);
-    bool bound = r == 0;
-    if (r == 0) {
-        if (*group != '\0')
-            r = give_to_configured_group(path, group);
-        else if ((mode & S_IWOTH) == 0)
-            give_to_group(path);
-        if (r < 0) {
-            unlink(path);
-            return r;
-        }
-        r = chmod(path, mode) < 0 ? -errno : 0;
-    }
-    if (r == 0)
-        r = listen(fd, LISTEN_BACKLOG) < 0 ? -errno : 0;
-    if (r < 0) {
-        if (bound)
-            unlink(path);
+    if (r < 0)
         return fail_at(path, r);
+    if (*group != '\0')
+        r = give_to_configured_group(path, group);
+    else if ((mode & S_IWOTH) == 0)
+        give_to_group(path);
+    if (r == 0 && (chmod(path, mode) < 0 || listen(fd, LISTEN_BACKLOG) < 0))
+        r = fail_at(path, -errno);
+    if (r < 0) {
+        unlink(path);
+        return r;
     }
     *listener =
         (struct listener){.fd = take_fd(&fd), .lock_fd = take_fd(&lock_fd), .spare_fd = -1, .owned = true};

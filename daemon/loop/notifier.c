@@ -27,21 +27,13 @@ static void notice_done(struct worker_job *job) {
 int notifier_start(struct notifier *notifier, uv_loop_t *loop) {
     if (getenv("NOTIFY_SOCKET") == NULL)
         return 0;
-    int r = worker_start(&notifier->worker, loop, "notifier");
-    notifier->started = r == 0;
-    return r;
-}
-
-void notifier_stop(struct notifier *notifier) {
-    if (notifier->started)
-        worker_stop(&notifier->worker);
-    notifier->started = false;
+    return worker_start(&notifier->worker, loop, "notifier");
 }
 
 void notifier_tell(struct notifier *notifier, const char *text) {
     size_t size = strlen(text) + 1;
 
-    if (!notifier->started || notifier->worker.pending >= NOTIFIER_WAITING_MAX)
+    if (!notifier->worker.started || notifier->worker.pending >= NOTIFIER_WAITING_MAX)
         return;
     struct notice *notice = malloc(sizeof *notice + size);
     if (notice == NULL)

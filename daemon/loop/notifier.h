@@ -6,21 +6,16 @@
  * sd_notify() waits while the manager's queue is full, for which it is enough that the manager is stopped or
  * that a local user floods its socket; the loop does not. Without a service manager there is no thread.
  */
-#include <stdbool.h>
 #include <uv.h>
 
 #include "daemon/loop/worker.h"
 
 struct notifier {
-    struct worker worker;
-    bool started;
+    struct worker worker; /* started where there is a service manager */
 };
 
 /* Returns 0 or a negative errno. */
 int notifier_start(struct notifier *notifier, uv_loop_t *loop);
-
-/* Ends the thread when everything is said; see worker_stop(). Accepts one that did not start. */
-void notifier_stop(struct notifier *notifier);
 
 /* text: as sd_notify() takes it; copied. While NOTIFIER_WAITING_MAX wait, and without memory, it is not said.
  */

@@ -113,11 +113,15 @@ int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
         return r;
     }
     worker->async.data = worker;
+    worker->started = true;
     pthread_setname_np(worker->thread, worker->name);
     return 0;
 }
 
 void worker_stop(struct worker *worker) {
+    if (!worker->started)
+        return;
+    worker->started = false;
     worker_end(worker);
     worker_finish(worker);
     uv_close((uv_handle_t *)&worker->async, NULL);

@@ -29,6 +29,7 @@ struct worker_job {
 };
 
 struct worker {
+    bool started;  /* by worker_start(), and not stopped; the loop's */
     char name[16]; /* the thread's, as ps shows it */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -49,10 +50,10 @@ struct worker {
  * the loop. */
 int worker_start(struct worker *worker, uv_loop_t *loop, const char *name);
 
-/* Lets the jobs at hand finish, ends the thread, and runs what was done. The async handle is closing
- * afterwards: the loop has to run once more before the worker's memory goes. A thread that is inside a call
- * which does not come back cannot be ended, nor can anything go that it may use: after WORKER_STOP_NS without
- * progress this says so and ends the process with EXIT_FAILURE. */
+/* Accepts a zeroed worker that was not started. Lets the jobs at hand finish, ends the thread, and runs what
+ * was done. The async handle is closing afterwards: the loop has to run once more before the worker's memory
+ * goes. A thread that is inside a call which does not come back cannot be ended, nor can anything go that it
+ * may use: after WORKER_STOP_NS without progress this says so and ends the process with EXIT_FAILURE. */
 void worker_stop(struct worker *worker);
 
 void worker_submit(struct worker *worker, struct worker_job *job);

@@ -216,7 +216,6 @@ int supplier_start(struct supplier *supplier) {
         free(start);
         return r;
     }
-    supplier->started = true;
     worker_submit(&supplier->worker, &start->job);
     return 0;
 }
@@ -240,8 +239,8 @@ static struct backing *mark_lost(const struct supplier *supplier, struct backing
 }
 
 void supplier_check(struct supplier *supplier) {
-    if (supplier->gpu == NULL || supplier->checking || !supplier->started || supplier->worker.pending > 0 ||
-        supplier->pool->state != POOL_READY)
+    if (supplier->gpu == NULL || supplier->checking || !supplier->worker.started ||
+        supplier->worker.pending > 0 || supplier->pool->state != POOL_READY)
         return;
     struct supply_job *check = supply_job_new(supplier, check_run, check_done);
     if (check == NULL)
@@ -287,9 +286,8 @@ void supplier_retire(struct supplier *supplier, struct segment *segment) {
 }
 
 void supplier_stop(struct supplier *supplier) {
-    if (!supplier->started)
+    if (!supplier->worker.started)
         return;
-    supplier->started = false;
     list_for_each_entry(struct segment, segment, &supplier->pool->segments, link) {
         struct supply_job *discard = supply_job_new(supplier, free_run, discard_done);
         if (discard == NULL) {

@@ -21,7 +21,6 @@ struct supplier {
     struct daemon *daemon;
     struct pool *pool;
     struct worker worker;
-    bool started;
     const struct gpu *gpu; /* NULL for host pools */
     uint64_t total_bytes;  /* the device's or the node's memory: percentages are of it */
     enum config_huge_pages huge_pages;

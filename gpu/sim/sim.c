@@ -292,12 +292,8 @@ static int sim_init(const struct gpu_sim_options *options) {
     sim_settings.under_mps = mps != NULL && strcmp(mps, "1") == 0;
     sim_settings.linger_ns = 0;
     if (linger != NULL && *linger != '\0') {
-        char *end;
-        unsigned long ms;
-
-        errno = 0;
-        ms = strtoul(linger, &end, 10);
-        if (errno != 0 || *end != '\0' || *linger == '-' || ms > INT32_MAX)
+        uint64_t ms;
+        if (units_parse_number(linger, INT32_MAX, &ms) < 0)
             return GPU_ERROR_INVALID_VALUE;
         sim_settings.linger_ns = ms * NS_PER_MS;
     }

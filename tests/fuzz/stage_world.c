@@ -76,6 +76,7 @@ int worker_start(struct worker *worker, uv_loop_t *loop, const char *name) {
     snprintf(worker->name, sizeof worker->name, "%s", name);
     list_init(&worker->queued);
     list_init(&worker->finished);
+    worker->started = true;
     workers[n_workers++] = worker;
     return 0;
 }
@@ -92,6 +93,9 @@ static bool run_job(struct worker *worker) {
 }
 
 void worker_stop(struct worker *worker) {
+    if (!worker->started)
+        return;
+    worker->started = false;
     worker->stopping = true;
     while (run_job(worker)) {
     }
