@@ -4,7 +4,8 @@
 #include <pthread.h>
 
 /* Holds a mutex until the scope ends: LOCKED(&object->lock). */
-#define LOCKED(mutex) __attribute__((cleanup(lock_release))) pthread_mutex_t *locked_ = lock_take(mutex)
+#define LOCKED(mutex)                                                                                        \
+    __attribute__((cleanup(lock_release), unused)) pthread_mutex_t *locked_ = lock_take(mutex)
 
 static inline pthread_mutex_t *lock_take(pthread_mutex_t *lock) {
     pthread_mutex_lock(lock);
