@@ -31,11 +31,9 @@ struct reading {
     size_t error_size;
 };
 
-static void complain_at(struct reading *reading, int line, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
 /* The first complaint stays. */
-static void complain_at(struct reading *reading, int line, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void complain_at(struct reading *reading, int line,
+                                                              const char *format, ...) {
     va_list arguments;
 
     if (reading->error_line != 0)

@@ -145,7 +145,7 @@ void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
     pool->reclaim.is_stuck = pool->reclaim.is_owed = false;
     pool->growth.demand = NULL;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
-    pool_refuse_all(pool);
+    pool_refuse(pool, 0, PROTO_E_DRIVER);
     pool_mark_ready(pool);
     core_serve(pool->core, now_ns);
 }
@@ -157,7 +157,7 @@ void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {
 
 void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint64_t now_ns) {
     pool_set_sizes(pool, sizes);
-    pool_refuse_too_large(pool); /* the limit may have been lowered */
+    pool_refuse(pool, pool_segment_max(pool) + 1, PROTO_E_TOO_LARGE); /* the limit may have been lowered */
     pool_mark_ready(pool);
     core_serve(pool->core, now_ns);
 }

@@ -238,11 +238,6 @@ static struct heap_range *block_find_end(const struct block *block, struct heap_
     return first;
 }
 
-/* Whether [offset, end) of the segment is wholly in ranges that the block holds. */
-static bool block_holds(const struct block *block, uint64_t offset, uint64_t end) {
-    return block_find_end(block, block_find_range(block, offset), end) != NULL;
-}
-
 /* Makes an offset inside a range of the session's block the border of two ranges. Returns 0 or -ENOMEM. */
 static int range_divide(struct session *session, struct heap_range *range, uint64_t offset,
                         struct heap_range **ret_upper) {
@@ -438,7 +433,7 @@ bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t siz
         size_bytes > block->capacity_bytes - offset_bytes)
         return false;
     uint64_t start = block->offset_bytes + offset_bytes;
-    return block_holds(block, start, start + size_bytes);
+    return block_find_end(block, block_find_range(block, start), start + size_bytes) != NULL;
 }
 
 void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value) {

@@ -253,8 +253,7 @@ struct pool {
     struct list ready_link; /* in core->ready: something that requests wait for may have come back */
 
     char last_error[POOL_ERROR_SIZE];
-    const char
-        *stalled_call; /* the call that its worker has been in for long, a constant string; NULL: none */
+    const char *stalled_call; /* a constant string: its worker has been in it for long; NULL: none */
     uint64_t stalled_for_ns;  /* for how long, as of the shell's last look */
     void *owner;              /* the shell's: its supplier */
 };

@@ -172,20 +172,11 @@ static void refuse_queue(struct wait_queue *queue, uint64_t least_bytes, enum pr
     }
 }
 
-/* Refuses the requests that wait, for room or quota, and need at least that many bytes. */
-static void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error) {
+void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error) {
     list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
         refuse_queue(&heap->waiting, least_bytes, error);
         refuse_queue(&heap->held, least_bytes, error);
     }
-}
-
-void pool_refuse_all(struct pool *pool) {
-    pool_refuse(pool, 0, PROTO_E_DRIVER);
-}
-
-void pool_refuse_too_large(struct pool *pool) {
-    pool_refuse(pool, pool_segment_max(pool) + 1, PROTO_E_TOO_LARGE);
 }
 
 static void pool_plan(struct pool *pool, uint64_t now_ns) {
@@ -277,7 +268,7 @@ static void pool_serve_free(struct pool *pool) {
 static void pool_plan_waiting(struct pool *pool, uint64_t now_ns) {
     pool_plan(pool, now_ns);
     if (plan_is_hopeless(pool, now_ns))
-        pool_refuse_all(pool);
+        pool_refuse(pool, 0, PROTO_E_DRIVER);
 }
 
 static void pool_serve_waiting(struct pool *pool, uint64_t now_ns) {

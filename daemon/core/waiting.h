@@ -25,10 +25,7 @@ void core_serve(struct core *core, uint64_t now_ns);
 /* When the pool is to be served although nothing marks it; NS_FOREVER: never. */
 uint64_t pool_next_tick_ns(const struct pool *pool);
 
-/* Refuses all waiting requests, because the driver gives nothing. */
-void pool_refuse_all(struct pool *pool);
-
-/* Refuses waiting requests for more than the pool may grow to. */
-void pool_refuse_too_large(struct pool *pool);
+/* Refuses the requests that wait, for room or quota, and need at least that many bytes. */
+void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error);
 
 #endif

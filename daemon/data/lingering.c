@@ -106,9 +106,8 @@ void lingering_leave(struct lingering *lingering, int fd, uid_t uid) {
         uv_timer_start(&lingering->timer, lingering_on_timer, LINGERING_LOOK_MS, LINGERING_LOOK_MS);
 }
 
-/* Looks at a few sockets of the user. Returns how many of them were over. The tenant goes with the last of
- * its sockets at the earliest. */
-static unsigned look(struct lingering *lingering, uid_t uid) {
+/* The tenant goes with the last of its sockets at the earliest. */
+unsigned lingering_look(struct lingering *lingering, uid_t uid) {
     struct tenant *tenant = tenant_find(lingering->core, uid);
     unsigned n_over = 0;
 
@@ -122,10 +121,6 @@ static unsigned look(struct lingering *lingering, uid_t uid) {
     return n_over;
 }
 
-bool lingering_look(struct lingering *lingering, uid_t uid) {
-    return look(lingering, uid) > 0;
-}
-
 static bool has_as_many(const struct lingering *lingering, uid_t uid, unsigned sockets) {
     const struct tenant *tenant = tenant_find(lingering->core, uid);
     return tenant != NULL && tenant->n_undelivered >= sockets;
@@ -136,7 +131,7 @@ bool lingering_has_room(struct lingering *lingering, uid_t uid) {
     /* Where most of those looked at are over, the user's clients read their replies: another look is worth
      * its time. */
     while (has_as_many(lingering, uid, limit))
-        if (look(lingering, uid) <= LINGERING_LOOKS_BEFORE_REFUSAL / 2)
+        if (lingering_look(lingering, uid) <= LINGERING_LOOKS_BEFORE_REFUSAL / 2)
             return !has_as_many(lingering, uid, limit);
     return true;
 }

@@ -55,8 +55,8 @@ void lingering_stop(struct lingering *lingering);
  * closes it. */
 void lingering_leave(struct lingering *lingering, int fd, uid_t uid);
 
-/* Looks at a few sockets of the user. Returns whether one was over. */
-bool lingering_look(struct lingering *lingering, uid_t uid);
+/* Looks at a few sockets of the user. Returns how many were over. */
+unsigned lingering_look(struct lingering *lingering, uid_t uid);
 
 /* Whether the user has fewer lingering sockets than another session requires. Looks before it says no. */
 bool lingering_has_room(struct lingering *lingering, uid_t uid);

@@ -33,14 +33,8 @@ static int send_error(struct client *client, uint64_t request, int error, const 
     return client_send(client, &message, -1);
 }
 
-int request_send_failure(struct client *client, uint64_t request, const struct proto_failure *failure) {
-    struct proto_message message;
-    reply_begin(&message, PROTO_ERROR, request);
-    message.failure = *failure;
-    return client_send(client, &message, -1);
-}
-
-int request_send_lease(struct client *client, uint64_t request, struct lease *lease) {
+/* Sends a lease, with its segment's description and descriptor the first time. */
+static int send_lease(struct client *client, uint64_t request, struct lease *lease) {
     struct proto_message message;
     const struct backing *backing = lease->block->segment->backing;
     bool describe;
@@ -57,6 +51,16 @@ int request_send_lease(struct client *client, uint64_t request, struct lease *le
             memcpy(message.lease.description.handle, backing->handle.bytes, sizeof backing->handle.bytes);
     }
     return client_send(client, &message, fd);
+}
+
+int request_send_answer(struct client *client, const struct answer *answer) {
+    struct proto_message message;
+
+    if (answer->lease != NULL)
+        return send_lease(client, answer->request, answer->lease);
+    reply_begin(&message, PROTO_ERROR, answer->request);
+    message.failure = answer->failure;
+    return client_send(client, &message, -1);
 }
 
 /* Answers a failed call of the core that is the client's fault. Returns the daemon's own errors, which end
@@ -133,7 +137,7 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         if (r < 0)
             return r;
         r = core_session_open(daemon->core, &client->peer, clock_now_ns(), &client->session);
-        if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, client->peer.uid))
+        if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, client->peer.uid) > 0)
             r = core_session_open(daemon->core, &client->peer, clock_now_ns(), &client->session);
     } else { /* a user that never reads can have a refusal with each connection: it is to cost little */
         core_session_refused(daemon->core);
@@ -333,5 +337,5 @@ int request_handle(struct client *client, const struct proto_message *message) {
     }
     if (r != 0)
         return refuse(client, request, r);
-    return lease != NULL ? request_send_lease(client, request, lease) : client_send(client, &reply, -1);
+    return lease != NULL ? send_lease(client, request, lease) : client_send(client, &reply, -1);
 }

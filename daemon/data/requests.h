@@ -11,8 +11,8 @@
 
 #include "proto/proto.h"
 
+struct answer;
 struct client;
-struct lease;
 
 /* Whether a client waits for a reply to this message. */
 bool request_is_answered(const struct proto_message *message);
@@ -20,11 +20,7 @@ bool request_is_answered(const struct proto_message *message);
 /* Deals with a message. Returns 0, or a negative errno that ends the connection. */
 int request_handle(struct client *client, const struct proto_message *message);
 
-/* Sends a lease, with its segment's description and descriptor the first time. Returns as client_send().
- */
-int request_send_lease(struct client *client, uint64_t request, struct lease *lease);
-
-/* Sends a refusal of the core's. Returns as client_send(). */
-int request_send_failure(struct client *client, uint64_t request, const struct proto_failure *failure);
+/* Sends the core's answer to an acquire. Returns as client_send(). */
+int request_send_answer(struct client *client, const struct answer *answer);
 
 #endif

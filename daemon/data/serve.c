@@ -79,9 +79,7 @@ void serve_accept(struct daemon *daemon, int fd) {
 void serve_answer(struct client *client, const struct answer *answer) {
     if (client->state != CLIENT_OPEN)
         return;
-    int r = answer->lease != NULL ? request_send_lease(client, answer->request, answer->lease)
-                                  : request_send_failure(client, answer->request, &answer->failure);
-    if (r < 0)
+    if (request_send_answer(client, answer) < 0)
         client_end(client, "did not read its replies");
     else
         connection_watch(&client->connection);

@@ -41,8 +41,7 @@ struct worker {
     uint64_t call_ns;             /* under lock: since when */
     uv_async_t async;
     unsigned pending; /* submitted and not done; the loop's */
-    _Atomic uint64_t
-        heartbeat; /* counts jobs and what long jobs report: a worker that is busy and stands still hangs */
+    _Atomic uint64_t heartbeat; /* of jobs, and of long jobs' parts: a busy worker that stands still hangs */
     uint64_t watched_heartbeat; /* the watchdog's note; the loop's */
 };
 

@@ -19,10 +19,10 @@ struct supply_job {
     struct worker_job job;
     struct supplier *supplier;
     struct segment *segment; /* to retire */
-    struct backing *backing; /* made, or to be freed */
+    struct backing *backing; /* made, or to be freed by end() */
+    struct backing *(*end)(struct backing *backing);
     uint64_t size_bytes;
-    enum config_huge_pages
-        huge_pages; /* as configured when it was decided: a reload may change the supplier's */
+    enum config_huge_pages huge_pages; /* when it was decided: a reload may change the supplier's */
     int result;
     char error[BACKING_ERROR_SIZE];
     bool lost; /* the device does not work any more; why: */
@@ -138,21 +138,12 @@ static void grow_run(struct worker_job *job) {
         look_for_loss(grow);
 }
 
-/* end: backing_free() or backing_retire(). */
-static void end_backing(struct worker_job *job, struct backing *(*end)(struct backing *backing)) {
+static void end_run(struct worker_job *job) {
     struct supply_job *supply = container_of(job, struct supply_job, job);
     struct worker *worker = &supply->supplier->worker;
     worker_enter_call(worker, supply->supplier->gpu != NULL ? "cudaFree" : "munmap");
-    supply->backing = end(supply->backing);
+    supply->backing = supply->end(supply->backing);
     worker_leave_call(worker);
-}
-
-static void free_run(struct worker_job *job) {
-    end_backing(job, backing_free);
-}
-
-static void retire_run(struct worker_job *job) {
-    end_backing(job, backing_retire);
 }
 
 static void check_run(struct worker_job *job) {
@@ -188,7 +179,8 @@ static void grow_done(struct worker_job *job) {
         supplier->pages = grow->backing->pages;
         log_debug("%s: grew by %s", pool->name, BYTES_TEXT(grow->size_bytes));
         if (core_segment_made(pool, grow->size_bytes, grow->backing, clock_now_ns()) < 0) {
-            grow->job.run = free_run;
+            grow->job.run = end_run;
+            grow->end = backing_free;
             grow->job.done = discard_done;
             worker_submit(&supplier->worker, &grow->job);
             return;
@@ -271,7 +263,7 @@ bool supplier_is_alive(struct supplier *supplier) {
 }
 
 void supplier_retire(struct supplier *supplier, struct segment *segment) {
-    struct supply_job *retire = supply_job_new(supplier, retire_run, retire_done);
+    struct supply_job *retire = supply_job_new(supplier, end_run, retire_done);
     if (retire == NULL) {
         /* Waiting is the lesser evil: without it the memory could not be accounted for. */
         segment->backing = backing_retire(segment->backing);
@@ -279,6 +271,7 @@ void supplier_retire(struct supplier *supplier, struct segment *segment) {
         return;
     }
     segment->backing = mark_lost(supplier, segment->backing);
+    retire->end = backing_retire;
     retire->segment = segment;
     retire->backing = segment->backing;
     segment->backing = NULL;
@@ -289,11 +282,12 @@ void supplier_stop(struct supplier *supplier) {
     if (!supplier->worker.started)
         return;
     list_for_each_entry(struct segment, segment, &supplier->pool->segments, link) {
-        struct supply_job *discard = supply_job_new(supplier, free_run, discard_done);
+        struct supply_job *discard = supply_job_new(supplier, end_run, discard_done);
         if (discard == NULL) {
             segment->backing = backing_free(segment->backing);
             continue;
         }
+        discard->end = backing_free;
         discard->backing = mark_lost(supplier, segment->backing);
         segment->backing = NULL;
         worker_submit(&supplier->worker, &discard->job);

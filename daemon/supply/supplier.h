@@ -26,8 +26,7 @@ struct supplier {
     enum config_huge_pages huge_pages;
     enum backing_pages pages; /* of the newest segment */
     bool checking;            /* a check of the device is under way */
-    const char
-        *stalled_call; /* what its worker was in at the last look and the one before; NULL: it got on */
+    const char *stalled_call; /* its worker was in it at the last look and the one before; NULL: it got on */
 };
 
 /* Starts the worker, and with it the device's context (or nothing, for host memory): the pool becomes ready,
