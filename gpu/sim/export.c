@@ -195,8 +195,6 @@ static void peer_begin(int accepted) {
 /* With all descriptors in use, a connection would stay in the queue and wake the thread for ever: it is
  * accepted in place of the spare descriptor, and closed. */
 static void refuse_one(void) {
-    if (exporter.spare < 0)
-        return;
     exporter.spare = close_fd(exporter.spare);
     close_fd(accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     exporter.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -372,28 +370,23 @@ static bool is_under_mps(pid_t pid) {
 
 int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
     _cleanup_(freep) pid_t *pids = NULL;
-    unsigned devices = 0;
+    unsigned physical;
     size_t count = 0;
-    int r = 0;
 
-    while (sim_device(devices, &(unsigned){0}) == 0)
-        devices++;
     if (capacity > 0 && (pids = malloc(capacity * sizeof(*pids))) == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
-    for (unsigned device = 0; r == 0 && device < devices; device++) {
+    for (unsigned device = 0; sim_device(device, &physical) == 0; device++) {
         size_t listed = 0;
-        unsigned physical;
+        int r = sim_processes(device, pids, capacity, &listed);
 
-        r = sim_processes(device, pids, capacity, &listed);
-        if (r != 0 && sim_device(device, &physical) == 0 && sim_is_lost(physical))
-            r = 0;
-        for (size_t i = 0; r == 0 && i < listed; i++, count++)
+        if (r != 0 && !sim_is_lost(physical))
+            return r;
+        for (size_t i = 0; i < listed; i++, count++)
             if (i < capacity && count < capacity)
                 processes[count] = (struct gpu_process){.pid = pids[i], .under_mps = is_under_mps(pids[i])};
     }
-    if (r == 0)
-        *ret_count = count;
-    return r;
+    *ret_count = count;
+    return 0;
 }
 
 void sim_device_file_name(const uint8_t nonce[SIM_NONCE_BYTES], char name[SIM_DEVICE_FILE_SIZE]) {

@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/send.h"
 #include "gpu/sim/internal.h"
 
 /* An exporter that takes longer for a lookup is as good as dead, however much the machine has to do. */
@@ -164,10 +165,7 @@ static int link_ask(struct sim_link *link, const struct sim_handle *handle, int 
 
     if (question.reserved == 0 && sim_settings.under_mps)
         question.reserved = SIM_FROM_MPS;
-    ssize_t sent;
-    do
-        sent = send(link->fd, &question, sizeof(question), MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
+    ssize_t sent = send_with_fd(link->fd, &question, sizeof(question), -1, MSG_NOSIGNAL);
     if (sent != sizeof(question) || answer_receive(link->fd, &answer, &memfd) < 0)
         return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     if (answer.error != 0)
