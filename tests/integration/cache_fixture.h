@@ -2,9 +2,9 @@
 #ifndef TESTS_INTEGRATION_CACHE_FIXTURE_H
 #define TESTS_INTEGRATION_CACHE_FIXTURE_H
 /*
- * What the tests of a client's cache share: a client with a cache in the test's own process, against a real
- * daemon that lives as long as the program; puppets are the others. What the client answers by itself shows
- * in the daemon's counters: they stand still. To be included once, by a test program.
+ * The fixture of the tests of a client's cache: a client with a cache in the test's own process, against a
+ * real daemon that lives as long as the program. Puppets are the other processes. The daemon's counters stand
+ * still while the client answers requests by itself. To be included once, by a test program.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,7 +58,7 @@ static inline struct gpupool_client *open_cached(void) {
     return open_client(&daemon_, 0, GPUPOOL_FOREVER);
 }
 
-/* The same, and a stream on device 0, which the library destroys with the client. */
+/* Opens such a client, and a stream on device 0, which the library destroys with the client. */
 static inline struct gpupool_client *open_cached_with_stream(void **ret_stream) {
     struct gpupool_client *client = open_cached();
     MUST(gpupool_stream_create(client, 0, ret_stream));
@@ -90,8 +90,8 @@ static inline struct gpupool_buffer acquire(struct gpupool_client *client, unsig
     return buffer;
 }
 
-/* What a buffer is released on here: nothing uses it on the GPU any more, or the stream that took it orders
- * that. */
+/* The stream that a buffer is released on here: nothing uses the buffer on the GPU any more, or the stream
+ * that took it orders the next use. */
 static inline void *stream_of(unsigned kind) {
     return kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : NULL;
 }
@@ -159,7 +159,7 @@ static inline int begin_cache_test(void **state) {
     return 0;
 }
 
-/* What main() does. */
+/* The body of main(). */
 static inline int cache_tests_run(int argc, char **argv, const struct CMUnitTest *tests, size_t count) {
     int status = puppet_main(argc, argv, NULL);
     if (status >= 0)

@@ -5,7 +5,7 @@
  * Calls of the C library that fail when a test wants them to, in another process. call_faults.c is a library
  * that the dynamic linker loads ahead of all others (LD_PRELOAD); test and process share a file that says
  * which call is to fail. Only calls of the program itself fail, and those by which libuv makes its
- * descriptors: libuv ends the process where it has no memory of its own, which nobody can help.
+ * descriptors: libuv ends the process where it has no memory of its own, which the daemon cannot prevent.
  *
  * The file's path is $GPUPOOL_TEST_FAULTS; calls on the descriptor $GPUPOOL_TEST_FAULTS_SPARE never fail.
  */

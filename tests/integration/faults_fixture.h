@@ -2,9 +2,9 @@
 #ifndef TESTS_INTEGRATION_FAULTS_FIXTURE_H
 #define TESTS_INTEGRATION_FAULTS_FIXTURE_H
 /*
- * What the tests share in which calls of another process fail (call_faults.h): the file that says which, as a
- * group's set-up and tear-down, and the environment of that process. To be included once, by a test program
- * that is built with GPUPOOL_CALL_FAULTS, the library's path.
+ * The fixture of the tests in which calls of another process fail (call_faults.h): the file that names the
+ * calls, as a group's set-up and tear-down, and the environment of that process. To be included once, by a
+ * test program that is built with GPUPOOL_CALL_FAULTS, the library's path.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -78,7 +78,7 @@ static inline void gate_deinit(struct gate *gate) {
     MUST(gpupool_stream_destroy(gate->client, gate->device, gate->stream));
 }
 
-/* Whoever waits for the memory is not served before the gate opens, and is then. */
+/* A request that waits for the memory is not served before the gate opens, and is served then. */
 static inline void gate_hands_over(struct gate *gate, unsigned kind, uint64_t size_bytes,
                                    struct puppet *puppet) {
     puppet_send_acquire(puppet, 0, kind, size_bytes, GPUPOOL_FOREVER);

@@ -129,7 +129,7 @@ static void child_exec(const char *const *argv, const char *const *environment, 
 
 static void child_exec(const char *const *argv, const char *const *environment, int fd, const char *log,
                        uid_t uid) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves no process behind */
     if (log != NULL) {
         int log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (log_fd < 0 || dup2(log_fd, STDOUT_FILENO) < 0 || dup2(log_fd, STDERR_FILENO) < 0)
@@ -243,7 +243,7 @@ void daemon_command(const struct test_daemon *daemon, const char *argv[static AR
 }
 
 void daemon_restart(struct test_daemon *daemon) {
-    /* What ctest, a service manager or the user's shell set must not reach the daemon by accident. */
+    /* Settings of ctest, a service manager or the user's shell must not reach the daemon by accident. */
     static const char *const own[] = {
         "GPUPOOL_SIM_LATENCY=0", "GPUPOOL_SIM_FAIL=", "GPUPOOL_SIM_HANG=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=",
         "WATCHDOG_PID=",         "LISTEN_FDS=",       "LISTEN_PID=",       "LISTEN_FDNAMES="};

@@ -65,7 +65,7 @@ struct test_daemon {
     char socket[TEST_PATH_SIZE], admin_socket[TEST_PATH_SIZE], config[TEST_PATH_SIZE], log[TEST_PATH_SIZE];
 };
 
-/* What the environment says. */
+/* The settings from the environment. */
 const char *test_gpu(void);
 const char *test_daemon_path(void);
 const char *test_tool_path(void);
@@ -109,7 +109,7 @@ void daemon_write_config(struct test_daemon *daemon, const char *text);
 bool daemon_logged(const struct test_daemon *daemon, const char *text);
 char *daemon_log(const struct test_daemon *daemon);
 
-/* What the kernel tells of it. */
+/* The figures that the kernel has of it. */
 unsigned daemon_descriptors(const struct test_daemon *daemon);
 /* To count from: after the daemon has closed what ended before, which takes it a turn of its loop. */
 unsigned daemon_descriptors_at_rest(struct test_daemon *daemon);
@@ -128,8 +128,8 @@ uint64_t daemon_number(struct test_daemon *daemon, const char *member);
 unsigned daemon_sessions(struct test_daemon *daemon, const char *state);
 bool daemon_has_session(struct test_daemon *daemon, pid_t pid, const char *state);
 
-/* What main() returns, from what cmocka_run_group_tests() returned: cmocka itself does not count a fixture
- * that fails, and a daemon that did not end well fails the program. */
+/* The exit status of main(), from the result of cmocka_run_group_tests(): cmocka itself does not count a
+ * fixture that fails, and a daemon that did not end well fails the program. */
 int test_finish(int failed);
 
 /* Starts a program with the environment changed (NAME=VALUE, or NAME= to unset) and descriptor fd as its

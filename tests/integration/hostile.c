@@ -83,7 +83,7 @@ int hostile_start_daemon(void **state) {
     (void)state;
     daemon_start(&daemon_, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
                                                     .for_all_users = true});
-    /* What the daemon opens once and keeps is not to be counted later. */
+    /* Descriptors that the daemon opens once and keeps are not to be counted later. */
     puppet_connect(&victim, &daemon_);
     live_well(&victim, 2);
     if (test_has_device())

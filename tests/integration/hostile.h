@@ -20,7 +20,7 @@
 #include "tests/raw_client.h"
 
 #define POOL_MIB 32u
-#define ATTACKER 12345u /* a uid that nobody has */
+#define ATTACKER 12345u /* a uid that no account has */
 
 extern struct test_daemon daemon_;
 extern unsigned descriptors; /* of the daemon at rest, as hostile_descriptors() counts */
@@ -31,7 +31,7 @@ int hostile_stop_daemon(void **state);
 
 /* All of the daemon's but those of the segments. */
 unsigned hostile_descriptors(void);
-/* Nothing is leased, quarantined or waiting, and nobody is connected. */
+/* Nothing is leased, quarantined or waiting, and no client is connected. */
 bool is_at_rest(void);
 /* Waits for that, with all descriptors back. */
 void come_to_rest(const char *after);
@@ -44,15 +44,15 @@ void live_well(struct puppet *puppet, unsigned rounds);
  * begun; the caller closes it. */
 pid_t attacker_start(uid_t uid, void (*attack)(int ready), int *ret_ready);
 
-/* Runs an attack, as a user (0: the test's own), with the well-behaved beside it; newcomers: somebody comes
- * meanwhile. The attack calls tell() once it has begun. What goes on for ever is ended; what calls
- * be_heard_out() has to end by itself, with status 0. */
+/* Runs an attack, as a user (0: the test's own), with the well-behaved client beside it; newcomers: further
+ * clients come meanwhile. The attack calls tell() once it has begun. An attack that goes on for ever is
+ * ended; one that calls be_heard_out() has to end by itself, with status 0. */
 void survive_as(uid_t uid, const char *name, void (*attack)(int ready), bool newcomers);
 #define survive(attack) survive_as(0, #attack, attack, true)
 
 /* --- for attackers --- */
 
-/* Must hold in an attacker, where nobody would see an assertion of cmocka's. */
+/* A condition that must hold in an attacker, where an assertion of cmocka's would not be seen. */
 #define MUST(holds)                                                                                          \
     do {                                                                                                     \
         if (!(holds)) {                                                                                      \

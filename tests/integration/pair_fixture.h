@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_INTEGRATION_PAIR_FIXTURE_H
 #define TESTS_INTEGRATION_PAIR_FIXTURE_H
-/* What the tests of pairs share: two devices, and either side by one name. To be included once, by a test
+/* The fixture of the tests of pairs: two devices, and either side by one name. To be included once, by a test
  * program. */
 #include <gpupool/pair.h>
 

@@ -2,9 +2,9 @@
 #ifndef TESTS_INTEGRATION_STAGING_FIXTURE_H
 #define TESTS_INTEGRATION_STAGING_FIXTURE_H
 /*
- * What the tests of staging share: clients whose copies are cut into small chunks, patterns, device memory
- * that is looked at in another way than by staging, copies there and back, and that nothing stays leased. To
- * be included once, by a test program.
+ * The fixture of the tests of staging: clients whose copies are cut into small chunks, patterns, device
+ * memory that is looked at in another way than by staging, copies there and back, and that nothing stays
+ * leased. To be included once, by a test program.
  */
 #include <inttypes.h>
 
@@ -76,7 +76,7 @@ static inline struct gpupool_client *open_staging(unsigned threads, uint32_t fla
     return client;
 }
 
-/* What the client has of the host pool, besides what it keeps idle. */
+/* The bytes that the client has of the host pool, without those that it keeps idle. */
 static inline bool has_host_memory(struct gpupool_client *client, uint64_t wanted_bytes) {
     MUST(gpupool_trim(client, NULL));
     return host_pool("leased_bytes") == wanted_bytes;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order on the simulated GPU: no block is handed on while a stream still uses it. What
- * tests/gpu/stream_order.cu is for kernels, through the library's own copies and sets, so that it runs
- * everywhere.
+ * Stream order on the simulated GPU: no block is handed on while a stream still uses it. The
+ * counterpart of tests/gpu/stream_order.cu, which uses kernels: this program uses the library's own copies
+ * and sets, so that it runs everywhere.
  *
  * Processes, one with a cache and one without, each with threads, each with streams of its own, share small
- * pools. Whoever has a buffer lets a stream, after a while, fill it with a tag, wait a while longer, and copy
- * it to where the tag can be looked for when the stream is through; and gives the buffer back at once: on the
- * stream that took it, on another, or to the CPU. If a block is handed on too early, one of the two finds the
- * other's tag.
+ * pools. A thread that has a buffer lets a stream, after a while, fill it with a tag, wait a while longer,
+ * and copy it to where the tag can be looked for when the stream is through; and gives the buffer back at
+ * once: on the stream that took it, on another, or to the CPU. If a block is handed on too early, one of the
+ * two finds the other's tag.
  *
  *     stream_order_sim [--rounds N]     exit status 0: no foreign write seen; 3: some were; 1: it failed
  */
@@ -52,7 +52,7 @@ struct check {
 struct stream {
     void *handle;
     struct gpupool_buffer area;  /* host memory: what was found, one block for each check */
-    struct gpupool_buffer delay; /* device memory that nobody else writes */
+    struct gpupool_buffer delay; /* device memory that no other thread writes */
     struct check checks[CHECKS];
     unsigned n_checks;
 };

@@ -2,10 +2,10 @@
 #ifndef TESTS_INTEGRATION_SYNCED_FIXTURE_H
 #define TESTS_INTEGRATION_SYNCED_FIXTURE_H
 /*
- * What the tests of synchronised arrays share. Device memory is written and read by sets and copies, so that
- * they run on a real GPU too. Streams stand at gates that the test opens, so that whoever should wait for
- * them has all the time not to, and whoever should not is through before. To be included once, by a test
- * program.
+ * The fixture of the tests of synchronised arrays. Device memory is written and read by sets and copies, so
+ * that the tests run on a real GPU too. Streams stand at gates that the test opens: a call that should wait
+ * for them has all the time to return too early, and a call that should not wait returns before. To be
+ * included once, by a test program.
  */
 #include "client/include/gpupool/synced.h"
 #include "gpu/sim/sim.h"
@@ -77,7 +77,7 @@ static inline struct gpupool_buffer sink_new(struct gpupool_client *client) {
     return sink;
 }
 
-/* What a kernel would do that reads the array. */
+/* Stands for a kernel that reads the array. */
 static inline void read_on_device(struct gpupool_client *client, struct gpupool_synced *array,
                                   struct gpupool_buffer *sink, void *stream) {
     struct gpupool_synced_info info = info_of(array);
@@ -127,8 +127,8 @@ static inline void run_with_client(void **state) {
 
 /* --- streams --- */
 
-/* What is needed at a closed gate is mapped before, memory and the words of fences: the driver may wait for a
- * stream when it maps. The client keeps it. */
+/* Maps the memory and the words of fences that are needed at a closed gate: the driver may wait for a stream
+ * when it maps. The client keeps them. */
 static inline void warm_up(struct gpupool_client *client, int device, void *stream, void *other) {
     struct gpupool_synced *array = NULL;
 

@@ -169,7 +169,7 @@ static void wrong(unsigned kind) {
     MUST(puppet_write_pattern(client, &buffer, 4, NULL));
     MUST_BE(gpupool_free(memory[1], stream_of(kind)), GPUPOOL_E_STALE);
     MUST_BE(gpupool_lookup(memory[1], NULL, &looked_up), GPUPOOL_E_STALE);
-    /* nobody lost anything, and nothing is there twice */
+    /* no thread lost anything, and nothing is there twice */
     char *other = alloc(client, kind, 64 * KIB);
     write_memory(client, other, 5);
     assert_int_equal(puppet_read_pattern(client, &buffer, 4, NULL), 0);
@@ -346,7 +346,7 @@ static void without_a_daemon_there_is_no_default_client_until_there_is_one(void 
     unsetenv("GPUPOOL_SOCKET");
 }
 
-/* What a forked child finds wrong, as a number. */
+/* The first fault that a forked child finds, as a number. */
 static int try_in_child(const struct gpupool_client *parents, uint32_t pool, char *memory) {
     struct gpupool_client *client = NULL;
     struct gpupool_buffer buffer;

@@ -32,8 +32,8 @@ static int start_daemon(void **state) {
     (void)state;
     snprintf(config + used, sizeof config - used, "[daemon]\nsession_leases_limit = %u\n", LEASES);
     daemon_start(&daemon_, &(struct daemon_options){.config = config});
-    /* What the daemon opens once and keeps, such as the driver's list of processes, is not to be counted
-     * later. */
+    /* Descriptors that the daemon opens once and keeps, such as that of the driver's list of processes, are
+     * not to be counted later. */
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -53,7 +53,7 @@ static int stop_daemon(void **state) {
     return 0;
 }
 
-/* Must hold in an attacker, where nobody would see an assertion of cmocka's. */
+/* A condition that must hold in an attacker, where an assertion of cmocka's would not be seen. */
 static void must(bool holds) {
     if (!holds)
         _exit(1);
@@ -195,7 +195,7 @@ static void share_behind_fences(struct peer *peer, int ready) {
         must(peer_release_behind(peer, &lease, 128 * KIB, 512, i, 1) == PROTO_E_SHARED);
         must(peer_release_behind(peer, &lease, 0, 0, i, 1) == 0);
         must(peer_dispose(peer, PROTO_SPLIT, &lease, 128 * KIB, 512, &part) == PROTO_E_STALE);
-        if (i % 2 == 0) { /* only a fenced lease is left: nobody may join it */
+        if (i % 2 == 0) { /* only a fenced lease is left: no session may join it */
             must(peer_release(&other, &message.lease) == 0);
             message.attach = token;
             peer_await(&other, peer_send(&other, PROTO_ATTACH, &message), PROTO_ERROR, &message);
@@ -226,7 +226,7 @@ static void ask_without_reading(struct peer *peer, int ready) {
     }
 }
 
-/* Whoever is not told goes by what it asked for, so that the session ends when that is not to be had. */
+/* A client that is not told goes by what it asked for, so the session ends when that is not to be had. */
 static void merge_what_cannot_be_merged(struct peer *peer, int ready) {
     struct proto_lease lease = peer_acquire(peer, 64 * KIB);
     char byte;

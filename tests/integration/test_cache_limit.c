@@ -48,8 +48,8 @@ static void *wait_for_memory(void *argument) {
     return NULL;
 }
 
-/* One thread holds all, on one stream; another waits, on another stream or the same. What is released piece
- * by piece serves it when it has become long enough. */
+/* One thread holds all, on one stream; another waits, on another stream or the same. Memory that is
+ * released piece by piece serves it as soon as a range is long enough. */
 static void wait_for_pieces(unsigned kind, void *held_on, void *waited_on, struct gpupool_client *client) {
     struct gpupool_buffer buffers[COUNT];
     struct waiting waiting = {.client = client, .pool = pool_of(client, kind), .stream = waited_on};
@@ -117,7 +117,7 @@ struct worker {
     unsigned number, failed, spoilt;
 };
 
-/* What a buffer's first and last words say. */
+/* Marks a buffer's first and last words. */
 static void mark(const struct gpupool_buffer *buffer, uint64_t value) {
     uint64_t *words = buffer->data;
     words[0] = words[buffer->size_bytes / sizeof *words - 1] = value;

@@ -6,8 +6,8 @@
 
 /* --- messages --- */
 
-/* What it costs to ask the daemon: the first of each stream heap, in a pool with room, and one that makes it grow.
- */
+/* The messages that a miss costs: the first of each stream heap, in a pool with room, and one that makes it
+ * grow. */
 static void a_miss_is_one_exchange_where_the_pool_has_room(void **state) {
     static const uint64_t sizes[] = {512, 100 * KIB, 3 * MIB, 12 * MIB};
     struct test_daemon daemon = {0};
@@ -191,7 +191,7 @@ static void reclaim(unsigned kind) {
         PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, kind, large, GPUPOOL_FOREVER, 0));
         PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, round + 1));
         assert_int_equal(puppet_read_pattern(client, &held, 61, NULL),
-                         0); /* what is in use is nobody else's */
+                         0); /* memory in use is not given to others */
         PUPPET_MUST(&puppet, puppet_check(&puppet, 0, round + 1));
         PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
         assert_true(daemon_sum(&daemon_, "leased_bytes") <= large + 4 * MIB);
@@ -248,7 +248,7 @@ static void who_waits_keeps_its_place_in_line(void **state) {
         keep_place(kinds[i / 2], i % 2 == 0 ? 0 : GPUPOOL_OPEN_NO_THREAD);
 }
 
-/* In segments each of which is too small: what nobody uses goes back to where it came from. */
+/* In segments each of which is too small: unused memory goes back to where it came from. */
 static void idle_segments(unsigned kind) {
     enum {
         COUNT = POOL_MIB / 8

@@ -314,7 +314,7 @@ static void hits_go_on_without_a_daemon(void **state) {
     }
 }
 
-/* What a forked child finds wrong, as a number. */
+/* The first fault that a forked child finds, as a number. */
 static int try_in_child(struct gpupool_client *client, uint32_t pool, struct gpupool_buffer *held) {
     struct gpupool_buffer buffer, copy = *held;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls to the kernel and the C library that fail, each in its turn: in the daemon while it starts, in the
- * daemon while a client does all that a client does, and in that client. Whatever fails is said or coped
- * with, nobody crashes or hangs, nothing leaks, and the next one is served.
+ * daemon while a client does all that a client does, and in that client. Each failure is reported or
+ * coped with, no process crashes or hangs, nothing leaks, and the next client is served.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -95,7 +95,7 @@ static void scene_play(struct scene *scene, struct puppet *puppet, uint32_t flag
     scene_did(scene, puppet, puppet_do(puppet, PUPPET_CLOSE, 0));
 }
 
-/* What worked before works again: at once, or when a growth that failed is tried again. */
+/* The calls that worked before work again: at once, or when a growth that failed is tried again. */
 static void expect_service(struct test_daemon *daemon) {
     struct puppet puppet;
     puppet_connect(&puppet, daemon);

@@ -25,17 +25,17 @@
 
 /* --- the workers --- */
 
-/* What an argument asks for, as letters. */
+/* The parts of an argument, as letters. */
 enum part {
     PART_CHILD = 'c',        /* a forked child keeps all descriptors */
-    PART_CHILD_SOCKET = 's', /* … the socket to the daemon, and none of the driver's */
-    PART_CHILD_DEVICE = 'd', /* … the driver's, and not the socket */
-    PART_CHILD_EXEC = 'e',   /* … became another program */
+    PART_CHILD_SOCKET = 's', /* it keeps the socket to the daemon, and none of the driver's */
+    PART_CHILD_DEVICE = 'd', /* it keeps the driver's, and not the socket */
+    PART_CHILD_EXEC = 'e',   /* it became another program */
     PART_MPS = 'm',          /* listed as a client of MPS */
     PART_HOST_ONLY = 'h',
     PART_NO_GPU = 'n',  /* host memory only, and it says that it uses no GPU */
     PART_KERNEL = 'k',  /* a kernel in flight writes its memory for KERNEL_MS after its end, */
-    PART_ENDLESS = 'l', /* … or until its ghost is killed (tests/ghost.h) */
+    PART_ENDLESS = 'l', /* the kernel ends with its ghost instead (tests/ghost.h) */
     PART_TWICE = 't',   /* a second connection, with memory of its own */
 };
 

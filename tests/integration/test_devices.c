@@ -312,7 +312,7 @@ static void any_failing_call_of_a_client_leaves_nothing_behind(void **state) {
         assert_int_equal(daemon_sum(&daemon, "quarantined_bytes"), 0);
     }
     assert_true(failures > 5);            /* the faults were met … */
-    assert_true(failures < CLIENT_CALLS); /* … and there are more numbers than calls */
+    assert_true(failures < CLIENT_CALLS); /* there are more numbers than calls, too */
     daemon_stop(&daemon);
 }
 

@@ -48,7 +48,7 @@ static void dispatching_gives_back_what_the_daemon_asks_for(void **state) {
         assert_true(daemon_sum(&daemon_, "leased_bytes") >= large + 4 * MIB);
         puppet_send_acquire(&puppet, 0, GPUPOOL_POOL_HOST, large, GPUPOOL_FOREVER);
         assert_true(is_readable(fd, TEST_WAIT_NS));
-        assert_false(puppet_has_answered(&puppet)); /* nobody else gives it */
+        assert_false(puppet_has_answered(&puppet)); /* no other thread gives it */
         MUST(gpupool_dispatch(client));             /* once is enough */
         WAIT_UNTIL(puppet_has_answered(&puppet));
         PUPPET_MUST(&puppet, puppet_receive(&puppet));
@@ -127,7 +127,7 @@ static void no_destroyed_stream_is_asked_whether_it_is_busy(void **state) {
     }
 }
 
-/* What a program keeps idle by itself. */
+/* The memory that a program keeps idle by itself. */
 struct hoard {
     pthread_mutex_t lock; /* of what follows */
     struct gpupool_client *client;
@@ -145,8 +145,8 @@ static void give_up(void *argument) {
     pthread_mutex_unlock(&hoard->lock);
 }
 
-/* The daemon gets what the option's function releases, whoever calls it: the loop, or the library's thread.
- */
+/* The daemon gets the memory that the option's function releases, also where the library's thread calls that
+ * function and not the loop. */
 static void the_program_hears_of_the_request_and_its_memory_goes_along(void **state) {
     const uint64_t large = 40 * MIB; /* no two of them fit */
 

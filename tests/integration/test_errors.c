@@ -179,7 +179,7 @@ static void a_call_that_does_not_fail_leaves_no_error(void **state) {
     }
 }
 
-/* What is tried first and fails, and then succeeds in another way, is no failure of the call. */
+/* An attempt that fails, before another way succeeds, is no failure of the call. */
 static void a_way_that_failed_before_another_one_succeeded_leaves_no_error(void **state) {
     struct gpupool_buffer buffer;
     uint32_t pool;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Farewells of clients whose streams still work: what they had is nobody else's before the work is done. The
- * work stands at a gate that the test opens, so that what must not happen before has all the time to happen.
- */
+/* Farewells of clients whose streams still work: no other client gets their memory before the work is done.
+ * The work stands at a gate that the test opens, so that an early grant has all the time to happen. */
 #include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
 

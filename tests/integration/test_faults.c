@@ -268,7 +268,7 @@ static void a_call_that_never_returns_is_in_the_refusal_and_holds_nobody_up_at_t
     daemon_remove(&daemon);
 }
 
-/* Nobody knows then which dead process's work is over. */
+/* The daemon cannot know then which dead process's work is over. */
 static void a_list_of_processes_that_does_not_come_keeps_the_dead_waiting_and_nobody_else(void **state) {
     struct puppet victim, other;
     struct test_daemon daemon;

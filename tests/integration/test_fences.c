@@ -145,7 +145,7 @@ static void the_memory_of_who_was_killed_is_not_handed_on_by_its_words(void **st
     assert_true(pid >= 0);
     if (pid == 0) {
         struct peer peer;
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves no process behind */
         peer_open(&daemon_, &peer, 0);
         struct proto_page *page = peer_ask_page(&peer);
         struct proto_lease lease = peer_acquire(&peer, POOL_MIB * MIB);

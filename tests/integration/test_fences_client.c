@@ -42,7 +42,7 @@ static void released_elsewhere(unsigned kind, void *(*stream_heap_stream)(struct
     gate_close(&gate);
     MUST(gpupool_release(client, &buffer, gate.stream));
     assert_null(buffer.data);
-    assert_false(gate_was_passed(&gate)); /* nobody waited */
+    assert_false(gate_was_passed(&gate)); /* no call waited */
     assert_int_equal(deferred_in(stream_heap), 4096);
     assert_false(meets(client, kind, stream, data));
     assert_int_equal(deferred_in(stream_heap), 4096);

@@ -151,7 +151,7 @@ static void memory_goes_from_thread_to_thread_while_threads_end_and_idle_memory_
     close_cached(belt.client);
 }
 
-/* What lies between threads serves other sizes before the daemon is asked, and goes back when it is idle. */
+/* Memory between threads serves other sizes before the daemon is asked, and goes back when it is idle. */
 static void memory_on_its_way_between_threads_is_idle_memory(void **state) {
     const unsigned count = 1500; /* of 4 KiB: more than two bins hold */
     struct gpupool_client *client = open_client(&daemon_, 0, GPUPOOL_FOREVER);

@@ -2,8 +2,8 @@
 /*
  * Clients that mean harm by how much they ask, how often they come, and what they attach, beside a
  * well-behaved one that takes, fills, checks and gives back all the time and never sees an error
- * (tests/integration/hostile.h). What the well-behaved client's times are meanwhile is measured by
- * tests/bench, and what it waits for is counted by tests/unit/test_daemon_turns.c.
+ * (tests/integration/hostile.h). The well-behaved client's times are measured by tests/bench, and its
+ * waits are counted by tests/unit/test_daemon_turns.c.
  */
 #include <errno.h>
 #include <signal.h>
@@ -72,8 +72,8 @@ static void flood(int ready) {
     }
 }
 
-/* Asks until the daemon reads no more, for it keeps replies that nobody takes; what is asked then stays in
- * the asker's socket. */
+/* Asks until the daemon reads no more, because it keeps replies that are not read; further requests stay in
+ * the socket. */
 static void never_read(int ready) {
     uint8_t ask[PROTO_PACKET_MAX];
     struct proto_message message = {0};
@@ -272,7 +272,7 @@ static void a_client_without_descriptors_says_so_and_recovers(void **state) {
     (void)state;
 
     puppet_start(&puppet, &daemon_);
-    /* What a driver opens once in a process, and may not get over the want of, is open. */
+    /* Descriptors that a driver opens once in a process, and whose lack it may not survive, are open. */
     PUPPET_MUST(&puppet, puppet_open(&puppet, ""));
     for (unsigned slot = 0; slot < (test_has_device() ? 2 : 1); slot++) {
         unsigned kind = slot == 0 ? GPUPOOL_POOL_HOST : GPUPOOL_POOL_DEVICE;

@@ -218,7 +218,7 @@ static void keeper_stop(struct puppet *process) {
     assert_int_equal(test_wait(process->pid), 0);
 }
 
-/* What must not be: remembered, so that the exit status tells it from other failures. */
+/* A breach of isolation is remembered, so that the exit status tells it from other failures. */
 static void must_not_leak(bool holds, const char *what) {
     if (holds)
         return;

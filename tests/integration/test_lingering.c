@@ -146,7 +146,7 @@ static void unread_answers_to_broken_packets_are_bounded(void **state) {
     daemon_stop(&daemon);
 }
 
-/* What the user has of its quota of replies. */
+/* The bytes that count against the user's quota of replies. */
 static uint64_t reply_bytes(struct test_daemon *daemon) {
     cJSON *answer = daemon_ask(daemon, "{\"command\":\"quota\"}");
     const cJSON *user = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(answer, "quotas"), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs that do not get what they ask for: what cannot be, pools without room, drivers and daemons that fail.
- * What they had stays, and nothing is left on loan. */
+/* Pairs that do not get the memory that they ask for: impossible sizes, pools without room, drivers and
+ * daemons that fail. Their old memory stays, and nothing is left on loan. */
 #include <sys/wait.h>
 
 #include "tests/integration/pair_fixture.h" /* says how many GPUs there are, before */
@@ -113,7 +113,7 @@ static void nothing_of_a_pair_lands_in_a_graph(void **state) {
     close_cached(client);
 }
 
-/* What is to be done on return is done on the default stream, which a capture may forbid. */
+/* Work that has to be done on return is done on the default stream, which a capture may forbid. */
 static void what_has_no_stream_spoils_no_capture(void **state) {
     unsigned operations = 1;
     void *found;
@@ -369,7 +369,7 @@ static void a_daemon_that_is_gone_costs_no_pair_its_memory(void **state) {
     daemon_remove(&daemon);
 }
 
-/* What the client remembers of a limit is not enough to give a block up for. */
+/* A limit that the client remembers is no reason to give a block up. */
 static void where_the_limit_was_raised_nothing_is_given_up(void **state) {
     struct test_daemon daemon;
     char text[TEST_CONFIG_SIZE];

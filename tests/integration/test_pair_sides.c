@@ -172,7 +172,7 @@ static void leave_under_a_writer(struct gpupool_client *client, enum side side, 
 
     gate_init(&gate, client);
     MUST(gpupool_stream_create(client, 0, &other));
-    /* What will be needed is mapped before: the driver may wait for a stream when it maps. */
+    /* The memory that will be needed is mapped before: the driver may wait for a stream when it maps. */
     get(&pair, side, LARGE_BYTES, GPUPOOL_PAIR_ALL_STREAMS);
     clear(&pair, GPUPOOL_PAIR_ALL_STREAMS);
     void *old = get(&pair, side, 4096, GPUPOOL_PAIR_ALL_STREAMS);

@@ -164,7 +164,7 @@ static bool meets(struct gpupool_client *client, uint32_t pool, void *stream, co
     return met;
 }
 
-/* What a side leaves while the stream still writes it, by growth, adoption or clearing, nobody gets. */
+/* A block that a side leaves by growth, adoption or clearing is not lent again while the stream writes it. */
 static void leave_side(struct gpupool_client *client, int device, void *stream, enum side side,
                        unsigned way) {
     struct gpupool_pair pair = make_pair(client, device, 0);
@@ -175,7 +175,7 @@ static void leave_side(struct gpupool_client *client, int device, void *stream, 
     gate_init_on(&gate, client, device);
     void *created = gate.stream;
     MUST(gpupool_stream_create(client, device, &other));
-    /* What will be needed is mapped before: the driver may wait for a stream when it maps. */
+    /* The memory that will be needed is mapped before: the driver may wait for a stream when it maps. */
     get(&pair, side, LARGE_BYTES, stream);
     clear(&pair, GPUPOOL_NO_STREAM);
     void *old = get(&pair, side, 4096, stream);
@@ -199,7 +199,7 @@ static void leave_side(struct gpupool_client *client, int device, void *stream, 
     bool passed = gate_was_passed(&gate);
     gate_open(&gate);
     assert_false(met);
-    assert_false(passed); /* nobody waited for the stream */
+    assert_false(passed); /* no call waited for the stream */
     MUST(gpupool_stream_synchronize(client, device, stream));
     clear(&pair, stream);
     gate.stream = created;
@@ -220,8 +220,7 @@ static void what_a_side_leaves_is_lent_again_when_the_stream_is_through(void **s
     on_each_stream(leave);
 }
 
-/* What is written on the stream to a side that grew comes after what the stream did with the memory before.
- */
+/* Writes on the stream to a side that grew come after the stream's earlier work on that memory. */
 static void a_side_that_grew_can_be_written_on_the_stream_at_once(void **state) {
     struct gate gate;
 

@@ -142,7 +142,7 @@ static void only_what_is_missing_is_leased(void **state) {
     MUST(gpupool_prepare(client, pool, PREPARED + 8 * MIB));
     assert_int_equal(leased(GPUPOOL_POOL_HOST), PREPARED + 8 * MIB);
 
-    /* What is in use does not count; what was released does, also while it lies in a thread's cache. */
+    /* Memory in use does not count. Released memory counts, also while it lies in a thread's cache. */
     struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_HOST, 8 * MIB, NULL);
     MUST(gpupool_prepare(client, pool, PREPARED + 8 * MIB));
     assert_int_equal(leased(GPUPOOL_POOL_HOST), PREPARED + 16 * MIB);

@@ -20,10 +20,10 @@ struct private_daemon {
 };
 
 static char daemon_variable[4200], arguments_variable[64];
-/* Nobody waits for a private daemon: what a sanitizer has to say of one comes as a file in this directory. */
+/* No process waits for a private daemon: the report of a sanitizer comes as a file in this directory. */
 static char reports[] = "/tmp/gpupool-reports-XXXXXX";
 static char address_variable[96], undefined_variable[96];
-/* What the founder's service manager would be told. */
+/* The messages that the founder's service manager would get. */
 static char manager_variable[sizeof reports + 32];
 static int manager_fd;
 static const char *const private_environment[] = {"GPUPOOL_SOCKET=private",

@@ -183,7 +183,7 @@ static unsigned pools_listed(struct puppet *puppet, unsigned kind) {
     return count;
 }
 
-/* What who administers it sees. */
+/* The view of an administrator. */
 static unsigned host_pools_in_stats(void) {
     unsigned count = 0;
     cJSON *reply = daemon_ask(&daemon_, "{\"command\":\"pools\"}"), *pool;

@@ -67,7 +67,7 @@ static bool owners_take(struct scene *scene, struct owners *owners, unsigned kin
     return met;
 }
 
-/* What they wrote is there, and they go. */
+/* The data that they wrote is there, and they go. */
 static void owners_check(struct scene *scene, struct owners *owners) {
     for (unsigned i = 0; i < MEET_COUNT; i++) {
         const uint8_t *bytes = scene->room.data;

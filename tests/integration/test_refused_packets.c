@@ -28,7 +28,7 @@ static void send_message(int fd, unsigned operation, uint64_t request, struct pr
 }
 
 /* Whether the daemon has ended the session. A socket that is closed before all was read from it says so once
- * by ECONNRESET; what was sent before the end is still to be had then. */
+ * by ECONNRESET; data that was sent before the end can still be read then. */
 static bool has_ended(int fd) {
     uint8_t byte;
     ssize_t n = recv(fd, &byte, sizeof byte, 0);

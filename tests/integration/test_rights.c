@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors that clients attach to messages: on kernels that refuse them, and as on those that do not. What
- * is attached is a TCP socket that lingers: who drops its last reference waits for longer than any test.
+ * Descriptors that clients attach to messages: on kernels that refuse them, and as on those that do not. The
+ * descriptor is that of a TCP socket that lingers: a process that drops its last reference waits for longer
+ * than any test.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -223,7 +223,7 @@ static void manager_open(struct manager *manager) {
     assert_int_equal(bind(manager->fd, (struct sockaddr *)&address, sizeof address), 0);
 }
 
-/* From now on the daemon, if it runs, talks to nobody. */
+/* From now on the daemon, if it runs, talks to no peer. */
 static void manager_remove(struct manager *manager) {
     close(manager->fd);
     unlink(manager->path);

@@ -57,7 +57,7 @@ static void make_group(const struct test_daemon *daemon) {
     group[0] = '\0';
 }
 
-/* What the daemon has, and the kernel for it. Pages that back the pools are trimmed before. */
+/* The memory of the daemon, and of the kernel for it. Pages that back the pools are trimmed before. */
 static uint64_t memory_of(struct test_daemon *daemon) {
     uint64_t bytes = daemon_private_bytes(daemon);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ordinary memory to a device and back, through pinned blocks: what arrives is what was there when the call
- * was made, in the stream's order, whoever copies; and no block is left behind, whatever fails.
+ * Ordinary memory to a device and back, through pinned blocks. The data that arrives is the data at the time
+ * of the call, in the stream's order, with each copier; no block is left behind after any failure.
  */
 #include "tests/integration/staging_fixture.h"
 
@@ -361,8 +361,8 @@ static void any_failing_call_of_the_driver_is_said_and_leaves_no_block_leased(vo
         each_call_fails_once(i % 2 == 0 ? 0 : GPUPOOL_OPEN_NO_CACHE, i / 2 == 0);
 }
 
-/* The driver takes the copy and then refuses what would tell that it is done: the block is nobody's before
- * that. */
+/* The driver takes the copy and then refuses the call that would tell its end: the block is not lent again
+ * before that. */
 static void a_copy_that_no_fence_can_follow_is_waited_for(void **state) {
     const uint64_t size = 3 * CHUNK;
     struct gpupool_client *client;
@@ -397,7 +397,7 @@ static void a_copy_that_no_fence_can_follow_is_waited_for(void **state) {
     close_cached(client);
 }
 
-/* What the stream has before the copy never ends, and the driver says that the device is gone. */
+/* The work before the copy never ends, and the driver says that the device is gone. */
 static void a_device_that_is_lost_ends_the_waiting(void **state) {
     const uint64_t size = 40 * CHUNK;
     struct gpupool_client *client;
@@ -420,7 +420,7 @@ static void a_device_that_is_lost_ends_the_waiting(void **state) {
                           : gpupool_download(client, 0, memory, device.data, size, gate.stream),
                 GPUPOOL_E_DRIVER);
         assert_false(gate_was_passed(&gate));
-        /* what the copy engine may still write to is nobody's until it has */
+        /* memory that the copy engine may still write to is not lent before it has */
         assert_int_equal(host_pool("leased_bytes"), before);
         assert_true(host_pool("fenced_bytes") > 0);
         gate_open(&gate);

@@ -261,7 +261,7 @@ static void what_has_no_offsets_is_read_in_order(void **state) {
             assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
         else
             assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-        if (i == 1) /* nobody need know that it does not block */
+        if (i == 1) /* the library need not know that it does not block */
             assert_int_equal(fcntl(fds[0], F_SETFL, O_NONBLOCK), 0);
         from_a_stream(fds, size, ends_early ? size + 1 : size, ends_early ? GPUPOOL_E_INVALID : 0);
     }

@@ -119,7 +119,7 @@ static void a_forked_child_is_refused_and_leaves_the_copy_workers_alone(void **s
 
 /* --- memory whose faults the program handles --- */
 
-/* What a handler needs. Pages come to be accessible one by one, as with a garbage collector's barriers, or a
+/* The data of a handler. Pages come to be accessible one by one, as with a garbage collector's barriers, or a
  * program that maps parts of a file when they are touched. */
 static struct {
     char *begin;

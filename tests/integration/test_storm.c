@@ -29,9 +29,9 @@
 #define POOL_MIB         64u /* less than all of them may hold: some wait */
 #define WAIT_FOR_ROOM_NS (20 * NS_PER_MS)
 #define DEFAULT_SEED     20240611u
-/* What the daemon's own memory may differ by: malloc's and libuv's habits. 200 sessions of a few hundred
- * bytes each that leaked would pass, a leaked packet each would not; ASan's quarantine of freed memory is set
- * to 1 MiB below, and its shadow follows the addresses that malloc hands out. */
+/* The difference that the daemon's own memory may show, by malloc's and libuv's habits. 200 sessions of a few
+ * hundred bytes each that leaked would pass, a leaked packet each would not; ASan's quarantine of freed
+ * memory is set to 1 MiB below, and its shadow follows the addresses that malloc hands out. */
 #define GROWTH_MAX_BYTES           (2 * MIB)
 #define GROWTH_MAX_SANITIZED_BYTES (8 * MIB)
 

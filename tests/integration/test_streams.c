@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every call that takes a stream takes each kind of stream: null, cudaStreamLegacy, the per-thread one, one
- * that was created; and what it enqueues is done there, behind what was there before, while nobody waits on
- * the CPU. The stream stands at a gate, so that what must not be done before has all the time to happen.
+ * that was created. The work that it enqueues is done there, behind earlier work, and no call waits on the
+ * CPU. The stream stands at a gate, so that work that is done too early has all the time to happen.
  *
  * A gate on the null stream holds the per-thread streams, too. So nothing waits for another stream
- * here while the gate is closed but for a created one, which is non-blocking; and whatever maps memory or
- * loads a kernel the first time is done before.
+ * here while the gate is closed but for a created one, which is non-blocking; and each call that maps memory
+ * or loads a kernel the first time is done before.
  */
 #include <gpupool/pair.h>
 #include <gpupool/staging.h>
@@ -377,7 +377,7 @@ static void pair(struct scene *scene) {
     MUST(gpupool_pair_clear(&pair, scene->stream));
     expect_closed(scene);
     open_and_wait(scene);
-    assert_true(device_is_all(scene, large, 0x21)); /* nobody else has taken it yet */
+    assert_true(device_is_all(scene, large, 0x21)); /* no other owner has taken it yet */
 }
 
 static void a_pair_grows_and_copies_in_the_order_of_the_stream(void **state) {
@@ -385,7 +385,7 @@ static void a_pair_grows_and_copies_in_the_order_of_the_stream(void **state) {
     on_each_stream(pair);
 }
 
-/* What is read on the array's stream and on another, in that order, into two parts of the host memory. */
+/* Reads on the array's stream and on another one, in that order, into two parts of the host memory. */
 static void read_on_both(struct scene *scene, struct gpupool_synced *array) {
     void *streams[] = {scene->stream, scene->other}, *memory = NULL;
 

@@ -339,7 +339,7 @@ static void an_array_gets_the_device_that_is_current_at_its_first_use(void **sta
             MUST(gpupool_stream_create(client, device, &stream));
             set_current(1 - (unsigned)device); /* of now, which does not count */
             struct gpupool_synced *array = create_without_device(client);
-            /* What needs no device decides nothing: any stream will do, and none. */
+            /* A call that needs no device decides nothing: any stream will do, and none. */
             MUST(gpupool_synced_push(array, stream));
             MUST(gpupool_synced_pull(array, NULL));
             MUST(gpupool_synced_settle(array));

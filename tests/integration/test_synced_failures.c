@@ -161,7 +161,7 @@ static void *write_on_own_stream(void *argument) {
     return NULL;
 }
 
-/* Nobody can wait for all of a device then. */
+/* No call can wait for all of a device then. */
 static void behind_another_threads_stream_a_capture_is_said(struct scene *scene) {
     unsigned operations;
     pthread_t thread;

@@ -98,7 +98,7 @@ static void a_push_waits_for_readers_of_what_it_replaces(struct scene *scene) {
     void *memory = on_device(scene->array, GPUPOOL_READ, scene->gate.stream);
     gate_close(&scene->gate);
     MUST(gpupool_copy(scene->client, 0, scene->sink.data, memory, SIZE, scene->gate.stream));
-    set_on_host(scene->array, 2); /* the host's copy is read by nobody */
+    set_on_host(scene->array, 2); /* nothing reads the host's copy */
     assert_false(gate_was_passed(&scene->gate));
     MUST(gpupool_synced_push(scene->array, scene->other));
     expect_behind_the_gate(scene, scene->other);
@@ -386,7 +386,7 @@ static void nothing_of_an_array_lands_in_a_graph(struct scene *scene) {
     assert_null(memory);
     struct gpupool_synced_info after = info_of(scene->array);
     assert_memory_equal(&before, &after, sizeof before);
-    /* nobody can be made to wait for a stream that is captured */
+    /* no stream can be made to wait for a stream that is captured */
     MUST_BE(gpupool_synced_device(ready, GPUPOOL_READ, &memory, scene->other), GPUPOOL_E_CAPTURING);
     /* what is ready is had */
     on_device(ready, GPUPOOL_READ, captured);

@@ -107,7 +107,7 @@ static void at_the_limit_the_idle_memory_of_another_user_makes_room_and_is_zero(
         PUPPET_MUST(&bob, puppet_receive(&bob));
         assert_true(daemon_pool(&daemon_, name, 0, "retires") > retires);
         PUPPET_MUST(&bob,
-                    puppet_check(&bob, 0, 0)); /* nobody asked for zeros, and there is nothing of alice's */
+                    puppet_check(&bob, 0, 0)); /* zeros were not asked for, and there is nothing of alice's */
         puppet_quit(&bob);
     }
 }

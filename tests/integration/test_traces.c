@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a pool reserves for programs that allocate as real ones do: the traces under tests/traces, recorded
- * with PyTorch. At most it reserves no more than PyTorch's caching allocator did, and what it has after the
- * first pass is enough for all that follow: then nothing grows, and no mapping is ever closed.
+ * The bytes that a pool reserves for programs that allocate as real ones do: the traces under tests/traces,
+ * recorded with PyTorch. A pool reserves no more at its peak than PyTorch's caching allocator did. The memory
+ * after the first pass suffices for all that follow: then nothing grows, and no mapping is ever closed.
  * GPUPOOL_TEST_TRACES says where the traces are.
  */
 #include <glob.h>
@@ -14,7 +14,7 @@
 
 #define TORCH_SHARE_MAX 1.02
 
-/* What the stream heaps say that they hold: cheaper than asking the daemon 90,000 times. */
+/* The bytes that the stream heaps hold: cheaper than asking the daemon 90,000 times. */
 static uint64_t held_bytes(struct gpupool_client *client) {
     uint64_t bytes = 0;
 

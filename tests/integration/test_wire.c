@@ -51,7 +51,7 @@ static void a_part_becomes_a_lease_of_its_own(void **state) {
     peer_close(&peer);
 }
 
-/* What a segment's memfd and a session's page hold is the daemon's: a client cannot add to it. */
+/* The size of a segment's memfd and of a session's page is the daemon's: a client cannot add to it. */
 static void must_be_closed_to_others(int fd) {
     struct stat status;
     assert_int_equal(fstat(fd, &status), 0);
@@ -115,7 +115,7 @@ static void a_session_that_wants_it_is_asked_for_idle_memory_when_another_waits(
 
     struct proto_lease lease = peer_acquire(&holder, 10 * MIB);
     struct proto_lease grown =
-        peer_acquire(&silent, 4 * MIB); /* what growth can serve is nobody's business */
+        peer_acquire(&silent, 4 * MIB); /* other sessions are not asked for memory that growth can serve */
     assert_false(peer_is_readable(holder.event_fd, 0));
 
     uint64_t request = peer_send_acquire(&other, 8 * MIB, NS_FOREVER);
@@ -162,7 +162,7 @@ static void what_is_released_one_way_is_there_for_the_next_request(void **state)
     for (unsigned round = 0; round < 100; round++) {
         peer_release_one_way(&peer, &again, 4 * MIB, 8 * MIB);
         peer_release_one_way(&peer, &again, 0, 0);
-        peer_release_one_way(&peer, &again, 0, 0); /* stale by now: nobody is told, and nothing happens */
+        peer_release_one_way(&peer, &again, 0, 0); /* stale by now: no answer comes, and nothing happens */
         peer_release_one_way(&peer, &again, 512, 512);
         again = peer_acquire(&peer, 12 * MIB); /* no room for two; nor is there another reply on the way */
     }
@@ -227,7 +227,8 @@ static void what_a_client_does_to_its_descriptor_harms_nobody(void **state) {
     timerfd_settime(holder.event_fd, 0, &much_later, NULL);
     uint64_t request = peer_send_acquire(&other, 6 * MIB, NS_FOREVER);
     assert_true(peer_is_readable(second.event_fd, (int)(TEST_WAIT_NS / NS_PER_MS)));
-    second.event_fd = close_fd(second.event_fd); /* nor does it matter to the daemon that nobody listens */
+    second.event_fd =
+        close_fd(second.event_fd); /* nor does it matter to the daemon that the client does not listen */
     assert_int_equal(peer_release(&second, &lease), 0);
     struct proto_message reply;
     peer_await(&other, request, PROTO_LEASE, &reply);
@@ -260,7 +261,7 @@ static void descriptors_for_asking_end_with_the_connection(void **state) {
     assert_int_equal(daemon_sessions(&daemon_, "quarantined"), 0);
 }
 
-/* What the stats say of this process's first session; -1: null. */
+/* A figure of this process's first session in the stats; -1: null. */
 static double session_member(const char *member) {
     cJSON *reply = daemon_ask(&daemon_, "{\"command\":\"sessions\"}"), *session;
     double value = -2;
