@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an access to a pair or a synchronised array costs once it is warm: asked again and again, for sizes
- * that vary up to a bound that was seen before. Nanoseconds of an access, and what it should not do at all:
- * allocate (calls of malloc() and its like by the accessing thread), and, for who looks at the daemon between
- * the marks, ask the daemon.
+ * The cost of an access to a pair or a synchronised array once it is warm: accessed again and again, with
+ * sizes that vary up to a bound that was reached before. The program measures nanoseconds of an access, and
+ * counts allocations (calls of malloc() and its like by the accessing thread). A caller that looks at the
+ * daemon between the marks counts the questions to it. Both counts should be 0.
  *
  *     accesses [--figure-ms N] [--bound BYTES] [--marks] [--calibration-ns NS]
  *
@@ -83,7 +83,7 @@ static void need(int result, const char *what) {
     exit(1);
 }
 
-/* What the loops use what they got for: that the compiler does not leave it out. */
+/* The loops add their results here, so that the compiler does not leave them out. */
 static inline void keep(void *memory) {
     __asm__ volatile("" : : "r"(memory) : "memory");
 }

@@ -51,7 +51,7 @@ static void drain(int fd) {
     }
 }
 
-/* What is asked for, the n-th time: nothing that could be had. */
+/* The n-th request: none of them can be granted. */
 static void fill(struct proto_message *message, unsigned operation, uint64_t n) {
     *message = (struct proto_message){0};
     if (operation == PROTO_ACQUIRE)
@@ -204,7 +204,7 @@ static void ask_the_operators_questions(void) {
     static int fds[SOCKETS_KEPT];
     const char *path = getenv("GPUPOOL_ADMIN_SOCKET");
 
-    /* As a user who is nobody, if that one gets to the socket: root may ask as much as it likes. */
+    /* As the user of the uid 65534, if that one gets to the socket: root may ask as much as it likes. */
     if (path != NULL && seteuid(NOBODY) == 0) {
         _cleanup_(close_fdp) int fd = raw_client_connect(path, SOCK_STREAM, 0);
         if (fd < 0)

@@ -2,8 +2,8 @@
 #ifndef TESTS_BENCH_ATTACKS_H
 #define TESTS_BENCH_ATTACKS_H
 /*
- * What hostile clients do, each in a process of its own until it is killed. Connects to the daemon that
- * GPUPOOL_SOCKET and GPUPOOL_ADMIN_SOCKET name.
+ * Attacks of hostile clients, each in a process of its own until it is killed. An attack connects to the
+ * daemon that GPUPOOL_SOCKET and GPUPOOL_ADMIN_SOCKET name.
  */
 
 #define ATTACKS 15u

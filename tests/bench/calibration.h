@@ -5,7 +5,7 @@
  * Whether a processor was itself slow when something was measured on it. In a virtual machine another may use
  * the other half of a core, for seconds, on one processor and then another: the same 17 ns then take 28. So a
  * piece of work that is always the same is timed before and after each sample. Where that took a fifth longer
- * than at best in this run, the sample is marked slow, set aside and repeated, whoever's allocator it is of.
+ * than at best in this run, the sample is marked slow, set aside and repeated, for each allocator.
  * A figure has both: the median of the samples as they came, and that of those that were not slow.
  *
  * The work is a chain of loads that wait for one another, then a hundred instructions that do nothing, over
@@ -31,12 +31,12 @@
 #define CALIBRATION_SAMPLES_MAX 201u /* that are wanted; with repeated ones three times as many */
 #define CALIBRATION_FEW         5u   /* accepted samples: fewer say nothing */
 
-/* What processors were at their best, of the run so far. */
+/* The best times of processors, of the run so far. */
 struct calibration {
     double best_ns; /* 0: nothing is known */
 };
 
-/* What was measured. */
+/* The result of a measurement. */
 struct figure {
     double ns; /* median of the samples that were not slow; of all as they came, where there are too few */
     double raw_ns;    /* median of as many samples as were wanted, as they came */
@@ -47,7 +47,7 @@ struct figure {
 /* One sample: nanoseconds of whatever is measured. */
 typedef double figure_sample(void *context);
 
-/* The same work for every program that includes this, so its instructions are no compiler's choice. */
+/* The work is the same in every program that includes this, so its instructions are no compiler's choice. */
 static inline double calibration_time(struct calibration *calibration) {
     uint64_t left = CALIBRATION_ROUNDS;
     void *memory = &memory, *at = memory;
@@ -169,7 +169,7 @@ static inline double figure_add(struct calibration *calibration, double before, 
 /*
  * Takes samples for that long, at least `least` and at most CALIBRATION_SAMPLES_MAX of them, then repeats
  * those that were slow, on another processor: for CALIBRATION_REPEAT times as long as it all took at most.
- * What is slow is judged when all are there, by the best that is known then.
+ * Samples are judged as slow when all are there, by the best that is known then.
  */
 static inline struct figure figure_take(struct calibration *calibration, uint64_t for_ns, unsigned least,
                                         figure_sample *sample, void *context) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether anybody notices that a pool grows. One client without a cache acquires and gives back small host
+ * Whether clients notice that a pool grows. One client without a cache acquires and gives back small host
  * buffers in a closed loop, each a round trip to the daemon: first while nothing else happens, then while the
- * host pool grows for another process, then again in quiet. What the other process asks for it does not map:
- * what is measured is the daemon's growth, not a client's registration.
+ * host pool grows for another process, then again in quiet. The other process does not map its memory:
+ * the program measures the daemon's growth, not a client's registration.
  *
  *     growth [--json FILE] [--grow SIZE] [--seconds N]        default: 1GiB, 3 s of quiet each time
  *
@@ -31,7 +31,7 @@
 #define SAMPLES_MAX  4000000u
 #define GROW_WAIT_NS (120 * NS_PER_S)
 
-/* What is measured is the daemon: each acquire asks it. */
+/* The daemon is measured: each acquire asks it. */
 static const struct gpupool_options uncached = {.struct_size = sizeof(struct gpupool_options),
                                                 .flags = GPUPOOL_OPEN_NO_CACHE};
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a well-behaved client notices of hostile ones. It acquires and gives back small host buffers without a
- * cache, each a round trip to the daemon: in quiet, then beside each attack, and in quiet again. An attack is
- * a process of its own that goes on until it is killed.
+ * The effect of hostile clients on a well-behaved one. It acquires and gives back small host buffers without
+ * a cache, each a round trip to the daemon: in quiet, then beside each attack, and in quiet again. An attack
+ * is a process of its own that goes on until it is killed.
  *
  *     hostile [--json FILE] [--milliseconds N] [--only ATTACK]        default: 2000 for each
  *

@@ -3,7 +3,7 @@
 #define TESTS_BENCH_REPLAY_TRACE_H
 /*
  * Replays a trace through a client: device memory where there is some, else host memory, each stream of the
- * trace on a stream of its own. What fails ends the program with a message.
+ * trace on a stream of its own. A failure ends the program with a message.
  */
 #include <stdbool.h>
 
@@ -30,7 +30,7 @@ void replay_event(struct replay *replay, const struct trace_event *event);
 /* Releases all live allocations, so that the trace can be replayed again. */
 void replay_release_all(struct replay *replay);
 
-/* What the daemon says of the pool: a round trip. */
+/* The daemon's figures of the pool: a round trip. */
 struct gpupool_pool replay_pool(const struct replay *replay);
 
 #endif

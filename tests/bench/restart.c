@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a worker that starts anew waits for its memory: pinned host memory and device memory, ready for
- * copies, out of pools that other workers have made grow already, and, where the build knows CUDA and the
+ * The time that a worker which starts anew waits for its memory: pinned host memory and device memory, ready
+ * for copies, out of pools that other workers have made grow already, and, where the build knows CUDA and the
  * daemon serves it, the same sizes by cudaMallocHost and cudaMalloc in a fresh process. Times are taken from
  * before the process is started.
  *
@@ -34,7 +34,7 @@
 
 extern char **environ;
 
-/* What a worker goes through, in order; each time is that of the step alone. */
+/* The steps of a worker, in order; each time is that of the step alone. */
 enum step {
     START,
     CONTEXT,
@@ -71,7 +71,7 @@ static void worker_of_the_pools(uint64_t host_bytes, uint64_t device_bytes, uint
         fail("open");
     step_done(times_ns, CONNECT);
     if (device_bytes > 0) {
-        if (gpupool_stream_create(client, 0, &stream) < 0) /* and the context, which is nobody's fault */
+        if (gpupool_stream_create(client, 0, &stream) < 0) /* and the context, which is no allocator's cost */
             fail("stream");
         step_done(times_ns, CONTEXT);
     }

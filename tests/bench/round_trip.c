@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an acquire costs, beside what it cannot be cheaper than: the round trip of a 64-byte packet over a
+ * The cost of an acquire, beside its lower bound: the round trip of a 64-byte packet over a
  * SEQPACKET Unix socket between two processes, one of which waits in epoll as the daemon does. Both are
  * measured alternately in one run, in batches, so that a noisy machine disturbs both alike. Also: release,
  * the first map of a segment, and copies between device memory and host memory of the pools beside pinned and
@@ -35,7 +35,7 @@
 #define COPY_BYTES  (256 * MIB)
 #define COPY_ROUNDS 20u
 
-/* What is measured is the daemon: each acquire asks it. */
+/* The daemon is measured: each acquire asks it. */
 static const struct gpupool_options uncached = {.struct_size = sizeof(struct gpupool_options),
                                                 .flags = GPUPOOL_OPEN_NO_CACHE};
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an acquire costs as the daemon gets more to do: with 1 to N sessions, all of which hold leases of
+ * The cost of an acquire as the daemon gets more to do: with 1 to N sessions, all of which hold leases of
  * various sizes between gaps of various sizes, M in all. A client without a cache acquires and gives back in
  * a closed loop, each a round trip; the others are quiet meanwhile. They speak the protocol themselves and
  * map nothing, so that one process can be a thousand of them. A round goes from few to many and then drops

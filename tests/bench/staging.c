@@ -2,7 +2,8 @@
 /*
  * Ordinary memory to a device and back: by the driver's own copy from pageable memory, and by
  * gpupool_upload() and gpupool_download(), with the threads and chunks that they choose themselves and with
- * others. All of it from and to the same memory, in turns. What comes back is compared with what went there.
+ * others. All of it from and to the same memory, in turns. The data that comes back is compared with the
+ * original.
  *
  *     staging [--name NAME] [--size SIZE] [--rounds N] [--threads N,…] [--chunks SIZE,…] [--sizes SIZE,…]
  *
@@ -54,7 +55,7 @@ struct subject {
     struct samples samples[WAYS];
 };
 
-/* What is copied. */
+/* The data that is copied. */
 struct ground {
     struct gpupool_client *client;
     struct gpupool_buffer device;

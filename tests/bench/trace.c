@@ -26,7 +26,7 @@ static void add(struct trace *trace, size_t *capacity, struct trace_event event)
     trace->events[trace->count++] = event;
 }
 
-/* What a comment says, if it is a fact that we know. */
+/* Reads a comment, if it is a fact that the program knows. */
 static void read_fact(struct trace *trace, const char *line) {
     (void)(sscanf(line, "# program: %63s", trace->name) == 1 ||
            sscanf(line, "# torch_peak_reserved_bytes: %" SCNu64, &trace->torch_peak_reserved_bytes) == 1);

@@ -36,7 +36,7 @@ void trace_free(struct trace *trace);
  * and rounded to 512 bytes. The same seed makes the same variation. */
 void trace_vary(struct trace *trace, uint64_t seed);
 
-/* What PyTorch's caching allocator would reserve at most, by the rules of its source (see trace_torch.c). */
+/* The most that PyTorch's caching allocator would reserve, by the rules of its source (see trace_torch.c). */
 uint64_t trace_torch_model(const struct trace *trace);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What PyTorch's caching allocator would reserve for a trace, by the rules of
+ * The bytes that PyTorch's caching allocator would reserve for a trace, by the rules of
  * c10/cuda/CUDACachingAllocator.cpp (2.11, default settings): to compare with where there is no PyTorch.
  * Sizes are rounded up to 512 bytes. Up to 1 MiB they come from segments of 2 MiB, up to 10 MiB from segments
  * of 20 MiB, larger ones have segments of their own, rounded up to 2 MiB. The smallest free block of the

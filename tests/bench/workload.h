@@ -2,12 +2,12 @@
 #ifndef TESTS_BENCH_WORKLOAD_H
 #define TESTS_BENCH_WORKLOAD_H
 /*
- * The same work for every allocator that is compared: warm pairs by size, a random mix, threads, and memory
+ * The work that every compared allocator does: warm pairs by size, a random mix, threads, and memory
  * that one thread takes and another gives back. A program defines its allocator (its "subject") and then
  * includes this file, so that all run the same loops with the allocator's calls inlined into them; it is C
  * and C++ alike, for an allocator written in C++. The program defines, before it includes this file:
  *
- *     struct subject_block                                       what the allocator hands out
+ *     struct subject_block                                       a block of the allocator
  *     void subject_take(struct subject_block *, size, stream)    takes, or ends the program with a message
  *     void subject_give(struct subject_block *, stream)
  *     void *subject_stream_new(void)                             a stream of the calling thread's own
@@ -17,7 +17,7 @@
  *                                                                bytes taken from the driver; bytes that this
  * process alone occupies of them, if that is another number, else 0
  *
- * What is measured is printed as one JSON object a line:
+ * The figures are printed as one JSON object a line:
  *     {"case": "warm_pair", "subject": "…", "parameters": {"size_bytes": 512}, "values": {"ns": 10.4, …}}
  * and at the end what the processors were at their best (calibration.h), for the next program of the run:
  *     {"calibration": "C", "best_ns": 9157}
@@ -165,7 +165,7 @@ static inline void workload_begin(const struct workload *work, const char *name)
            work->name);
 }
 
-/* Whoever started this program can look at the daemon now, and says how many messages it has had. */
+/* The program that started this one can look at the daemon now, and tells how many messages it has had. */
 static inline uint64_t workload_mark(const struct workload *work, const char *what) {
     uint64_t count = 0;
     if (!work->marks)

@@ -127,9 +127,9 @@ static inline uint64_t workload_hand_round(struct workload_ring *ring, unsigned 
     return clock_now_ns() - start;
 }
 
-/* Until as many rounds in a row as are to be quiet had no message for the daemon: what lies between the
- * threads differs from round to round, and may reach its most late. Who has no daemon warms up for so many
- * rounds. */
+/* Until as many rounds in a row as are to be quiet had no message for the daemon: the number of blocks
+ * between the threads differs from round to round, and may reach its most late. A subject without a daemon
+ * warms up for so many rounds. */
 static inline void workload_hand_warm(const struct workload *work, struct workload_ring *ring, unsigned *at) {
     uint64_t before = 0, now;
     for (unsigned round = 0, quiet = 0; round < WORKLOAD_HAND_WARM && quiet < WORKLOAD_HAND_QUIET; round++) {

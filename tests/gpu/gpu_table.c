@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What gpu.h promises, checked on a driver: `gpu_table cuda|sim PEER`, where PEER is the program gpu_peer.
+ * Checks the promises of gpu.h on a driver: `gpu_table cuda|sim PEER`, where PEER is the program gpu_peer.
  * The same checks run on a real GPU and on the simulated one, so that the simulation stays what it imitates.
  * Built with the CUDA runtime (GPU_TABLE_CUDA) it also checks that the caller's own CUDA state is left alone.
  * Prints the checks that failed; exits 0 when none did, 1 otherwise, 77 where the driver has no GPU.
@@ -214,7 +214,7 @@ static void mappings_outlive_the_exporter(void) {
     check(gpu->ipc_open(0, &handle, &memory) != 0);
 }
 
-/* -1: nobody can tell. */
+/* -1: not known. */
 static int is_listed(pid_t pid) {
     pid_t pids[256];
     size_t count = 0;

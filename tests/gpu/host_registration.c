@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What it costs to make host memory that another process made ready for copies, by kind of page and by way of
- * asking the driver; and whether copies may cross the border of two registrations. What it found decides how
- * daemon/supply/backing.c makes pages and how client/session/segment.c registers them.
+ * The cost of making host memory of another process ready for copies, by kind of page and by way of asking
+ * the driver; and whether copies may cross the border of two registrations. By the results,
+ * daemon/supply/backing.c makes pages and client/session/segment.c registers them.
  *
  *     host_registration [--json FILE] [cuda|sim] [MIB…]        default: cuda 1024 4096
  *

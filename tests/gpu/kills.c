@@ -168,7 +168,7 @@ static const char *lane_letters(const struct drive *drive, const struct lane *la
     return "-";
 }
 
-/* What is known when something is wrong. */
+/* Prints the known facts when something is wrong. */
 static void print_state(const struct drive *drive) {
     static const char *const states[] = {"free", "starting", "ready", "killed"};
     double seconds = (double)(kills_now_ns() - drive->start_ns) / 1e9;
@@ -335,7 +335,7 @@ static void run_kills(struct drive *drive) {
     }
 }
 
-/* Waits until nobody has anything any more. Returns what stays, in bytes. */
+/* Waits until no process has memory any more. Returns the bytes that stay. */
 static uint64_t wait_for_rest(struct gpupool_client *client) {
     uint64_t end_ns = kills_now_ns() + KILLS_PATIENCE_NS / 2, left;
 

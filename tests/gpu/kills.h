@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_GPU_KILLS_H
 #define TESTS_GPU_KILLS_H
-/* What the files of the program kills share: kills.c starts and kills, kills_parts.c has what runs in the
+/* The common part of the program kills: kills.c starts and kills, kills_parts.c has the code of the
  * processes, and the kernel that writes is one for CUDA, and none for the simulation, whose dead processes
  * write by themselves (GPUPOOL_SIM_LINGER_MS). */
 #include <stddef.h>

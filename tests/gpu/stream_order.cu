@@ -3,7 +3,7 @@
  * Stream order on a real GPU: no block is handed on while a kernel still uses it.
  *
  * Processes, each with threads, each with streams of its own, share small pools, so that every block passes from hand to
- * hand. Whoever has a buffer starts a kernel that fills it with a tag of its own and then, for a while, looks whether every
+ * hand. A thread that has a buffer starts a kernel that fills it with a tag of its own and then, for a while, looks whether every
  * word still is that tag; and gives the buffer back at once, with the kernel in flight: on the stream that took it, on
  * another that was made to wait for it, or through another thread. Host memory takes turns with the CPU. If a block were
  * handed on too early, its next user would write into it while the kernel looks: a foreign write, which is counted.

@@ -81,7 +81,7 @@ def other_streams(torch):
 
 
 def stats(admin_socket):
-    """What "gpupoolctl stats --json" shows."""
+    """The stats, as "gpupoolctl stats --json" shows them."""
     with socket.socket(socket.AF_UNIX) as admin:
         admin.connect(admin_socket)
         admin.sendall(b'{"command":"stats"}\n')

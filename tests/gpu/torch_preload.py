@@ -197,7 +197,7 @@ def hold_cache(torch, size):
 
 
 def reclaim(torch, admin_socket):
-    """What one PyTorch keeps cached goes to another that needs it."""
+    """Memory that one PyTorch keeps cached goes to another that needs it."""
     if not under_gpupool():
         return []
     index = torch.cuda.current_device()

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_PACKAGE_CPLUSPLUS_H
 #define TESTS_PACKAGE_CPLUSPLUS_H
-/* What the C++ programs of the memory objects share. Each includes the header that it tries before this one,
- * so that the header has to stand by itself. */
+/* The common part of the C++ programs of the memory objects. Each program includes the header that it tries
+ * before this one, so that the header has to stand by itself. */
 #include <gpupool/gpupool.h>
 
 #include <cstdio>
@@ -14,7 +14,7 @@ static void check(bool holds, const char *what) {
         throw std::runtime_error(std::string(what) + ": " + gpupool_error_text());
 }
 
-/* What main() does: tries it with a client, and says that it went well. */
+/* The body of main(): runs the program with a client, and says that it went well. */
 static int run(const char *name, void (*try_it)(gpupool_client *client)) {
     gpupool_client *client = nullptr;
     try {

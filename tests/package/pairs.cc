@@ -70,7 +70,7 @@ static void expect_own_contents(gpupool_client *client, std::uint32_t pool, late
     }
 }
 
-/* The program works on a stream of its own, and names none to the pair: its old block is nobody else's meanwhile. */
+/* The program works on a stream of its own, and names none to the pair: its old block is not lent again meanwhile. */
 static void try_left_out_streams(gpupool_client *client) {
     late_writer writer(client);
     gpupool_pair pair;

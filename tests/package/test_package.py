@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed: the files, the library's names, and programs in C and C++ that are built against it."""
+"""The installed package: the files, the library's names, and programs in C and C++ that are built against it."""
 import os
 import pathlib
 import re

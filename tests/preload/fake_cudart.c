@@ -26,7 +26,7 @@ static int result(int error) {
     return error;
 }
 
-/* What every call begins with. */
+/* Begins every call. */
 static int begin(void) {
     if (initialised == 0)
         initialised = getpid();

@@ -32,7 +32,7 @@ int cudaThreadExchangeStreamCaptureMode(int *mode);
 int cudaGetLastError(void);
 int cudaPeekAtLastError(void);
 
-/* What it was asked for so far. A cudaMalloc() that failed, and cudaFree(NULL), do not count. */
+/* The requests to it so far. A cudaMalloc() that failed, and cudaFree(NULL), do not count. */
 struct fake_counts {
     unsigned allocations, frees, waits, resets;
     unsigned initialisations; /* cudaFree(NULL) */

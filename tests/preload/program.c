@@ -45,7 +45,7 @@ static void memory(void) {
     CHECK(fake_counts().initialisations == 1 && cudaPeekAtLastError() == 0);
 }
 
-/* What is not for the pools is the runtime's. */
+/* Calls that the pools do not serve are the runtime's. */
 static void others(void) {
     void *p = (void *)1, *combined, *stream_ordered;
 
@@ -224,7 +224,7 @@ static void attach(void) {
     CHECK(cudaIpcCloseMemHandle(p) == 0);
     CHECK(cudaIpcCloseMemHandle(p) == CUDA_INVALID_VALUE && cudaGetLastError() == CUDA_INVALID_VALUE);
     CHECK(cudaIpcOpenMemHandle((void **)&p, handle, 1) == 0 && cudaIpcCloseMemHandle(p) == 0);
-    handle.bytes[20] = (char)(handle.bytes[20] + 1); /* a token that nobody made */
+    handle.bytes[20] = (char)(handle.bytes[20] + 1); /* a token that no process made */
     CHECK(cudaIpcOpenMemHandle((void **)&p, handle, 1) == CUDA_INVALID_VALUE);
 }
 
@@ -243,7 +243,7 @@ static void shares(void) {
     CHECK(cudaMallocHost(&host, MIB) == 0 && cudaIpcGetMemHandle(&handle, host) == CUDA_INVALID_VALUE);
     CHECK(cudaFree(p) == 0);
     CHECK(cudaIpcOpenMemHandle((void **)&opened, same, 1) ==
-          CUDA_INVALID_VALUE); /* nobody holds it any more */
+          CUDA_INVALID_VALUE); /* no process holds it any more */
     CHECK(cudaMallocAsync(&own, MIB, NULL) == 0 && cudaIpcGetMemHandle(&foreign, own) == 0);
     CHECK(cudaIpcOpenMemHandle((void **)&opened, foreign, 1) == 0 && opened == own);
     CHECK(cudaIpcCloseMemHandle(opened) == 0);
@@ -257,7 +257,7 @@ static void shares(void) {
 static struct cuda_ipc_handle common;
 static void *common_memory;
 
-/* Each writes its own pattern into what it gets, and nobody else does. */
+/* Each thread writes its own pattern into its memory, and no other thread does. */
 static void *work(void *argument) {
     unsigned number = *(unsigned *)argument, seed = number;
     unsigned char *held[8] = {0}, *opened;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_PRELOAD_PROGRAM_H
 #define TESTS_PRELOAD_PROGRAM_H
-/* What the test programs share: they know nothing of gpupool, but to see whose memory it is they ask the
- * library that the preload library has brought along. */
+/* The common part of the test programs: they know nothing of gpupool, but to see whose memory it is they ask
+ * the library that the preload library has brought along. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>

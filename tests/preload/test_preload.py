@@ -211,7 +211,7 @@ TORCH = """
 
 
 class Python(WithDaemon):
-    """What a framework keeps cached goes back when others need it."""
+    """Memory that a framework keeps cached goes back when others need it."""
 
     def python(self, text):
         script = textwrap.dedent(TORCH) + textwrap.dedent(text)
@@ -391,8 +391,8 @@ class Tool(unittest.TestCase):
             path.chmod(0o755)
             with self.subTest(name):
                 done = ctl_run("--socket", self.daemon.socket, path)
-                # What the kernel says, or what an ELF file without a linker's name is refused for. A file that the
-                # kernel does execute may crash then: that is the file's.
+                # The kernel's refusal, or that of an ELF file without a linker's name. A file that the kernel does
+                # execute may crash then: that is the file's fault.
                 if name != "half":
                     self.assertIn(done.returncode, (0, 125, 126, 127), done.stderr)
         loop = self.work / "loop"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a daemon uses, over time. Its memory is what the kernel calls anonymous: heap and stacks. Pools are
- * files in memory and not in it, although the kernel counts such pages as private, too, while nobody else has
- * mapped them.
+ * The memory and descriptors that a daemon uses, over time. Its memory is what the kernel calls anonymous:
+ * heap and stacks. Pools are files in memory and not in it, although the kernel counts such pages as private,
+ * too, while no other process has mapped them.
  *
  * Like is compared with like: the load swings, so single samples do, and the most of a quarter is compared
  * with the most of another, when the first half has brought malloc's and the tables' levels up.
@@ -17,8 +17,8 @@
 
 #include "base/cleanup.h"
 
-/* What malloc keeps differs by this from quarter to quarter when nothing leaks (seen: below 200 KiB); a
- * session has some KiB, a lease 300 bytes, and there are thousands of sessions in minutes. */
+/* The memory that malloc keeps differs by this from quarter to quarter when nothing leaks (seen: below 200
+ * KiB); a session has some KiB, a lease 300 bytes, and there are thousands of sessions in minutes. */
 #define DAEMON_SLACK_BYTES (768 * KIB)
 #define CLIENT_SLACK_BYTES                                                                                   \
     (4 * MIB) /* of several processes, which take minutes to reach their level (some 7 MiB) */
@@ -56,7 +56,7 @@ static void add_pool(struct sample *sample, const cJSON *pool) {
     uint64_t quarantined = member(pool, "quarantined_bytes"), reserved = member(pool, "reserved_bytes");
     uint64_t used = leased + fenced + quarantined;
 
-    /* What is left is free, or on its way to the driver. */
+    /* The rest is free, or on its way to the driver. */
     if (used > reserved || member(pool, "free_bytes") > reserved - used ||
         member(pool, "largest_free_bytes") > member(pool, "free_bytes") ||
         reserved > member(pool, "limit_bytes"))

@@ -167,7 +167,7 @@ static void lane_kill(struct lane *lane) {
     lane->next_ns = clock_now_ns() + DYING_MAX_NS;
 }
 
-/* What is due. */
+/* The actions that are due. */
 static void lane_act(struct soak *soak, struct lane *lane) {
     uint64_t now_ns = clock_now_ns();
 

@@ -51,7 +51,7 @@ int soak_worker(int fd, const char *argument);
 
 /* --- samples --- */
 
-/* What one look saw. */
+/* One sample. */
 struct sample {
     uint64_t at_ns;        /* since the start */
     uint64_t daemon_bytes; /* anonymous memory: neither pools nor program text */

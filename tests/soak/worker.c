@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A worker of the soak. Each buffer's first and last word get a mark that tells the user and is looked at
- * before the buffer goes back; what a new buffer has in it before may be anything but another user's mark.
- * Whatever the library says beyond "there is no room" and "you have enough" ends the worker with an exit
+ * before the buffer goes back; the old contents of a new buffer may be anything but another user's mark.
+ * Each error other than "there is no room" and "you have enough" ends the worker with an exit
  * status that fails the test.
  */
 #include "tests/soak/soak.h"
@@ -37,7 +37,7 @@
 struct held {
     struct gpupool_buffer buffer;
     uint64_t mark;
-    bool is_shared;  /* nobody writes to it any more */
+    bool is_shared;  /* no process writes to it any more */
     bool is_pointer; /* from gpupool_alloc() */
 };
 
@@ -78,7 +78,7 @@ static void must(const struct worker *worker, int result, const char *what) {
         fail_worker(worker, what, result);
 }
 
-/* What a pool that is full or a quota that is used up says. */
+/* The errors of a full pool, or of a quota that is used up. */
 static bool is_refused(int result) {
     return result == GPUPOOL_E_EXHAUSTED || result == GPUPOOL_E_LIMIT;
 }
@@ -130,7 +130,7 @@ static void check_mark(struct worker *worker, const struct gpupool_buffer *buffe
     fail_worker(worker, "somebody else wrote to a buffer", 0);
 }
 
-/* What was there before: zeros where they were asked for, and never another user's. */
+/* The old contents: zeros where they were asked for, and never another user's data. */
 static void check_fresh(struct worker *worker, const struct gpupool_buffer *buffer, bool zero, void *stream) {
     uint64_t word = 0;
     const uint64_t offsets[] = {0, last_offset(buffer)};
@@ -412,7 +412,7 @@ static _Noreturn void end(struct worker *worker, const struct soak_message *orde
         if (order->verb == SOAK_FAREWELL)
             for (unsigned i = 0; i < worker->n_players; i++)
                 player_end(&worker->players[i]);
-        for (unsigned i = 0; i < player->n_held; i++) /* nobody waits for these here */
+        for (unsigned i = 0; i < player->n_held; i++) /* no call waits for these here */
             if (player->held[i].buffer.kind == GPUPOOL_POOL_DEVICE && !player->held[i].is_shared)
                 must(worker,
                      gpupool_set(worker->client, 0, player->held[i].buffer.data, 7,
@@ -456,7 +456,7 @@ static void listen_to_orders(struct worker *worker) {
             attach(&worker->players[0], &message);
         else
             end(worker, &message);
-    if (n == 0) /* nobody is there any more */
+    if (n == 0) /* no peer is there any more */
         _exit(0);
 }
 

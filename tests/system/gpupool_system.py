@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system tests share: the schemas, a scripted admin server, and a real daemon in a temporary directory.
+"""The common part of the system tests: the schemas, a scripted admin server, and a real daemon in a temporary directory.
 
 Where things are built comes from the environment, which ctest sets: GPUPOOLCTL, GPUPOOLD (empty where the daemon is not
-built), GPUPOOL_UNITS, GPUPOOL_SOURCE. Nothing here sleeps: everything waits for what it waits for, with WAIT_S as bound.
+built), GPUPOOL_UNITS, GPUPOOL_SOURCE. Nothing here sleeps: each wait is for an event, with WAIT_S as bound.
 """
 import fcntl
 import json
@@ -176,7 +176,7 @@ class Daemon:
         return self.log.read_text(errors="replace")
 
     def processor_ticks(self):
-        """What it has used of the processor so far, in clock ticks."""
+        """The processor time that it has used so far, in clock ticks."""
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
 

@@ -146,7 +146,7 @@ class Commands(unittest.TestCase):
         self.assertIn("may overwrite", done.stderr)
         self.assertIn("pid 816 is still listed by NVML", done.stderr)
         self.assertIn("2 GiB", done.stdout)
-        done, requests = self.release("--release", "8")  # and there is nobody to ask
+        done, requests = self.release("--release", "8")  # and there is no terminal to ask
         self.assertEqual((done.returncode, requests), (1, [ask]))
         self.assertIn("--yes", done.stderr)
         done, requests = self.release("--release", "7", "--yes")
@@ -335,7 +335,7 @@ class ForPeople(unittest.TestCase):
 
 class Colours(unittest.TestCase):
     def on_terminal(self, *options, environment=None):
-        """What gpupoolctl writes when its output is a terminal."""
+        """The text that gpupoolctl writes when its output is a terminal."""
         controller, terminal = pty.openpty()
         with FakeAdmin(line(REPLIES["stats"])) as fake:
             process = subprocess.Popen([CTL, "stats", f"--admin-socket={fake.path}", *options], stdout=terminal,

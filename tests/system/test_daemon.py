@@ -254,7 +254,7 @@ class Tool(unittest.TestCase):
 
 
 class Workers(unittest.TestCase):
-    """What the admin socket and the tool tell of a worker that holds a buffer of 1 MiB of each kind."""
+    """The reports of the admin socket and the tool on a worker that holds a buffer of 1 MiB of each kind."""
 
     def setUp(self):
         self.daemon = Daemon(CONFIG)
@@ -551,7 +551,7 @@ class Life(unittest.TestCase):
 
 
 class ServiceManager(unittest.TestCase):
-    """What systemd does, done by hand."""
+    """The part of systemd, done by hand."""
 
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory(prefix="gpupool-notify-")

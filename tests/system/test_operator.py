@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator sees of the daemon: its log, its stats, what --check-config says, and the tool's hints."""
+"""The daemon as an operator sees it: its log, its stats, the output of --check-config, and the tool's hints."""
 import json
 import os
 import pathlib
@@ -190,7 +190,7 @@ class CheckConfig(unittest.TestCase):
         self.assertGreater(uncommented.count(" = "), 20)
 
         def tell(config):
-            """What a daemon with a configuration says of sizes, limits and quotas. Its sockets are the test's."""
+            """The sizes, limits and quotas that a daemon with a configuration reports. Its sockets are the test's."""
             class Plain(Daemon):
                 def command(self):
                     return [DAEMON, "--config", str(self.config), "--socket", str(self.socket), "--admin-socket",

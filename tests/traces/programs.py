@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 
 DEVICE = "cuda"
 SECONDS_MAX = 20  # a program's loop ends then
-ALLOCATIONS_MAX = 45_000  # …or then, so that a trace stays small
+ALLOCATIONS_MAX = 45_000  # or after so many allocations, so that a trace stays small
 
 
 class Budget:
@@ -61,7 +61,7 @@ def transformer_train(torch, rng):
 
 
 def transformer_infer(torch, rng):
-    """The same decoder generating in half precision: up to 8 requests at a time, each with a batch of 1 to 8, a prompt
+    """The decoder of decoder() generating in half precision: up to 8 requests at a time, each with a batch of 1 to 8, a prompt
     of 16 to 1500 tokens and a cache of keys and values that grows with each token and goes when the request ends."""
     from models.decoder import Decoder
     model = Decoder().half().to(DEVICE).eval()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Records what real PyTorch programs allocate, as traces that tests and benchmarks replay. Needs PyTorch with CUDA and a
+Records the allocations of real PyTorch programs, as traces that tests and benchmarks replay. Needs PyTorch with CUDA and a
 GPU; run by hand, the traces are kept in the tree.
 
     record.py [--out DIRECTORY] [PROGRAM…]        default: $OUT/traces, or ./traces; all programs
 
 Each program runs in a process of its own, so that PyTorch's own peak is its alone, with PyTorch's default allocator
-settings. What it computes is of no interest (random weights, random data); what it allocates is what such models do.
+settings. Its results are of no interest (random weights, random data), and it allocates as such models do.
 """
 import argparse
 import datetime

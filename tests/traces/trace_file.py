@@ -15,7 +15,7 @@ import gzip
 class Converter:
     """Makes a trace of the events that torch.cuda.memory._snapshot()["device_traces"] lists for one device.
 
-    What the events say is c10/cuda/CUDACachingAllocator.cpp's: an alloc and both frees carry the size that was
+    The meaning of the events is that of c10/cuda/CUDACachingAllocator.cpp: an alloc and both frees carry the size that was
     requested, not the rounded one (alloc_found_block, free: block->requested_size); segment_alloc and segment_free
     carry what was taken from the driver. A block that other streams use too (record_stream) is free_requested first
     and free_completed when those streams are done; it takes memory until then, so that is where the trace frees it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpupool means to reach, and whether a run shows that it does. Bars of time are for a GPU: on the simulation they are not
+"""The bars that gpupool means to reach, and whether a run shows that it does. Bars of time are for a GPU: on the simulation they are not
 measurable, and the figures are shown for what they are worth. Counts and ratios to a socket's round trip hold anywhere."""
 import statistics
 
@@ -157,7 +157,7 @@ def pipeline_to_pageable(results):
 
 
 def pipeline_to_limit(results):
-    """What part the slowest step by itself is of the time on several streams."""
+    """The share of the slowest step by itself in the time on several streams."""
     _, overlapped = pipeline_ways(results)
     limit = largest(record.median("ns") for record in results.find("pipeline_step", compute_percent=cases.SIMILAR, streams=1))
     return limit / overlapped if limit and overlapped else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cases need to run: where the programs are, on what GPU, how thoroughly, and where results go."""
+"""The surroundings of the cases: where the programs are, on what GPU, how thoroughly, and where results go."""
 import concurrent.futures
 import json
 import os
@@ -48,7 +48,7 @@ class Thoroughness:
 
 
 class Absent(Exception):
-    """What was to be measured is not there."""
+    """The subject of a measurement is not there."""
 
 
 class Failed(Exception):

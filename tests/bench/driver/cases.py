@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: one function a case, and the list CASES at the end, in which order they take turns. What is short is
-measured in each round of the run, what is longer in every third, what takes longest once. A case that measures gpupool starts a daemon of its own, so that what it finds in the pools is what it made."""
+"""The measurements: one function a case, and at the end the list CASES in the order of their turns. Short cases are measured in
+each round of the run, longer ones in every third, the longest once. A case that measures gpupool starts a daemon of its own, so
+that the pools hold only what the case itself made."""
 import json
 import resource
 
@@ -45,8 +46,8 @@ class Case:
 # --- gpupool ----------------------------------------------------------------------------------------------------------
 
 def gpupool_pairs(bench, subject, name, *options, config=""):
-    """The program gpupool_pairs under a daemon of its own. What the daemon was asked between the marks of the hand-over is a
-    value of it."""
+    """The program gpupool_pairs under a daemon of its own. The number of questions to the daemon between the marks of the
+    hand-over is a value of it."""
     asked = {}
 
     def on_mark(mark):
@@ -99,7 +100,7 @@ def ring(bench):
 
 
 def accesses(bench):
-    """Pairs and synchronised arrays that are warm. What the daemon was asked between a figure's marks is a value of it."""
+    """Pairs and synchronised arrays that are warm. The number of questions to the daemon between a figure's marks is a value of it."""
     asked = []
     with bench.daemon(LARGE_STEPS if bench.has_gpu else "") as daemon:
         rows = bench.run([bench.program("accesses"), "--marks", *bench.calibration(), "--figure-ms", bench.thoroughness.figure_ms,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon for one measurement, in a temporary directory: nobody else's clients, nothing left of the measurement before."""
+"""A daemon for one measurement, in a temporary directory: no other clients, nothing left of the measurement before."""
 import json
 import os
 import pathlib
@@ -42,7 +42,7 @@ class Daemon:
             os.close(ready)
 
     def environment(self, environment):
-        """What a client's environment has to have."""
+        """The environment of a client."""
         return {**environment, "GPUPOOL_SOCKET": str(self.socket), "GPUPOOL_ADMIN_SOCKET": str(self.admin_socket)}
 
     def stats(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the results document says of the machine: what figures depend on, nothing that names it."""
+"""The description of the machine in the results document: the facts that figures depend on, and nothing that names it."""
 import os
 import pathlib
 import platform
@@ -8,7 +8,7 @@ import subprocess
 
 
 def output(command, environment=None):
-    """What a command prints, "" where it fails or does not exist."""
+    """The output of a command, "" where it fails or does not exist."""
     try:
         return subprocess.run([str(argument) for argument in command], check=True, capture_output=True, text=True, timeout=60,
                               env=environment).stdout.strip()

@@ -196,7 +196,7 @@ def trace_passes(results):
 
 
 def sizes(results, case, *names):
-    """What sizes a case had, for its title."""
+    """The sizes of a case, for its title."""
     found = results.find(case)
     return [bytes_text(found[0].parameters[name]) if found else "" for name in names]
 

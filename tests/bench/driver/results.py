@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured: values by case, subject (whose allocator, or what) and parameters, one for each repetition.
+"""The measured values by case, subject (an allocator, or another object) and parameters, one for each repetition.
 
 A value that a repetition did not bring is None, so that values of one repetition can be compared: ratio() divides within
 repetitions and takes the median afterwards. The document that document() makes is described by ../results.schema.json."""
@@ -10,7 +10,7 @@ SCHEMA_VERSION = 2
 
 
 def without_folders(text):
-    """What programs say of files, with the files' names alone."""
+    """A program's text about files, with the files' names alone."""
     return re.sub(r"/(?:[\w.+-]+/)+", "", text).strip()
 
 

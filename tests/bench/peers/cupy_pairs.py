@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """CuPy's memory pool, from Python as its users call it: warm pairs by size and the random mix of ../workload.h (the same sizes
-in the same order), on a stream: --warm, --mix. What is printed is what ../workload.h prints. Ends with 77 where there is no CuPy with a GPU."""
+in the same order), on a stream: --warm, --mix. The output is that of ../workload.h. Ends with 77 where there is no CuPy with a GPU."""
 import sys
 
 import python_workload

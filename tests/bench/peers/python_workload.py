@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of ../workload.h for allocators that are called from Python, where what is given back is what nobody refers to
-any more. The figures have the interpreter's part in them, as they have for a program in Python."""
+"""The cases of ../workload.h for allocators that are called from Python, where a block is given back when nothing refers to
+it any more. The figures have the interpreter's part in them, as they have for a program in Python."""
 import argparse
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's pinned memory, from Python as its users call it: warm pairs by size. What is printed is what ../workload.h prints.
+"""PyTorch's pinned memory, from Python as its users call it: warm pairs by size. The output is that of ../workload.h.
 Ends with 77 where there is no PyTorch with a GPU."""
 import sys
 
