@@ -72,8 +72,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
 }
 
 /* The bytes that are idle in the stream heap. Gathers first what lies in the caches of threads. It counts as
- * used now.
- */
+ * used now. */
 static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *stream_heap) {
     thread_caches_collect(&client->cache.threads, NULL, stream_heap, false);
     pthread_mutex_lock(&stream_heap->lock);
@@ -87,8 +86,7 @@ static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *st
 
 /* Leases what is missing: as one range, which serves any buffer of up to its size. Where the pool has no such
  * range and cannot grow by one, as several, the largest first. After the deadline only the smallest is asked
- * for.
- */
+ * for. */
 static int lease_missing(struct preparation *preparation, uint64_t missing_bytes, uint64_t deadline_ns) {
     uint64_t range_bytes = missing_bytes;
     int r = 0;

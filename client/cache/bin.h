@@ -87,8 +87,7 @@ struct piece *bin_take(struct bin *bin, struct stream_heap *stream_heap, unsigne
                        uint64_t size_bytes);
 
 /* Puts a piece here, and what there is no room for into the depot, else into the stream heap. Takes their
- * locks.
- */
+ * locks. */
 void bin_put(struct bin *bin, struct stream_heap *stream_heap, unsigned size_class, struct piece *piece);
 
 /* Gives all pieces to the stream heap. Takes its lock. */

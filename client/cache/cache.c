@@ -287,8 +287,7 @@ static void put_at_hand(struct thread_bins *own, struct piece *piece) {
 }
 
 /* Gives a piece to its stream heap. Whether so much is free there now that threads may keep pieces at hand
- * again.
- */
+ * again. */
 static bool give_to_stream_heap(struct stream_heap *stream_heap, struct piece *piece) {
     lock_busy(&stream_heap->lock);
     stream_heap_give_locked(stream_heap, piece);

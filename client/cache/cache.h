@@ -210,8 +210,7 @@ static inline bool cache_put_fast(const struct cache *cache, struct piece *piece
 
 /* Whether a piece that was handed out under a generation may go back by cache_put_fast: it is out, and
  * nothing but its stream heap's stream has to order what comes after the work that the caller says is on a
- * stream, which is the only one that uses it.
- */
+ * stream, which is the only one that uses it. */
 static inline bool cache_may_put(const struct piece *piece, uint64_t generation, const void *stream) {
     return piece->generation == generation && generation % 2 == 1 && !(piece->split_off | piece->recorded) &&
            cache_orders(piece->stream_heap, stream);

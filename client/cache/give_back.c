@@ -57,8 +57,7 @@ static int check_stream(struct cache *cache, const struct stream_heap *stream_he
 }
 
 /* Takes the free parts out of a stream heap: all, or with borders_only those that may be longer in the
- * daemon's hands.
- */
+ * daemon's hands. */
 static void take_free(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes,
                       bool borders_only) {
     pthread_mutex_lock(&stream_heap->lock);

@@ -93,8 +93,7 @@ struct stream_heap_part {
  * | 2   | 0.825  | 1.075   | 5          | 0.987 |
  * | 4   | 0.818  | 1.031   | 1          | 0.973 |
  * | 6   | 0.827  | 1.080   | 10         | 0.964 |
- * | 8   | 0.824  | 1.077   | 5          | 0.963 |
- */
+ * | 8   | 0.824  | 1.077   | 5          | 0.963 | */
 #define STREAM_HEAP_SMALL_MAX_BYTES (4 * MIB)
 
 enum stream_heap_half {
@@ -170,8 +169,7 @@ struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enu
 void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes);
 
 /* How large an extent should be for a request of a size. The rule is in stream_heap.c, with what it was
- * measured on.
- */
+ * measured on. */
 uint64_t stream_heap_extent_bytes_locked(const struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Cuts the tail of a piece off and gives it back to the stream heap. Returns 0 or -ENOMEM. */

@@ -75,8 +75,7 @@ static void add_bar(struct table *table, const struct cJSON *pool, const struct 
 }
 
 /* How much is in use of each pool: the first table of stats and pools. 100 columns where names and numbers
- * are of common size.
- */
+ * are of common size. */
 static void print_pools_use(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
         {"POOL", true, add_number, "id"},

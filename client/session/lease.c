@@ -59,8 +59,7 @@ int lease_acquire(struct session *session, const struct proto_acquire *acquire, 
 }
 
 /* Closes a segment and tells the daemon. A segment that the driver would not close stays the session's until
- * its end.
- */
+ * its end. */
 static int close_segment(struct session *session, uint32_t pool_id, uint64_t segment) {
     uint64_t start_ns = clock_now_ns();
     int r = segments_remove(&session->segments, segment, pool_id);

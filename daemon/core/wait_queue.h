@@ -62,8 +62,7 @@ bool wait_queue_awaits_quota(const struct request *request, uint64_t size_bytes)
 bool wait_queue_is_behind(const struct request *request);
 
 /* Whether an older, overdue request could use memory of the segment if this request's session is not given
- * it.
- */
+ * it. */
 bool wait_queue_is_reserved(const struct request *request, const struct segment *segment);
 
 /* The request was given memory of the segment: counts the passes. */
