@@ -84,7 +84,7 @@ static struct {
     bool ready;
     struct device devices[DEVICES_MAX];
     unsigned device_count;
-    int first; /* atomic: the device whose context was made first, for calls that name no device; -1: none yet */
+    int first; /* atomic: the device whose context was made first, for calls without a device; -1: none yet */
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER, .first = -1};
 
 _Static_assert(sizeof(CUipcMemHandle) == GPU_IPC_HANDLE_BYTES, "gpu.h's handle is the driver's");

@@ -65,7 +65,7 @@ int gpupool_fence_wait(struct gpupool_client *client, int device, const struct g
         r = find_fence(client, fence, "gpupool_fence_wait", &found);
     if (r < 0)
         return r;
-    /* Also where the fence is ready: a captured stream is refused always, and not only when the GPU is late. */
+    /* Also where the fence is ready: a captured stream is always refused, not only when the GPU is late. */
     r = devices_check_stream(gpu, (unsigned)device, stream);
     if (r == 0)
         r = fence_order(&client->session, found, (unsigned)device, stream);

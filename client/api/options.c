@@ -13,8 +13,7 @@
 #define DEFAULT_SOCKET "/run/gpupool/gpupool.sock"
 #define DEFAULT_CONNECT_TIMEOUT_NS                                                                           \
     (10 * NS_PER_S) /* a CUDA context takes 0.3 s (H200), several in a row some */
-#define DEFAULT_ANSWER_TIMEOUT_NS                                                                            \
-    (30 * NS_PER_S) /* pinning host memory takes up to 0.7 s a 4 GiB on H200                                 \ */
+#define DEFAULT_ANSWER_TIMEOUT_NS (30 * NS_PER_S) /* pinning host memory takes up to 0.7 s a 4 GiB (H200) */
 
 /* Longer than the pauses of a worker between requests, shorter than people wait for memory. */
 #define DEFAULT_DECAY_NS (10 * NS_PER_S)

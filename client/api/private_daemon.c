@@ -232,7 +232,7 @@ static int launch_fork(struct launch *launch, int ready_fd) {
     if (middle < 0)
         return error_set(GPUPOOL_E_CONNECT, "starting a private daemon: fork: %s (%s)",
                          strerrorname_np(error), strerrordesc_np(error));
-    /* The program may ignore SIGCHLD or collect any child that ends: then this one is gone already (ECHILD). */
+    /* The program may ignore SIGCHLD or collect any child that ends: then it is gone already (ECHILD). */
     while (waitpid(middle, NULL, 0) < 0 && errno == EINTR)
         ;
     return 0;

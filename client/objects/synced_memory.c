@@ -35,7 +35,7 @@ int memory_drop(struct gpupool_client *client, struct synced_memory *memory, con
     }
     if (memory->owner == GPUPOOL_OWNER_POOL) {
         int r = release(client, &memory->buffer, is_idle ? NULL : by);
-        /* Where the session is over, the loan is too: the daemon takes it back when this process has ended. */
+        /* Where the session is over, so is the loan: the daemon takes it back when this process ended. */
         if (r < 0 && connection_check(&client->session.connection) == 0)
             return error_prefix(r, "giving its memory back");
     }

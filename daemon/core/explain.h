@@ -26,7 +26,7 @@ void undelivered_explain(const struct tenant *tenant, char *text, size_t size);
 enum waiter_reason {
     WAITER_QUOTA,       /* memory of its own user that comes back, or a larger quota */
     WAITER_GROWTH,      /* a segment that is being made, or that the pool may still grow by */
-    WAITER_OTHER_USERS, /* a long enough free range lies in a segment of another user, which has to be freed */
+    WAITER_OTHER_USERS, /* a long enough free range lies in another user's segment, which has to be freed */
     WAITER_ROOM,        /* memory that sessions hold */
 };
 

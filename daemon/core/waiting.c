@@ -257,7 +257,7 @@ static void pool_serve_queues(struct pool *pool) {
 
 /* Serves the waiting requests for which there is free memory. */
 static void pool_serve_free(struct pool *pool) {
-    do { /* again if an overdue request left, or fences were polled because of the limit of a session's leases */
+    do { /* again if an overdue request left, or fences were polled because of a session's limit of leases */
         list_remove(&pool->ready_link);
         pool_serve_queues(pool);
     } while (pool_is_ready(pool));

@@ -74,7 +74,7 @@ int client_make_page(struct client *client) {
     void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return -errno;
-    /* The loop looks there, and a client can be made to swap by limits of its own. As far as the daemon may. */
+    /* The loop looks there, and a client can be made to swap by its own limits. As far as the daemon may. */
     (void)mlock2(memory, PROTO_PAGE_BYTES, MLOCK_ONFAULT);
     client->page = (struct page){take_fd(&fd), memory};
     core_session_set_page(client->session, memory);

@@ -136,7 +136,7 @@ int host_pages_make(void *memory, uint64_t size_bytes, bool huge, struct worker 
         wanted = (unsigned)pieces;
     while (started < wanted && pthread_create(&threads[started], NULL, make_main, &making) == 0)
         started++;
-    /* The worker's own thread only waits: a thread that has become nicer cannot go back without privileges. */
+    /* The worker's own thread only waits: a thread that became nicer cannot go back without privileges. */
     if (started == 0)
         make_pieces(&making);
     for (unsigned i = 0; i < started; i++)
