@@ -68,9 +68,9 @@ class Language(unittest.TestCase):
         path.write_text(text)
         return path
 
-    def look(self, *unclean):
+    def look(self):
         output = io.StringIO()
-        return language.look(self.root, list(unclean), output)[0], output.getvalue()
+        return language.look(language.files_of(self.root), output), output.getvalue()
 
     def test_each_pattern_is_found_in_each_kind_of_file(self):
         for name, form in KINDS.items():
@@ -102,31 +102,6 @@ class Language(unittest.TestCase):
         self.write("folder/a.c", "int a;\n\n/* Nobody waits. */\n")
         self.assertEqual(self.look(), (1, "folder/a.c:3: nobody as subject: Nobody waits.\n"))
 
-    def test_listed_files_and_folders_may_have_hits(self):
-        for name in ("folder/a.c", "folder/inner/b.c", "c.c"):
-            self.write(name, "/* Nobody waits. */\n")
-        self.assertEqual(self.look("folder", "c.c"), (0, ""))
-        self.assertEqual(self.look("folder")[0], 1)
-        self.write("folder2/a.c", "/* Nobody waits. */\n")
-        self.assertEqual(self.look("folder", "c.c")[0], 1)
-
-    def test_a_listed_file_that_is_clean_has_to_leave_the_list(self):
-        self.write("a.c", f"/* {PLAIN} */\n")
-        count, output = self.look("a.c", "missing")
-        self.assertEqual(count, 2)
-        self.assertIn("a.c is clean", output)
-        self.assertIn("missing is clean", output)
-
-    def test_the_list_is_shrunk_by_what_is_clean(self):
-        self.write("a.c", "/* Nobody waits. */\n")
-        self.write("b.c", f"/* {PLAIN} */\n")
-        unclean = self.write("unclean.txt", "# A comment.\na.c\nb.c\n")
-        command = [HERE / "language", "--root", self.root, "--unclean", unclean]
-        self.assertEqual(subprocess.run(command, capture_output=True, check=False).returncode, 1)
-        self.assertEqual(subprocess.run([*command, "--shrink"], capture_output=True, check=False).returncode, 0)
-        self.assertEqual(unclean.read_text(), "# A comment.\na.c\n")
-        self.assertEqual(subprocess.run(command, capture_output=True, check=False).returncode, 0)
-
     def test_builds_and_planted_faults_are_no_text_of_the_project(self):
         for name in ("build/a.c", "build-other/a.c", "gates/planted/a.c", ".git/a.c"):
             self.write(name, "/* Nobody waits. */\n")
@@ -139,14 +114,13 @@ class Language(unittest.TestCase):
             language.hits_of(path)
 
     def test_the_program_says_by_its_status_what_it_found(self):
-        unclean = self.write("unclean.txt", "")
         self.write("a.c", "/* Nobody waits. */\n")
-        command = [HERE / "language", "--root", self.root, "--unclean", unclean]
+        command = [HERE / "language", "--root", self.root]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((found.returncode, found.stderr), (1, ""))
         (self.root / "a.c").unlink()
         self.assertEqual(subprocess.run(command, capture_output=True, check=False).returncode, 0)
-        missing = subprocess.run([*command[:-1], self.root / "missing"], capture_output=True, check=False)
+        missing = subprocess.run([*command, self.root / "missing.c"], capture_output=True, check=False)
         self.assertEqual(missing.returncode, 2)
 
 
