@@ -210,8 +210,9 @@ static int do_fork_try(struct gpupool_client *client, uint64_t *ret_wrong) {
         return -errno;
     if (pid == 0)
         _exit(try_calls(client));
-    if (waitpid(pid, &status, 0) != pid)
-        return -errno;
+    int error = test_reap(pid, &status);
+    if (error != 0)
+        return -error;
     *ret_wrong = WIFEXITED(status) ? (uint64_t)WEXITSTATUS(status) : 1000;
     return 0;
 }

@@ -23,6 +23,8 @@
 
 #include <gpupool/gpupool.h>
 
+#include "tests/bounded.h"
+
 #define KIB         (UINT64_C(1) << 10)
 #define MIB         (UINT64_C(1) << 20)
 #define PROCESSES   2u
@@ -196,7 +198,7 @@ static int play_process(unsigned number, unsigned rounds) {
         need(pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]), "a thread");
     }
     for (unsigned i = 0; i < THREADS; i++)
-        pthread_join(workers[i].thread, NULL);
+        need(-test_join(workers[i].thread, NULL), "the end of a thread");
     gpupool_close(process.client);
     printf("%s: %llu uses, %llu foreign bytes seen\n",
            options.flags == 0 ? "with a cache" : "without a cache", (unsigned long long)process.uses,
@@ -232,8 +234,7 @@ static int play_all(const char *program, const char *rounds) {
     }
     for (unsigned i = 0; i < PROCESSES; i++) {
         int status = 0;
-        waitpid(pids[i], &status, 0);
-        int result = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+        int result = test_reap(pids[i], &status) == 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
         if (result != 0 && worst != 1)
             worst = result == FOREIGN ? FOREIGN : 1;
     }

@@ -65,7 +65,7 @@ static void *succeed_each_other(void *argument) {
     (void)argument;
     for (unsigned i = 0; i < LIVES; i++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, live, &left) != 0 || pthread_join(thread, NULL) != 0) {
+        if (pthread_create(&thread, NULL, live, &left) != 0 || test_join(thread, NULL) != 0) {
             failures++;
             break;
         }

@@ -93,8 +93,8 @@ static void *consumers_main(void *argument) {
     while (atomic_load(&belt->consumed) < BUFFERS && atomic_load(&belt->result) == 0) {
         if (pthread_create(&thread, NULL, consumer_main, belt) != 0)
             belt_fail(belt, 1);
-        else
-            pthread_join(thread, NULL); /* its cache goes, wherever the others are */
+        else if (test_join(thread, NULL) != 0) /* its cache goes, wherever the others are */
+            belt_fail(belt, 1);
     }
     atomic_fetch_sub(&belt->running, 1);
     return NULL;

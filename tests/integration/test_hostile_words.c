@@ -136,7 +136,7 @@ static void try_each(const struct wire_field *field) {
         try_field(field, POOL_MIB * MIB + 1);
         _exit(0);
     }
-    MUST(waitpid(pid, &status, 0) == pid);
+    MUST(test_reap(pid, &status) == 0);
     MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 

@@ -313,7 +313,7 @@ static bool daemon_can_be_run(void) {
         execl(test_daemon_path(), test_daemon_path(), "--version", (char *)NULL);
         _exit(1);
     }
-    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return pid > 0 && test_reap(pid, &status) == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 int main(int argc, char **argv) {

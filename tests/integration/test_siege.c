@@ -86,7 +86,7 @@ static void attack_for(const struct test_daemon *daemon, struct peer *peer, cons
         assert_int_equal(peer_release(peer, &lease), 0);
     }
     assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    TEST_REAP(pid, NULL);
 }
 
 static bool is_alone(struct test_daemon *daemon) {

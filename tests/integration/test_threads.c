@@ -118,7 +118,8 @@ static int play_threads(int fd, const char *argument) {
         if (pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]) != 0)
             return 12;
     for (unsigned i = 0; i < THREADS; i++) {
-        pthread_join(threads[i].thread, NULL);
+        if (test_join(threads[i].thread, NULL) != 0)
+            return 13;
         if (threads[i].result != 0) {
             fprintf(stderr, "thread %u: %s: %d: %s\n", i, threads[i].failed, threads[i].result,
                     threads[i].text);
