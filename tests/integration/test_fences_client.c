@@ -249,13 +249,27 @@ static void without_other_room_the_stream_is_made_to_wait(void **state) {
     close_cached(client);
 }
 
+/* Acquires all of a pool, which is there when the gate has opened, after the call. */
+static struct gpupool_buffer acquire_when_it_opens(struct gpupool_client *client, uint32_t pool, void *stream,
+                                                   struct gate *gate) {
+    struct gpupool_buffer buffer;
+    pthread_t opener;
+
+    assert_int_equal(pthread_create(&opener, NULL, gate_open_late, gate), 0);
+    int r = gpupool_acquire(client, pool, LARGE, stream, GPUPOOL_FOREVER, 0, &buffer);
+    bool passed = gate_was_passed(gate);
+    TEST_JOIN(opener, NULL);
+    MUST(r);
+    assert_true(passed);
+    return buffer;
+}
+
 /* A stream heap that no stream orders: who waits for room waits for the fence as well, and not beyond the
  * time given. */
 static void without_other_room_the_caller_waits_in_its_own_time(void **state) {
     struct gpupool_client *client;
     struct gpupool_buffer buffer;
     struct gate gate;
-    pthread_t thread;
 
     (void)state;
     if (!test_has_device())
@@ -270,12 +284,7 @@ static void without_other_room_the_caller_waits_in_its_own_time(void **state) {
     MUST_BE(gpupool_acquire(client, pool, LARGE, NULL, GPUPOOL_NOW, 0, &buffer), GPUPOOL_E_EXHAUSTED);
     MUST_BE(gpupool_acquire(client, pool, LARGE, NULL, 20 * NS_PER_MS, 0, &buffer), GPUPOOL_E_EXHAUSTED);
     assert_false(gate_was_passed(&gate));
-    assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &gate), 0);
-    int r = gpupool_acquire(client, pool, LARGE, NULL, GPUPOOL_FOREVER, 0, &buffer);
-    bool passed = gate_was_passed(&gate);
-    TEST_JOIN(thread, NULL);
-    MUST(r);
-    assert_true(passed);
+    buffer = acquire_when_it_opens(client, pool, NULL, &gate);
     assert_true(stream_heaps_are_valid(client));
     MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     gate_deinit(&gate);
@@ -433,7 +442,6 @@ static void a_captured_stream_is_not_made_to_wait(void **state) {
     struct gpupool_buffer buffer;
     struct gate gate;
     unsigned operations = 1;
-    pthread_t thread;
     void *captured;
 
     (void)state;
@@ -449,12 +457,7 @@ static void a_captured_stream_is_not_made_to_wait(void **state) {
     MUST(gpupool_release(client, &buffer, gate.stream));
     assert_int_equal(gpu_sim_capture_begin(0, captured), 0);
     MUST_BE(gpupool_acquire(client, pool, LARGE, captured, GPUPOOL_NOW, 0, &buffer), GPUPOOL_E_EXHAUSTED);
-    assert_int_equal(pthread_create(&thread, NULL, gate_open_late, &gate), 0);
-    int r = gpupool_acquire(client, pool, LARGE, captured, GPUPOOL_FOREVER, 0, &buffer);
-    bool passed = gate_was_passed(&gate);
-    TEST_JOIN(thread, NULL);
-    MUST(r);
-    assert_true(passed); /* the caller waited instead */
+    buffer = acquire_when_it_opens(client, pool, captured, &gate); /* the caller waits instead */
     assert_int_equal(gpu_sim_capture_end(0, captured, &operations), 0);
     assert_int_equal(operations, 0);
     MUST(gpupool_release(client, &buffer, captured));
