@@ -103,8 +103,12 @@ static bool stream_heap_is_tight(const struct stream_heap *stream_heap) {
     return shortage_is_tight(&stream_heap->owner->shortage, stream_heap->pool);
 }
 
+static uint64_t needed_bytes(uint64_t size_bytes, bool is_tight) {
+    return is_tight ? heap_round_up(size_bytes) : size_class_round(size_bytes);
+}
+
 uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes) {
-    return stream_heap_is_tight(stream_heap) ? heap_round_up(size_bytes) : size_class_round(size_bytes);
+    return needed_bytes(size_bytes, stream_heap_is_tight(stream_heap));
 }
 
 /* --- taking --- */
@@ -112,10 +116,10 @@ uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes)
 /* From the process's heap. Small pieces for the next requests come along. */
 static int take_from_stream_heap(struct thread_bins *own, unsigned size_class, uint64_t size_bytes,
                                  struct piece **ret_piece) {
-    uint64_t rounded = cache_needs(own->stream_heap, size_bytes);
     struct piece *more[BATCH];
     struct stream_heap *stream_heap = own->stream_heap;
     bool is_tight = stream_heap_is_tight(stream_heap);
+    uint64_t rounded = needed_bytes(size_bytes, is_tight);
     unsigned count = 0;
 
     lock_busy(&stream_heap->lock);
