@@ -183,7 +183,7 @@ int client_host_pool_near(struct gpupool_client *client, unsigned device, uint32
     int node = device < client->session.devices.count ? client->session.devices.list[device].numa_node : -1;
     struct pool pool;
 
-    /* Not by pools_select() for the node: where the daemon has none of it, that would ask again each time. */
+    /* Not by pools_select() for the node: without such a pool in the daemon, each call would ask again. */
     if (node >= 0 && pools_select(&client->session, is_host, NULL, &pool) == 0 &&
         pools_look_up(&client->session.pools, is_on_node, &node, &pool)) {
         *ret_pool = pool.id;

@@ -93,7 +93,8 @@ struct stream_heap_part {
  * | 2   | 0.825  | 1.075   | 5          | 0.987 |
  * | 4   | 0.818  | 1.031   | 1          | 0.973 |
  * | 6   | 0.827  | 1.080   | 10         | 0.964 |
- * | 8   | 0.824  | 1.077   | 5          | 0.963 | */
+ * | 8   | 0.824  | 1.077   | 5          | 0.963 |
+ */
 #define STREAM_HEAP_SMALL_MAX_BYTES (4 * MIB)
 
 enum stream_heap_half {

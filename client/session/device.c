@@ -194,7 +194,7 @@ int devices_check_device(const struct gpu *gpu, unsigned device) {
         GPUPOOL_PER_THREAD; /* whose captures are this thread's: no other thread begins one meanwhile */
     bool capturing = false;
 
-    /* A failed device answers each question so. Asking a captured stream how far it is spoils the capture. */
+    /* A failed device says so at each call. Asking a captured stream how far it is spoils the capture. */
     int error = gpu->stream_is_capturing(device, own, &capturing);
     if (error == 0 && !capturing)
         error = gpu->stream_query(device, own);

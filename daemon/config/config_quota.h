@@ -23,7 +23,7 @@ struct config_size {
 /* Reads a size such as 8GiB, or a percentage such as 50%. Returns 0 or -EINVAL. */
 int config_parse_size(const char *text, struct config_size *ret_size);
 
-/* A key of a section, what it is set to, and where a complaint about that goes. */
+/* A key of a section, its value, and the destination of a complaint about it. */
 struct config_setting {
     const char *key, *value;
     char *error;

@@ -3,7 +3,7 @@
 #define TESTS_FUZZ_STAGE_H
 /*
  * A stage: a daemon in this process, of its real code (core, connections, admin socket, suppliers, watcher,
- * backings), in a world that does only what it is told. The stage defines the functions of these headers and
+ * backings), in a world that acts on orders alone. The stage defines the functions of these headers and
  * libraries in place of the daemon's own:
  *
  * - daemon/loop/worker.h: jobs are kept, and run on the caller's thread when stage_run_job() says so.

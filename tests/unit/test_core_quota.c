@@ -105,7 +105,7 @@ static void a_deadline_ends_the_wait_with_the_quota_and_its_holders(void **state
     assert_int_equal(used(two, QUOTA_WAITING), 0);
 }
 
-static void whoever_waits_for_its_quota_is_in_nobodys_way(void **state) {
+static void a_request_that_waits_for_its_quota_is_in_no_others_way(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 8 * MIB, 0);
 
@@ -408,7 +408,7 @@ int main(void) {
         CORE_TEST(what_can_never_be_is_refused_at_once_and_says_whose_quota_it_is),
         CORE_TEST(what_its_own_releases_can_bring_waits_for_them),
         CORE_TEST(a_deadline_ends_the_wait_with_the_quota_and_its_holders),
-        CORE_TEST(whoever_waits_for_its_quota_is_in_nobodys_way),
+        CORE_TEST(a_request_that_waits_for_its_quota_is_in_no_others_way),
         CORE_TEST(one_in_the_pools_line_whose_quota_was_used_up_meanwhile_lets_others_by),
         CORE_TEST(others_are_not_asked_for_one_in_line_whose_quota_was_used_up_beside_it),
         CORE_TEST(only_the_tenants_own_caches_are_asked_for_its_quota),
