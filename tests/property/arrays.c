@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "tests/property/world.h"
 
 #define TRIES_MAX 100u /* of a call that chance makes fail */
@@ -370,11 +371,15 @@ static void read_beside(struct array_model *model, const struct world_stream *he
     if (other == held || !access_side(model, DEVICE, GPUPOOL_READ, held))
         return;
     world_hold(model->device, held);
+    uint64_t begin_ns = clock_now_ns();
     bool read = access_side(model, DEVICE, GPUPOOL_READ, other);
+    uint64_t call_ns = clock_now_ns() - begin_ns;
     bool through = read && world_comes_through(model->device, other);
     if (!world_let_go() || through != read)
-        world_fail("array %u: reading on the %s stream waited for a reader on the %s stream", model->number,
-                   world_stream_name(other), world_stream_name(held));
+        world_fail(
+            "array %u: reading on the %s stream waited for a reader on the %s stream; the call took %.3f "
+            "s of it",
+            model->number, world_stream_name(other), world_stream_name(held), (double)call_ns / 1e9);
 }
 
 /* The CPU waits for the copy that it needs, and not for what stands behind that. */
