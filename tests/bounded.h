@@ -5,6 +5,7 @@
  * and the message names its object. */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
@@ -49,6 +50,27 @@ static inline int test_join(pthread_t thread, void **ret_result) {
         int join_error_ = test_join(thread, ret_result);                                                     \
         if (join_error_ != 0)                                                                                \
             fail_msg("%s() waits for the thread %s: %s", __func__, #thread, strerror(join_error_));          \
+    } while (0)
+
+/* Waits until another thread posts. Returns 0, or a positive errno when none does in time. */
+static inline int test_sem_wait(sem_t *posted) {
+    struct timespec end;
+
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += (time_t)(TEST_WAIT_NS / NS_PER_S);
+    while (sem_timedwait(posted, &end) < 0)
+        if (errno != EINTR)
+            return errno;
+    return 0;
+}
+
+/* A semaphore that is not posted fails the test, which then names it and the function that waits. Not for
+ * threads of a test: cmocka knows its own one alone. */
+#define TEST_SEM_WAIT(posted)                                                                                \
+    do {                                                                                                     \
+        int wait_error_ = test_sem_wait(posted);                                                             \
+        if (wait_error_ != 0)                                                                                \
+            fail_msg("%s() waits for %s: %s", __func__, #posted, strerror(wait_error_));                     \
     } while (0)
 
 /* Waits for a child. Returns 0, or a positive errno: ETIMEDOUT for a child that did not end and was killed.

@@ -33,8 +33,10 @@
 #include "tests/bounded.h"
 
 #define TEST_PATH_SIZE 108u /* sockaddr_un.sun_path */
-/* How long one test may take. One that hangs, since another failed and left its memory behind, ends the
- * program then; the last line of the output is its name. */
+/* How long one test may take: long against each test under a sanitizer beside other load. A wait of a test
+ * has a bound of its own (TEST_WAIT_NS). This one is for a call of the library that does not return, as when
+ * another test failed and left its memory behind. It ends the program; the last line of the output is the
+ * test's name. */
 #define TEST_LIMIT_S 600u
 
 /* Setup and teardown of each test: begins and ends its time. */

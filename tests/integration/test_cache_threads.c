@@ -12,7 +12,7 @@
 struct consumer {
     struct gpupool_client *client;
     struct gpupool_buffer buffers[CROWD];
-    pthread_barrier_t full, empty;
+    sem_t full, empty;
     unsigned rounds;
     int result;
 };
@@ -20,13 +20,12 @@ struct consumer {
 static void *consume(void *argument) {
     struct consumer *consumer = argument;
 
-    for (unsigned round = 0; round < consumer->rounds; round++) {
-        pthread_barrier_wait(&consumer->full);
+    for (unsigned round = 0; round < consumer->rounds && test_sem_wait(&consumer->full) == 0; round++) {
         for (unsigned i = 0; i < CROWD; i++) {
             int r = gpupool_release(consumer->client, &consumer->buffers[i], GPUPOOL_NO_STREAM);
             consumer->result = consumer->result != 0 ? consumer->result : r;
         }
-        pthread_barrier_wait(&consumer->empty);
+        sem_post(&consumer->empty);
     }
     return NULL;
 }
@@ -37,18 +36,18 @@ static void produce_and_consume(unsigned kind) {
     uint64_t acquires = 0, releases = 0;
     pthread_t thread;
 
-    pthread_barrier_init(&consumer.full, NULL, 2);
-    pthread_barrier_init(&consumer.empty, NULL, 2);
+    sem_init(&consumer.full, 0, 0);
+    sem_init(&consumer.empty, 0, 0);
     assert_int_equal(pthread_create(&thread, NULL, consume, &consumer), 0);
     int failed = 0;
     for (unsigned round = 0; round < consumer.rounds; round++) {
-        for (unsigned i = 0; i < CROWD; i++) { /* an assertion here would leave the thread at the barrier */
+        for (unsigned i = 0; i < CROWD; i++) { /* an assertion here would leave the thread waiting */
             int r =
                 gpupool_acquire(consumer.client, pool, 30000, NULL, GPUPOOL_FOREVER, 0, &consumer.buffers[i]);
             failed = failed != 0 ? failed : r;
         }
-        pthread_barrier_wait(&consumer.full);
-        pthread_barrier_wait(&consumer.empty);
+        sem_post(&consumer.full);
+        TEST_SEM_WAIT(&consumer.empty);
         if (round == WARM_ROUNDS) {
             acquires = daemon_sum(&daemon_, "acquires");
             releases = daemon_sum(&daemon_, "releases");
@@ -60,8 +59,8 @@ static void produce_and_consume(unsigned kind) {
     assert_int_equal(daemon_sum(&daemon_, "acquires"), acquires);
     assert_int_equal(daemon_sum(&daemon_, "releases"), releases);
     assert_true(stream_heaps_are_valid(consumer.client));
-    pthread_barrier_destroy(&consumer.full);
-    pthread_barrier_destroy(&consumer.empty);
+    sem_destroy(&consumer.full);
+    sem_destroy(&consumer.empty);
     close_cached(consumer.client);
 }
 
@@ -82,8 +81,8 @@ static void *take_and_stay(void *argument) {
     for (unsigned i = 0; r == 0 && i < CROWD; i++)
         r = gpupool_release(consumer->client, &consumer->buffers[i], GPUPOOL_NO_STREAM);
     consumer->result = r;
-    pthread_barrier_wait(&consumer->full);
-    pthread_barrier_wait(&consumer->empty);
+    sem_post(&consumer->full);
+    (void)test_sem_wait(&consumer->empty);
     return NULL;
 }
 
@@ -95,25 +94,25 @@ static void what_lies_in_another_threads_cache_is_had_before_the_daemon_is_asked
 
     (void)state;
     uint32_t pool = pool_of(consumer.client, GPUPOOL_POOL_HOST);
-    pthread_barrier_init(&consumer.full, NULL, 2);
-    pthread_barrier_init(&consumer.empty, NULL, 2);
+    sem_init(&consumer.full, 0, 0);
+    sem_init(&consumer.empty, 0, 0);
     assert_int_equal(pthread_create(&thread, NULL, take_and_stay, &consumer), 0);
-    pthread_barrier_wait(&consumer.full);
+    TEST_SEM_WAIT(&consumer.full);
     uint64_t acquires = daemon_sum(&daemon_, "acquires");
     for (unsigned i = 0; i < CROWD; i++) {
         int r = gpupool_acquire(consumer.client, pool, 64 * KIB, NULL, GPUPOOL_FOREVER, 0, &buffers[i]);
         failed = failed != 0 ? failed : r;
     }
     uint64_t acquires_after = daemon_sum(&daemon_, "acquires");
-    pthread_barrier_wait(&consumer.empty);
+    sem_post(&consumer.empty);
     TEST_JOIN(thread, NULL);
     assert_int_equal(consumer.result, 0);
     assert_int_equal(failed, 0);
     assert_int_equal(acquires_after, acquires);
     for (unsigned i = 0; i < CROWD; i++)
         MUST(gpupool_release(consumer.client, &buffers[i], GPUPOOL_NO_STREAM));
-    pthread_barrier_destroy(&consumer.full);
-    pthread_barrier_destroy(&consumer.empty);
+    sem_destroy(&consumer.full);
+    sem_destroy(&consumer.empty);
     close_cached(consumer.client);
 }
 

@@ -110,7 +110,7 @@ static void a_fence_stands_for_the_work_before_it_and_for_no_other(void **state)
 struct recorder {
     struct scene *scene;
     struct gpupool_fence fence;
-    pthread_barrier_t recorded, over;
+    sem_t recorded, over;
 };
 
 static void *record_on_own_stream(void *argument) {
@@ -121,8 +121,8 @@ static void *record_on_own_stream(void *argument) {
     gate_close(&scene->gate);
     MUST(gpupool_set(scene->client, 0, scene->device.data, 4, SIZE, GPUPOOL_PER_THREAD));
     MUST(gpupool_fence_record(scene->client, 0, &recorder->fence, GPUPOOL_PER_THREAD));
-    pthread_barrier_wait(&recorder->recorded);
-    pthread_barrier_wait(&recorder->over); /* its stream ends with it */
+    sem_post(&recorder->recorded);
+    (void)test_sem_wait(&recorder->over); /* its stream ends with it */
     return NULL;
 }
 
@@ -135,10 +135,10 @@ static void a_fence_of_a_threads_own_stream_serves_other_threads(void **state) {
     scene_init(&scene);
     void *created = scene.gate.stream;
     recorder.scene = &scene;
-    pthread_barrier_init(&recorder.recorded, NULL, 2);
-    pthread_barrier_init(&recorder.over, NULL, 2);
+    sem_init(&recorder.recorded, 0, 0);
+    sem_init(&recorder.over, 0, 0);
     assert_int_equal(pthread_create(&thread, NULL, record_on_own_stream, &recorder), 0);
-    pthread_barrier_wait(&recorder.recorded);
+    TEST_SEM_WAIT(&recorder.recorded);
     assert_false(is_ready(&scene, &recorder.fence));
     MUST(gpupool_fence_wait(scene.client, 0, &recorder.fence, scene.other));
     MUST(gpupool_copy(scene.client, 0, scene.host.data, scene.device.data, SIZE, scene.other));
@@ -146,10 +146,10 @@ static void a_fence_of_a_threads_own_stream_serves_other_threads(void **state) {
     gate_open(&scene.gate);
     MUST(gpupool_stream_synchronize(scene.client, 0, scene.other));
     assert_true(host_is_all(&scene, 4));
-    pthread_barrier_wait(&recorder.over);
+    sem_post(&recorder.over);
     TEST_JOIN(thread, NULL);
-    pthread_barrier_destroy(&recorder.recorded);
-    pthread_barrier_destroy(&recorder.over);
+    sem_destroy(&recorder.recorded);
+    sem_destroy(&recorder.over);
     scene.gate.stream = created;
     scene_deinit(&scene);
 }

@@ -36,7 +36,7 @@ static void ping(struct test_daemon *daemon) {
 static void stop(pid_t pid) {
     int status;
     assert_int_equal(kill(pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    WAIT_UNTIL(waitpid(pid, &status, WUNTRACED | WNOHANG) == pid);
     assert_true(WIFSTOPPED(status));
 }
 

@@ -202,7 +202,7 @@ static void null_per_thread_and_created_streams_are_ordered(struct scene *scene)
 /* The other thread is still there, and so is its work. */
 struct busy {
     struct scene *scene;
-    pthread_barrier_t enqueued, leave;
+    sem_t enqueued, leave;
 };
 
 static void *be_busy(void *argument) {
@@ -212,8 +212,8 @@ static void *be_busy(void *argument) {
     void *memory = on_device(scene->array, GPUPOOL_OVERWRITE, GPUPOOL_PER_THREAD);
     gate_close(&scene->gate);
     MUST(gpupool_set(scene->client, 0, memory, 5, SIZE, GPUPOOL_PER_THREAD));
-    pthread_barrier_wait(&busy->enqueued);
-    pthread_barrier_wait(&busy->leave);
+    sem_post(&busy->enqueued);
+    (void)test_sem_wait(&busy->leave);
     return NULL;
 }
 
@@ -222,24 +222,24 @@ static void another_threads_per_thread_stream_is_waited_for(struct scene *scene)
 
     void *created = scene->gate.stream;
     struct busy busy = {.scene = scene};
-    pthread_barrier_init(&busy.enqueued, NULL, 2);
-    pthread_barrier_init(&busy.leave, NULL, 2);
+    sem_init(&busy.enqueued, 0, 0);
+    sem_init(&busy.leave, 0, 0);
     scene->gate.stream = GPUPOOL_PER_THREAD; /* the other thread's */
     assert_int_equal(pthread_create(&thread, NULL, be_busy, &busy), 0);
-    pthread_barrier_wait(&busy.enqueued);
+    TEST_SEM_WAIT(&busy.enqueued);
     assert_int_equal(pthread_create(&opener, NULL, gate_open_late, &scene->gate), 0);
     read_on_device(scene->client, scene->array, &scene->sink, GPUPOOL_PER_THREAD); /* this one's */
     assert_true(gate_was_passed(&scene->gate));
     MUST(gpupool_stream_synchronize(scene->client, 0, GPUPOOL_PER_THREAD));
     assert_true(sink_has(&scene->sink, 5));
-    pthread_barrier_wait(&busy.leave);
+    sem_post(&busy.leave);
     TEST_JOIN(thread, NULL);
     TEST_JOIN(opener, NULL);
     set_on_device(scene->client, scene->array, 6, scene->other); /* behind a thread that is gone */
     assert_true(is_all(on_host(scene->array, GPUPOOL_READ, scene->other), 6, SIZE));
     scene->gate.stream = created;
-    pthread_barrier_destroy(&busy.enqueued);
-    pthread_barrier_destroy(&busy.leave);
+    sem_destroy(&busy.enqueued);
+    sem_destroy(&busy.leave);
 }
 
 /* Whether who takes so many buffers meets the memory. */
