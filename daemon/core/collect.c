@@ -68,9 +68,9 @@ static bool tenant_may_lease(struct tenant *tenant) {
     return false;
 }
 
-bool session_may_lease(struct session *session, unsigned beyond) {
-    uint64_t limit = (uint64_t)session->core->session_leases_limit + beyond;
+bool session_may_lease(struct session *session, unsigned spare) {
+    uint64_t limit = (uint64_t)session->core->session_leases_limit + spare;
     if (session->n_leases >= limit && (!collect_session(session) || session->n_leases >= limit))
         return false;
-    return beyond > 0 || tenant_may_lease(session->tenant);
+    return spare > 0 || tenant_may_lease(session->tenant);
 }

@@ -65,40 +65,49 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
     return 0;
 }
 
-/* The fence is not ready: what is released leaves the session, and waits. */
-static int release_later(struct lease *lease, const struct proto_release *release, unsigned beyond) {
-    struct session *session = lease->session;
-    struct pool *pool = lease->block->segment->pool;
+/* Finds a part of a lease that is to leave it. spare: how far the limits may be exceeded. Returns 0 or an
+ * error of PROTO_RELEASE. */
+static int find_part(struct lease *lease, const struct proto_release *release, unsigned spare,
+                     struct lease_part *ret_part) {
+    int r = lease_find_part(lease, release->offset_bytes, release->size_bytes, ret_part);
+    return r != 0 || lease_part_fits(ret_part, spare) ? r : PROTO_E_LIMIT;
+}
+
+/* The fence is not ready: what is released leaves the session, and waits. part: NULL: all of the lease. */
+static int release_later(struct lease *lease, struct lease_part *part, const struct proto_release *release) {
     struct fence_queue *queue;
 
-    int r = fence_queue_get(session, pool, release->fence - 1, &queue);
-    if (r < 0)
+    int r = fence_queue_get(lease->session, lease->block->segment->pool, release->fence - 1, &queue);
+    if (r == 0 && part != NULL)
+        r = lease_split(part, &lease);
+    if (r != 0)
         return r;
-    if (release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes)) {
-        if (!session_may_lease(session, beyond))
-            return PROTO_E_LIMIT;
-        r = lease_split(lease, release->offset_bytes, release->size_bytes, beyond, &lease);
-        if (r != 0)
-            return r;
-    }
     lease_fence(lease, queue, release->fence_value);
     (void)collect_queue(queue, FENCES_PER_RELEASE);
     return 0;
 }
 
-static int release_within(struct session *session, const struct proto_release *release, unsigned beyond) {
+/* spare: how far the limits may be exceeded. */
+static int release_within(struct session *session, const struct proto_release *release, unsigned spare) {
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
+    struct lease_part part;
 
     if (lease == NULL)
         return PROTO_E_STALE;
-    if (release->fence != 0) {
-        if (session->page == NULL)
-            return PROTO_E_INVALID;
-        if (!fence_is_ready(session, release->fence - 1, release->fence_value))
-            return release_later(lease, release, beyond);
-    }
-    if (release->size_bytes != 0)
-        return lease_release_part(lease, release->offset_bytes, release->size_bytes, beyond);
+    if (release->fence != 0 && session->page == NULL)
+        return PROTO_E_INVALID;
+    bool is_ready = release->fence == 0 || fence_is_ready(session, release->fence - 1, release->fence_value);
+    bool is_part =
+        release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes);
+    if (is_part && !is_ready && !session_may_lease(session, spare))
+        return PROTO_E_LIMIT;
+    int r = is_part ? find_part(lease, release, spare, &part) : 0;
+    if (r != 0)
+        return r;
+    if (!is_ready)
+        return release_later(lease, is_part ? &part : NULL, release);
+    if (is_part)
+        return lease_release_part(&part);
     lease_close(lease);
     return 0;
 }
@@ -122,13 +131,16 @@ int core_split(struct session *session, const struct proto_release *split, struc
         return PROTO_E_STALE;
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
-    return lease_split(lease, split->offset_bytes, split->size_bytes, 0, ret_lease);
+    struct lease_part part;
+    int r = find_part(lease, split, 0, &part);
+    return r != 0 ? r : lease_split(&part, ret_lease);
 }
 
-static int merge_within(struct session *session, const struct proto_merge *merge, unsigned beyond) {
+/* spare: as in release_within(). */
+static int merge_within(struct session *session, const struct proto_merge *merge, unsigned spare) {
     struct lease *lease = lease_find(session->core, session, merge->lease, merge->generation);
     struct lease *other = lease_find(session->core, session, merge->other_lease, merge->other_generation);
-    return lease == NULL || other == NULL ? PROTO_E_STALE : lease_merge(lease, other, beyond);
+    return lease == NULL || other == NULL ? PROTO_E_STALE : lease_merge(lease, other, spare);
 }
 
 int core_merge(struct session *session, const struct proto_merge *merge) {

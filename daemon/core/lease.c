@@ -257,27 +257,9 @@ static bool block_has_others(const struct block *block) {
     return block->shared || block->live + block->fenced + block->quarantined > 1;
 }
 
-/* Whether the session's blocks may have that many more ranges. beyond: the limit is larger by two ranges for
- * each. */
-static bool session_may_divide(const struct session *session, unsigned ranges, unsigned beyond) {
-    uint64_t limit =
-        BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
-    /* a part that becomes a lease of its own leaves two ranges more */
-    return ranges == 0 || session->n_ranges + ranges <= limit + 2 * (uint64_t)beyond;
-}
-
-/* Part of a block: ranges from first on, up to the offset in the segment where it ends. */
-struct part {
-    struct heap_range *first;
-    uint64_t start, end;
-};
-
-/* Finds the part [offset, offset + size) of the lease's block and makes its ends borders of ranges. Returns
- * 0, PROTO_E_INVALID (not wholly held, or not in granules), PROTO_E_SHARED, PROTO_E_LIMIT or -ENOMEM. */
-static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
-                           struct part *ret_part) {
+int lease_find_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
+                    struct lease_part *ret_part) {
     struct block *block = lease->block;
-    struct heap_range *upper;
 
     if (block_has_others(block))
         return PROTO_E_SHARED;
@@ -290,27 +272,42 @@ static int lease_mark_part(struct lease *lease, uint64_t offset_bytes, uint64_t 
     struct heap_range *last = block_find_end(block, first, end);
     if (last == NULL)
         return PROTO_E_INVALID;
+    *ret_part = (struct lease_part){.lease = lease, .first = first, .last = last, .start = start, .end = end};
+    return 0;
+}
+
+bool lease_part_fits(const struct lease_part *part, unsigned spare) {
+    const struct session *session = part->lease->session;
     /* Parts that come back without a fence are no more than what is left: a client could make as many ranges
      * as the block has granules. At least one range goes with the part. */
-    unsigned borders = (first->offset < start) + (range_end(last) > end);
-    if (block->n_ranges + borders > BLOCK_RANGES_MAX + 1 + beyond ||
-        !session_may_divide(lease->session, borders, beyond))
-        return PROTO_E_LIMIT;
+    unsigned borders = (part->first->offset < part->start) + (range_end(part->last) > part->end);
+    uint64_t limit =
+        BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
+
+    if (part->lease->block->n_ranges + borders > BLOCK_RANGES_MAX + 1 + spare)
+        return false;
+    /* a part that becomes a lease of its own leaves two ranges more */
+    return borders == 0 || session->n_ranges + borders <= limit + 2 * (uint64_t)spare;
+}
+
+/* Makes the ends of a part borders of ranges. Returns 0 or -ENOMEM. */
+static int part_mark(struct lease_part *part) {
+    struct session *session = part->lease->session;
+    struct heap_range *upper;
+
     /* A border more between two taken ranges changes nothing, if the second fails. */
-    int r = range_end(last) > end ? range_divide(lease->session, last, end, &upper) : 0;
-    if (r == 0 && first->offset < start) {
-        r = range_divide(lease->session, first, start, &upper);
-        first = upper;
+    int r = range_end(part->last) > part->end ? range_divide(session, part->last, part->end, &upper) : 0;
+    if (r == 0 && part->first->offset < part->start) {
+        r = range_divide(session, part->first, part->start, &upper);
+        part->first = upper;
     }
-    if (r < 0)
-        return r;
-    *ret_part = (struct part){.first = first, .start = start, .end = end};
-    return 0;
+    return r;
 }
 
 /* Moves the ranges of a marked part from the lease's block to a list, in order; the charge goes with them.
  * Ends the lease when nothing is left. Cannot fail. Returns how many they are. */
-static unsigned lease_cut_part(struct lease *lease, const struct part *part, struct list *ranges) {
+static unsigned part_cut(const struct lease_part *part, struct list *ranges) {
+    struct lease *lease = part->lease;
     struct block *block = lease->block;
     uint64_t size_bytes = part->end - part->start;
     unsigned moved = 0;
@@ -339,33 +336,32 @@ static unsigned lease_cut_part(struct lease *lease, const struct part *part, str
     return moved;
 }
 
-int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond) {
+int lease_release_part(struct lease_part *part) {
     struct list ranges;
-    struct part part;
 
-    int r = lease_mark_part(lease, offset_bytes, size_bytes, beyond, &part);
+    int r = part_mark(part);
     if (r != 0)
         return r;
     list_init(&ranges);
-    lease_cut_part(lease, &part, &ranges);
+    part_cut(part, &ranges);
     ranges_give(&ranges);
     return 0;
 }
 
-int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
-                struct lease **ret_lease) {
-    struct session *session = lease->session;
-    struct part part;
+int lease_split(struct lease_part *part, struct lease **ret_lease) {
+    struct session *session = part->lease->session;
+    uint64_t size_bytes = part->end - part->start;
 
-    int r = lease_mark_part(lease, offset_bytes, size_bytes, beyond, &part);
+    int r = part_mark(part);
     if (r != 0)
         return r;
     /* Charged twice until the part is cut off. */
-    r = lease_open_block(session, lease->block->segment, part.start, size_bytes, size_bytes, ret_lease);
+    r = lease_open_block(session, part->lease->block->segment, part->start, size_bytes, size_bytes,
+                         ret_lease);
     if (r < 0)
         return r;
     struct block *block = (*ret_lease)->block;
-    block->n_ranges = lease_cut_part(lease, &part, &block->ranges);
+    block->n_ranges = part_cut(part, &block->ranges);
     session->n_ranges += block->n_ranges;
     list_for_each_entry(struct heap_range, range, &block->ranges, user_link) {
         range->user = block;
@@ -392,14 +388,14 @@ static void block_join_ranges(struct session *session, struct block *block) {
     }
 }
 
-int lease_merge(struct lease *lease, struct lease *other, unsigned beyond) {
+int lease_merge(struct lease *lease, struct lease *other, unsigned spare) {
     struct block *block = lease->block, *from = other->block;
 
     if (block_has_others(block) || block_has_others(from))
         return PROTO_E_SHARED;
     if (lease == other || from->segment != block->segment || from->offset_bytes < block->offset_bytes)
         return PROTO_E_INVALID;
-    if (block->n_ranges + from->n_ranges > BLOCK_RANGES_MAX + beyond)
+    if (block->n_ranges + from->n_ranges > BLOCK_RANGES_MAX + spare)
         return PROTO_E_LIMIT;
     uint64_t bytes = from->held_bytes;
     block_charge(from, -bytes);

@@ -36,19 +36,31 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
  * marked as ready. */
 void lease_close(struct lease *lease);
 
-/* Gives back the part [offset, offset + size) of the block, in bytes. The lease has to hold all of the part.
- * It may leave so many ranges beyond what is allowed (one for each part; see PROTO_ONE_WAY_MAX). Ends the
- * lease when nothing is left. Returns 0, PROTO_E_INVALID (not wholly held, or the offset or the size is no
- * multiple of HEAP_GRANULE), PROTO_E_SHARED, PROTO_E_LIMIT (what is left would be in too many ranges) or
- * -ENOMEM. */
-int lease_release_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond);
+/* Part of a lease's block: its first and its last range, and the offsets in the segment where it begins and
+ * ends. It holds until the lease changes. */
+struct lease_part {
+    struct lease *lease;
+    struct heap_range *first, *last;
+    uint64_t start, end;
+};
 
-/* Makes the part [offset, offset + size) of the block, which has to be wholly held, a block of its own with a
- * new lease of the same session. The part leaves the old lease as if it had been released, but never returns
- * to the heap: the sums of the pool and of the session stay what they were. Returns 0 or an error as
- * lease_release_part does. */
-int lease_split(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes, unsigned beyond,
-                struct lease **ret_lease);
+/* Finds the part [offset, offset + size) of the block, in bytes. The lease has to hold all of it. Returns 0,
+ * PROTO_E_INVALID (not wholly held, or the offset or the size is no multiple of HEAP_GRANULE) or
+ * PROTO_E_SHARED. */
+int lease_find_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
+                    struct lease_part *ret_part);
+
+/* Whether what is left without the part is in as many ranges as the block and the session may have. spare:
+ * how many more than that are allowed (see PROTO_ONE_WAY_MAX). */
+bool lease_part_fits(const struct lease_part *part, unsigned spare);
+
+/* Gives a part back. Ends the lease when nothing is left. Returns 0 or -ENOMEM. */
+int lease_release_part(struct lease_part *part);
+
+/* Makes a part a block of its own with a new lease of the same session. The part leaves the old lease as if
+ * it had been released, but never returns to the heap: the sums of the pool and of the session stay what they
+ * were. Returns 0 or -ENOMEM. */
+int lease_split(struct lease_part *part, struct lease **ret_lease);
 
 /* Whether [offset, offset + size) is all that the lease has, and it alone has it: then disposing of that part
  * is disposing of the lease. */
@@ -59,9 +71,9 @@ void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value)
 
 /* Has the lease's block take over all that another lease of the same session holds, in the same segment and
  * above the start of the lease's block; the other lease ends. The sums of the pool and of the session stay
- * what they were. It may have so many ranges beyond what is allowed. Returns 0, PROTO_E_INVALID,
+ * what they were. spare: how many more ranges than otherwise it may have then. Returns 0, PROTO_E_INVALID,
  * PROTO_E_SHARED or PROTO_E_LIMIT. */
-int lease_merge(struct lease *lease, struct lease *other, unsigned beyond);
+int lease_merge(struct lease *lease, struct lease *other, unsigned spare);
 
 /* Moves the lease's charge from leased or fenced to quarantined, when its session is lost. */
 void lease_quarantine(struct lease *lease);
