@@ -79,8 +79,10 @@ static void list_answer(struct world *world) {
                 mps = mps || list.mps[i];
             }
         if (!facts->process_over) {
-            /* what was listed before it had a segment may have been another of the same pid */
-            if (listed && session->segments > 0 && list.number > session->mapped_at) {
+            /* What was listed before it had a segment may have been another of the same pid, and so may what
+             * is listed after its end: the shell asks its pidfd when the answer comes. */
+            bool is_alive = !kernel_process_is_over(&world->kernel, session->process, world->now_ns);
+            if (listed && is_alive && session->segments > 0 && list.number > session->mapped_at) {
                 facts->seen = true;
                 facts->under_mps = facts->under_mps || mps;
             }
