@@ -245,6 +245,11 @@ void stream_heap_give_magazine_locked(struct stream_heap *stream_heap, struct ma
     if (magazine == NULL)
         return;
     unsigned count = magazine->count < most ? magazine->count : most;
+    /* They have lain there for long, and would be fetched one after the other. */
+    for (unsigned i = 0; i < count; i++)
+        __builtin_prefetch(magazine->pieces[i], 1);
+    for (unsigned i = 0; i < count; i++)
+        __builtin_prefetch(magazine->pieces[i]->range, 1);
     for (unsigned i = 0; i < count; i++)
         stream_heap_give_locked(stream_heap, magazine->pieces[i]);
     magazine->count -= count;
