@@ -79,8 +79,8 @@ static void list_answer(struct world *world) {
                 mps = mps || list.mps[i];
             }
         if (!facts->process_over) {
-            /* What was listed before it had a segment may have been another of the same pid, and so may what
-             * is listed after its end: the shell asks its pidfd when the answer comes. */
+            /* An entry from before it had a segment may be another process's of the same pid, and so may one
+             * from after its end: the shell asks its pidfd when the answer comes. */
             bool is_alive = !kernel_process_is_over(&world->kernel, session->process, world->now_ns);
             if (listed && is_alive && session->segments > 0 && list.number > session->mapped_at) {
                 facts->seen = true;
