@@ -400,11 +400,11 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
 /* A pool that its own plan marks again is left to the tick, which comes at once: a plan must not give a
  * request up and another one, in the same call, grow. */
 void core_serve(struct core *core, uint64_t now_ns) {
-    struct list *last = core->ready.previous;
+    const struct list *last = core->ready.previous, *served = NULL;
 
-    for (bool is_last = list_is_empty(&core->ready); !is_last;) {
-        struct pool *pool = list_first(&core->ready, struct pool, ready_link);
-        is_last = &pool->ready_link == last;
+    while (served != last && !list_is_empty(&core->ready)) {
+        struct pool *pool = container_of(core->ready.next, struct pool, ready_link);
+        served = &pool->ready_link;
         list_remove(&pool->ready_link);
         pool_serve(pool, now_ns);
     }
