@@ -34,13 +34,20 @@ static inline void test_pause(void) {
         }                                                                                                    \
     } while (0)
 
+/* When a wait that begins now has to end, on CLOCK_REALTIME, which pthread_timedjoin_np() and sem_timedwait()
+ * go by. */
+static inline struct timespec test_wait_end(void) {
+    struct timespec end;
+
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += (time_t)(TEST_WAIT_NS / NS_PER_S);
+    return end;
+}
+
 /* Waits for a thread. Returns 0, or a positive errno when the thread does not end in time. *ret_result may be
  * NULL. */
 static inline int test_join(pthread_t thread, void **ret_result) {
-    struct timespec end;
-
-    clock_gettime(CLOCK_REALTIME, &end); /* pthread_timedjoin_np() knows no other clock */
-    end.tv_sec += (time_t)(TEST_WAIT_NS / NS_PER_S);
+    const struct timespec end = test_wait_end();
     return pthread_timedjoin_np(thread, ret_result, &end);
 }
 
@@ -54,10 +61,7 @@ static inline int test_join(pthread_t thread, void **ret_result) {
 
 /* Waits until another thread posts. Returns 0, or a positive errno when none does in time. */
 static inline int test_sem_wait(sem_t *posted) {
-    struct timespec end;
-
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += (time_t)(TEST_WAIT_NS / NS_PER_S);
+    const struct timespec end = test_wait_end();
     while (sem_timedwait(posted, &end) < 0)
         if (errno != EINTR)
             return errno;

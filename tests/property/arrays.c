@@ -376,10 +376,8 @@ static void read_beside(struct array_model *model, const struct world_stream *he
     uint64_t call_ns = clock_now_ns() - begin_ns;
     bool through = read && world_comes_through(model->device, other);
     if (!world_let_go() || through != read)
-        world_fail(
-            "array %u: reading on the %s stream waited for a reader on the %s stream; the call took %.3f "
-            "s of it",
-            model->number, world_stream_name(other), world_stream_name(held), (double)call_ns / 1e9);
+        world_fail("array %u: reading on the %s stream waited for a reader on the %s stream (call: %.3f s)",
+                   model->number, world_stream_name(other), world_stream_name(held), (double)call_ns / 1e9);
 }
 
 /* The CPU waits for the copy that it needs, and not for what stands behind that. */
