@@ -168,6 +168,8 @@ static struct piece *piece_get(struct stream_heap *stream_heap) {
     }
     struct piece *piece = stream_heap->spare_pieces;
     stream_heap->spare_pieces = piece->next;
+    if (piece->next != NULL)
+        __builtin_prefetch(piece->next, 1); /* the next piece of the batch */
     piece->next = NULL;
     return piece;
 }
