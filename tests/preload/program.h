@@ -10,10 +10,18 @@
 
 #define MIB ((size_t)1 << 20)
 
+/* Why gpupool refused something last, in this thread. */
+static inline const char *refusal(void) {
+    const char *(*error_text)(void);
+
+    *(void **)&error_text = dlsym(RTLD_DEFAULT, "gpupool_error_text");
+    return error_text == NULL ? "no gpupool here" : error_text();
+}
+
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                  \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, refusal());                  \
             abort();                                                                                         \
         }                                                                                                    \
     } while (0)

@@ -18,6 +18,8 @@ PROGRAM, LOADER = os.environ["TEST_PROGRAM"], os.environ["PRELOAD_LOADER"]
 CALLERS = {number: os.environ[f"PRELOAD_CALLER_{number}"] for number in (12, 13)}
 LIBRARY = os.environ["PRELOAD_LIBRARY"]
 WAIT_S = 120
+# A busy machine may take longer than a program waits for room by default.
+PATIENT = {"GPUPOOL_ALLOC_TIMEOUT": "60s"}
 CONFIG = "[device]\nlimit = 64MiB\nstep = 2MiB\n[host]\nlimit = 64MiB\nstep = 2MiB\n"
 
 
@@ -142,17 +144,17 @@ class Programs(WithDaemon):
 
     def test_memory_of_a_process_that_ended_is_lent_again(self):
         for _ in range(5):
-            self.run_with(PROGRAM, "wants")  # 40 of 64 MiB
+            self.run_with(PROGRAM, "wants", variables=PATIENT)  # 40 of 64 MiB
 
     def test_the_stats_show_what_a_program_has(self):
-        program = Conversation(*self.command(PROGRAM, "holds"))
+        program = Conversation(*self.command(PROGRAM, "holds"), variables=PATIENT)
         program.expect("holds")
         session = [entry for entry in self.daemon.ask("sessions")["sessions"] if entry["pid"] == program.process.pid]
         self.assertEqual(len(session), 1)
         self.assertGreaterEqual(session[0]["leased_bytes"], 30 << 20)
         program.answer()
         program.expect("freed")
-        self.run_with(PROGRAM, "wants")  # has what the other one keeps idle
+        self.run_with(PROGRAM, "wants", variables=PATIENT)  # has what the other one keeps idle
         program.answer()
         self.assertEqual(program.finish()[0], 0)
 
@@ -233,7 +235,7 @@ class Python(WithDaemon):
             sys.stdin.readline()
         """)
         program.expect("holds")
-        self.run_with(PROGRAM, "wants", variables={"GPUPOOL_ALLOC_TIMEOUT": "60s"})
+        self.run_with(PROGRAM, "wants", variables=PATIENT)
         program.expect("emptied")
         program.answer()
         code, _, error = program.finish()
