@@ -6,7 +6,7 @@
 
 /* How many pieces go to the stream heap where there is no room for one more: as many as a miss brings along
  * (cache.c), so that no call takes much longer than the others. */
-#define SPILL 4u
+#define SPILL 3u
 
 static struct piece *magazine_take(struct magazine *magazine, uint64_t size_bytes) {
     if (magazine == NULL)

@@ -30,7 +30,7 @@
  * allocator, and 1.08 times without these rests).
  *
  * Measured on twelve variations of each of the eight traces in tests/traces (replay --vary 1 to 12), five
- * passes: the pool reserves 0.82 of what PyTorch's default allocator does, 1.031 at most, 1 of 96 above 1.02.
+ * passes: the pool reserves 0.82 of what PyTorch's default allocator does, 1.035 at most, 1 of 96 above 1.02.
  * Which piece fits where is partly luck, so a single trace proves little. On four variations and with more
  * classes at hand, where these factors gave 0.83, twice what is free without regard to the size gave 0.84,
  * once what is free 0.94, at most an eighth of what the stream heap has 0.95; extents of up to 512 MiB 0.81,
