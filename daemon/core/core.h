@@ -128,7 +128,7 @@ int core_acquire(struct session *session, uint64_t request, const struct proto_a
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
 /* As core_release(), for a message without a reply: its client would not learn of a refusal, so a part may go
- * beyond the limits by PROTO_ONE_WAY_MAX (proto.h). */
+ * beyond the limits by PROTO_ONE_WAY_MAX (proto.h). After PROTO_E_LIMIT the caller ends the session. */
 int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
 /* Makes a part of a lease a lease of its own; nothing returns to the pool in between. Returns 0,

@@ -211,9 +211,21 @@ static int handle_share(struct client *client, const struct proto_message *messa
     return r != 0 ? refuse(client, message->header.request, r) : client_send(client, &reply, -1);
 }
 
-/* The client does not hear that a one-way release was refused. */
+/* Ends the session of a client whose one-way message was refused. what: a field of the message, and what is
+ * wrong. */
+static int refuse_one_way(struct client *client, const char *what, int error) {
+    char reason[PROTO_TEXT_MAX / 2];
+
+    snprintf(reason, sizeof reason, "%s, one-way: %s", what, proto_error_text((unsigned)error));
+    return client_reject(client, 0, (enum proto_error)error, reason);
+}
+
+/* The client does not hear that a one-way release was refused, and what it meant stays its own. */
 static int release_one_way(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     int r = core_release_one_way(client->session, &message->release, now_ns);
+
+    if (r == PROTO_E_LIMIT)
+        return refuse_one_way(client, "RELEASE.lease: is in too many parts", r);
     if (r != 0)
         log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
                   (int)client->peer.pid, client->peer.command,
@@ -221,17 +233,11 @@ static int release_one_way(struct client *client, const struct proto_message *me
     return 0;
 }
 
-/* The client does not hear that a one-way merge was refused, and goes on as if it had been done. So its
- * session ends. */
+/* The client does not hear that a one-way merge was refused, and goes on as if it had been done. */
 static int merge_one_way(struct client *client, const struct proto_message *message) {
-    char reason[PROTO_TEXT_MAX / 2];
     int r = core_merge_one_way(client->session, &message->merge);
 
-    if (r <= 0)
-        return r;
-    snprintf(reason, sizeof reason, "MERGE.other_lease: cannot become part of the lease, one-way: %s",
-             proto_error_text((unsigned)r));
-    return client_reject(client, 0, (enum proto_error)r, reason);
+    return r <= 0 ? r : refuse_one_way(client, "MERGE.other_lease: cannot become part of the lease", r);
 }
 
 static int handle_ask_page(struct client *client, const struct proto_message *message) {
