@@ -250,8 +250,9 @@ static void release_too_many_parts(struct peer *peer, int ready) {
         message.release = (struct proto_release){lease.lease, lease.generation, offset, GRANULE};
         connected = send(peer->fd, packet, proto_encode(&message, packet), MSG_NOSIGNAL) > 0;
     }
-    peer_await(peer, 0, PROTO_ERROR, &message); /* it is told why */
-    must(message.failure.error == PROTO_E_LIMIT);
+    ssize_t size = recv(peer->fd, packet, sizeof packet, 0); /* it is told why */
+    must(size > 0 && proto_decode(PROTO_FROM_DAEMON, packet, (size_t)size, &message, NULL) == 0);
+    must(message.header.operation == PROTO_ERROR && message.failure.error == PROTO_E_LIMIT);
     must(strncmp(message.failure.text, "RELEASE.lease: ", 15) == 0);
     must(recv(peer->fd, packet, sizeof packet, 0) <= 0); /* what it had waits for this process's end */
     tell(ready);
@@ -300,6 +301,8 @@ static void survive(void (*attack)(struct peer *, int ready)) {
         _exit(1);
     }
     close(pipe_fds[1]);
+    if (!peer_is_readable(pipe_fds[0], (int)(TEST_WAIT_NS / NS_PER_MS)))
+        fail_msg("the attack has not begun");
     assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
     close(pipe_fds[0]);
 
