@@ -4,10 +4,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* How many pieces go to the stream heap where there is no room for one more: as many as a miss brings along
- * (cache.c), so that no call takes much longer than the others. */
-#define SPILL 3u
-
 static struct piece *magazine_take(struct magazine *magazine, uint64_t size_bytes) {
     if (magazine == NULL)
         return NULL;
@@ -55,7 +51,7 @@ void bin_put(struct bin *bin, struct stream_heap *stream_heap, unsigned size_cla
     struct magazine *empty = depot_put(&stream_heap->depot, size_class, bin->spare);
     if (empty != NULL && empty == bin->spare) {
         pthread_mutex_lock(&stream_heap->lock);
-        stream_heap_give_magazine_locked(stream_heap, empty, SPILL);
+        stream_heap_give_magazine_locked(stream_heap, empty, BIN_BATCH);
         pthread_mutex_unlock(&stream_heap->lock);
     }
     bin->spare = bin->loaded;

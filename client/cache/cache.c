@@ -16,11 +16,7 @@
 #include "client/session/lease.h"
 #include "client/session/session.h"
 
-/* Small pieces that a miss brings along for the next ones. Of the trace small_tensors the slowest thousandth
- * of the operations took 1.2 to 1.5 times as long with eight here and in bin.c, and a mean operation no less.
- * The memory that programs need does not go with it: 0.81 of PyTorch's with 3 and 0.82 with 4 and with 8 (six
- * variations of each trace). */
-#define BATCH       3u
+/* Of small pieces that are taken together (BIN_BATCH). */
 #define BATCH_BYTES (64 * KIB)
 /* How often other threads' caches are emptied for a stream heap until it grows, or the decay looks at it:
  * often enough that what lies idle there is found, seldom enough that a stream heap whose threads hand memory
@@ -119,7 +115,7 @@ uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes)
 /* From the process's heap. Small pieces for the next requests come along. */
 static int take_from_stream_heap(struct thread_bins *own, unsigned size_class, uint64_t size_bytes,
                                  struct piece **ret_piece) {
-    struct piece *more[BATCH];
+    struct piece *more[BIN_BATCH];
     struct stream_heap *stream_heap = own->stream_heap;
     bool is_tight = stream_heap_is_tight(stream_heap);
     uint64_t rounded = needed_bytes(size_bytes, is_tight);
@@ -132,7 +128,7 @@ static int take_from_stream_heap(struct thread_bins *own, unsigned size_class, u
     if (stream_heap->deferred_bytes > 0)
         deferred_settle_locked(stream_heap, SETTLE_MAX);
     int r = stream_heap_take_locked(stream_heap, rounded, true, ret_piece);
-    while (r == 0 && size_class < SIZE_CLASS_SINGLE && count + 1 < BATCH &&
+    while (r == 0 && size_class < SIZE_CLASS_SINGLE && count + 1 < BIN_BATCH &&
            (count + 1) * rounded < BATCH_BYTES && !is_tight &&
            stream_heap_take_locked(stream_heap, rounded, false, &more[count]) == 0)
         count++;
