@@ -219,6 +219,13 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
     return error_end(r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0);
 }
 
+/* After a miss. All arguments are in registers: a hit has none to keep on the stack for this call. */
+static __attribute__((noinline)) int acquire_missed(struct gpupool_client *client, uint32_t pool,
+                                                    uint64_t size_bytes, void *stream, uint64_t timeout_ns,
+                                                    struct gpupool_buffer *ret_buffer) {
+    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, 0, 0, ret_buffer);
+}
+
 int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     if (client_may_hit(client) && cache_take_fast(&client->cache, pool, size_bytes, stream, ret_buffer))
@@ -229,10 +236,11 @@ int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_b
 int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                     uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
     /* Most calls of a client with a cache are such a hit. */
-    if (client_may_hit(client) && flags == 0 && ret_buffer != NULL &&
-        cache_take_fast(&client->cache, pool, size_bytes, stream, ret_buffer))
+    if (!client_may_hit(client) || flags != 0 || ret_buffer == NULL)
+        return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, 0, ret_buffer);
+    if (cache_take_fast(&client->cache, pool, size_bytes, stream, ret_buffer))
         return 0;
-    return acquire_slowly(client, pool, size_bytes, stream, timeout_ns, flags, 0, ret_buffer);
+    return acquire_missed(client, pool, size_bytes, stream, timeout_ns, ret_buffer);
 }
 
 /* The buffer's piece, if it has one: of this client, and in use under the buffer's generation. */

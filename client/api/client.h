@@ -28,8 +28,8 @@ struct client_attachment {
 };
 
 struct gpupool_client {
+    struct cache cache; /* first: a hit compares its address with the owner of the thread's cache */
     struct session session;
-    struct cache cache;
     struct joins joins;
     struct recorded recorded;
     uint64_t alloc_timeout_ns;
