@@ -10,9 +10,6 @@
 #include "client/api/client.h"
 #include "client/session/error.h"
 
-/* A device that failed never writes its words. It is asked this often. */
-#define ASK_NS (100 * NS_PER_MS)
-
 /* Checks what every call with a stream begins with. */
 static int enter_on(struct gpupool_client *client, int device, const void *stream, const char *call,
                     const struct gpu **ret_gpu) {
@@ -85,20 +82,6 @@ int gpupool_fence_query(struct gpupool_client *client, const struct gpupool_fenc
     return error_end(0);
 }
 
-/* Waits in steps, after each of which the device is asked whether it works. */
-static int wait_patiently(struct gpupool_client *client, struct fence fence, unsigned device,
-                          uint64_t deadline_ns) {
-    for (;;) {
-        uint64_t ask_ns = clock_now_ns() + ASK_NS;
-        int r = fence_wait(&client->session, fence, ask_ns < deadline_ns ? ask_ns : deadline_ns);
-        if (r == 0 || ask_ns >= deadline_ns)
-            return r;
-        r = devices_check_device(client->session.devices.gpu, device);
-        if (r < 0)
-            return r;
-    }
-}
-
 int gpupool_fence_wait_host(struct gpupool_client *client, const struct gpupool_fence *fence,
                             uint64_t timeout_ns) {
     struct fence found;
@@ -107,8 +90,6 @@ int gpupool_fence_wait_host(struct gpupool_client *client, const struct gpupool_
         r = find_fence(client, fence, "gpupool_fence_wait_host", &found);
     if (r < 0)
         return r;
-    if (!fence_is_ready(&client->session, found))
-        r = wait_patiently(client, found, (unsigned)fence->device,
-                           clock_deadline_ns(clock_now_ns(), timeout_ns));
+    r = fence_wait(&client->session, found, fence->device, clock_deadline_ns(clock_now_ns(), timeout_ns));
     return error_end(r < 0 ? error_prefix(r, "gpupool_fence_wait_host") : 0);
 }

@@ -54,7 +54,7 @@ static int join_on_cpu(struct gpupool_client *client, const struct fence *fences
     int r = 0;
 
     for (unsigned i = 0; r == 0 && i < count; i++)
-        r = fence_wait(&client->session, fences[i], deadline_ns);
+        r = fence_wait(&client->session, fences[i], -1, deadline_ns);
     return r;
 }
 

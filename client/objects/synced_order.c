@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/objects/synced_order.h"
 
-#include <time.h>
-
 #include "base/clock.h"
 #include "client/api/client.h"
 #include "client/session/error.h"
-
-/* So long the CPU looks again and again: the kernel takes about as long to put this thread to sleep and wake
- * it. After that it sleeps, an eighth of the time that it has waited, and so comes at most that much too
- * late. */
-#define SPIN_NS      (100 * NS_PER_US)
-#define SLEEP_NS_MAX (1 * NS_PER_MS)
-/* A device that failed never writes its words: so often it is asked whether it works. */
-#define ASK_NS (100 * NS_PER_MS)
 
 /* Whether there is no fence yet behind the use, or behind all that the stream did up to now. */
 static bool lacks_fence(const struct synced_point *point, bool all) {
@@ -73,25 +63,6 @@ int synced_order(struct gpupool_client *client, struct synced_usage *usage, cons
     return 0;
 }
 
-static int wait_for(struct gpupool_client *client, unsigned device, struct fence fence) {
-    uint64_t begin_ns = clock_now_ns(), ask_ns = begin_ns + ASK_NS;
-
-    while (!fence_is_ready(&client->session, fence)) {
-        uint64_t now_ns = clock_now_ns(), sleep_ns = (now_ns - begin_ns) / 8;
-        if (now_ns - begin_ns < SPIN_NS)
-            continue;
-        if (now_ns >= ask_ns) {
-            int r = devices_check_device(client->session.devices.gpu, device);
-            if (r < 0)
-                return error_prefix(r, "waiting for a copy");
-            ask_ns = now_ns + ASK_NS;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = (long)(sleep_ns < SLEEP_NS_MAX ? sleep_ns : SLEEP_NS_MAX)},
-                  NULL);
-    }
-    return 0;
-}
-
 int synced_wait(struct gpupool_client *client, struct synced_usage *usage, bool writes) {
     unsigned position = 0;
     struct synced_point *point;
@@ -99,10 +70,11 @@ int synced_wait(struct gpupool_client *client, struct synced_usage *usage, bool 
 
     while ((point = usage_next(usage, NULL, writes, &position)) != NULL) {
         int r = need_fence(client, point, writes, &fence);
-        if (r == 0)
-            r = wait_for(client, point->stream.device, fence);
         if (r < 0)
             return r;
+        r = fence_wait(&client->session, fence, (int)point->stream.device, NS_FOREVER);
+        if (r < 0)
+            return error_prefix(r, "waiting for a copy");
     }
     if (writes)
         usage_forget(usage);

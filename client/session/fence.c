@@ -14,10 +14,13 @@
 /* A word is in the page's first part, which is registered as a whole: a page of the kernel's. */
 #define WORDS_BYTES (PROTO_PAGE_FENCES * sizeof(uint64_t))
 
-/* The CPU sees a word about 4 us after it was enqueued on an idle stream (H200); a kernel may take seconds.
- */
-#define WAIT_NS_MIN (4 * NS_PER_US)
-#define WAIT_NS_MAX (1 * NS_PER_MS)
+/* So long the CPU looks again and again: the kernel takes about as long to put this thread to sleep and wake
+ * it. After that it sleeps, an eighth of the time that it has waited, and so comes at most that much too
+ * late. */
+#define SPIN_NS      (100 * NS_PER_US)
+#define SLEEP_NS_MAX (1 * NS_PER_MS)
+/* A device that failed never writes its words: so often it is asked whether it works. */
+#define ASK_NS (100 * NS_PER_MS)
 
 static _Atomic uint64_t last_thread;
 static _Thread_local uint64_t own_thread;
@@ -219,17 +222,25 @@ bool fence_is_ready(const struct session *session, struct fence fence) {
     return fence.word == 0 || proto_fence_is_ready(word_now(&session->fences, fence.word - 1), fence.value);
 }
 
-int fence_wait(const struct session *session, struct fence fence, uint64_t deadline_ns) {
-    uint64_t pause_ns = WAIT_NS_MIN;
+int fence_wait(const struct session *session, struct fence fence, int device, uint64_t deadline_ns) {
+    uint64_t begin_ns = clock_now_ns(), ask_ns = begin_ns + ASK_NS;
 
     while (!fence_is_ready(session, fence)) {
-        uint64_t now_ns = clock_now_ns();
+        uint64_t now_ns = clock_now_ns(), pause_ns = (now_ns - begin_ns) / 8;
         if (now_ns >= deadline_ns)
             return error_set(GPUPOOL_E_TIMED_OUT, "the GPU work before the fence is not done yet");
+        if (now_ns - begin_ns < SPIN_NS)
+            continue;
+        if (device >= 0 && now_ns >= ask_ns) {
+            int r = devices_check_device(session->devices.gpu, (unsigned)device);
+            if (r < 0)
+                return r;
+            ask_ns = now_ns + ASK_NS;
+        }
+        pause_ns = pause_ns < SLEEP_NS_MAX ? pause_ns : SLEEP_NS_MAX;
         if (pause_ns > deadline_ns - now_ns)
             pause_ns = deadline_ns - now_ns;
         nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
-        pause_ns = 2 * pause_ns < WAIT_NS_MAX ? 2 * pause_ns : WAIT_NS_MAX;
     }
     return 0;
 }

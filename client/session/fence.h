@@ -94,8 +94,10 @@ void fences_show(struct fences *fences);
 /* Whether the work before a fence is done. A load. */
 bool fence_is_ready(const struct session *session, struct fence fence);
 
-/* Waits for a fence on the CPU, looking at it ever more rarely. 0, or TIMED_OUT with the text set. */
-int fence_wait(const struct session *session, struct fence fence, uint64_t deadline_ns);
+/* Waits for a fence on the CPU, looking at it ever more rarely. device: the one with the work before the
+ * fence, which is asked whether it works; -1: none is asked, and the caller's deadline ends the wait on a
+ * device that failed. 0, TIMED_OUT, DRIVER. */
+int fence_wait(const struct session *session, struct fence fence, int device, uint64_t deadline_ns);
 
 /* Makes another stream of this process wait for a fence, on the GPU. 0, CAPTURING, DRIVER. */
 int fence_order(struct session *session, struct fence fence, unsigned device, void *stream);

@@ -145,7 +145,7 @@ int lease_release_patiently(struct session *session, uint64_t lease, uint64_t ge
     int r = lease_release(session, lease, generation, offset_bytes, size_bytes, fence);
     if (r != GPUPOOL_E_LIMIT || fence.word == 0)
         return r;
-    r = fence_wait(session, fence, connection_deadline_ns(&session->connection, 0));
+    r = fence_wait(session, fence, -1, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return error_prefix(r,
                             "the daemon keeps as much that waits for its fence as it does for one session");

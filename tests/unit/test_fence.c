@@ -39,7 +39,7 @@ static void fenced_deinit(struct fenced *fenced) {
 }
 
 static void fence_await(struct fenced *fenced, struct fence fence) {
-    assert_ok(fence_wait(&fenced->client->session, fence, clock_now_ns() + TEST_WAIT_NS));
+    assert_ok(fence_wait(&fenced->client->session, fence, -1, clock_now_ns() + TEST_WAIT_NS));
 }
 
 /* Work that is enqueued on the stream from now on waits for gate_open(). */
@@ -71,7 +71,8 @@ static void a_fence_is_ready_when_what_was_enqueued_before_is_done(void **state)
     assert_false(fence_is_ready(&fenced.client->session, first));
     assert_false(fence_is_ready(&fenced.client->session, second));
     assert_true(fence_is_ready(&fenced.client->session, FENCE_NONE));
-    assert_error(fence_wait(&fenced.client->session, first, clock_now_ns() + NS_PER_MS), GPUPOOL_E_TIMED_OUT);
+    assert_error(fence_wait(&fenced.client->session, first, -1, clock_now_ns() + NS_PER_MS),
+                 GPUPOOL_E_TIMED_OUT);
     gate_open(&fenced);
     fence_await(&fenced, second);
     assert_true(fence_is_ready(&fenced.client->session, first));
@@ -121,7 +122,8 @@ static void *leave_fences(void *argument) {
         worker->result =
             fences_enqueue(&worker->fenced->client->session, 0, worker->stream, &worker->fences[i]);
     if (worker->result == 0) /* the per-thread stream ends with its thread */
-        worker->result = fence_wait(&worker->fenced->client->session, worker->fences[FENCES - 1], NS_FOREVER);
+        worker->result =
+            fence_wait(&worker->fenced->client->session, worker->fences[FENCES - 1], -1, NS_FOREVER);
     return NULL;
 }
 
@@ -207,7 +209,7 @@ static void another_stream_is_made_to_wait_on_the_gpu(void **state) {
     struct fence before = enqueue(&fenced, 0, fenced.stream);
     assert_ok(fence_order(&fenced.client->session, before, 0, other));
     struct fence behind = enqueue(&fenced, 0, other);
-    assert_error(fence_wait(&fenced.client->session, behind, clock_now_ns() + 5 * NS_PER_MS),
+    assert_error(fence_wait(&fenced.client->session, behind, -1, clock_now_ns() + 5 * NS_PER_MS),
                  GPUPOOL_E_TIMED_OUT);
     gate_open(&fenced);
     fence_await(&fenced, behind);

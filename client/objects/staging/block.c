@@ -73,7 +73,7 @@ void block_release(struct gpupool_client *client, const struct gpupool_buffer *b
     int r = buffer_release_behind(client, &buffer, fence);
     /* There was no memory to note what it waits for. */
     if (r == GPUPOOL_E_NO_MEMORY &&
-        fence_wait(&client->session, fence, connection_deadline_ns(&client->session.connection, 0)) == 0)
+        fence_wait(&client->session, fence, -1, connection_deadline_ns(&client->session.connection, 0)) == 0)
         (void)buffer_release_behind(client, &buffer, FENCE_NONE);
     error_restore(text);
 }
