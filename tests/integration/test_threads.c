@@ -141,7 +141,8 @@ static void eight_threads_share_a_client(void **state) {
     close_fd(process.fd);
     WAIT_UNTIL(daemon_number(&daemon_, "sessions") == 0);
     WAIT_UNTIL(daemon_sum(&daemon_, "leases") == 0); /* when the streams have passed their fences */
-    assert_true(daemon_sum(&daemon_, "acquires") >= THREADS * ROUNDS / 4);
+    /* Half of the rounds acquire, mostly from the cache; a quarter of those share, which makes two leases. */
+    assert_true(daemon_sum(&daemon_, "acquires") >= THREADS * ROUNDS / 8);
 }
 
 static void a_process_may_have_two_clients(void **state) {
