@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/send.h"
+#include "base/packet.h"
 #include "daemon/core/core.h"
 
 /* A packet that could not be sent yet. */

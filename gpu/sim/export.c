@@ -24,7 +24,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/send.h"
+#include "base/packet.h"
 #include "base/thread.h"
 #include "gpu/sim/internal.h"
 

@@ -24,7 +24,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/send.h"
+#include "base/packet.h"
 #include "gpu/sim/internal.h"
 
 /* A ghost keeps so many links and mappings; further ones end with their process. */
@@ -90,24 +90,11 @@ static void ghost_drop(uint64_t key) {
 /* Takes one message from the process. Returns 1, 0 when there is none, negative when there will be none. */
 static int ghost_receive(int socket) {
     struct ghost_message message;
-    struct iovec part = {.iov_base = &message, .iov_len = sizeof(message)};
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct msghdr header = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    ssize_t length = recvmsg(socket, &header, MSG_DONTWAIT);
-    struct cmsghdr *first;
     int fd = -1;
+    int r = receive_with_fd(socket, &message, sizeof(message), &fd, MSG_DONTWAIT);
 
-    if (length < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-    if (length != sizeof(message))
-        return -EPIPE;
-    first = CMSG_FIRSTHDR(&header);
-    if (first != NULL && first->cmsg_type == SCM_RIGHTS)
-        memcpy(&fd, CMSG_DATA(first), sizeof(fd));
+    if (r < 0)
+        return r == -EAGAIN ? 0 : r;
     if (fd >= 0)
         ghost_keep(&message, fd);
     else

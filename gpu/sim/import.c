@@ -20,7 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/lock.h"
-#include "base/send.h"
+#include "base/packet.h"
 #include "gpu/sim/internal.h"
 
 /* An exporter that takes longer for a lookup is as good as dead, however much the machine has to do. */
@@ -108,52 +108,6 @@ static void link_end_if_unused(struct sim_link *link) {
     free(link);
 }
 
-/* Receives an answer and at most one descriptor; more than one, or one too many, is a failed call. */
-static int answer_receive(int fd, struct sim_answer *ret_answer, int *ret_memfd) {
-    _cleanup_(close_fdp) int memfd = -1;
-    struct sim_answer answer;
-    struct iovec part = {.iov_base = &answer, .iov_len = sizeof(answer)};
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    ssize_t length;
-    bool strange = false;
-
-    do
-        length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    while (length < 0 && errno == EINTR);
-    if (length < 0)
-        return -errno;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL;
-         header = CMSG_NXTHDR(&message, header)) {
-        size_t count;
-
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-            continue;
-        /* Room for one int, aligned, takes two descriptors. */
-        count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
-            int received;
-
-            memcpy(&received, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-            if (memfd >= 0) {
-                strange = true;
-                close_fd(received);
-            } else
-                memfd = received;
-        }
-    }
-    if (length != sizeof(answer) || strange || (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 ||
-        (answer.error == 0) != (memfd >= 0))
-        return -EPROTO;
-    *ret_answer = answer;
-    *ret_memfd = take_fd(&memfd);
-    return 0;
-}
-
 /* Presents a handle to its exporter. */
 static int link_ask(struct sim_link *link, const struct sim_handle *handle, int *ret_memfd,
                     uint64_t *ret_size) {
@@ -166,7 +120,8 @@ static int link_ask(struct sim_link *link, const struct sim_handle *handle, int 
     if (question.reserved == 0 && sim_settings.under_mps)
         question.reserved = SIM_FROM_MPS;
     ssize_t sent = send_with_fd(link->fd, &question, sizeof(question), -1, MSG_NOSIGNAL);
-    if (sent != sizeof(question) || answer_receive(link->fd, &answer, &memfd) < 0)
+    if (sent != sizeof(question) || receive_with_fd(link->fd, &answer, sizeof(answer), &memfd, 0) < 0 ||
+        (answer.error == 0) != (memfd >= 0))
         return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     if (answer.error != 0)
         return answer.error <= GPU_ERROR_UNKNOWN ? (int)answer.error : GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
