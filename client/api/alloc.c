@@ -98,7 +98,7 @@ int gpupool_free(void *memory, void *stream) {
         return error_end(0);
     struct piece *piece = pointer_map_find(memory);
     if (__builtin_expect(piece != NULL && cache_may_put(piece, piece->pointer_generation, stream) &&
-                             client_may_hit(client_of(piece->stream_heap)) &&
+                             fork_guard_is_at_home(&client_of(piece->stream_heap)->session.guard) &&
                              cache_put_fast(piece->stream_heap->owner, piece),
                          1))
         return 0;

@@ -212,7 +212,7 @@ static inline bool cache_put_fast(const struct cache *cache, struct piece *piece
  * nothing but its stream heap's stream has to order what comes after the work that the caller says is on a
  * stream, which is the only one that uses it. */
 static inline bool cache_may_put(const struct piece *piece, uint64_t generation, const void *stream) {
-    return piece->generation == generation && generation % 2 == 1 && !(piece->split_off | piece->recorded) &&
+    return piece->generation == generation && generation % 2 == 1 && piece->marks == 0 &&
            cache_orders(piece->stream_heap, stream);
 }
 

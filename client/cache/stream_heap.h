@@ -50,9 +50,14 @@ struct piece {
     struct stream_heap *stream_heap;
     uint64_t lease; /* the extent's, or its own once it was split off */
     uint32_t size_class;
-    bool split_off;              /* shared: it has a lease of its own, and ends with its buffer */
     bool mapped;                 /* it is in the pointer map, under its memory */
-    bool recorded;               /* further streams use it: client/api/recorded.h */
+    union {
+        struct {
+            bool split_off; /* shared: it has a lease of its own, and ends with its buffer */
+            bool recorded;  /* further streams use it: client/api/recorded.h */
+        };
+        uint16_t marks; /* both at once: not 0 when a release has more to do */
+    };
     uint64_t pointer_generation; /* under which it was handed out as a pointer */
     /* the stream heap's: another line */
     _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;

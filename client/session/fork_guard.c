@@ -10,9 +10,12 @@
 /* The kernel wipes whole pages; any multiple of the page size will do, and mmap rounds up to one. */
 #define GUARD_BYTES 1u
 
+static unsigned char no_page; /* says of no process that it is the one */
+
 void fork_guard_init(struct fork_guard *guard) {
     guard->owner = getpid();
-    guard->page = NULL;
+    guard->page = &no_page;
+    guard->is_wiped = false;
     void *page = mmap(NULL, GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
         return;
@@ -22,12 +25,14 @@ void fork_guard_init(struct fork_guard *guard) {
     }
     guard->page = page;
     guard->page[0] = 1;
+    guard->is_wiped = true;
 }
 
 void fork_guard_deinit(struct fork_guard *guard) {
-    if (guard->page != NULL)
+    if (guard->is_wiped)
         munmap((void *)guard->page, GUARD_BYTES);
-    guard->page = NULL;
+    guard->page = &no_page;
+    guard->is_wiped = false;
 }
 
 bool fork_guard_is_another_process(const struct fork_guard *guard) {

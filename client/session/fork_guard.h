@@ -11,7 +11,8 @@
 #include <sys/types.h>
 
 struct fork_guard {
-    volatile unsigned char *page; /* NULL: compare pids */
+    volatile unsigned char *page; /* never NULL */
+    bool is_wiped; /* in a child; else there is no such page, 0 is in it, and pids are compared */
     pid_t owner;
 };
 
@@ -27,7 +28,7 @@ bool fork_guard_is_another_process(const struct fork_guard *guard);
 /* Whether the calling process is a forked descendant of the one that initialised the guard. Every call of the
  * library begins with this. */
 static inline bool fork_guard_is_child(const struct fork_guard *guard) {
-    return guard->page != NULL ? guard->page[0] == 0 : fork_guard_is_another_process(guard);
+    return guard->is_wiped ? guard->page[0] == 0 : fork_guard_is_another_process(guard);
 }
 
 /* Begins a call: 0, or FORKED with the error text set in a forked child. */
@@ -36,7 +37,7 @@ int fork_guard_check(const struct fork_guard *guard);
 /* Whether the page says that this is the process that initialised the guard. False: not so, or there is no
  * page to say it. */
 static inline bool fork_guard_is_at_home(const struct fork_guard *guard) {
-    return __builtin_expect(guard->page != NULL && guard->page[0] != 0, 1);
+    return __builtin_expect(guard->page[0] != 0, 1);
 }
 
 #endif
