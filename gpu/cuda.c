@@ -19,6 +19,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,6 +57,17 @@
     X(ipc_export, "cuIpcGetMemHandle", PFN_cuIpcGetMemHandle_v4010)                                          \
     X(ipc_open, "cuIpcOpenMemHandle", PFN_cuIpcOpenMemHandle_v11000)                                         \
     X(ipc_close, "cuIpcCloseMemHandle", PFN_cuIpcCloseMemHandle_v4010)                                       \
+    X(device_attribute, "cuDeviceGetAttribute", PFN_cuDeviceGetAttribute_v2000)                              \
+    X(vmm_granularity, "cuMemGetAllocationGranularity", PFN_cuMemGetAllocationGranularity_v10020)            \
+    X(vmm_create, "cuMemCreate", PFN_cuMemCreate_v10020)                                                     \
+    X(vmm_release, "cuMemRelease", PFN_cuMemRelease_v10020)                                                  \
+    X(vmm_export, "cuMemExportToShareableHandle", PFN_cuMemExportToShareableHandle_v10020)                   \
+    X(vmm_import, "cuMemImportFromShareableHandle", PFN_cuMemImportFromShareableHandle_v10020)               \
+    X(address_reserve, "cuMemAddressReserve", PFN_cuMemAddressReserve_v10020)                                \
+    X(address_free, "cuMemAddressFree", PFN_cuMemAddressFree_v10020)                                         \
+    X(vmm_map, "cuMemMap", PFN_cuMemMap_v10020)                                                              \
+    X(vmm_unmap, "cuMemUnmap", PFN_cuMemUnmap_v10020)                                                        \
+    X(vmm_set_access, "cuMemSetAccess", PFN_cuMemSetAccess_v10020)                                           \
     X(host_register, "cuMemHostRegister", PFN_cuMemHostRegister_v6050)                                       \
     X(host_unregister, "cuMemHostUnregister", PFN_cuMemHostUnregister_v4000)                                 \
     X(host_device_pointer, "cuMemHostGetDevicePointer", PFN_cuMemHostGetDevicePointer_v3020)                 \
@@ -87,6 +99,9 @@ static struct {
     int first; /* atomic: the device whose context was made first, for calls without a device; -1: none yet */
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER, .first = -1};
 
+_Static_assert((int)CU_MEM_ACCESS_FLAGS_PROT_READ == (int)GPU_ACCESS_READ &&
+                   (int)CU_MEM_ACCESS_FLAGS_PROT_READWRITE == (int)GPU_ACCESS_READ_WRITE,
+               "gpu.h's accesses are the driver's");
 _Static_assert(sizeof(CUipcMemHandle) == GPU_IPC_HANDLE_BYTES, "gpu.h's handle is the driver's");
 _Static_assert(sizeof(CUuuid) == GPU_UUID_BYTES, "gpu.h's UUID is the driver's");
 _Static_assert((int)CUDA_ERROR_OUT_OF_MEMORY == (int)GPU_ERROR_MEMORY_ALLOCATION &&
@@ -275,6 +290,122 @@ static int cuda_ipc_close(unsigned device, void *memory) {
     return IN_CONTEXT(device, driver.ipc_close((uintptr_t)memory));
 }
 
+/* --- memory apart from its addresses --- */
+
+static int attribute_of(unsigned device, CUdevice_attribute attribute) {
+    int value = 0;
+    CUresult result = driver.device_attribute(&value, attribute, cuda.devices[device].handle);
+    return result == CUDA_SUCCESS ? value : 0;
+}
+
+/* The properties of memory that vmm_create() makes. device: valid. */
+static CUmemAllocationProp vmm_properties(unsigned device) {
+    CUmemAllocationProp properties = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = cuda.devices[device].handle},
+    };
+    properties.allocFlags.gpuDirectRDMACapable =
+        attribute_of(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    return properties;
+}
+
+static int cuda_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
+    CUmemGenericAllocationHandle handle;
+
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    CUmemAllocationProp properties = vmm_properties(device);
+    int r = IN_CONTEXT(device, driver.vmm_create(&handle, size_bytes, &properties, 0));
+    if (r == 0)
+        *ret_handle = handle;
+    return r;
+}
+
+static int cuda_vmm_release(unsigned device, uint64_t handle) {
+    return IN_CONTEXT(device, driver.vmm_release(handle));
+}
+
+static int cuda_vmm_export(unsigned device, uint64_t handle, int *ret_fd) {
+    int fd = -1,
+        r = IN_CONTEXT(device, driver.vmm_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+
+    if (r != 0)
+        return r;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    *ret_fd = fd;
+    return 0;
+}
+
+static int cuda_vmm_import(unsigned device, int fd, uint64_t *ret_handle) {
+    CUmemGenericAllocationHandle handle;
+    int r = IN_CONTEXT(
+        device, driver.vmm_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+
+    if (r == 0)
+        *ret_handle = handle;
+    return r;
+}
+
+static int cuda_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
+    uint64_t handle;
+    size_t granule;
+    int fd;
+
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    if (attribute_of(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0 ||
+        attribute_of(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0)
+        return GPU_ERROR_NOT_SUPPORTED;
+    CUmemAllocationProp properties = vmm_properties(device);
+    int r = IN_CONTEXT(device,
+                       driver.vmm_granularity(&granule, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    if (r == 0)
+        r = cuda_vmm_create(device, granule, &handle);
+    if (r != 0)
+        return r;
+    r = cuda_vmm_export(device, handle, &fd);
+    if (r == 0)
+        close_fd(fd);
+    cuda_vmm_release(device, handle);
+    if (r == 0)
+        *ret_granule_bytes = granule;
+    return r;
+}
+
+static int cuda_address_reserve(unsigned device, uint64_t size_bytes, void **ret_address) {
+    CUdeviceptr address;
+    int r = IN_CONTEXT(device, driver.address_reserve(&address, size_bytes, 0, 0, 0));
+
+    if (r == 0)
+        *ret_address = (void *)(uintptr_t)address;
+    return r;
+}
+
+static int cuda_address_free(unsigned device, void *address, uint64_t size_bytes) {
+    return IN_CONTEXT(device, driver.address_free((uintptr_t)address, size_bytes));
+}
+
+static int cuda_vmm_map(unsigned device, void *address, uint64_t size_bytes, uint64_t handle) {
+    return IN_CONTEXT(device, driver.vmm_map((uintptr_t)address, size_bytes, 0, handle, 0));
+}
+
+static int cuda_vmm_unmap(unsigned device, void *address, uint64_t size_bytes) {
+    return IN_CONTEXT(device, driver.vmm_unmap((uintptr_t)address, size_bytes));
+}
+
+static int cuda_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access) {
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    CUmemAccessDesc description = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = cuda.devices[device].handle},
+        .flags = (CUmemAccess_flags)access,
+    };
+    return IN_CONTEXT(device, driver.vmm_set_access((uintptr_t)address, size_bytes, &description, 1));
+}
+
+/* --- host memory --- */
+
 static int cuda_host_register(void *memory, uint64_t size_bytes) {
     unsigned device;
     int r = any_device(&device);
@@ -384,6 +515,16 @@ static const struct gpu table = {
     .ipc_export = cuda_ipc_export,
     .ipc_open = cuda_ipc_open,
     .ipc_close = cuda_ipc_close,
+    .vmm_granule = cuda_vmm_granule,
+    .vmm_create = cuda_vmm_create,
+    .vmm_release = cuda_vmm_release,
+    .vmm_export = cuda_vmm_export,
+    .vmm_import = cuda_vmm_import,
+    .address_reserve = cuda_address_reserve,
+    .address_free = cuda_address_free,
+    .vmm_map = cuda_vmm_map,
+    .vmm_unmap = cuda_vmm_unmap,
+    .vmm_set_access = cuda_vmm_set_access,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
     .stream_create = cuda_stream_create,

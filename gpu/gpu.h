@@ -69,6 +69,13 @@ struct gpu_process {
 };
 #define GPU_DEVICE_FILES_SIZE 80u
 
+/* The access of a device to mapped memory. */
+enum gpu_access {
+    GPU_ACCESS_NONE = 0,
+    GPU_ACCESS_READ = 1,
+    GPU_ACCESS_READ_WRITE = 3,
+};
+
 struct gpu {
     const char *name; /* "cuda" or "sim" */
 
@@ -91,6 +98,34 @@ struct gpu {
      * what is open gives the same pointer and counts; each open wants its close. */
     int (*ipc_open)(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory);
     int (*ipc_close)(unsigned device, void *memory);
+
+    /* Memory that is made apart from its addresses (VMM): a handle names memory, which lives until the handle
+     * is released in each process that has it, no address maps it, and no descriptor of it is open. New
+     * memory is zero. All of it can be done beside running kernels, and waits for none: nothing protects a
+     * kernel that still uses memory which is unmapped.
+     *
+     * [slow] The granule of sizes and addresses. Asks by making and exporting memory of that size:
+     * some drivers accept the one and fail at the other. NOT_SUPPORTED, or that error. */
+    int (*vmm_granule)(unsigned device, uint64_t *ret_granule_bytes);
+    /* [slow] 12–55 µs. Memory of the device, for RDMA too where the device can. */
+    int (*vmm_create)(unsigned device, uint64_t size_bytes, uint64_t *ret_handle);
+    int (*vmm_release)(unsigned device, uint64_t handle);
+    /* [slow] 0.05–0.9 ms. A descriptor (close-on-exec) for other processes, which outlives this one. An
+     * imported handle cannot be exported again (INVALID_VALUE). */
+    int (*vmm_export)(unsigned device, uint64_t handle, int *ret_fd);
+    /* 30–90 µs. The descriptor stays the caller's. device: one that the memory is to be used on. */
+    int (*vmm_import)(unsigned device, int fd, uint64_t *ret_handle);
+    /* Addresses without memory. Each reservation is freed as it was made, with nothing mapped in it. */
+    int (*address_reserve)(unsigned device, uint64_t size_bytes, void **ret_address);
+    int (*address_free)(unsigned device, void *address, uint64_t size_bytes);
+    /* 2–9 µs. Maps a handle, whole (else NOT_SUPPORTED), at reserved addresses that map nothing. No device
+     * may use it before vmm_set_access(). One handle may be mapped at several addresses. */
+    int (*vmm_map)(unsigned device, void *address, uint64_t size_bytes, uint64_t handle);
+    /* 40–60 µs. Of one handle or several that lie side by side, whole. */
+    int (*vmm_unmap)(unsigned device, void *address, uint64_t size_bytes);
+    /* 50–120 µs, some 28 µs a handle for many. The same ranges. Read-only is a guard against mistakes: a
+     * process may raise the access of its own mappings. */
+    int (*vmm_set_access)(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access);
 
     /* [slow] Pins mapped host memory for all devices (portable, mapped). Page-aligned. */
     int (*host_register)(void *memory, uint64_t size_bytes);

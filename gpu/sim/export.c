@@ -35,7 +35,6 @@
 #define EVENTS_MAX      64
 #define ACCEPTS_MAX     64              /* in a row, before the peers have their turn again */
 #define EXPORT_NS       (5 * NS_PER_US) /* measured on H200: 2–6 us */
-#define NONCE_TEXT_SIZE (2 * SIM_NONCE_BYTES + 1)
 
 struct peer {
     int fd;
@@ -68,15 +67,22 @@ int sim_random(void *bytes, size_t size) {
     return getrandom(bytes, size, 0) == (ssize_t)size ? 0 : GPU_ERROR_UNKNOWN;
 }
 
-static void nonce_format(const uint8_t nonce[SIM_NONCE_BYTES], char text[NONCE_TEXT_SIZE]) {
+void sim_nonce_format(const uint8_t nonce[SIM_NONCE_BYTES], char text[SIM_NONCE_TEXT_SIZE]) {
     for (unsigned i = 0; i < SIM_NONCE_BYTES; i++)
         snprintf(text + (size_t)2 * i, 3, "%02x", (unsigned)nonce[i]);
 }
 
-unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address) {
-    char nonce[NONCE_TEXT_SIZE];
+int sim_nonce_parse(const char *text, uint8_t ret_nonce[SIM_NONCE_BYTES]) {
+    for (unsigned i = 0; i < SIM_NONCE_BYTES; i++)
+        if (sscanf(text + (size_t)2 * i, "%2hhx", &ret_nonce[i]) != 1)
+            return -EINVAL;
+    return 0;
+}
 
-    nonce_format(handle->nonce, nonce);
+unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address) {
+    char nonce[SIM_NONCE_TEXT_SIZE];
+
+    sim_nonce_format(handle->nonce, nonce);
     *address = (struct sockaddr_un){.sun_family = AF_UNIX}; /* the leading NUL makes it abstract */
     int length = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "gpupool-sim/%u/%s",
                           (unsigned)handle->pid, nonce);
@@ -127,6 +133,14 @@ static int handle_resolve(const struct sim_handle *handle, struct sim_range **re
     return 0;
 }
 
+/* A process with a descriptor of this exporter's memory knows the exporter's nonce. */
+static int presence_check(const struct sim_handle *handle) {
+    return handle->magic == SIM_MAGIC && handle->reserved == 0 && sim_handle_is_own(handle) &&
+                   handle->physical < GPU_SIM_DEVICES_MAX
+               ? 0
+               : GPU_ERROR_INVALID_VALUE;
+}
+
 /* Sends an answer, and the descriptor where there is one. Never blocks. */
 static int answer_send(int fd, const struct sim_answer *answer, int memfd) {
     ssize_t sent = send_with_fd(fd, answer, sizeof(*answer), memfd, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -146,10 +160,10 @@ static int peer_serve(struct peer *peer) {
         return errno == EAGAIN || errno == EINTR ? 0 : -errno;
     if (length != sizeof(handle))
         return -EPROTO;
-    bool under_mps = handle.reserved == SIM_FROM_MPS;
-    if (under_mps)
-        handle.reserved = 0;
-    answer.error = (uint32_t)handle_resolve(&handle, &range);
+    bool under_mps = (handle.reserved & SIM_FROM_MPS) != 0;
+    bool is_presence = (handle.reserved & SIM_PRESENT) != 0;
+    handle.reserved &= ~(SIM_FROM_MPS | SIM_PRESENT);
+    answer.error = (uint32_t)(is_presence ? presence_check(&handle) : handle_resolve(&handle, &range));
     if (answer.error != 0)
         return answer_send(peer->fd, &answer, -1);
     pthread_mutex_lock(&exporter.lock);
@@ -159,8 +173,10 @@ static int peer_serve(struct peer *peer) {
         list_remove(&peer->link);
         list_append(&exporter.peers, &peer->link);
     }
-    peer->devices |= 1u << range->physical;
+    peer->devices |= 1u << handle.physical;
     pthread_mutex_unlock(&exporter.lock);
+    if (is_presence)
+        return answer_send(peer->fd, &answer, -1);
     answer.size_bytes = range->size_bytes;
     return answer_send(peer->fd, &answer, range->memfd);
 }
@@ -294,11 +310,19 @@ static int exporter_start(void) {
     return 0;
 }
 
+int sim_exporter(struct sim_handle *ret_exporter) {
+    LOCKED(&exporter.lock);
+    int r = exporter.started ? 0 : exporter_start();
+    *ret_exporter = (struct sim_handle){.magic = SIM_MAGIC, .pid = exporter.pid};
+    memcpy(ret_exporter->nonce, exporter.nonce, sizeof(exporter.nonce));
+    return r;
+}
+
 /* --- the table's calls --- */
 
 int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle) {
     _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
-    struct sim_handle handle = {.magic = SIM_MAGIC};
+    struct sim_handle handle;
     unsigned physical;
     int r = sim_enter_context(SIM_IPC_EXPORT, device, &physical);
 
@@ -307,12 +331,7 @@ int sim_ipc_export(unsigned device, void *memory, struct gpu_ipc_handle *ret_han
     range = sim_range_find(memory);
     if (range == NULL || range->kind != SIM_RANGE_DEVICE || range->physical != physical)
         return GPU_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&exporter.lock);
-    if (!exporter.started)
-        r = exporter_start();
-    handle.pid = exporter.pid;
-    memcpy(handle.nonce, exporter.nonce, sizeof(handle.nonce));
-    pthread_mutex_unlock(&exporter.lock);
+    r = sim_exporter(&handle);
     if (r != 0)
         return r;
     handle.physical = physical;
@@ -390,9 +409,9 @@ int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *re
 }
 
 void sim_device_file_name(const uint8_t nonce[SIM_NONCE_BYTES], char name[SIM_DEVICE_FILE_SIZE]) {
-    char text[NONCE_TEXT_SIZE];
+    char text[SIM_NONCE_TEXT_SIZE];
 
-    nonce_format(nonce, text);
+    sim_nonce_format(nonce, text);
     snprintf(name, SIM_DEVICE_FILE_SIZE, "gpupool-sim-gpu-%s", text);
 }
 

@@ -235,6 +235,13 @@ bool sim_is_lost(unsigned physical) {
     return faults.lost[physical] != 0;
 }
 
+void sim_lose(unsigned physical, int error) {
+    LOCKED(&faults.lock);
+    if (faults.lost[physical] == 0)
+        faults.lost[physical] = error;
+    __atomic_store_n(&faults.any, true, __ATOMIC_RELEASE);
+}
+
 int sim_enter(enum sim_call call) {
     return enter(call, NO_DEVICE);
 }
@@ -261,7 +268,8 @@ int gpu_sim_fail(const char *call, unsigned nth, int error) {
         return -EINVAL;
     LOCKED(&faults.lock);
     faults.in_process = (struct plan){.call = parsed, .nth = nth, .device = NO_DEVICE, .error = error};
-    __atomic_store_n(&faults.any, nth > 0 || faults.plan_count > 0, __ATOMIC_RELEASE);
+    if (nth > 0)
+        __atomic_store_n(&faults.any, true, __ATOMIC_RELEASE);
     return 0;
 }
 

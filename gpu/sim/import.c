@@ -36,7 +36,7 @@ struct sim_link {
     uint32_t physical;              /* which of its devices */
     int fd;
     int device_file;   /* see sim_device_file_name() */
-    unsigned mappings; /* 0 only while the first handle is being opened */
+    unsigned mappings; /* and memory by descriptor; 0 only while the first handle is being opened */
     uint64_t key;      /* its name towards the ghost */
     struct list link;
 };
@@ -108,32 +108,80 @@ static void link_end_if_unused(struct sim_link *link) {
     free(link);
 }
 
+/* Sends a handle to its exporter, and receives the answer. Returns the answer's error, or
+ * MAP_BUFFER_OBJECT_FAILED. */
+static int link_exchange(const struct sim_link *link, const struct sim_handle *handle, uint64_t flags,
+                         struct sim_answer *ret_answer, int *ret_memfd) {
+    struct sim_handle question = *handle;
+
+    if (question.reserved == 0)
+        question.reserved = flags | (sim_settings.under_mps ? SIM_FROM_MPS : 0);
+    ssize_t sent = send_with_fd(link->fd, &question, sizeof(question), -1, MSG_NOSIGNAL);
+    if (sent != sizeof(question) ||
+        receive_with_fd(link->fd, ret_answer, sizeof(*ret_answer), ret_memfd, 0) < 0 ||
+        ret_answer->error > GPU_ERROR_UNKNOWN)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    return (int)ret_answer->error;
+}
+
 /* Presents a handle to its exporter. */
-static int link_ask(struct sim_link *link, const struct sim_handle *handle, int *ret_memfd,
+static int link_ask(const struct sim_link *link, const struct sim_handle *handle, int *ret_memfd,
                     uint64_t *ret_size) {
     _cleanup_(close_fdp) int memfd = -1;
-    struct sim_handle question = *handle;
     struct sim_answer answer = {0};
     struct stat status;
-    int seals;
+    int seals, r = link_exchange(link, handle, 0, &answer, &memfd);
 
-    if (question.reserved == 0 && sim_settings.under_mps)
-        question.reserved = SIM_FROM_MPS;
-    ssize_t sent = send_with_fd(link->fd, &question, sizeof(question), -1, MSG_NOSIGNAL);
-    if (sent != sizeof(question) || receive_with_fd(link->fd, &answer, sizeof(answer), &memfd, 0) < 0 ||
-        (answer.error == 0) != (memfd >= 0))
-        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
-    if (answer.error != 0)
-        return answer.error <= GPU_ERROR_UNKNOWN ? (int)answer.error : GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    if (r != 0)
+        return r;
     /* The process that answers holds the nonce, but may not be the exporter. The seal ensures that the memory
      * cannot shrink under the mapping. */
-    seals = fcntl(memfd, F_GET_SEALS);
+    seals = fcntl(memfd, F_GET_SEALS); /* -1 where no descriptor came */
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(memfd, &status) < 0 || answer.size_bytes == 0 ||
         (uint64_t)status.st_size != answer.size_bytes)
         return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     *ret_memfd = take_fd(&memfd);
     *ret_size = answer.size_bytes;
     return 0;
+}
+
+/* --- memory by descriptor --- */
+
+int sim_link_join(const struct sim_handle *exporter, struct sim_link **ret_link) {
+    _cleanup_(close_fdp) int memfd = -1;
+    struct sim_link *link = NULL;
+    struct sim_answer answer;
+
+    LOCKED(&importer.lock);
+    sim_ghost_start();
+    int r = link_get(exporter, &link);
+    if (r == 0) {
+        r = link_exchange(link, exporter, SIM_PRESENT, &answer, &memfd);
+        if (r != 0)
+            link_end_if_unused(link);
+    }
+    if (r != 0)
+        return r;
+    link->mappings++;
+    *ret_link = link;
+    return 0;
+}
+
+void sim_link_leave(struct sim_link *link) {
+    LOCKED(&importer.lock);
+    link->mappings--;
+    link_end_if_unused(link);
+}
+
+uint64_t sim_import_note(int memfd, uint64_t size_bytes) {
+    LOCKED(&importer.lock);
+    sim_ghost_keep(++importer.last_key, memfd, size_bytes);
+    return importer.last_key;
+}
+
+void sim_import_forget(uint64_t ghost_key) {
+    LOCKED(&importer.lock);
+    sim_ghost_drop(ghost_key);
 }
 
 /* --- imports --- */
@@ -160,7 +208,7 @@ static int import_create(struct sim_link *link, const struct gpu_ipc_handle *byt
                          const struct sim_handle *handle, struct sim_range **ret_range) {
     _cleanup_(sim_range_unrefp) struct sim_range *range = NULL;
     _cleanup_(close_fdp) int memfd = -1;
-    uint64_t size_bytes;
+    uint64_t size_bytes = 0;
     int r = link_ask(link, handle, &memfd, &size_bytes);
 
     if (r != 0)

@@ -8,6 +8,7 @@
  *   memory.c     ranges: allocations, imports, registered host memory
  *   export.c     the exporter: the thread that hands out memfds for handles, and the connections of importers
  *   import.c     the importer: opened handles and the links to their exporters
+ *   vmm.c        memory apart from its addresses
  *   ghost.c      the child that goes on writing when its process is dead
  *   operation.c  operations of streams
  *   stream.c     streams
@@ -16,8 +17,8 @@
  * physical index, which is the same in every process. Everything behind sim_device() and sim_context() is
  * physical.
  *
- * Locks, in the order in which they nest: import, peers, streams, a stream's own, ranges. Faults and contexts
- * have locks of their own, with nothing inside.
+ * Locks, in the order in which they nest: that of vmm.c, import, peers, streams, a stream's own, ranges.
+ * Faults and contexts have locks of their own, with nothing inside.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,6 +42,16 @@
     X(IPC_EXPORT, ipc_export)                                                                                \
     X(IPC_OPEN, ipc_open)                                                                                    \
     X(IPC_CLOSE, ipc_close)                                                                                  \
+    X(VMM_GRANULE, vmm_granule)                                                                              \
+    X(VMM_CREATE, vmm_create)                                                                                \
+    X(VMM_RELEASE, vmm_release)                                                                              \
+    X(VMM_EXPORT, vmm_export)                                                                                \
+    X(VMM_IMPORT, vmm_import)                                                                                \
+    X(ADDRESS_RESERVE, address_reserve)                                                                      \
+    X(ADDRESS_FREE, address_free)                                                                            \
+    X(VMM_MAP, vmm_map)                                                                                      \
+    X(VMM_UNMAP, vmm_unmap)                                                                                  \
+    X(VMM_SET_ACCESS, vmm_set_access)                                                                        \
     X(HOST_REGISTER, host_register)                                                                          \
     X(HOST_UNREGISTER, host_unregister)                                                                      \
     X(STREAM_CREATE, stream_create)                                                                          \
@@ -74,6 +85,8 @@ int sim_enter_context(enum sim_call call, unsigned device, unsigned *ret_physica
 
 /* Whether a plan has made this device lost. */
 bool sim_is_lost(unsigned physical);
+/* The device fails for this process: from now on its calls fail with the error. */
+void sim_lose(unsigned physical, int error);
 
 /* --- sim.c --- */
 
@@ -103,11 +116,13 @@ enum sim_range_kind {
     SIM_RANGE_DEVICE, /* memory that this process allocated */
     SIM_RANGE_IMPORT, /* memory of another process, opened here */
     SIM_RANGE_HOST,   /* registered host memory */
+    SIM_RANGE_VMM,    /* a mapped handle: vmm.c maps and unmaps it */
 };
 
 #define SIM_SECRET_BYTES 16u
 
 struct sim_link;
+struct sim_memory;
 
 /* A range of addresses that the driver knows. Ranges do not overlap. Registered until it is freed, closed or
  * unregistered; lives on while operations in streams refer to it, and only then is device memory unmapped. */
@@ -125,8 +140,12 @@ struct sim_range {
     struct gpu_ipc_handle handle;
     struct sim_link *link;
     uint64_t opens;
-    uint64_t ghost_key;
     struct list import_link; /* in importer.imports */
+    /* SIM_RANGE_IMPORT, and SIM_RANGE_VMM of imported memory */
+    uint64_t ghost_key;
+    /* SIM_RANGE_VMM: under its lock */
+    struct sim_memory *memory;
+    uint8_t access[GPU_SIM_DEVICES_MAX]; /* enum gpu_access, by physical device */
 };
 
 /* Finds the registered range that holds an address; the caller gets a reference. NULL: none. */
@@ -135,6 +154,9 @@ struct sim_range *sim_range_find(const void *address);
 struct sim_range *sim_range_find_allocation(uint64_t id);
 /* Whether any registered range has a byte in [start, start + size). */
 bool sim_range_touches(const void *start, uint64_t size_bytes);
+/* Makes a range with one reference, which is the caller's. NULL: no memory. */
+struct sim_range *sim_range_new(enum sim_range_kind kind, unsigned physical, void *start,
+                                uint64_t size_bytes);
 /* Maps a memfd as a range with one reference, which is the caller's. The memfd stays the caller's. NULL: no
  * memory. */
 struct sim_range *sim_range_map(enum sim_range_kind kind, unsigned physical, int memfd, uint64_t size_bytes);
@@ -151,6 +173,10 @@ static inline void sim_range_unrefp(struct sim_range **range) {
 /* Whether all pages of a range of addresses are mapped in this process. */
 bool sim_is_mapped(const void *start, uint64_t size_bytes);
 
+/* Counts memory against a device's size. Returns 0 or MEMORY_ALLOCATION. */
+int sim_memory_charge(unsigned physical, uint64_t size_bytes);
+void sim_memory_discharge(unsigned physical, uint64_t size_bytes);
+
 int sim_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes);
 int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory);
 int sim_memory_free(unsigned device, void *memory);
@@ -161,6 +187,7 @@ int sim_host_unregister(void *memory);
 
 #define SIM_NONCE_BYTES 16u
 #define SIM_FROM_MPS    UINT64_C(1)
+#define SIM_PRESENT     UINT64_C(2) /* no allocation is asked for: the process has memory by descriptor */
 #define SIM_MAGIC       UINT64_C(0x3149504d49535047) /* "GPSIMPI1" in memory */
 
 /* The 64 bytes of a handle. */
@@ -169,7 +196,7 @@ struct sim_handle {
     uint32_t pid; /* of the exporter, in its PID namespace: part of the socket's name */
     uint32_t physical;
     uint64_t id;
-    uint64_t reserved;              /* 0; in what an importer sends, SIM_FROM_MPS or 0 */
+    uint64_t reserved;              /* 0; in what an importer sends, SIM_FROM_MPS, SIM_PRESENT */
     uint8_t nonce[SIM_NONCE_BYTES]; /* names the exporter: the other part of the socket's name */
     uint8_t secret[SIM_SECRET_BYTES];
 };
@@ -187,6 +214,13 @@ struct sockaddr_un;
 GPU_SIM_API unsigned sim_handle_address(const struct sim_handle *handle, struct sockaddr_un *address);
 /* Whether this process made the handle. */
 bool sim_handle_is_own(const struct sim_handle *handle);
+/* This process as an exporter, which becomes one if need be: the handle without an allocation. Returns 0 or
+ * UNKNOWN. */
+int sim_exporter(struct sim_handle *ret_exporter);
+#define SIM_NONCE_TEXT_SIZE (2 * SIM_NONCE_BYTES + 1)
+void sim_nonce_format(const uint8_t nonce[SIM_NONCE_BYTES], char text[SIM_NONCE_TEXT_SIZE]);
+/* Returns 0 or -EINVAL. */
+int sim_nonce_parse(const char *text, uint8_t ret_nonce[SIM_NONCE_BYTES]);
 /* Random bytes that cannot be guessed. Returns 0 or UNKNOWN. */
 int sim_random(void *bytes, size_t size);
 
@@ -205,6 +239,38 @@ void sim_device_files(char prefix[GPU_DEVICE_FILES_SIZE]);
 
 int sim_ipc_open(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory);
 int sim_ipc_close(unsigned device, void *memory);
+
+/* For memory by descriptor (vmm.c): the exporter lists this process until it leaves. Returns 0, or
+ * MAP_BUFFER_OBJECT_FAILED where the exporter is dead. */
+int sim_link_join(const struct sim_handle *exporter, struct sim_link **ret_link);
+void sim_link_leave(struct sim_link *link);
+/* The ghost is to write to memory that was mapped, until that is forgotten. Returns its key. */
+uint64_t sim_import_note(int memfd, uint64_t size_bytes);
+void sim_import_forget(uint64_t ghost_key);
+
+/* --- vmm.c --- */
+
+int sim_vmm_granule(unsigned device, uint64_t *ret_granule_bytes);
+int sim_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle);
+int sim_vmm_release(unsigned device, uint64_t handle);
+int sim_vmm_export(unsigned device, uint64_t handle, int *ret_fd);
+int sim_vmm_import(unsigned device, int fd, uint64_t *ret_handle);
+int sim_address_reserve(unsigned device, uint64_t size_bytes, void **ret_address);
+int sim_address_free(unsigned device, void *address, uint64_t size_bytes);
+int sim_vmm_map(unsigned device, void *address, uint64_t size_bytes, uint64_t handle);
+int sim_vmm_unmap(unsigned device, void *address, uint64_t size_bytes);
+int sim_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access);
+
+/* Whether any of the addresses is reserved, mapped or not. */
+bool sim_is_reserved(const void *start, uint64_t size_bytes);
+/* Whether a device may use all of a range of mapped addresses so. The answer holds until the end of the use,
+ * in between sim_vmm_use_begin() and sim_vmm_use_end(). */
+bool sim_vmm_reaches(unsigned physical, const void *start, uint64_t size_bytes, enum gpu_access access);
+void sim_vmm_use_begin(void);
+void sim_vmm_use_end(void);
+/* A stream met an address that it may not use: the device fails for this process. */
+void sim_vmm_fault(unsigned physical);
+bool sim_vmm_has_faulted(unsigned physical);
 
 /* --- ghost.c: all under the import lock; they do nothing where no ghost is wanted --- */
 

@@ -80,9 +80,8 @@ static void remove_at(size_t index) {
             (memory.count - index) * sizeof(memory.ranges[0]));
 }
 
-/* Makes a range with one reference, which is the caller's. NULL: no memory. */
-static struct sim_range *range_new(enum sim_range_kind kind, unsigned physical, void *start,
-                                   uint64_t size_bytes) {
+struct sim_range *sim_range_new(enum sim_range_kind kind, unsigned physical, void *start,
+                                uint64_t size_bytes) {
     struct sim_range *range = calloc(1, sizeof(*range));
 
     if (range != NULL)
@@ -101,7 +100,7 @@ struct sim_range *sim_range_map(enum sim_range_kind kind, unsigned physical, int
         return NULL;
     /* A forked child has no device memory. Best effort: it only makes the child's mistakes visible. */
     madvise(start, size_bytes, MADV_DONTFORK);
-    struct sim_range *range = range_new(kind, physical, start, size_bytes);
+    struct sim_range *range = sim_range_new(kind, physical, start, size_bytes);
     if (range == NULL)
         munmap(start, size_bytes);
     return range;
@@ -115,7 +114,7 @@ struct sim_range *sim_range_ref(struct sim_range *range) {
 struct sim_range *sim_range_unref(struct sim_range *range) {
     if (range == NULL || __atomic_sub_fetch(&range->references, 1, __ATOMIC_ACQ_REL) > 0)
         return NULL;
-    if (range->kind != SIM_RANGE_HOST)
+    if (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_IMPORT)
         munmap((void *)range->start, range->size_bytes);
     close_fd(range->memfd);
     free(range);
@@ -258,6 +257,19 @@ static int allocation_create(unsigned physical, uint64_t size_bytes, struct sim_
     return r;
 }
 
+int sim_memory_charge(unsigned physical, uint64_t size_bytes) {
+    LOCKED(&memory.lock);
+    if (size_bytes > sim_settings.device_bytes - memory.allocated_bytes[physical])
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    memory.allocated_bytes[physical] += size_bytes;
+    return 0;
+}
+
+void sim_memory_discharge(unsigned physical, uint64_t size_bytes) {
+    LOCKED(&memory.lock);
+    memory.allocated_bytes[physical] -= size_bytes;
+}
+
 int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory) {
     struct sim_range *range = NULL;
     unsigned physical;
@@ -267,19 +279,12 @@ int sim_memory_allocate(unsigned device, uint64_t size_bytes, void **ret_memory)
         return r;
     if (size_bytes == 0 || size_bytes % GPU_ALLOCATION_GRANULE != 0)
         return GPU_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&memory.lock);
-    if (size_bytes > sim_settings.device_bytes - memory.allocated_bytes[physical])
-        r = GPU_ERROR_MEMORY_ALLOCATION;
-    else
-        memory.allocated_bytes[physical] += size_bytes;
-    pthread_mutex_unlock(&memory.lock);
+    r = sim_memory_charge(physical, size_bytes);
     if (r != 0)
         return r;
     r = allocation_create(physical, size_bytes, &range);
     if (r != 0) {
-        pthread_mutex_lock(&memory.lock);
-        memory.allocated_bytes[physical] -= size_bytes;
-        pthread_mutex_unlock(&memory.lock);
+        sim_memory_discharge(physical, size_bytes);
         return r;
     }
     sim_spend(ALLOCATE_NS, ALLOCATE_GIB_NS, size_bytes);
@@ -316,9 +321,9 @@ int sim_host_register(void *start, uint64_t size_bytes) {
     if (r != 0)
         return r;
     if (size_bytes == 0 || (uintptr_t)start % PAGE_BYTES != 0 || size_bytes % PAGE_BYTES != 0 ||
-        !sim_is_mapped(start, size_bytes))
+        !sim_is_mapped(start, size_bytes) || sim_is_reserved(start, size_bytes))
         return GPU_ERROR_INVALID_VALUE;
-    range = range_new(SIM_RANGE_HOST, 0, start, size_bytes);
+    range = sim_range_new(SIM_RANGE_HOST, 0, start, size_bytes);
     if (range == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
     pthread_mutex_lock(&memory.lock);

@@ -21,6 +21,7 @@
 
 #define PAGE_BYTES           UINT64_C(4096)
 #define ZERO_BY_PUNCHING_MIN (1 * MIB) /* below that, writing is as quick */
+#define PART_BYTES           (2 * MIB) /* what is done with mapped handles without a look at them in between */
 
 void operation_free(struct operation *operation) {
     sim_range_unref(operation->to_range);
@@ -52,7 +53,51 @@ static void zero(char *start, uint64_t size_bytes) {
     memset(last, 0, (size_t)(start + size_bytes - last));
 }
 
+static void do_part(const struct operation *operation, uint64_t offset_bytes, uint64_t size_bytes) {
+    char *to = (char *)operation->to + offset_bytes;
+
+    if (operation->kind == OPERATION_COPY)
+        memmove(to, (const char *)operation->from + offset_bytes, size_bytes);
+    else if (operation->value == 0 && operation->to_range->kind != SIM_RANGE_HOST)
+        zero(to, size_bytes);
+    else
+        memset(to, (int)operation->value, size_bytes);
+}
+
+static bool is_mapped_handle(const struct sim_range *range) {
+    return range != NULL && range->kind == SIM_RANGE_VMM;
+}
+
+/* Whether the device may use a part of both sides now, as far as they are mapped handles. */
+static bool reaches(const struct operation *operation, uint64_t offset_bytes, uint64_t size_bytes) {
+    return (!is_mapped_handle(operation->to_range) ||
+            sim_vmm_reaches(operation->physical, (const char *)operation->to + offset_bytes, size_bytes,
+                            GPU_ACCESS_READ_WRITE)) &&
+           (!is_mapped_handle(operation->from_range) ||
+            sim_vmm_reaches(operation->physical, (const char *)operation->from + offset_bytes, size_bytes,
+                            GPU_ACCESS_READ));
+}
+
+/* With mapped handles: they may be taken away between any two parts. */
+static void do_in_parts(const struct operation *operation) {
+    for (uint64_t offset = 0; offset < operation->size_bytes; offset += PART_BYTES) {
+        uint64_t left = operation->size_bytes - offset, part = left < PART_BYTES ? left : PART_BYTES;
+
+        sim_vmm_use_begin();
+        bool is_reached = reaches(operation, offset, part);
+        if (is_reached)
+            do_part(operation, offset, part);
+        sim_vmm_use_end();
+        if (!is_reached) {
+            sim_vmm_fault(operation->physical);
+            return;
+        }
+    }
+}
+
 void operation_do(const struct operation *operation) {
+    if (sim_vmm_has_faulted(operation->physical))
+        return;
     switch (operation->kind) {
     case OPERATION_WRITE64:
         __atomic_store_n((uint64_t *)operation->to, operation->value, __ATOMIC_RELEASE);
@@ -61,13 +106,11 @@ void operation_do(const struct operation *operation) {
         wait_for_word(operation->to, operation->value);
         return;
     case OPERATION_SET:
-        if (operation->value == 0 && operation->to_range->kind != SIM_RANGE_HOST)
-            zero(operation->to, operation->size_bytes);
-        else
-            memset(operation->to, (int)operation->value, operation->size_bytes);
-        return;
     case OPERATION_COPY:
-        memmove(operation->to, operation->from, operation->size_bytes);
+        if (is_mapped_handle(operation->to_range) || is_mapped_handle(operation->from_range))
+            do_in_parts(operation);
+        else
+            do_part(operation, 0, operation->size_bytes);
         return;
     }
 }
@@ -86,7 +129,7 @@ static int operation_make(const struct operation *members, struct operation **re
     return 0;
 }
 
-int operation_make_word(enum operation_kind kind, uint64_t *word, uint64_t value,
+int operation_make_word(enum operation_kind kind, unsigned physical, uint64_t *word, uint64_t value,
                         struct operation **ret_operation) {
     if (word == NULL || (uintptr_t)word % sizeof(*word) != 0)
         return GPU_ERROR_INVALID_VALUE;
@@ -95,50 +138,72 @@ int operation_make_word(enum operation_kind kind, uint64_t *word, uint64_t value
     if (range == NULL || range->kind != SIM_RANGE_HOST)
         return GPU_ERROR_INVALID_VALUE;
     return operation_make(
-        &(struct operation){.kind = kind, .to = word, .to_range = take_ptr(&range), .value = value},
+        &(struct operation){
+            .kind = kind, .physical = physical, .to = word, .to_range = take_ptr(&range), .value = value},
         ret_operation);
 }
 
+static bool reaches_now(unsigned physical, const void *start, uint64_t size_bytes, enum gpu_access access) {
+    sim_vmm_use_begin();
+    bool is_reached = sim_vmm_reaches(physical, start, size_bytes, access);
+    sim_vmm_use_end();
+    return is_reached;
+}
+
 /* Checks one side of an operation. *ret_range gets a reference, or NULL for unregistered host memory. */
-static int side_get(const void *start, uint64_t size_bytes, struct sim_range **ret_range) {
+static int side_get(unsigned physical, const void *start, uint64_t size_bytes, enum gpu_access access,
+                    struct sim_range **ret_range) {
     _cleanup_(sim_range_unrefp) struct sim_range *range = sim_range_find(start);
 
+    if (is_mapped_handle(range)) {
+        if (!reaches_now(physical, start, size_bytes, access))
+            return GPU_ERROR_INVALID_VALUE;
+        *ret_range = take_ptr(&range);
+        return 0;
+    }
     if (range != NULL) {
         if (size_bytes > range->size_bytes - ((uintptr_t)start - range->start))
             return GPU_ERROR_INVALID_VALUE;
         *ret_range = take_ptr(&range);
         return 0;
     }
-    if (start == NULL || sim_range_touches(start, size_bytes) || !sim_is_mapped(start, size_bytes))
+    if (start == NULL || sim_range_touches(start, size_bytes) || !sim_is_mapped(start, size_bytes) ||
+        sim_is_reserved(start, size_bytes))
         return GPU_ERROR_INVALID_VALUE;
     *ret_range = NULL;
     return 0;
 }
 
-int operation_make_set(void *memory, uint8_t byte, uint64_t size_bytes, struct operation **ret_operation) {
+int operation_make_set(unsigned physical, void *memory, uint8_t byte, uint64_t size_bytes,
+                       struct operation **ret_operation) {
     struct sim_range *range;
-    int r = side_get(memory, size_bytes, &range);
+    int r = side_get(physical, memory, size_bytes, GPU_ACCESS_READ_WRITE, &range);
 
     if (r != 0)
         return r;
     if (range == NULL) /* the device cannot reach it */
         return GPU_ERROR_INVALID_VALUE;
-    return operation_make(
-        &(struct operation){
-            .kind = OPERATION_SET, .to = memory, .to_range = range, .value = byte, .size_bytes = size_bytes},
-        ret_operation);
+    return operation_make(&(struct operation){.kind = OPERATION_SET,
+                                              .physical = physical,
+                                              .to = memory,
+                                              .to_range = range,
+                                              .value = byte,
+                                              .size_bytes = size_bytes},
+                          ret_operation);
 }
 
-int operation_make_copy(void *to, const void *from, uint64_t size_bytes, struct operation **ret_operation) {
+int operation_make_copy(unsigned physical, void *to, const void *from, uint64_t size_bytes,
+                        struct operation **ret_operation) {
     _cleanup_(sim_range_unrefp) struct sim_range *to_range = NULL;
     struct sim_range *from_range;
-    int r = side_get(to, size_bytes, &to_range);
+    int r = side_get(physical, to, size_bytes, GPU_ACCESS_READ_WRITE, &to_range);
 
     if (r == 0)
-        r = side_get(from, size_bytes, &from_range);
+        r = side_get(physical, from, size_bytes, GPU_ACCESS_READ, &from_range);
     if (r != 0)
         return r;
     return operation_make(&(struct operation){.kind = OPERATION_COPY,
+                                              .physical = physical,
                                               .to = to,
                                               .from = from,
                                               .to_range = take_ptr(&to_range),

@@ -21,7 +21,9 @@ struct operation {
     enum operation_kind kind;
     void *to; /* the word, for writes and waits */
     const void *from;
-    struct sim_range *to_range, *from_range; /* references; NULL for unregistered host memory */
+    unsigned physical;                       /* the stream's device */
+    struct sim_range *to_range, *from_range; /* references; NULL for unregistered host memory; of a row of
+                                                mapped handles the first one's */
     uint64_t value;                          /* the byte, for sets */
     uint64_t size_bytes;
     struct list link;         /* the stream's */
@@ -29,12 +31,15 @@ struct operation {
 };
 
 /* Make an operation, which is the caller's. They check the addresses: 0, INVALID_VALUE, MEMORY_ALLOCATION. */
-int operation_make_word(enum operation_kind kind, uint64_t *word, uint64_t value,
+int operation_make_word(enum operation_kind kind, unsigned physical, uint64_t *word, uint64_t value,
                         struct operation **ret_operation);
-int operation_make_set(void *memory, uint8_t byte, uint64_t size_bytes, struct operation **ret_operation);
-int operation_make_copy(void *to, const void *from, uint64_t size_bytes, struct operation **ret_operation);
+int operation_make_set(unsigned physical, void *memory, uint8_t byte, uint64_t size_bytes,
+                       struct operation **ret_operation);
+int operation_make_copy(unsigned physical, void *to, const void *from, uint64_t size_bytes,
+                        struct operation **ret_operation);
 
-/* Does it. A wait for a word takes as long as that takes. */
+/* Does it. A wait for a word takes as long as that takes. Where mapped handles were taken away before, the
+ * device fails for this process instead. */
 void operation_do(const struct operation *operation);
 
 void operation_free(struct operation *operation);

@@ -564,7 +564,7 @@ static int give_word(enum sim_call call, enum operation_kind kind, unsigned devi
     int r = sim_enter_on(call, device, &physical);
 
     if (r == 0)
-        r = operation_make_word(kind, word, value, &operation);
+        r = operation_make_word(kind, physical, word, value, &operation);
     return r != 0 ? r : stream_give(device, stream, operation, false);
 }
 
@@ -583,7 +583,7 @@ int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_by
 
     if (r != 0 || size_bytes == 0)
         return r;
-    r = operation_make_set(memory, byte, size_bytes, &operation);
+    r = operation_make_set(physical, memory, byte, size_bytes, &operation);
     return r != 0 ? r : stream_give(device, stream, operation, false);
 }
 
@@ -594,7 +594,7 @@ int sim_memory_copy(unsigned device, void *to, const void *from, uint64_t size_b
 
     if (r != 0 || size_bytes == 0)
         return r;
-    r = operation_make_copy(to, from, size_bytes, &operation);
+    r = operation_make_copy(physical, to, from, size_bytes, &operation);
     if (r != 0)
         return r;
     bool is_synchronous = operation->to_range == NULL || operation->from_range == NULL;

@@ -252,6 +252,137 @@ static void processes_are_listed_while_they_hold_memory(void) {
     check_error(gpu->memory_free(0, memory), 0);
 }
 
+static void *reserve(uint64_t size_bytes) {
+    void *address = NULL;
+
+    check_error(gpu->address_reserve(0, size_bytes, &address), 0);
+    return address;
+}
+
+static uint64_t create(uint64_t size_bytes) {
+    uint64_t handle = 0;
+
+    check_error(gpu->vmm_create(0, size_bytes, &handle), 0);
+    return handle;
+}
+
+static void map_with_access(void *address, uint64_t size_bytes, uint64_t handle) {
+    check_error(gpu->vmm_map(0, address, size_bytes, handle), 0);
+    check_error(gpu->vmm_set_access(0, address, size_bytes, GPU_ACCESS_READ_WRITE), 0);
+}
+
+static void handles_are_mapped_side_by_side_and_moved(uint64_t granule) {
+    char *row = reserve(8 * granule);
+    uint64_t small = create(granule), large = create(2 * granule);
+
+    check_error(gpu->vmm_map(0, row, granule, large), GPU_ERROR_NOT_SUPPORTED);
+    check(gpu->vmm_map(0, row, 4 * granule, large) != 0);
+    check_error(gpu->vmm_map(0, row, granule, small), 0);
+    check(gpu->vmm_map(0, row, 2 * granule, large) != 0);
+    check_error(gpu->vmm_map(0, row + granule, 2 * granule, large), 0);
+    check_error(gpu->vmm_set_access(0, row, 3 * granule, GPU_ACCESS_READ_WRITE), 0);
+    /* New memory is zero; a set over the border reaches both. */
+    check(read_word(row) == 0 && read_word(row + 3 * granule - 8) == 0);
+    check_error(gpu->memory_set(0, row + granule - 8, 1, 16, NULL), 0);
+    check(read_word(row + granule) == UINT64_C(0x0101010101010101));
+    /* One handle at two places, and other memory where the first one was. */
+    map_with_access(row + 4 * granule, granule, small);
+    check(read_word(row + 5 * granule - 8) == UINT64_C(0x0101010101010101));
+    check_error(gpu->vmm_unmap(0, row, 3 * granule), 0);
+    check(gpu->memory_set(0, row, 1, 8, NULL) != 0);
+    map_with_access(row, 2 * granule, large);
+    check(read_word(row) == UINT64_C(0x0101010101010101) && read_word(row + 8) == 0);
+    /* A released handle's memory lives while it is mapped. */
+    check_error(gpu->vmm_release(0, small), 0);
+    check_error(gpu->vmm_release(0, large), 0);
+    check(read_word(row + 5 * granule - 8) == UINT64_C(0x0101010101010101));
+    check_error(gpu->vmm_unmap(0, row, 2 * granule), 0);
+    check_error(gpu->vmm_unmap(0, row + 4 * granule, granule), 0);
+    check_error(gpu->address_free(0, row, 8 * granule), 0);
+}
+
+static void descriptors_share_memory(uint64_t granule) {
+    struct peer peer = start_peer();
+    uint64_t handle = create(granule);
+    char *memory = reserve(granule);
+    int fd = -1;
+
+    map_with_access(memory, granule, handle);
+    write_word(memory, 21);
+    check_error(gpu->vmm_export(0, handle, &fd), 0);
+    check((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    check_error(peer_map(&peer, fd, granule, GPU_ACCESS_READ_WRITE), 0);
+    check_error(peer_ask(&peer, "get 0 0"), 0);
+    check(peer_value(&peer) == 21);
+    check_error(peer_ask(&peer, "put 0 8 22"), 0);
+    check(read_word(memory + 8) == 22);
+    /* Once more, to read only; the importer itself may raise that. */
+    check_error(peer_map(&peer, fd, granule, GPU_ACCESS_READ), 0);
+    check_error(peer_ask(&peer, "get 1 8"), 0);
+    check(peer_value(&peer) == 22);
+    check_error(peer_ask(&peer, "put 1 8 23"), GPU_ERROR_INVALID_VALUE);
+    check_error(peer_ask(&peer, "access 1 %llu 3", (unsigned long long)granule), 0);
+    check_error(peer_ask(&peer, "put 1 8 23"), 0);
+    check(read_word(memory + 8) == 23);
+    check_error(peer_ask_line(&peer, "import", fd), 0);
+    check_error(peer_ask(&peer, "export_again %s", peer.text), GPU_ERROR_INVALID_VALUE);
+    if (is_listed(getpid()) >= 0)
+        check(comes_true(is_listed(peer.pid) == 1));
+    /* The descriptor outlives the handle and the mappings. */
+    check_error(gpu->vmm_unmap(0, memory, granule), 0);
+    check_error(gpu->vmm_release(0, handle), 0);
+    peer_end(&peer, SIGKILL);
+    if (is_listed(getpid()) >= 0)
+        check(comes_true(is_listed(peer.pid) == 0));
+    check_error(gpu->vmm_import(0, fd, &handle), 0);
+    map_with_access(memory, granule, handle);
+    check(read_word(memory + 8) == 23);
+    check_error(gpu->vmm_unmap(0, memory, granule), 0);
+    check_error(gpu->vmm_release(0, handle), 0);
+    check_error(gpu->address_free(0, memory, granule), 0);
+    close_fd(fd);
+}
+
+/* The mappings change while a stream is held up, and wait for nothing. */
+static void mappings_change_beside_work(uint64_t granule) {
+    uint64_t handle = create(granule);
+    char *memory = reserve(granule);
+    void *stream = NULL;
+
+    shared[0] = 0;
+    map_with_access(memory, granule, handle);
+    check_error(gpu->stream_create(0, &stream), 0);
+    check_error(gpu->stream_wait64(0, stream, &shared[0], 1), 0);
+    check_error(gpu->vmm_unmap(0, memory, granule), 0);
+    map_with_access(memory, granule, handle);
+    check_error(gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);
+    __atomic_store_n(&shared[0], 1, __ATOMIC_RELEASE);
+    check_error(gpu->stream_synchronize(0, stream), 0);
+    check_error(gpu->stream_destroy(0, stream), 0);
+    check_error(gpu->vmm_unmap(0, memory, granule), 0);
+    check_error(gpu->vmm_release(0, handle), 0);
+    check_error(gpu->address_free(0, memory, granule), 0);
+}
+
+static void memory_is_made_apart_from_its_addresses(void) {
+    uint64_t granule = 0, untouched = 7;
+    int r = gpu->vmm_granule(0, &granule);
+
+    if (r != 0) {
+        printf("memory cannot be made apart from its addresses here: %s\n", gpu->error_name(r));
+        check(is_cuda);
+        return;
+    }
+    printf("memory apart from its addresses: multiples of %" PRIu64 " KiB\n", granule / KIB);
+    check(granule > 0 && GPU_ALLOCATION_GRANULE % granule == 0);
+    check_error(gpu->vmm_create(99, granule, &untouched), GPU_ERROR_INVALID_DEVICE);
+    check(gpu->vmm_create(0, granule / 2, &untouched) != 0);
+    check(untouched == 7);
+    handles_are_mapped_side_by_side_and_moved(granule);
+    descriptors_share_memory(granule);
+    mappings_change_beside_work(granule);
+}
+
 static void host_memory_is_registered_once(void) {
     check_error(gpu->host_register(shared, PEER_SHARED_BYTES), GPU_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     check_error(gpu->host_unregister(shared), 0);
@@ -451,6 +582,7 @@ int main(int argc, char **argv) {
     handles_are_good_under_any_uid();
     mappings_outlive_the_exporter();
     processes_are_listed_while_they_hold_memory();
+    memory_is_made_apart_from_its_addresses();
     host_memory_is_registered_once();
     streams_work_in_order_and_on_their_own();
     words_order_streams_of_two_processes();

@@ -34,7 +34,59 @@ static int word_copy(unsigned slot, uint64_t offset, uint64_t *value, bool is_re
     return r != 0 ? r : gpu->stream_synchronize(0, NULL);
 }
 
-static int command_do(const char *line, char *text, size_t size) {
+/* Maps a handle at addresses of its own. */
+static int map_handle(uint64_t handle, uint64_t size_bytes, unsigned access, unsigned *ret_slot) {
+    void *memory;
+    int r = gpu->address_reserve(0, size_bytes, &memory);
+
+    if (r == 0)
+        r = gpu->vmm_map(0, memory, size_bytes, handle);
+    if (r == 0)
+        r = gpu->vmm_set_access(0, memory, size_bytes, (enum gpu_access)access);
+    return r != 0 ? r : slot_add(memory, ret_slot);
+}
+
+/* Memory apart from its addresses. Returns -1 for another command. */
+static int vmm_command_do(const char *line, int fd, char *text, size_t size) {
+    uint64_t handle, bytes;
+    unsigned slot, access;
+    int r, exported;
+
+    if (strcmp(line, "import") == 0) {
+        r = gpu->vmm_import(0, fd, &handle);
+        if (r == 0)
+            snprintf(text, size, "%" PRIu64, handle);
+        return r;
+    }
+    if (sscanf(line, "map %" SCNu64 " %" SCNu64 " %u", &handle, &bytes, &access) == 3) {
+        r = map_handle(handle, bytes, access, &slot);
+        if (r == 0)
+            snprintf(text, size, "%u", slot);
+        return r;
+    }
+    if (sscanf(line, "access %u %" SCNu64 " %u", &slot, &bytes, &access) == 3 && slot < slot_count)
+        return gpu->vmm_set_access(0, slots[slot], bytes, (enum gpu_access)access);
+    if (sscanf(line, "unmap %u %" SCNu64, &slot, &bytes) == 2 && slot < slot_count)
+        return gpu->vmm_unmap(0, slots[slot], bytes);
+    if (sscanf(line, "release %" SCNu64, &handle) == 1)
+        return gpu->vmm_release(0, handle);
+    if (sscanf(line, "offer %" SCNu64, &bytes) ==
+        1) { /* the descriptor stays open here, for others to fetch */
+        r = gpu->vmm_create(0, bytes, &handle);
+        if (r == 0)
+            r = gpu->vmm_export(0, handle, &exported);
+        if (r == 0)
+            snprintf(text, size, "%d", exported);
+        return r;
+    }
+    if (sscanf(line, "export_again %" SCNu64, &handle) == 1)
+        return gpu->vmm_export(0, handle, &exported);
+    if (sscanf(line, "set %u %u %" SCNu64, &slot, &access, &bytes) == 3 && slot < slot_count)
+        return gpu->memory_set(0, slots[slot], (uint8_t)access, bytes, stream);
+    return -1;
+}
+
+static int command_do(const char *line, int fd, char *text, size_t size) {
     uint64_t offset = 0, value = 0;
     struct gpu_ipc_handle handle;
     struct gpu_device device;
@@ -107,8 +159,10 @@ static int command_do(const char *line, char *text, size_t size) {
         return gpu->stream_wait64(0, stream, &shared[offset], value);
     if (sscanf(line, "write64 %" SCNu64 " %" SCNu64, &offset, &value) == 2)
         return gpu->stream_write64(0, stream, &shared[offset], value);
-    fprintf(stderr, "gpu_peer: no such command: %s\n", line);
-    return -1;
+    r = vmm_command_do(line, fd, text, size);
+    if (r < 0)
+        fprintf(stderr, "gpu_peer: no such command: %s\n", line);
+    return r;
 }
 
 int main(int argc, char **argv) {
@@ -117,8 +171,18 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, PEER_SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, PEER_SHARED_FD, 0);
     for (;;) {
         char line[PEER_LINE_MAX], text[PEER_LINE_MAX - 16] = "", answer[PEER_LINE_MAX];
-        ssize_t length = recv(0, line, sizeof(line) - 1, 0);
-        int r = error;
+        union {
+            struct cmsghdr header;
+            char room[CMSG_SPACE(sizeof(int))];
+        } control = {0};
+        struct iovec part = {.iov_base = line, .iov_len = sizeof(line) - 1};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+        ssize_t length = recvmsg(0, &message, MSG_CMSG_CLOEXEC);
+        int r = error, fd = -1;
+
+        if (length > 0 && control.header.cmsg_type == SCM_RIGHTS)
+            memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
 
         if (length <= 0)
             _exit(0);
@@ -127,7 +191,8 @@ int main(int argc, char **argv) {
             _exit(0);
         /* "start": whether the table came up at all. */
         if (r == 0 && strcmp(line, "start") != 0)
-            r = command_do(line, text, sizeof(text));
+            r = command_do(line, fd, text, sizeof(text));
+        close_fd(fd);
         snprintf(answer, sizeof(answer), "%d %s", r, text);
         send(0, answer, strlen(answer), MSG_NOSIGNAL);
     }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/packet.h"
 #include "gpu/gpu.h"
 #include "tests/bounded.h"
 
@@ -67,18 +68,14 @@ static inline struct peer peer_start(const char *path, const char *table, int sh
     return peer;
 }
 
-/* Makes the peer do something (see gpu_peer.c). Returns the driver's error; the text is in peer->text. */
-__attribute__((format(printf, 2, 3))) static inline int peer_ask(struct peer *peer, const char *format, ...) {
+/* Asks with a descriptor (-1: none). */
+static inline int peer_ask_line(struct peer *peer, const char *question, int fd) {
     struct pollfd event = {.fd = peer->fd, .events = POLLIN};
     char line[PEER_LINE_MAX];
-    va_list arguments;
     ssize_t length;
     int error, at = 0;
 
-    va_start(arguments, format);
-    vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
-    if (send(peer->fd, line, strlen(line), MSG_NOSIGNAL) < 0)
+    if (send_with_fd(peer->fd, question, strlen(question), fd, MSG_NOSIGNAL) < 0)
         peer_fail("is gone");
     if (poll(&event, 1, PEER_ANSWER_MS) != 1)
         peer_fail("does not answer");
@@ -90,6 +87,17 @@ __attribute__((format(printf, 2, 3))) static inline int peer_ask(struct peer *pe
         peer_fail("answers nonsense");
     snprintf(peer->text, sizeof(peer->text), "%s", line + at);
     return error;
+}
+
+/* Makes the peer do something (see gpu_peer.c). Returns the driver's error; the text is in peer->text. */
+__attribute__((format(printf, 2, 3))) static inline int peer_ask(struct peer *peer, const char *format, ...) {
+    char line[PEER_LINE_MAX];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    return peer_ask_line(peer, line, -1);
 }
 
 /* The last answer's text as a number. */
@@ -120,6 +128,16 @@ static inline int peer_open(struct peer *peer, const struct gpu_ipc_handle *hand
     char text[PEER_LINE_MAX];
 
     return peer_ask(peer, "open %s", peer_handle_text(handle, text));
+}
+
+/* Imports memory by a descriptor in the peer, and maps it with an access. Returns the error; the slot is the
+ * peer's value. */
+static inline int peer_map(struct peer *peer, int fd, uint64_t size_bytes, enum gpu_access access) {
+    int r = peer_ask_line(peer, "import", fd);
+
+    return r != 0 ? r
+                  : peer_ask(peer, "map %s %llu %u", peer->text, (unsigned long long)size_bytes,
+                             (unsigned)access);
 }
 
 /* Kills the peer with a signal (0: asks it to exit, without closing anything) and waits until it is gone. */
