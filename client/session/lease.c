@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
+#include "client/session/segment_kind.h"
 #include "client/session/session.h"
 
 void lease_give_back(struct session *session, const struct proto_lease *lease) {
@@ -29,7 +30,7 @@ int lease_take(struct session *session, struct request *request, uint64_t deadli
     const struct proto_lease *lease = &reply->message.lease;
     struct segment *segment = reply->segment;
     r = pools_find(session, lease->pool, &pool);
-    if (r == 0 && (segment->kind == PROTO_SEGMENT_MEMFD) != (pool.kind == PROTO_POOL_HOST))
+    if (r == 0 && segment_kind(segment->kind)->pool_kind != pool.kind)
         return connection_refuse(&session->connection, "a segment of another kind than its pool");
     if (r == 0)
         r = segments_open(&session->segments, segment, &session->devices, pool.uuid);

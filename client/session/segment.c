@@ -5,14 +5,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/cleanup.h"
-#include "base/mapping.h"
 #include "base/units.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
-#include "client/session/memfd.h"
+#include "client/session/segment_kind.h"
 
 static struct list *bucket_of(struct segments *segments, uint64_t id) {
     return &segments->buckets[id % SEGMENT_BUCKETS];
@@ -25,28 +23,9 @@ void segments_init(struct segments *segments) {
         list_init(&segments->buckets[i]);
 }
 
-/* Unregisters host memory and unmaps it. Where the driver refuses, it stays mapped for the rest of the
- * process's life: the driver may still have the GPU write there, and an address that is taken cannot be given
- * to other memory. Returns false then. */
-static bool segment_unmap_host(struct segment *segment) {
-    bool clean = !segment->is_registered || segment->gpu->host_unregister(segment->memory) == 0;
-
-    if (clean)
-        clean = munmap(segment->memory, segment->size_bytes) == 0;
-    segment->is_registered = false;
-    segment->memory = NULL;
-    segment->gpu = NULL;
-    return clean;
-}
-
 static bool segment_close(struct segment *segment) {
-    bool clean = true;
+    bool clean = segment->memory == NULL || segment_kind(segment->kind)->close(segment);
 
-    if (segment->memory != NULL && segment->kind == PROTO_SEGMENT_MEMFD) {
-        clean = segment_unmap_host(segment);
-    } else if (segment->memory != NULL) {
-        clean = segment->gpu->ipc_close((unsigned)segment->device, segment->memory) == 0;
-    }
     segment->memory = NULL;
     segment->state = SEGMENT_DESCRIBED;
     segment->fd = close_fd(segment->fd);
@@ -146,11 +125,9 @@ static const char *enter_description(struct segments *segments, const struct pro
         return "a lease describes a segment of another pool";
     if (find(segments, description->id) != NULL)
         return "a segment is described twice";
-    if (description->kind == PROTO_SEGMENT_MEMFD) {
-        const char *flaw = memfd_flaw(*fd, description->size_bytes);
-        if (flaw != NULL)
-            return flaw;
-    }
+    const char *flaw = segment_kind(description->kind)->flaw(description, *fd);
+    if (flaw != NULL)
+        return flaw;
     struct segment *segment = take_ptr(spare);
     *segment = (struct segment){
         .id = description->id,
@@ -194,77 +171,6 @@ const char *segments_enter(struct segments *segments, const struct proto_lease *
     return flaw;
 }
 
-static int fail_system(const char *what) {
-    return error_set(GPUPOOL_E_DRIVER, "%s: %s (%s)", what, strerrorname_np(errno), strerrordesc_np(errno));
-}
-
-static int segment_open_host(struct segment *segment, struct devices *devices) {
-    const struct gpu *gpu;
-    int r = devices_gpu(devices, &gpu);
-    if (r < 0)
-        return r;
-
-    void *memory;
-    r = mapping_make(segment->fd, segment->size_bytes, SEGMENT_MAP_ALIGN_BYTES, &memory);
-    if (r < 0) {
-        errno = -r;
-        return fail_system("mapping it");
-    }
-    /* A forked child must not share memory that the daemon thinks its parent alone has. */
-    if (madvise(memory, segment->size_bytes, MADV_DONTFORK) < 0) {
-        r = fail_system("keeping it out of forked children");
-        munmap(memory, segment->size_bytes);
-        return r;
-    }
-    (void)madvise(memory, segment->size_bytes,
-                  MADV_HUGEPAGE); /* a hint: hugetlb memory refuses it, and has no need */
-
-    segment->memory = memory;
-    segment->gpu = gpu;
-    if (gpu != NULL) {
-        unsigned current;
-        int error = gpu->host_register(memory, segment->size_bytes);
-        if (error != 0) {
-            segment_unmap_host(segment);
-            return devices_fail(gpu, error, "registering it with the driver");
-        }
-        segment->is_registered = true;
-        /* Any device may use the memory; the one that surely has a context now is the current one. */
-        if (gpu->device_current(&current) == 0)
-            devices_note_use(devices, current);
-    }
-    segment->fd = close_fd(segment->fd);
-    return 0;
-}
-
-static int segment_open_device(struct segment *segment, struct devices *devices,
-                               const uint8_t uuid[PROTO_UUID_BYTES]) {
-    const struct gpu *gpu;
-    struct gpu_uuid name;
-    char text[GPU_UUID_TEXT_SIZE];
-    void *memory;
-
-    int r = devices_need_gpu(devices, &gpu);
-    if (r < 0)
-        return r;
-    memcpy(name.bytes, uuid, sizeof name.bytes);
-    gpu_uuid_format(&name, text);
-    int device = devices_find(devices, uuid);
-    if (device < 0)
-        return error_set(GPUPOOL_E_NO_POOL,
-                         "device %s is not visible in this process (CUDA_VISIBLE_DEVICES?)", text);
-    int error = gpu->ipc_open((unsigned)device, &segment->handle, &memory);
-    if (error != 0) {
-        devices_fail(gpu, error, "opening its handle");
-        return error_prefix(GPUPOOL_E_DRIVER, "device %d (%s)", device, text);
-    }
-    devices_note_use(devices, (unsigned)device);
-    segment->memory = memory;
-    segment->gpu = gpu;
-    segment->device = device;
-    return 0;
-}
-
 int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
                   const uint8_t uuid[PROTO_UUID_BYTES]) {
     pthread_mutex_lock(&segments->lock);
@@ -277,8 +183,9 @@ int segments_open(struct segments *segments, struct segment *segment, struct dev
     segment->state = SEGMENT_OPENING;
     pthread_mutex_unlock(&segments->lock);
 
-    int r = segment->kind == PROTO_SEGMENT_MEMFD ? segment_open_host(segment, devices)
-                                                 : segment_open_device(segment, devices, uuid);
+    int r = segment_kind(segment->kind)->open(segment, devices, uuid);
+    if (r == 0)
+        segment->fd = close_fd(segment->fd);
 
     pthread_mutex_lock(&segments->lock);
     segment->state = r == 0 ? SEGMENT_OPEN : SEGMENT_DESCRIBED;

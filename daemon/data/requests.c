@@ -43,12 +43,8 @@ static int send_lease(struct client *client, uint64_t request, struct lease *lea
     reply_begin(&message, PROTO_LEASE, request);
     core_describe_lease(lease, &message.lease, &describe);
     if (describe) {
-        client_lend_segment(client, backing->kind != PROTO_SEGMENT_MEMFD);
-        message.lease.description.kind = backing->kind;
-        if (backing->kind == PROTO_SEGMENT_MEMFD)
-            fd = backing->fd;
-        else
-            memcpy(message.lease.description.handle, backing->handle.bytes, sizeof backing->handle.bytes);
+        client_lend_segment(client, backing_is_of_device(backing));
+        fd = backing_describe(backing, &message.lease.description);
     }
     return client_send(client, &message, fd);
 }

@@ -22,31 +22,19 @@
 #include "daemon/core/limits.h"
 #include "daemon/loop/worker.h"
 
-static struct backing *backing_alloc(enum proto_segment_kind kind, uint64_t size_bytes) {
-    struct backing *backing = calloc(1, sizeof *backing);
-    if (backing != NULL) {
-        backing->kind = kind;
-        backing->size_bytes = size_bytes;
-        backing->fd = -1;
-    }
-    return backing;
-}
-
 static void backing_freep(struct backing **backing) {
     *backing = backing_free(*backing);
 }
 
-int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes, struct worker *worker,
-                       struct backing **ret_backing, char error[BACKING_ERROR_SIZE]) {
-    const char *call = "cudaMalloc";
-    _cleanup_(backing_freep) struct backing *backing = backing_alloc(PROTO_SEGMENT_LEGACY_IPC, size_bytes);
+/* --- device memory by cudaMalloc --- */
 
-    if (backing == NULL) {
-        snprintf(error, BACKING_ERROR_SIZE, "out of memory for bookkeeping");
-        return -ENOMEM;
-    }
-    backing->gpu = gpu;
-    backing->device = device;
+static int legacy_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
+                       char error[BACKING_ERROR_SIZE]) {
+    const struct gpu *gpu = order->gpu;
+    unsigned device = order->device;
+    uint64_t size_bytes = order->size_bytes;
+    const char *call = "cudaMalloc";
+
     worker_enter_call(worker, call);
     int r = gpu->memory_allocate(device, size_bytes, &backing->memory);
     if (r == 0) {
@@ -71,9 +59,27 @@ int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_byt
                  BYTES_TEXT(size_bytes), device, gpu->error_name(r), gpu->error_text(r));
         return -EIO;
     }
-    *ret_backing = take_ptr(&backing);
     return 0;
 }
+
+static void legacy_free(struct backing *backing) {
+    int r = backing->memory != NULL ? backing->gpu->memory_free(backing->device, backing->memory) : 0;
+
+    if (r != 0 && !backing->lost)
+        log_error("freeing %s on device %u failed with %s: the memory is lost until the daemon restarts",
+                  BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
+}
+
+static int legacy_describe(const struct backing *backing, struct proto_segment *description) {
+    memcpy(description->handle, backing->handle.bytes, sizeof backing->handle.bytes);
+    return -1;
+}
+
+static void retire_nothing(struct backing *backing) {
+    (void)backing;
+}
+
+/* --- host memory: a memfd --- */
 
 /* Whether the kernel gives transparent huge pages to a shared mapping that asks for them, when it is touched.
  */
@@ -126,18 +132,14 @@ static int check_available(int node, uint64_t size_bytes, char error[BACKING_ERR
     return -ENOMEM;
 }
 
-int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_pages, struct worker *worker,
-                     struct backing **ret_backing, char error[BACKING_ERROR_SIZE]) {
+static int memfd_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
+                      char error[BACKING_ERROR_SIZE]) {
     static _Atomic bool lock_complained;
+    enum config_huge_pages huge_pages = order->huge_pages;
+    uint64_t size_bytes = order->size_bytes, huge_bytes = 0;
     bool ask_transparent = false;
-    uint64_t huge_bytes = 0;
-    int r = -ENOMEM;
-    _cleanup_(backing_freep) struct backing *backing = backing_alloc(PROTO_SEGMENT_MEMFD, size_bytes);
+    int node = order->node, r = -ENOMEM;
 
-    if (backing == NULL) {
-        snprintf(error, BACKING_ERROR_SIZE, "out of memory for bookkeeping");
-        return -ENOMEM;
-    }
     if (huge_pages != CONFIG_HUGE_PAGES_OFF && numa_free_huge_pages(node) * 2 * MIB >= size_bytes) {
         r = map_memfd(backing, MFD_HUGETLB | MFD_HUGE_2MB);
         if (r == 0)
@@ -190,38 +192,96 @@ int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_
             "host memory could not be locked (%s) and may be swapped out until a client pins it; raise "
             "LimitMEMLOCK (ulimit -l)",
             strerror(-r));
-    *ret_backing = take_ptr(&backing);
     return 0;
+}
+
+static void memfd_free(struct backing *backing) {
+    if (backing->mapping != NULL)
+        host_pages_unmap(backing->mapping, backing->size_bytes);
+}
+
+static int descriptor_describe(const struct backing *backing, struct proto_segment *description) {
+    (void)description;
+    return backing->fd;
+}
+
+static void memfd_retire(struct backing *backing) {
+    host_pages_unmap(backing->mapping, backing->size_bytes); /* before: the pages are locked in it */
+    backing->mapping = NULL;
+    if (fallocate(backing->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)backing->size_bytes) < 0)
+        log_warning("the pages of %s of host memory cannot be given up (%s): processes that still map them "
+                    "keep them",
+                    BYTES_TEXT(backing->size_bytes), strerror(errno));
+}
+
+/* --- all kinds --- */
+
+/* All that depends on the kind of a backing. */
+struct backing_kind {
+    bool is_of_device;
+    const char *end_call;
+    /* Makes the memory of an empty backing. On failure free() is called with what there is. */
+    int (*make)(const struct backing_order *order, struct worker *worker, struct backing *backing,
+                char error[BACKING_ERROR_SIZE]);
+    int (*describe)(const struct backing *backing, struct proto_segment *description);
+    void (*retire)(struct backing *backing); /* before free() */
+    void (*free)(struct backing *backing);   /* but for the descriptor */
+};
+
+static const struct backing_kind *kind_of(enum proto_segment_kind kind) {
+    static const struct backing_kind kinds[] = {
+        [PROTO_SEGMENT_LEGACY_IPC] = {true, "cudaFree", legacy_make, legacy_describe, retire_nothing,
+                                      legacy_free},
+        [PROTO_SEGMENT_MEMFD] = {false, "munmap", memfd_make, descriptor_describe, memfd_retire, memfd_free},
+    };
+    return &kinds[kind];
+}
+
+int backing_new(const struct backing_order *order, struct worker *worker, struct backing **ret_backing,
+                char error[BACKING_ERROR_SIZE]) {
+    _cleanup_(backing_freep) struct backing *backing = calloc(1, sizeof *backing);
+
+    if (backing == NULL) {
+        snprintf(error, BACKING_ERROR_SIZE, "out of memory for bookkeeping");
+        return -ENOMEM;
+    }
+    *backing = (struct backing){.kind = order->kind,
+                                .size_bytes = order->size_bytes,
+                                .gpu = order->gpu,
+                                .device = order->device,
+                                .fd = -1};
+    int r = kind_of(order->kind)->make(order, worker, backing, error);
+    if (r == 0)
+        *ret_backing = take_ptr(&backing);
+    return r;
 }
 
 struct backing *backing_free(struct backing *backing) {
     if (backing == NULL)
         return NULL;
-    if (backing->memory != NULL) {
-        int r = backing->gpu->memory_free(backing->device, backing->memory);
-        if (r != 0 && !backing->lost)
-            log_error("freeing %s on device %u failed with %s: the memory is lost until the daemon restarts",
-                      BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
-    }
-    if (backing->mapping != NULL)
-        host_pages_unmap(backing->mapping, backing->size_bytes);
+    kind_of(backing->kind)->free(backing);
     close_fd(backing->fd);
     free(backing);
     return NULL;
 }
 
 struct backing *backing_retire(struct backing *backing) {
-    if (backing != NULL && backing->fd >= 0) {
-        host_pages_unmap(backing->mapping, backing->size_bytes); /* before: the pages are locked in it */
-        backing->mapping = NULL;
-        if (fallocate(backing->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                      (off_t)backing->size_bytes) < 0)
-            log_warning(
-                "the pages of %s of host memory cannot be given up (%s): processes that still map them "
-                "keep them",
-                BYTES_TEXT(backing->size_bytes), strerror(errno));
-    }
+    if (backing != NULL)
+        kind_of(backing->kind)->retire(backing);
     return backing_free(backing);
+}
+
+bool backing_is_of_device(const struct backing *backing) {
+    return kind_of(backing->kind)->is_of_device;
+}
+
+int backing_describe(const struct backing *backing, struct proto_segment *description) {
+    description->kind = backing->kind;
+    return kind_of(backing->kind)->describe(backing, description);
+}
+
+const char *backing_end_call(enum proto_segment_kind kind) {
+    return kind_of(kind)->end_call;
 }
 
 const char *backing_pages_name(enum backing_pages pages) {

@@ -39,14 +39,33 @@ struct backing {
 
 #define BACKING_ERROR_SIZE 256u
 
-/* Both: [slow], on a worker's thread; worker: told about calls and progress, may be NULL. Return 0, or a
- * negative errno with a text for people in error; *ret_backing is untouched then, and owned by the caller
- * otherwise. The memory is zero. */
-int backing_new_device(const struct gpu *gpu, unsigned device, uint64_t size_bytes, struct worker *worker,
-                       struct backing **ret_backing, char error[BACKING_ERROR_SIZE]);
-/* node: where pages should come from. */
-int backing_new_host(int node, uint64_t size_bytes, enum config_huge_pages huge_pages, struct worker *worker,
-                     struct backing **ret_backing, char error[BACKING_ERROR_SIZE]);
+/* A backing that is to be made. */
+struct backing_order {
+    enum proto_segment_kind kind;
+    uint64_t size_bytes;
+    /* device */
+    const struct gpu *gpu;
+    unsigned device;
+    /* host */
+    int node; /* where pages should come from */
+    enum config_huge_pages huge_pages;
+};
+
+/* [slow], on a worker's thread; worker: told about calls and progress, may be NULL. Returns 0, or a negative
+ * errno with a text for people in error; *ret_backing is untouched then, and owned by the caller otherwise.
+ * The memory is zero. */
+int backing_new(const struct backing_order *order, struct worker *worker, struct backing **ret_backing,
+                char error[BACKING_ERROR_SIZE]);
+
+/* Whether it is memory of a device. */
+bool backing_is_of_device(const struct backing *backing);
+
+/* Fills in the kind and the handle of a description. Returns the descriptor that goes along, which stays the
+ * backing's, or -1. */
+int backing_describe(const struct backing *backing, struct proto_segment *description);
+
+/* The call that frees a backing of the kind, for people. */
+const char *backing_end_call(enum proto_segment_kind kind);
 
 /* [slow] Frees the allocation. Accepts NULL; returns NULL. A failing driver is logged: the memory is lost
  * then. Processes that have it mapped keep it. */

@@ -43,6 +43,7 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     supplier->pool = pool;
     supplier->gpu = gpu;
     supplier->total_bytes = total_bytes;
+    supplier->segment_kind = is_host ? PROTO_SEGMENT_MEMFD : PROTO_SEGMENT_LEGACY_IPC;
     supplier->huge_pages = sizes.huge_pages;
     pool->owner = supplier;
     return 0;

@@ -128,12 +128,14 @@ static void grow_run(struct worker_job *job) {
     struct supply_job *grow = container_of(job, struct supply_job, job);
     struct supplier *supplier = grow->supplier;
 
-    if (supplier->gpu != NULL)
-        grow->result = backing_new_device(supplier->gpu, (unsigned)supplier->pool->device, grow->size_bytes,
-                                          &supplier->worker, &grow->backing, grow->error);
-    else
-        grow->result = backing_new_host(supplier->pool->numa_node, grow->size_bytes, grow->huge_pages,
-                                        &supplier->worker, &grow->backing, grow->error);
+    const struct backing_order order = {.kind = supplier->segment_kind,
+                                        .size_bytes = grow->size_bytes,
+                                        .gpu = supplier->gpu,
+                                        .device = (unsigned)supplier->pool->device,
+                                        .node = supplier->pool->numa_node,
+                                        .huge_pages = grow->huge_pages};
+
+    grow->result = backing_new(&order, &supplier->worker, &grow->backing, grow->error);
     if (grow->result < 0)
         look_for_loss(grow);
 }
@@ -141,7 +143,7 @@ static void grow_run(struct worker_job *job) {
 static void end_run(struct worker_job *job) {
     struct supply_job *supply = container_of(job, struct supply_job, job);
     struct worker *worker = &supply->supplier->worker;
-    worker_enter_call(worker, supply->supplier->gpu != NULL ? "cudaFree" : "munmap");
+    worker_enter_call(worker, backing_end_call(supply->supplier->segment_kind));
     supply->backing = supply->end(supply->backing);
     worker_leave_call(worker);
 }

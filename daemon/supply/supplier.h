@@ -23,6 +23,7 @@ struct supplier {
     struct worker worker;
     const struct gpu *gpu; /* NULL for host pools */
     uint64_t total_bytes;  /* the device's or the node's memory: percentages are of it */
+    enum proto_segment_kind segment_kind; /* of all its segments */
     enum config_huge_pages huge_pages;
     enum backing_pages pages; /* of the newest segment */
     bool checking;            /* a check of the device is under way */

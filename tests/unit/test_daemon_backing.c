@@ -152,6 +152,13 @@ static void assert_is_good(const struct backing *backing, uint64_t size) {
     munmap((void *)(uintptr_t)memory, size);
 }
 
+static int backing_new_host(uint64_t size_bytes, enum config_huge_pages huge_pages,
+                            struct backing **ret_backing, char error[BACKING_ERROR_SIZE]) {
+    const struct backing_order order = {
+        .kind = PROTO_SEGMENT_MEMFD, .size_bytes = size_bytes, .huge_pages = huge_pages};
+    return backing_new(&order, NULL, ret_backing, error);
+}
+
 static void host_memory_is_zero_and_its_size_is_for_good(void **state) {
     static const enum config_huge_pages choices[] = {CONFIG_HUGE_PAGES_OFF, CONFIG_HUGE_PAGES_AUTO};
     (void)state;
@@ -159,7 +166,7 @@ static void host_memory_is_zero_and_its_size_is_for_good(void **state) {
         int fds = open_fds(), maps = mappings();
         struct backing *backing = NULL;
         char error[BACKING_ERROR_SIZE] = "";
-        assert_int_equal(backing_new_host(0, 4 * MIB, choices[i], NULL, &backing, error), 0);
+        assert_int_equal(backing_new_host(4 * MIB, choices[i], &backing, error), 0);
         assert_is_good(backing, 4 * MIB);
         if (choices[i] == CONFIG_HUGE_PAGES_OFF)
             assert_int_equal(backing->pages, BACKING_PAGES_PLAIN);
@@ -183,7 +190,7 @@ static void many_pieces_are_touched_by_many_threads(void **state) {
     (void)state;
     if (numa_memory(0, &total, &available) < 0 || available < total / 32 + GIB)
         skip(); /* the machine needs its memory for others */
-    assert_int_equal(backing_new_host(0, 260 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error), 0);
+    assert_int_equal(backing_new_host(260 * MIB, CONFIG_HUGE_PAGES_AUTO, &backing, error), 0);
     struct stat status;
     assert_int_equal(fstat(backing->fd, &status), 0);
     assert_int_equal((uint64_t)status.st_blocks * 512, 260 * MIB);
@@ -236,7 +243,7 @@ static void huge_pages_are_put_together_where_nobody_reserved_any(void **state) 
     (void)state;
     if (!kernel_collapses() || numa_free_huge_pages(0) > 0)
         skip();
-    assert_int_equal(backing_new_host(0, 70 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error), 0);
+    assert_int_equal(backing_new_host(70 * MIB, CONFIG_HUGE_PAGES_AUTO, &backing, error), 0);
     assert_is_good(backing, 70 * MIB);
     assert_int_equal(backing->pages, BACKING_PAGES_TRANSPARENT);
     assert_int_equal(huge_mapped_bytes(backing->mapping), 70 * MIB);
@@ -254,7 +261,7 @@ static void small_pages_step_in_for_huge_ones(void **state) {
         char error[BACKING_ERROR_SIZE] = "";
         collapse_errno = errnos[i];
         collapse_calls = 0;
-        int r = backing_new_host(0, 20 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error);
+        int r = backing_new_host(20 * MIB, CONFIG_HUGE_PAGES_AUTO, &backing, error);
         collapse_errno = 0;
         assert_int_equal(r, 0);
         assert_is_good(backing, 20 * MIB);
@@ -276,7 +283,7 @@ static void a_kernel_without_huge_pages_is_not_asked_for_ever(void **state) {
         skip(); /* the machine needs its memory for others */
     collapse_errno = ENOMEM;
     collapse_calls = 0;
-    int r = backing_new_host(0, GIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error);
+    int r = backing_new_host(GIB, CONFIG_HUGE_PAGES_AUTO, &backing, error);
     collapse_errno = 0;
     assert_int_equal(r, 0);
     assert_in_range(collapse_calls, 8, 8 + 7); /* 32 pieces; 8 threads may be at it when the count is full */
@@ -292,7 +299,7 @@ static void the_loop_is_not_held_up(void **state) {
         struct backing *backing = NULL;
         char error[BACKING_ERROR_SIZE] = "";
         walked_most = 0;
-        assert_int_equal(backing_new_host(0, 70 * MIB, choices[i], NULL, &backing, error), 0);
+        assert_int_equal(backing_new_host(70 * MIB, choices[i], &backing, error), 0);
         backing_free(backing);
         assert_in_range(walked_most, 4 * KIB, 8 * MIB);
         assert_int_equal(getpriority(PRIO_PROCESS, 0),
@@ -305,10 +312,10 @@ static void more_than_the_machine_has_is_refused_and_nobody_is_killed(void **sta
     char error[BACKING_ERROR_SIZE] = "";
     int fds = open_fds(), maps = mappings();
     (void)state;
-    assert_true(backing_new_host(0, 512 * TIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error) < 0);
+    assert_true(backing_new_host(512 * TIB, CONFIG_HUGE_PAGES_AUTO, &backing, error) < 0);
     assert_null(backing);
     assert_non_null(strstr(error, "512 TiB"));
-    assert_true(backing_new_host(0, 512 * TIB, CONFIG_HUGE_PAGES_REQUIRE, NULL, &backing, error) < 0);
+    assert_true(backing_new_host(512 * TIB, CONFIG_HUGE_PAGES_REQUIRE, &backing, error) < 0);
     assert_non_null(strstr(error, "vm.nr_hugepages")); /* the remedy */
     assert_int_equal(open_fds(), fds);
     assert_int_equal(mappings(), maps);
@@ -328,7 +335,7 @@ static void whatever_fails_nothing_is_left(void **state) {
             char error[BACKING_ERROR_SIZE] = "";
             faults = 0;
             fault_countdown = n;
-            int r = backing_new_host(0, 2 * MIB, CONFIG_HUGE_PAGES_AUTO, NULL, &backing, error);
+            int r = backing_new_host(2 * MIB, CONFIG_HUGE_PAGES_AUTO, &backing, error);
             fault_countdown = 0;
             assert_int_equal(r == 0, backing != NULL);
             if (r == 0) {
