@@ -401,7 +401,10 @@ static int cuda_vmm_set_access(unsigned device, void *address, uint64_t size_byt
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = cuda.devices[device].handle},
         .flags = (CUmemAccess_flags)access,
     };
-    return IN_CONTEXT(device, driver.vmm_set_access((uintptr_t)address, size_bytes, &description, 1));
+    unsigned any;
+    int r = any_device(&any);
+    return r != 0 ? r
+                  : IN_CONTEXT(any, driver.vmm_set_access((uintptr_t)address, size_bytes, &description, 1));
 }
 
 /* --- host memory --- */

@@ -124,7 +124,8 @@ struct gpu {
     /* 40–60 µs. Of one handle or several that lie side by side, whole. */
     int (*vmm_unmap)(unsigned device, void *address, uint64_t size_bytes);
     /* 50–120 µs, some 28 µs a handle for many. The same ranges. Read-only is a guard against mistakes: a
-     * process may raise the access of its own mappings. */
+     * process may raise the access of its own mappings. device: any of this process that can reach the
+     * memory; it needs no context. */
     int (*vmm_set_access)(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access);
 
     /* [slow] Pins mapped host memory for all devices (portable, mapped). Page-aligned. */

@@ -129,8 +129,11 @@ static int memfd_make(unsigned physical, uint64_t size_bytes, int *ret_memfd) {
 
 int sim_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
     unsigned physical;
+    struct sim_handle own;
     int r = sim_enter_context(SIM_VMM_GRANULE, device, &physical);
 
+    if (r == 0)
+        r = sim_exporter(&own); /* a driver exports memory to find out */
     if (r == 0)
         *ret_granule_bytes = GPU_ALLOCATION_GRANULE;
     return r;
@@ -449,7 +452,7 @@ static int protection_of(const struct sim_range *range) {
 int sim_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access) {
     uintptr_t start = (uintptr_t)address, end = start + size_bytes;
     unsigned physical, count;
-    int r = sim_enter_context(SIM_VMM_SET_ACCESS, device, &physical);
+    int r = sim_enter_on(SIM_VMM_SET_ACCESS, device, &physical);
 
     if (r != 0)
         return r;
