@@ -23,7 +23,10 @@
 #include "tests/entries.h"
 #include "tests/raw_client.h"
 
+#define PLAN_TEXT_SIZE 1024u
+
 #ifndef GPUPOOL_BUILT_DAEMON
+#define PLAN_TEXT_SIZE       1024u
 #define GPUPOOL_BUILT_DAEMON "gpupoold"
 #endif
 #ifndef GPUPOOL_BUILT_TOOL
@@ -99,6 +102,46 @@ unsigned test_number(const char *name, unsigned otherwise) {
     return text != NULL && *text >= '0' && *text <= '9' ? (unsigned)strtoul(text, NULL, 10) : otherwise;
 }
 
+bool test_exports_vmm(void) {
+    return strcmp(environment_or("GPUPOOL_TEST_EXPORT", "ipc"), "vmm") == 0;
+}
+
+/* A call of the driver for legacy handles, and its counterpart. */
+static const char *const counterparts[][2] = {
+    {"memory_allocate", "vmm_create"},
+    {"memory_free", "vmm_release"},
+    {"ipc_export", "vmm_export"},
+    {"ipc_open", "vmm_import"},
+    {"cudaMalloc", "cuMemCreate"},
+    {"cudaFree", "cuMemRelease"},
+    {"cudaIpcGetMemHandle", "cuMemExportToShareableHandle"},
+};
+
+const char *test_device_call(const char *call) {
+    for (size_t i = 0; test_exports_vmm() && i < sizeof counterparts / sizeof *counterparts; i++)
+        if (strcmp(call, counterparts[i][0]) == 0)
+            return counterparts[i][1];
+    return call;
+}
+
+/* Copies a plan of failing or hanging calls, with the calls that the segments of this run are made with. */
+static void translate_plan(const char *plan, char text[static PLAN_TEXT_SIZE]) {
+    size_t used = 0;
+
+    while (*plan != '\0' && used + 64 < PLAN_TEXT_SIZE) {
+        size_t length = strspn(plan, "abcdefghijklmnopqrstuvwxyz_64");
+        char word[64];
+        if (length == 0 || length >= sizeof word) {
+            text[used++] = *plan++;
+            continue;
+        }
+        snprintf(word, sizeof word, "%.*s", (int)length, plan);
+        used += (size_t)snprintf(text + used, PLAN_TEXT_SIZE - used, "%s", test_device_call(word));
+        plan += length;
+    }
+    text[used] = '\0';
+}
+
 const char *test_config(char text[TEST_CONFIG_SIZE], unsigned device_mib, unsigned host_mib) {
     snprintf(text, TEST_CONFIG_SIZE,
              "[device]\nlimit = %uMiB\nstep = 4MiB\n[host]\nlimit = %uMiB\nstep = 4MiB\n", device_mib,
@@ -143,10 +186,14 @@ static void child_exec(const char *const *argv, const char *const *environment, 
         char name[64];
         size_t length = strcspn(*environment, "=");
         snprintf(name, sizeof name, "%.*s", (int)length, *environment);
-        if ((*environment)[length] == '=' && (*environment)[length + 1] != '\0')
-            setenv(name, *environment + length + 1, 1);
-        else
+        bool is_plan = strcmp(name, "GPUPOOL_SIM_FAIL") == 0 || strcmp(name, "GPUPOOL_SIM_HANG") == 0;
+        if ((*environment)[length] == '=' && (*environment)[length + 1] != '\0') {
+            char plan[PLAN_TEXT_SIZE];
+            translate_plan(*environment + length + 1, plan);
+            setenv(name, is_plan ? plan : *environment + length + 1, 1);
+        } else {
             unsetenv(name);
+        }
     }
     if (uid != 0) {
         if (!test_become(uid))
@@ -192,14 +239,19 @@ bool test_has_ended(pid_t pid) {
 
 /* --- life --- */
 
-static void write_file(const char *path, const char *text) {
+/* Writes a configuration, with the export of device memory that the environment asks for: at its end, so that
+ * the lines keep their numbers. */
+static void write_config(const char *path, const char *text) {
     _cleanup_(fclosep) FILE *file = fopen(path, "we");
+
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
+    if (test_exports_vmm())
+        fprintf(file, "\n[device]\nexport = vmm\n");
 }
 
 void daemon_write_config(struct test_daemon *daemon, const char *text) {
-    write_file(daemon->config, text);
+    write_config(daemon->config, text);
 }
 
 void daemon_prepare(struct test_daemon *daemon, const struct daemon_options *options) {
@@ -214,7 +266,7 @@ void daemon_prepare(struct test_daemon *daemon, const struct daemon_options *opt
     snprintf(daemon->admin_socket, sizeof daemon->admin_socket, "%s/admin.sock", daemon->directory);
     snprintf(daemon->config, sizeof daemon->config, "%s/gpupoold.conf", daemon->directory);
     snprintf(daemon->log, sizeof daemon->log, "%s/log", daemon->directory);
-    write_file(daemon->config, options->config != NULL ? options->config : "");
+    write_config(daemon->config, options->config != NULL ? options->config : "");
 }
 
 void daemon_command(const struct test_daemon *daemon, const char *argv[static ARGV_SIZE]) {

@@ -14,6 +14,7 @@
  *   GPUPOOL_TEST_DAEMON  the daemon, else the built one
  *   GPUPOOL_TEST_TOOL    gpupoolctl, else the built one
  *   GPUPOOL_TEST_GPU     sim (the default), cuda or none
+ *   GPUPOOL_TEST_EXPORT  ipc (the default) or vmm: the kind of device memory's segments
  *   GPUPOOL_TEST_FULL    loops over every call run at full length
  * Clients are processes of their own: see puppet.h.
  */
@@ -77,6 +78,15 @@ bool test_has_device(void); /* the daemon serves a device pool */
 bool test_has_devices(unsigned count);
 /* Whether this build, and so the daemon most likely, has a sanitizer's allocator in it. */
 bool test_is_sanitized(void);
+/* Whether device memory is exported as descriptors (GPUPOOL_TEST_EXPORT). Plans of failing and hanging calls
+ * that are given to programs name the calls for legacy handles: test_spawn() puts their counterparts there.
+ */
+bool test_exports_vmm(void);
+/* The counterpart of a call for legacy handles, by its name in the table or in the daemon's texts. */
+const char *test_device_call(const char *call);
+/* The daemon's text of an allocation that hangs. */
+#define TEST_HANGS (test_exports_vmm() ? "cuMemCreate has not come back" : "cudaMalloc has not come back")
+
 /* Whether GPUPOOL_TEST_FULL is set, as ./dev test full does: loops over every call run at full length. */
 bool test_is_full(void);
 /* The distance between the calls that such a loop tries: 1, or the shorter run's. */

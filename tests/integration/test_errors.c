@@ -221,7 +221,8 @@ static void a_typed_access_that_returns_null_tells_why(void **state) {
     assert_int_equal(gpupool_error_number(), GPUPOOL_E_TOO_LARGE);
     assert_non_null(strstr(gpupool_error_text(), "the device side of a pair"));
     if (test_is_simulated()) {
-        assert_int_equal(gpu_sim_fail("ipc_open", 1, GPU_ERROR_MAP_BUFFER_OBJECT_FAILED), 0);
+        assert_int_equal(gpu_sim_fail(test_device_call("ipc_open"), 1, GPU_ERROR_MAP_BUFFER_OBJECT_FAILED),
+                         0);
         assert_null(GPUPOOL_PAIR_DEVICE(&pair, char, 4096, NULL));
         assert_int_equal(gpupool_error_number(), GPUPOOL_E_DRIVER);
         gpu_sim_fail("any", 0, 0);

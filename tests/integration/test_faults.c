@@ -220,7 +220,7 @@ static void the_stats_name_the_call_that_hangs(void **state) {
         } else {
             send_acquire_on(&stuck, 0, 1, MIB, GPUPOOL_FOREVER);
         }
-        WAIT_UNTIL(device_says(&daemon, 1, "worker_call", calls[i].name));
+        WAIT_UNTIL(device_says(&daemon, 1, "worker_call", test_device_call(calls[i].name)));
         uint64_t first_ns = daemon_pool(&daemon, "device", 1, "worker_call_ns");
         assert_true(daemon_pool(&daemon, "device", 1, "worker_call_ns") >= first_ns);
         PUPPET_MUST(&other, acquire_on(&other, 0, 0, MIB));
@@ -232,7 +232,7 @@ static void the_stats_name_the_call_that_hangs(void **state) {
             PUPPET_MUST(&stuck, puppet_receive(&stuck));
             puppet_quit(&stuck);
         }
-        WAIT_UNTIL(!device_says(&daemon, 1, "worker_call", calls[i].name));
+        WAIT_UNTIL(!device_says(&daemon, 1, "worker_call", test_device_call(calls[i].name)));
         puppet_quit(&other);
         daemon_stop(&daemon);
     }
@@ -251,10 +251,10 @@ static void a_call_that_never_returns_is_in_the_refusal_and_holds_nobody_up_at_t
     puppet_connect(&stuck, &daemon);
     puppet_connect(&other, &daemon);
     send_acquire_on(&stuck, 0, 1, MIB, GPUPOOL_FOREVER);
-    WAIT_UNTIL(daemon_logged(&daemon, "cudaMalloc has not come back"));
+    WAIT_UNTIL(daemon_logged(&daemon, TEST_HANGS));
     send_acquire_on(&other, 0, 1, MIB, 1);
     PUPPET_MUST_BE(&other, puppet_receive(&other), GPUPOOL_E_EXHAUSTED);
-    PUPPET_SAID(&other, "cudaMalloc has not come back");
+    PUPPET_SAID(&other, TEST_HANGS);
     PUPPET_MUST(&other, acquire_on(&other, 0, 0, MIB));
     use(&other, 0, 1);
     puppet_kill(&stuck);

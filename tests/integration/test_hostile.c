@@ -34,7 +34,7 @@ static void hear_and_give_back(int fd) {
         if (message.header.operation != PROTO_LEASE)
             continue;
         const struct proto_lease lease = message.lease;
-        if (lease.description.kind == PROTO_SEGMENT_MEMFD) {
+        if (proto_message_fds(&message) == 1) {
             message.opened.segment = lease.segment;
             size_t size = raw_client_encode(&message, PROTO_OPENED, 0, packet);
             (void)send(fd, packet, size, MSG_NOSIGNAL);

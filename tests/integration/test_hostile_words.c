@@ -36,7 +36,7 @@ static bool hear(int fd, uint64_t request, struct proto_lease *ret_lease) {
         if (message.header.operation == PROTO_LEASE) {
             if (ret_lease != NULL)
                 *ret_lease = message.lease;
-            if (message.lease.description.kind == PROTO_SEGMENT_MEMFD) {
+            if (proto_message_fds(&message) == 1) {
                 struct proto_message opened = {.opened.segment = message.lease.segment};
                 uint8_t reply[PROTO_PACKET_MAX];
                 size_t size = raw_client_encode(&opened, PROTO_OPENED, 0, reply);

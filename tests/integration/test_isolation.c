@@ -120,6 +120,21 @@ static void keeper_take(struct keeper *keeper, struct report *report) {
         assert_true(segment != MAP_FAILED);
         struct proto_message opened = {.opened.segment = message.lease.segment};
         peer_send(&keeper->peer, PROTO_OPENED, &opened);
+    } else if (fd >= 0) {
+        uint64_t handle, size_bytes = message.lease.description.size_bytes;
+        struct stat status;
+        assert_int_equal(fstat(fd, &status), 0);
+        memcpy(report->identity, &status.st_ino, sizeof status.st_ino);
+        if (!test_is_simulated()) { /* all of a driver's descriptors are of one file */
+            pid_t own = getpid();
+            memcpy(report->identity + sizeof status.st_ino, &own, sizeof own);
+        }
+        assert_int_equal(keeper->gpu->vmm_import(0, fd, &handle), 0);
+        assert_int_equal(keeper->gpu->address_reserve(0, size_bytes, &segment), 0);
+        assert_int_equal(keeper->gpu->vmm_map(0, segment, size_bytes, handle), 0);
+        assert_int_equal(keeper->gpu->vmm_set_access(0, segment, size_bytes, GPU_ACCESS_READ_WRITE), 0);
+        struct proto_message opened = {.opened.segment = message.lease.segment};
+        peer_send(&keeper->peer, PROTO_OPENED, &opened);
     } else {
         struct gpu_ipc_handle handle;
         memcpy(handle.bytes, message.lease.description.handle, sizeof handle.bytes);

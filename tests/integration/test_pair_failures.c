@@ -387,7 +387,8 @@ static void where_the_limit_was_raised_nothing_is_given_up(void **state) {
     daemon_signal(&daemon, SIGHUP);
     WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "limit_bytes") == 4 * POOL_MIB * MIB);
     struct gpupool_pair before = pair;
-    assert_int_equal(gpu_sim_fail("ipc_open", 1, GPU_ERROR_UNKNOWN), 0); /* there would be room, but */
+    assert_int_equal(gpu_sim_fail(test_device_call("ipc_open"), 1, GPU_ERROR_UNKNOWN),
+                     0); /* there would be room, but */
     MUST_BE(ask(&pair, ON_DEVICE, 48 * MIB, &memory, NULL), GPUPOOL_E_DRIVER);
     assert_true(gpu_sim_failed());
     assert_int_equal(gpu_sim_fail("any", 0, 0), 0);

@@ -298,7 +298,7 @@ static void a_hanging_driver_starves_the_watchdog_and_nobody_else(void **state) 
     puppet_connect(&stuck, &daemon);
     puppet_connect(&other, &daemon);
     puppet_send_acquire(&stuck, 0, GPUPOOL_POOL_DEVICE, MIB, GPUPOOL_FOREVER);
-    WAIT_UNTIL(daemon_logged(&daemon, "cudaMalloc has not come back"));
+    WAIT_UNTIL(daemon_logged(&daemon, TEST_HANGS));
     (void)manager_has_read(manager.fd);
     /* From the complaint to the call's return it says nothing to the manager; the loop serves meanwhile. */
     PUPPET_MUST(&other, puppet_acquire(&other, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
