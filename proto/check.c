@@ -208,10 +208,11 @@ static const char *check_description(const struct proto_lease *lease) {
     case PROTO_SEGMENT_LEGACY_IPC:
         break;
     case PROTO_SEGMENT_MEMFD:
+    case PROTO_SEGMENT_VMM_FD:
         if (!bytes_are_zero(segment->handle, sizeof segment->handle))
-            return "LEASE.description.handle: not 0 beside a memfd";
+            return "LEASE.description.handle: not 0 beside a descriptor";
         break;
-    default: /* PROTO_SEGMENT_VMM_FD among them: not in this version */
+    default:
         return "LEASE.description.kind: unknown";
     }
     if (segment->id != lease->segment)

@@ -32,7 +32,8 @@
 
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
-#define PROTO_VERSION_MAX 1u
+#define PROTO_VERSION_MAX 2u
+#define PROTO_VERSION_VMM 2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD */
 
 enum proto_operation {
     /* client → daemon */
@@ -90,7 +91,7 @@ enum proto_segment_kind {
     PROTO_SEGMENT_LEGACY_IPC = 1, /* handle[] is a cudaIpcMemHandle_t */
     PROTO_SEGMENT_MEMFD = 2,      /* the message carries a sealed memfd; handle[] is zero */
     PROTO_SEGMENT_VMM_FD =
-        3, /* reserved: a cuMemExportToShareableHandle descriptor. Refused by this version */
+        3, /* the message carries a descriptor for cuMemImportFromShareableHandle(); handle[] is zero */
 };
 
 enum proto_gpu_kind {

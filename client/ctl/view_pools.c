@@ -146,6 +146,7 @@ static const struct column history[] = {
     {"LOW WATER", true, add_bytes, "low_water_bytes"},
     {"GROWING", true, add_bytes, "growing_bytes"},
     {"SEGMENTS", true, add_count, "segments"},
+    {"EXPORT", false, add_text, "export"},
     {"PAGES", false, add_text, "pages"},
     {"ACQUIRES", true, add_count, "acquires"},
     {"RELEASES", true, add_count, "releases"},

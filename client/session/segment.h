@@ -14,7 +14,8 @@
  *         ▲                           │
  *         └────────── failed ─────────┘   the description is kept: the daemon will not repeat it
  *
- * Invariants: fd ≥ 0 only for a MEMFD segment that is not OPEN; memory != NULL exactly when OPEN.
+ * Invariants: fd ≥ 0 only for a segment that came with a descriptor and is not OPEN; memory != NULL exactly
+ * when OPEN.
  *
  * Lock order: the connection's lock may be held when the table's is taken, never the other way round.
  */

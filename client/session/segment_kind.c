@@ -76,6 +76,12 @@ static int memfd_open(struct segment *segment, struct devices *devices,
 
 /* --- device memory --- */
 
+static const char *is_never_flawed(const struct proto_segment *description, int fd) {
+    (void)description;
+    (void)fd;
+    return NULL; /* the driver checks the handle or the descriptor */
+}
+
 /* The device of a pool in this process. Returns 0, NO_GPU, NO_POOL, DRIVER. */
 static int find_device(struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES],
                        const struct gpu **ret_gpu, unsigned *ret_device, char text[GPU_UUID_TEXT_SIZE]) {
@@ -121,12 +127,6 @@ static int device_open(struct segment *segment, struct devices *devices, const u
 
 /* --- device memory by a legacy IPC handle --- */
 
-static const char *legacy_is_flawed(const struct proto_segment *description, int fd) {
-    (void)description;
-    (void)fd;
-    return NULL; /* the driver checks the handle */
-}
-
 static int legacy_make(const struct gpu *gpu, unsigned device, struct segment *segment, void **ret_memory,
                        const char **ret_doing) {
     *ret_doing = "opening its handle";
@@ -142,9 +142,72 @@ static bool legacy_close(struct segment *segment) {
     return segment->gpu->ipc_close((unsigned)segment->device, segment->memory) == 0;
 }
 
+/* --- device memory by a descriptor, at addresses of its own --- */
+
+/* To its device, and to the others of this process that can reach it: which they are, the driver says. */
+static int give_access(const struct gpu *gpu, unsigned device, void *memory, uint64_t size_bytes) {
+    unsigned count = 0;
+    int error = gpu->vmm_set_access(device, memory, size_bytes, GPU_ACCESS_READ_WRITE);
+
+    if (error == 0)
+        error = gpu->device_count(&count);
+    for (unsigned other = 0; error == 0 && other < count; other++)
+        if (other != device)
+            (void)gpu->vmm_set_access(other, memory, size_bytes, GPU_ACCESS_READ_WRITE);
+    return error;
+}
+
+/* The mapping keeps the memory: the handle is released at once. */
+static int vmm_make(const struct gpu *gpu, unsigned device, struct segment *segment, void **ret_memory,
+                    const char **ret_doing) {
+    uint64_t handle, size_bytes = segment->size_bytes;
+    void *memory;
+
+    *ret_doing = "importing its descriptor";
+    int error = gpu->vmm_import(device, segment->fd, &handle);
+    if (error != 0)
+        return error;
+    *ret_doing = "reserving addresses for it";
+    error = gpu->address_reserve(device, size_bytes, &memory);
+    if (error == 0) {
+        *ret_doing = "mapping it";
+        error = gpu->vmm_map(device, memory, size_bytes, handle);
+        if (error == 0) {
+            error = give_access(gpu, device, memory, size_bytes);
+            if (error != 0)
+                gpu->vmm_unmap(device, memory, size_bytes);
+        }
+        if (error != 0)
+            gpu->address_free(device, memory, size_bytes);
+    }
+    int released = gpu->vmm_release(device, handle);
+    if (error == 0 && released != 0) {
+        *ret_doing = "releasing its handle";
+        error = released;
+        gpu->vmm_unmap(device, memory, size_bytes);
+        gpu->address_free(device, memory, size_bytes);
+    }
+    if (error == 0)
+        *ret_memory = memory;
+    return error;
+}
+
+static int vmm_open(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
+    return device_open(segment, devices, uuid, vmm_make);
+}
+
+/* Nothing is leased there any more, behind no fence: no kernel of this process uses it. */
+static bool vmm_close(struct segment *segment) {
+    unsigned device = (unsigned)segment->device;
+
+    return segment->gpu->vmm_unmap(device, segment->memory, segment->size_bytes) == 0 &&
+           segment->gpu->address_free(device, segment->memory, segment->size_bytes) == 0;
+}
+
 const struct segment_kind *segment_kind(uint32_t kind) {
     static const struct segment_kind kinds[] = {
-        [PROTO_SEGMENT_LEGACY_IPC] = {PROTO_POOL_DEVICE, legacy_is_flawed, legacy_open, legacy_close},
+        [PROTO_SEGMENT_LEGACY_IPC] = {PROTO_POOL_DEVICE, is_never_flawed, legacy_open, legacy_close},
+        [PROTO_SEGMENT_VMM_FD] = {PROTO_POOL_DEVICE, is_never_flawed, vmm_open, vmm_close},
         [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close},
     };
     return &kinds[kind];

@@ -15,7 +15,7 @@
 #define CONFIG_SESSIONS_MAX 100000u
 #define CONFIG_LEASES_MAX   16777216u
 
-static const struct config_pool pool_unset = {.enabled = -1, .huge_pages = -1};
+static const struct config_pool pool_unset = {.enabled = -1, .huge_pages = -1, .export_as = -1};
 
 void config_init(struct config *config) {
     *config = (struct config){
@@ -143,6 +143,7 @@ static int set_daemon(struct config *config, const struct config_setting *settin
 static int set_pool(struct config_pool *pool, bool is_host, const struct config_setting *setting) {
     static const char *const booleans[] = {"no", "yes", NULL};
     static const char *const huge_pages[] = {"auto", "off", "require", NULL};
+    static const char *const exports[] = {"ipc", "vmm", NULL};
     const char *key = setting->key;
     struct config_size *size = strcmp(key, "limit") == 0       ? &pool->limit
                                : strcmp(key, "step") == 0      ? &pool->step
@@ -160,6 +161,8 @@ static int set_pool(struct config_pool *pool, bool is_host, const struct config_
         return config_add_allowed(&pool->allow, setting);
     if (is_host && strcmp(key, "huge_pages") == 0)
         return set_choice(&pool->huge_pages, huge_pages, setting, "none of auto, off, require");
+    if (!is_host && strcmp(key, "export") == 0)
+        return set_choice(&pool->export_as, exports, setting, "neither ipc nor vmm");
     return config_complain(setting, "[%s] has no key '%s'; see gpupoold.conf(5)", is_host ? "host" : "device",
                            key);
 }
@@ -287,6 +290,8 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
                      ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? 0 : ret_sizes->step_bytes / 2, total_bytes);
     int enabled = one->enabled >= 0 ? one->enabled : common->enabled;
     int huge_pages = one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
+    int export_as = one->export_as >= 0 ? one->export_as : common->export_as;
+    ret_sizes->export_as = export_as < 0 ? CONFIG_EXPORT_IPC : (enum config_export)export_as;
     const char *allow = one->allow != NULL ? one->allow : common->allow;
     ret_sizes->allow = allow != NULL && strcmp(allow, "all") == 0 ? NULL : allow;
     ret_sizes->enabled = enabled != 0;

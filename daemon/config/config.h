@@ -35,11 +35,18 @@ enum config_huge_pages {
     CONFIG_HUGE_PAGES_REQUIRE,
 };
 
+/* How device memory is handed to clients. */
+enum config_export {
+    CONFIG_EXPORT_IPC,
+    CONFIG_EXPORT_VMM,
+};
+
 /* A pool's settings; unset members are inherited from its kind. */
 struct config_pool {
     struct config_size limit, step, reserve, low_water; /* shares are of what the device or node has */
     int enabled;                                        /* -1: unset */
     int huge_pages;                                     /* enum config_huge_pages; -1: unset */
+    int export_as;                                      /* enum config_export; -1: unset */
     char *allow; /* the users that may use it, as in the file; owned; NULL: unset */
 };
 
@@ -91,6 +98,7 @@ struct config_pool_sizes {
     uint64_t limit_bytes, step_bytes, reserve_bytes, low_water_bytes;
     bool enabled;
     enum config_huge_pages huge_pages;
+    enum config_export export_as;
     const char *allow; /* borrowed; NULL: every user may use it */
 };
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,

@@ -111,6 +111,8 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     list_init(&pool->waiters.pressed);
     list_init(&pool->waiters.for_growth);
     core->pools[core->n_pools++] = pool;
+    if (config->needs_vmm)
+        core->pools_of_vmm |= UINT64_C(1) << (pool->id - 1);
     *ret_pool = pool;
     return 0;
 }

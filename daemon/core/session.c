@@ -45,7 +45,8 @@ bool session_map_segment(struct session *session, struct segment *segment) {
 }
 
 bool session_may_use(const struct session *session, const struct pool *pool) {
-    return session->pools_allowed >> (pool->id - 1) & 1;
+    uint64_t unknown = session->knows_vmm ? 0 : session->core->pools_of_vmm;
+    return ((session->pools_allowed & ~unknown) >> (pool->id - 1) & 1) != 0;
 }
 
 bool session_has_mapped(const struct session *session, const struct segment *segment) {

@@ -25,7 +25,8 @@
 
 #include "daemon/core/types.h"
 
-/* Whether the policy lets it use the pool. It keeps leases that it has there, whatever the policy becomes. */
+/* Whether the policy lets it use the pool, and it knows the kind of the pool's segments. It keeps leases that
+ * it has there, whatever the policy becomes. */
 bool session_may_use(const struct session *session, const struct pool *pool);
 
 /* Makes room to remember the segment. Returns 0 or -ENOMEM. */

@@ -84,6 +84,7 @@ struct session {
     struct peer peer;
     enum session_state state;
     bool wants_reclaim;     /* fixed before its first lease */
+    bool knows_vmm;         /* likewise */
     uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
     uint64_t connected_ns, lost_ns;
     const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
@@ -353,6 +354,7 @@ struct request {
 struct core {
     struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
     unsigned n_pools;
+    uint64_t pools_of_vmm; /* bit id - 1: for sessions that know such segments */
     struct list tenants, sessions;
     unsigned n_sessions;
     uint64_t n_sessions_refused; /* since the start */

@@ -149,6 +149,10 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         return r > 0 ? -EUSERS : r;
     }
     client->session->owner = client;
+    uint16_t version =
+        message->hello.version_max < PROTO_VERSION_MAX ? message->hello.version_max : PROTO_VERSION_MAX;
+    if (version >= PROTO_VERSION_VMM)
+        core_session_knows_vmm(client->session);
     if (message->hello.flags & PROTO_HELLO_RECLAIM)
         want_reclaim(client);
     client->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
@@ -157,8 +161,7 @@ static int handle_hello(struct client *client, const struct proto_message *messa
     daemon->served = true;
     reply.hello_reply = (struct proto_hello_reply){
         .magic = PROTO_MAGIC,
-        .version =
-            message->hello.version_max < PROTO_VERSION_MAX ? message->hello.version_max : PROTO_VERSION_MAX,
+        .version = version,
         .gpu = (uint16_t)daemon->gpu_kind,
         .session = client->session->id,
         .daemon_pid = (uint32_t)getpid(),

@@ -79,6 +79,98 @@ static void retire_nothing(struct backing *backing) {
     (void)backing;
 }
 
+/* --- device memory by cuMemCreate --- */
+
+/* Zeroes what is mapped at an address. */
+static int vmm_zero_mapped(const struct backing *backing, void *address, struct worker *worker,
+                           const char **ret_call) {
+    const struct gpu *gpu = backing->gpu;
+    int r = gpu->vmm_set_access(backing->device, address, backing->size_bytes, GPU_ACCESS_READ_WRITE);
+
+    *ret_call = "cuMemSetAccess";
+    if (r == 0) {
+        worker_enter_call(worker, *ret_call = "cudaMemsetAsync");
+        r = gpu->memory_set(backing->device, address, 0, backing->size_bytes, NULL);
+    }
+    if (r == 0) {
+        worker_enter_call(worker, *ret_call = "cudaStreamSynchronize");
+        r = gpu->stream_synchronize(backing->device, NULL);
+    }
+    return r;
+}
+
+/* Zeroes new memory through addresses of its own. *ret_call: the call that was made last. */
+static int vmm_zero(const struct backing *backing, struct worker *worker, const char **ret_call) {
+    const struct gpu *gpu = backing->gpu;
+    uint64_t size_bytes = backing->size_bytes;
+    void *address;
+
+    worker_enter_call(worker, *ret_call = "cuMemAddressReserve");
+    int r = gpu->address_reserve(backing->device, size_bytes, &address);
+    if (r != 0)
+        return r;
+    worker_enter_call(worker, *ret_call = "cuMemMap");
+    r = gpu->vmm_map(backing->device, address, size_bytes, backing->vmm_handle);
+    if (r == 0) {
+        r = vmm_zero_mapped(backing, address, worker, ret_call);
+        /* Work that may still be under way keeps its addresses: taking them away would end the device. */
+        if (r != 0 && gpu->device_synchronize(backing->device) != 0)
+            return r;
+        int unmapped = gpu->vmm_unmap(backing->device, address, size_bytes);
+        r = r != 0 ? r : unmapped;
+    }
+    int freed = gpu->address_free(backing->device, address, size_bytes);
+    return r != 0 ? r : freed;
+}
+
+static int vmm_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
+                    char error[BACKING_ERROR_SIZE]) {
+    const struct gpu *gpu = order->gpu;
+    const char *call = "cuMemCreate";
+
+    worker_enter_call(worker, call);
+    int r = gpu->vmm_create(order->device, order->size_bytes, &backing->vmm_handle);
+    backing->has_vmm_handle = r == 0;
+    if (r == 0) {
+        /* New memory was zero wherever it was looked at, and no manual promises it. */
+        r = vmm_zero(backing, worker, &call);
+    }
+    if (r == 0) {
+        call = "cuMemExportToShareableHandle";
+        worker_enter_call(worker, call);
+        r = gpu->vmm_export(order->device, backing->vmm_handle, &backing->fd);
+    }
+    worker_leave_call(worker);
+    if (r != 0) {
+        snprintf(error, BACKING_ERROR_SIZE, "%s of %s on device %u failed with %s (%s)", call,
+                 BYTES_TEXT(order->size_bytes), order->device, gpu->error_name(r), gpu->error_text(r));
+        return -EIO;
+    }
+    backing->fd = descriptors_for_client(backing->fd);
+    if (backing->fd < 0) {
+        snprintf(
+            error, BACKING_ERROR_SIZE,
+            "no descriptor is left for a segment of %s: raise LimitNOFILE, or the pool's step, so that there "
+            "are fewer segments",
+            BYTES_TEXT(order->size_bytes));
+        return -EMFILE;
+    }
+    return 0;
+}
+
+static void vmm_free(struct backing *backing) {
+    int r = backing->has_vmm_handle ? backing->gpu->vmm_release(backing->device, backing->vmm_handle) : 0;
+
+    if (r != 0 && !backing->lost)
+        log_error("releasing %s on device %u failed with %s: the memory is lost until the daemon restarts",
+                  BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
+}
+
+static int descriptor_describe(const struct backing *backing, struct proto_segment *description) {
+    (void)description;
+    return backing->fd;
+}
+
 /* --- host memory: a memfd --- */
 
 /* Whether the kernel gives transparent huge pages to a shared mapping that asks for them, when it is touched.
@@ -200,11 +292,6 @@ static void memfd_free(struct backing *backing) {
         host_pages_unmap(backing->mapping, backing->size_bytes);
 }
 
-static int descriptor_describe(const struct backing *backing, struct proto_segment *description) {
-    (void)description;
-    return backing->fd;
-}
-
 static void memfd_retire(struct backing *backing) {
     host_pages_unmap(backing->mapping, backing->size_bytes); /* before: the pages are locked in it */
     backing->mapping = NULL;
@@ -232,6 +319,8 @@ static const struct backing_kind *kind_of(enum proto_segment_kind kind) {
     static const struct backing_kind kinds[] = {
         [PROTO_SEGMENT_LEGACY_IPC] = {true, "cudaFree", legacy_make, legacy_describe, retire_nothing,
                                       legacy_free},
+        [PROTO_SEGMENT_VMM_FD] = {true, "cuMemRelease", vmm_make, descriptor_describe, retire_nothing,
+                                  vmm_free},
         [PROTO_SEGMENT_MEMFD] = {false, "munmap", memfd_make, descriptor_describe, memfd_retire, memfd_free},
     };
     return &kinds[kind];

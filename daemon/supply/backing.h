@@ -3,8 +3,8 @@
 #define DAEMON_SUPPLY_BACKING_H
 /*
  * A segment's backing: the allocation itself, made and freed on a worker's thread, zeroed and exported. A
- * device backing is a cudaMalloc with its IPC handle; a host backing is a sealed memfd whose pages are there
- * and stay there.
+ * device backing is a cudaMalloc with its IPC handle, or memory of cuMemCreate() with a descriptor; a host
+ * backing is a sealed memfd whose pages are there and stay there.
  */
 #include <stdint.h>
 
@@ -27,10 +27,13 @@ struct backing {
     /* device */
     const struct gpu *gpu;
     unsigned device;
-    void *memory;
+    void *memory; /* of cudaMalloc */
     struct gpu_ipc_handle handle;
-    /* host */
+    bool has_vmm_handle;
+    uint64_t vmm_handle;
+    /* host, and VMM */
     int fd;
+    /* host */
     void *mapping; /* keeps the pages locked; never read, and written only when the pages are made */
     enum backing_pages pages;
     bool locked;

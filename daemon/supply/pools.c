@@ -17,6 +17,12 @@ struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes) {
                                .low_water_bytes = sizes->low_water_bytes};
 }
 
+enum proto_segment_kind pools_segment_kind(enum proto_pool_kind kind, const struct config_pool_sizes *sizes) {
+    return kind == PROTO_POOL_HOST                 ? PROTO_SEGMENT_MEMFD
+           : sizes->export_as == CONFIG_EXPORT_VMM ? PROTO_SEGMENT_VMM_FD
+                                                   : PROTO_SEGMENT_LEGACY_IPC;
+}
+
 static int add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct gpu *gpu,
                     uint64_t total_bytes) {
     struct config_pool_sizes sizes;
@@ -30,6 +36,7 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     if (!sizes.enabled)
         return 0;
     pool_config->sizes = pools_sizes(&sizes);
+    pool_config->needs_vmm = pools_segment_kind(pool_config->kind, &sizes) == PROTO_SEGMENT_VMM_FD;
     daemon->n_mistakes += config_check_sizes(pool_config->name, &sizes);
     struct supplier *supplier = calloc(1, sizeof *supplier);
     if (supplier == NULL)
@@ -43,7 +50,7 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     supplier->pool = pool;
     supplier->gpu = gpu;
     supplier->total_bytes = total_bytes;
-    supplier->segment_kind = is_host ? PROTO_SEGMENT_MEMFD : PROTO_SEGMENT_LEGACY_IPC;
+    supplier->segment_kind = pools_segment_kind(pool_config->kind, &sizes);
     supplier->huge_pages = sizes.huge_pages;
     pool->owner = supplier;
     return 0;

@@ -18,6 +18,9 @@ int pools_open_gpu(struct daemon *daemon);
  * enabled, or another negative errno (logged). */
 int pools_add(struct daemon *daemon);
 
+/* The kind of a pool's segments. */
+enum proto_segment_kind pools_segment_kind(enum proto_pool_kind kind, const struct config_pool_sizes *sizes);
+
 /* A pool's sizes, as the core takes them. */
 struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes);
 

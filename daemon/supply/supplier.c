@@ -40,6 +40,24 @@ static struct supply_job *supply_job_new(struct supplier *supplier, void (*run)(
     return job;
 }
 
+/* Whether the device's driver does what "export = vmm" needs. */
+static void ask_for_vmm(struct supply_job *start) {
+    struct supplier *supplier = start->supplier;
+    const struct gpu *gpu = supplier->gpu;
+    uint64_t granule_bytes;
+
+    worker_enter_call(&supplier->worker, "cuMemGetAllocationGranularity");
+    start->result = gpu->vmm_granule((unsigned)supplier->pool->device, &granule_bytes);
+    if (start->result == 0 && SEGMENT_GRANULE % granule_bytes != 0)
+        start->result = GPU_ERROR_NOT_SUPPORTED;
+    if (start->result != 0)
+        snprintf(
+            start->error, sizeof start->error,
+            "export = vmm, but device %d's driver cannot make or export such memory (%s: %s); use export = "
+            "ipc, or another driver",
+            supplier->pool->device, gpu->error_name(start->result), gpu->error_text(start->result));
+}
+
 static void start_run(struct worker_job *job) {
     struct supply_job *start = container_of(job, struct supply_job, job);
     struct supplier *supplier = start->supplier;
@@ -49,11 +67,13 @@ static void start_run(struct worker_job *job) {
         return;
     worker_enter_call(&supplier->worker, "cuDevicePrimaryCtxRetain");
     start->result = supplier->gpu->device_memory((unsigned)supplier->pool->device, &free_bytes, &total_bytes);
-    worker_leave_call(&supplier->worker);
     if (start->result != 0)
         snprintf(start->error, sizeof start->error, "making a context on device %d failed with %s (%s)",
                  supplier->pool->device, supplier->gpu->error_name(start->result),
                  supplier->gpu->error_text(start->result));
+    else if (supplier->segment_kind == PROTO_SEGMENT_VMM_FD)
+        ask_for_vmm(start);
+    worker_leave_call(&supplier->worker);
 }
 
 static void start_done(struct worker_job *job) {

@@ -26,7 +26,7 @@ TIMES = {
     "growth_ns": NO_TIMES}
 DEVICE_POOL = {
     "id": 1, "kind": "device", "name": "Simulated GPU 0", "uuid": "GPU-53494d00-0000-0000-0000-000000000000", "device": 0,
-    "numa_node": None, "pages": None, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
+    "numa_node": None, "export": "ipc", "pages": None, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
     "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
     "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
     "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
@@ -35,7 +35,7 @@ DEVICE_POOL = {
     "quarantined_peak_bytes": 48 << 20, "quarantine_oldest_ns": 3_000_000_000, "histograms": TIMES,
     "worker_call": "cudaMalloc", "worker_call_ns": 12_000_000_000, "last_error": "cudaErrorMemoryAllocation: out of memory"}
 HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
-             "numa_node": 0, "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
+             "numa_node": 0, "export": "memfd", "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
              "hit_ratio": None, "failures": 0, "quarantine_oldest_ns": None, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
            "quarantine_reason": None, "quarantined_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,

@@ -22,9 +22,10 @@ static bool lease_promises_hold(const struct proto_lease *lease) {
         return false;
     if (segment->kind == 0)
         return memcmp(segment, &none, sizeof none) == 0;
-    if (segment->kind != PROTO_SEGMENT_LEGACY_IPC && segment->kind != PROTO_SEGMENT_MEMFD)
+    if (segment->kind > PROTO_SEGMENT_VMM_FD)
         return false;
-    if (segment->kind == PROTO_SEGMENT_MEMFD && memcmp(segment->handle, none.handle, sizeof none.handle) != 0)
+    if (segment->kind != PROTO_SEGMENT_LEGACY_IPC &&
+        memcmp(segment->handle, none.handle, sizeof none.handle) != 0)
         return false;
     return segment->id == lease->segment && segment->pool == lease->pool && segment->size_bytes > 0 &&
            segment->size_bytes <= PROTO_SIZE_MAX && segment->size_bytes % SEGMENT_STEP == 0 &&
@@ -103,8 +104,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                 return false;
         return size == 520 && message->segments.count <= 64 && message->segments.reserved == 0;
     case PROTO_HELLO_REPLY:
-        return size == 24 && message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version == 1 &&
-               message->hello_reply.gpu <= 2 && message->hello_reply.flags <= 1;
+        return size == 24 && message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version >= 1 &&
+               message->hello_reply.version <= PROTO_VERSION_MAX && message->hello_reply.gpu <= 2 &&
+               message->hello_reply.flags <= 1;
     case PROTO_POOLS:
         if (message->pools.reserved != 0 || message->pools.count > PROTO_POOLS_MAX ||
             size != 8 + message->pools.count * sizeof(struct proto_pool))

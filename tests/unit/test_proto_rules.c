@@ -122,7 +122,7 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_HELLO, BODY(proto_hello, reserved), U32, 1},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, magic), U32, 0},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, 0},
-        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, 2},
+        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, PROTO_VERSION_MAX + 1},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, gpu), U16, 3},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, flags), U32, 2},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, flags), U32, UINT32_MAX},
@@ -197,7 +197,6 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_LEASE, IN_SEGMENT(size_bytes), U64, PROTO_SIZE_MAX + SEGMENT_STEP},
         {PROTO_LEASE, IN_SEGMENT(pool), U32, 2},
         {PROTO_LEASE, IN_SEGMENT(kind), U32, 0},
-        {PROTO_LEASE, IN_SEGMENT(kind), U32, PROTO_SEGMENT_VMM_FD},
         {PROTO_LEASE, IN_SEGMENT(kind), U32, 4},
         {PROTO_LEASE, IN_SEGMENT(handle), BYTE, 1},
         {PROTO_LEASE, INTO_SEGMENT(handle, 63), BYTE, 1},
@@ -500,7 +499,7 @@ static void encoding_what_would_be_refused_is_caught(void **state) {
             message.acquire.size_bytes = 0;
             break;
         case 1:
-            message.lease.description.kind = PROTO_SEGMENT_VMM_FD;
+            message.lease.description.kind = PROTO_SEGMENT_VMM_FD + 1;
             break;
         case 2:
             message.pools.count = PROTO_POOLS_MAX + 1;

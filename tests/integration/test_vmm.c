@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device pools whose segments are descriptors (export = vmm), whatever the other tests run on. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "tests/integration/puppet.h"
+#include "tests/integration/wire_peer.h"
+#include "tests/raw_client.h"
+
+#define CONFIG "[device]\nexport = vmm\nlimit = 32MiB\nstep = 4MiB\n[host]\nlimit = 32MiB\nstep = 4MiB\n"
+
+static void start(struct test_daemon *daemon, const char *fault) {
+    static const char *environment[2];
+
+    environment[0] = fault;
+    daemon_start(daemon,
+                 &(struct daemon_options){.config = CONFIG, .sim_gpus = 1, .environment = environment});
+}
+
+static void memory_is_shared_and_comes_back_from_the_dead(void **state) {
+    struct test_daemon daemon;
+    struct puppet holder, other;
+    struct gpupool_token token;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    start(&daemon, NULL);
+    puppet_connect(&holder, &daemon);
+    puppet_connect(&other, &daemon);
+    PUPPET_MUST(&holder, puppet_acquire(&holder, 0, GPUPOOL_POOL_DEVICE, 6 * MIB, GPUPOOL_FOREVER, 0));
+    PUPPET_MUST(&holder, puppet_fill(&holder, 0, 1));
+    PUPPET_MUST(&holder, puppet_share(&holder, 0, &token));
+    PUPPET_MUST(&other, puppet_attach(&other, 0, &token));
+    PUPPET_MUST(&other, puppet_check(&other, 0, 1));
+    PUPPET_MUST(&other, puppet_fill(&other, 0, 2));
+    PUPPET_MUST(&holder, puppet_check(&holder, 0, 2));
+    puppet_kill(&holder);
+    PUPPET_MUST(&other, puppet_check(&other, 0, 2));
+    PUPPET_MUST(&other, puppet_release(&other, 0));
+    WAIT_UNTIL(daemon_sum(&daemon, "quarantined_bytes") == 0);
+    PUPPET_MUST(&other, puppet_acquire(&other, 1, GPUPOOL_POOL_DEVICE, 30 * MIB, GPUPOOL_FOREVER, 0));
+    PUPPET_MUST(&other, puppet_fill(&other, 1, 3));
+    PUPPET_MUST(&other, puppet_check(&other, 1, 3));
+    puppet_quit(&other);
+    daemon_stop(&daemon);
+}
+
+static void segments_cost_a_descriptor_and_give_it_back(void **state) {
+    struct test_daemon daemon;
+    struct puppet worker;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    start(&daemon, NULL);
+    puppet_connect(&worker, &daemon);
+    unsigned before = daemon_descriptors_at_rest(&daemon);
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned slot = 0; slot < 4; slot++)
+            PUPPET_MUST(&worker,
+                        puppet_acquire(&worker, slot, GPUPOOL_POOL_DEVICE, 4 * MIB, GPUPOOL_FOREVER, 0));
+        assert_true(daemon_descriptors(&daemon) >= before + 4);
+        puppet_quit(&worker);
+        WAIT_UNTIL(daemon_sum(&daemon, "leases") == 0);
+        cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}"));
+        WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "reserved_bytes") == 0);
+        puppet_connect(&worker, &daemon);
+        WAIT_UNTIL(daemon_descriptors(&daemon) <= before);
+    }
+    puppet_quit(&worker);
+    daemon_stop(&daemon);
+}
+
+/* A session of the version before does not know such segments: the pool is not there for it. */
+static void an_older_client_does_not_see_the_pool(void **state) {
+    struct proto_message message = {.hello = {.magic = PROTO_MAGIC, .version_min = 1, .version_max = 1}};
+    struct test_daemon daemon;
+    struct peer peer = {.event_fd = -1};
+    int fd = -1;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    start(&daemon, NULL);
+    peer.fd = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
+    peer_ask(&peer, PROTO_HELLO, &message, PROTO_HELLO_REPLY);
+    assert_int_equal(message.hello_reply.version, 1);
+    peer_ask(&peer, PROTO_LIST_POOLS, &message, PROTO_POOLS);
+    for (uint32_t i = 0; i < message.pools.count; i++)
+        assert_int_equal(message.pools.pools[i].kind, PROTO_POOL_HOST);
+    peer.pool = 1; /* device pools come first */
+    peer_send_acquire(&peer, 4096, 0);
+    peer_receive(&peer, &message, &fd);
+    assert_int_equal(message.header.operation, PROTO_ERROR);
+    assert_int_equal(message.failure.error, PROTO_E_NO_POOL);
+    peer_close(&peer);
+    daemon_stop(&daemon);
+}
+
+static void a_driver_that_cannot_do_it_closes_the_pool_alone(void **state) {
+    struct test_daemon daemon;
+    struct puppet worker;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start(&daemon, "GPUPOOL_SIM_FAIL=vmm_granule:1:801");
+    WAIT_UNTIL(daemon_logged(&daemon, "use export = ipc"));
+    puppet_connect(&worker, &daemon);
+    PUPPET_MUST_BE(&worker, puppet_acquire(&worker, 0, GPUPOOL_POOL_DEVICE, MIB, GPUPOOL_FOREVER, 0),
+                   GPUPOOL_E_DRIVER);
+    PUPPET_SAID(&worker, "export = vmm");
+    PUPPET_MUST(&worker, puppet_acquire(&worker, 0, GPUPOOL_POOL_HOST, MIB, GPUPOOL_FOREVER, 0));
+    puppet_quit(&worker);
+    daemon_stop(&daemon);
+}
+
+/* Each call that a client opens a segment with fails once; the next request is served. */
+static void a_segment_that_cannot_be_opened_is_tried_again(void **state) {
+    static const char *const calls[] = {"vmm_import", "address_reserve", "vmm_map", "vmm_set_access",
+                                        "vmm_release"};
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct test_daemon daemon;
+        struct puppet worker;
+        char fault[64];
+        snprintf(fault, sizeof fault, "GPUPOOL_SIM_FAIL=%s:1:999", calls[i]);
+        start(&daemon, NULL);
+        puppet_connect_as(&worker, &daemon, (const char *const[]){fault, NULL}, 0);
+        PUPPET_MUST_BE(&worker, puppet_acquire(&worker, 0, GPUPOOL_POOL_DEVICE, MIB, GPUPOOL_FOREVER, 0),
+                       GPUPOOL_E_DRIVER);
+        PUPPET_SAID(&worker, "cudaErrorUnknown");
+        PUPPET_MUST(&worker, puppet_acquire(&worker, 0, GPUPOOL_POOL_DEVICE, MIB, GPUPOOL_FOREVER, 0));
+        PUPPET_MUST(&worker, puppet_fill(&worker, 0, 1));
+        PUPPET_MUST(&worker, puppet_check(&worker, 0, 1));
+        puppet_quit(&worker);
+        WAIT_UNTIL(daemon_sum(&daemon, "leases") == 0);
+        daemon_stop(&daemon);
+    }
+}
+
+static void another_export_needs_a_restart(void **state) {
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_has_device() || test_exports_vmm())
+        skip();
+    start(&daemon, NULL);
+    daemon_write_config(&daemon, "[device]\nexport = ipc\n");
+    assert_int_equal(kill(daemon.pid, SIGHUP), 0);
+    WAIT_UNTIL(daemon_logged(&daemon, "has another export now: that needs a restart"));
+    daemon_stop(&daemon);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_shared_and_comes_back_from_the_dead),
+        cmocka_unit_test(segments_cost_a_descriptor_and_give_it_back),
+        cmocka_unit_test(an_older_client_does_not_see_the_pool),
+        cmocka_unit_test(a_driver_that_cannot_do_it_closes_the_pool_alone),
+        cmocka_unit_test(a_segment_that_cannot_be_opened_is_tried_again),
+        cmocka_unit_test(another_export_needs_a_restart),
+    };
+
+    int status = puppet_main(argc, argv, NULL);
+    return status >= 0 ? status : test_finish(cmocka_run_group_tests(tests, NULL, NULL));
+}
