@@ -44,7 +44,7 @@ static const struct object {
     {"daemon in full",
      "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# notices[$]"},
     {"pool",
-     "id# kind$ name$ state$ uuid$? pages$? last_error$? worker_call$? worker_call_ns#? device#? numa_node#? "
+     "id# kind$ name$ export$ state$ uuid$? pages$? last_error$? worker_call$? worker_call_ns#? device#? numa_node#? "
      "limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# in_use_bytes# "
      "cached_bytes# hit_ratio%? free_bytes# fenced_bytes# quarantined_bytes# largest_free_bytes# "
      "growing_bytes# segments# leases# waiters# acquires# releases# grows# retires# failures# timeouts# "

@@ -246,7 +246,7 @@ static void write_config(const char *path, const char *text) {
 
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
-    if (test_exports_vmm())
+    if (test_exports_vmm() && strstr(text, "export") == NULL)
         fprintf(file, "\n[device]\nexport = vmm\n");
 }
 
