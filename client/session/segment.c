@@ -23,8 +23,11 @@ void segments_init(struct segments *segments) {
         list_init(&segments->buckets[i]);
 }
 
-static bool segment_close(struct segment *segment) {
-    bool clean = segment->memory == NULL || segment_kind(segment->kind)->close(segment);
+/* is_idle: the process has no work on the memory. Otherwise, and where closing does not wait for work, the
+ * memory stays mapped for the rest of the process's life. */
+static bool segment_close(struct segment *segment, bool is_idle) {
+    const struct segment_kind *kind = segment_kind(segment->kind);
+    bool clean = segment->memory == NULL || ((is_idle || kind->close_waits) && kind->close(segment));
 
     segment->memory = NULL;
     segment->state = SEGMENT_DESCRIBED;
@@ -32,18 +35,18 @@ static bool segment_close(struct segment *segment) {
     return clean;
 }
 
-bool segments_close(struct segments *segments) {
+bool segments_close(struct segments *segments, bool is_idle) {
     bool clean = !segments->unclean;
 
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
         list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
-            clean = segment_close(segment) && clean;
+            clean = segment_close(segment, is_idle) && clean;
         }
     return clean;
 }
 
 void segments_deinit(struct segments *segments) {
-    segments_close(segments);
+    segments_close(segments, true);
     segments_forget(segments);
     pthread_cond_destroy(&segments->opened);
     pthread_mutex_destroy(&segments->lock);
@@ -75,7 +78,7 @@ int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
     list_remove(&segment->link);
     pthread_mutex_unlock(&segments->lock);
 
-    bool clean = segment_close(segment);
+    bool clean = segment_close(segment, true);
     free(segment);
     if (clean)
         return 0;

@@ -64,9 +64,10 @@ struct segments {
 
 void segments_init(struct segments *segments);
 
-/* Closes what is open: unregisters and unmaps, closes handles. No thread uses the memory any more. Returns
- * true when the driver did all of it, so that the daemon may be told that this process maps nothing. */
-bool segments_close(struct segments *segments);
+/* Closes what is open: unregisters and unmaps, closes handles. No thread uses the memory any more. is_idle:
+ * nor does a GPU; otherwise memory whose mapping would go away under it stays. Returns true when all is
+ * closed, so that the daemon may be told that this process maps nothing. */
+bool segments_close(struct segments *segments, bool is_idle);
 
 /* Closes one segment and forgets it: the daemon said that nothing in it is leased. 0; -EBADMSG: there is no
  * such segment of the pool, or it is being opened; -EIO: the driver would not close it. */

@@ -173,6 +173,7 @@ static int vmm_make(const struct gpu *gpu, unsigned device, struct segment *segm
         *ret_doing = "mapping it";
         error = gpu->vmm_map(device, memory, size_bytes, handle);
         if (error == 0) {
+            *ret_doing = "giving devices access to it";
             error = give_access(gpu, device, memory, size_bytes);
             if (error != 0)
                 gpu->vmm_unmap(device, memory, size_bytes);
@@ -196,7 +197,8 @@ static int vmm_open(struct segment *segment, struct devices *devices, const uint
     return device_open(segment, devices, uuid, vmm_make);
 }
 
-/* Nothing is leased there any more, behind no fence: no kernel of this process uses it. */
+/* The daemon named it because nothing is leased there, behind no fence either; or the client closes, and its
+ * streams are idle. */
 static bool vmm_close(struct segment *segment) {
     unsigned device = (unsigned)segment->device;
 
@@ -206,9 +208,9 @@ static bool vmm_close(struct segment *segment) {
 
 const struct segment_kind *segment_kind(uint32_t kind) {
     static const struct segment_kind kinds[] = {
-        [PROTO_SEGMENT_LEGACY_IPC] = {PROTO_POOL_DEVICE, is_never_flawed, legacy_open, legacy_close},
-        [PROTO_SEGMENT_VMM_FD] = {PROTO_POOL_DEVICE, is_never_flawed, vmm_open, vmm_close},
-        [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close},
+        [PROTO_SEGMENT_LEGACY_IPC] = {PROTO_POOL_DEVICE, is_never_flawed, legacy_open, legacy_close, true},
+        [PROTO_SEGMENT_VMM_FD] = {PROTO_POOL_DEVICE, is_never_flawed, vmm_open, vmm_close, false},
+        [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close, true},
     };
     return &kinds[kind];
 }

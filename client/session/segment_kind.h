@@ -18,6 +18,7 @@ struct segment_kind {
     int (*open)(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]);
     /* Takes the memory out of this process again. False: the driver would not. */
     bool (*close)(struct segment *segment);
+    bool close_waits; /* for the work of this process on the memory; else it must be over */
 };
 
 /* kind: one that proto_decode() lets through. */

@@ -71,7 +71,7 @@ static void say_farewell(struct session *session) {
 }
 
 void session_close(struct session *session, bool is_idle) {
-    bool is_unmapped = segments_close(&session->segments);
+    bool is_unmapped = segments_close(&session->segments, is_idle);
 
     fences_close(&session->fences);
     if (is_idle && is_unmapped)

@@ -81,44 +81,66 @@ static void retire_nothing(struct backing *backing) {
 
 /* --- device memory by cuMemCreate --- */
 
+/* The worker enters a call of the driver. */
+static void enter_call(struct worker *worker, const char **ret_call, const char *call) {
+    *ret_call = call;
+    worker_enter_call(worker, call);
+}
+
 /* Zeroes what is mapped at an address. */
 static int vmm_zero_mapped(const struct backing *backing, void *address, struct worker *worker,
                            const char **ret_call) {
     const struct gpu *gpu = backing->gpu;
-    int r = gpu->vmm_set_access(backing->device, address, backing->size_bytes, GPU_ACCESS_READ_WRITE);
 
-    *ret_call = "cuMemSetAccess";
-    if (r == 0) {
-        worker_enter_call(worker, *ret_call = "cudaMemsetAsync");
-        r = gpu->memory_set(backing->device, address, 0, backing->size_bytes, NULL);
-    }
-    if (r == 0) {
-        worker_enter_call(worker, *ret_call = "cudaStreamSynchronize");
-        r = gpu->stream_synchronize(backing->device, NULL);
-    }
+    enter_call(worker, ret_call, "cuMemSetAccess");
+    int r = gpu->vmm_set_access(backing->device, address, backing->size_bytes, GPU_ACCESS_READ_WRITE);
+    if (r != 0)
+        return r;
+    enter_call(worker, ret_call, "cudaMemsetAsync");
+    r = gpu->memory_set(backing->device, address, 0, backing->size_bytes, NULL);
+    if (r != 0)
+        return r;
+    enter_call(worker, ret_call, "cudaStreamSynchronize");
+    return gpu->stream_synchronize(backing->device, NULL);
+}
+
+/* Takes the mapping of the memory away again. A mapping that stays keeps the memory: that is logged. */
+static int vmm_unmap(const struct backing *backing, void *address, struct worker *worker,
+                     const char **ret_call) {
+    enter_call(worker, ret_call, "cuMemUnmap");
+    int r = backing->gpu->vmm_unmap(backing->device, address, backing->size_bytes);
+    if (r != 0)
+        log_error("unmapping %s on device %u failed with %s: the memory is lost until the daemon restarts",
+                  BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
     return r;
 }
 
-/* Zeroes new memory through addresses of its own. *ret_call: the call that was made last. */
+/* Zeroes new memory through addresses of its own. *ret_call: the call that failed. */
 static int vmm_zero(const struct backing *backing, struct worker *worker, const char **ret_call) {
     const struct gpu *gpu = backing->gpu;
     uint64_t size_bytes = backing->size_bytes;
+    const char *later = NULL;
     void *address;
 
-    worker_enter_call(worker, *ret_call = "cuMemAddressReserve");
+    enter_call(worker, ret_call, "cuMemAddressReserve");
     int r = gpu->address_reserve(backing->device, size_bytes, &address);
     if (r != 0)
         return r;
-    worker_enter_call(worker, *ret_call = "cuMemMap");
+    enter_call(worker, ret_call, "cuMemMap");
     r = gpu->vmm_map(backing->device, address, size_bytes, backing->vmm_handle);
     if (r == 0) {
         r = vmm_zero_mapped(backing, address, worker, ret_call);
         /* Work that may still be under way keeps its addresses: taking them away would end the device. */
-        if (r != 0 && gpu->device_synchronize(backing->device) != 0)
-            return r;
-        int unmapped = gpu->vmm_unmap(backing->device, address, size_bytes);
-        r = r != 0 ? r : unmapped;
+        if (r != 0) {
+            enter_call(worker, &later, "cudaDeviceSynchronize");
+            if (gpu->device_synchronize(backing->device) != 0)
+                return r;
+        }
+        int unmapped = vmm_unmap(backing, address, worker, r == 0 ? ret_call : &later);
+        if (unmapped != 0)
+            return r != 0 ? r : unmapped;
     }
+    enter_call(worker, r == 0 ? ret_call : &later, "cuMemAddressFree");
     int freed = gpu->address_free(backing->device, address, size_bytes);
     return r != 0 ? r : freed;
 }

@@ -73,6 +73,8 @@ void sim_nonce_format(const uint8_t nonce[SIM_NONCE_BYTES], char text[SIM_NONCE_
 }
 
 int sim_nonce_parse(const char *text, uint8_t ret_nonce[SIM_NONCE_BYTES]) {
+    if (strlen(text) != (size_t)2 * SIM_NONCE_BYTES)
+        return -EINVAL;
     for (unsigned i = 0; i < SIM_NONCE_BYTES; i++)
         if (sscanf(text + (size_t)2 * i, "%2hhx", &ret_nonce[i]) != 1)
             return -EINVAL;
@@ -133,7 +135,8 @@ static int handle_resolve(const struct sim_handle *handle, struct sim_range **re
     return 0;
 }
 
-/* A process with a descriptor of this exporter's memory knows the exporter's nonce. */
+/* A process with a descriptor of this exporter's memory knows the exporter's nonce. So does any that reads
+ * the names of sockets: it would only have itself listed. */
 static int presence_check(const struct sim_handle *handle) {
     return handle->magic == SIM_MAGIC && handle->reserved == 0 && sim_handle_is_own(handle) &&
                    handle->physical < GPU_SIM_DEVICES_MAX

@@ -215,7 +215,8 @@ static int descriptor_read(int fd, struct sim_handle *ret_exporter, uint64_t *re
 
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     ssize_t length = readlink(path, link, sizeof(link) - 1);
-    if (length < 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &status) < 0 ||
+    if (length < 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+        (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0 || fstat(fd, &status) < 0 ||
         !is_granular((uint64_t)status.st_size))
         return GPU_ERROR_INVALID_VALUE;
     link[length] = '\0';
@@ -245,7 +246,8 @@ int sim_vmm_import(unsigned device, int fd, uint64_t *ret_handle) {
         return GPU_ERROR_UNKNOWN;
     members.memfd = memfd;
     pthread_rwlock_wrlock(&vmm.lock);
-    /* The memory outlives its exporter. A dead one lists no process. */
+    /* The memory outlives its exporter. A dead one lists no process, and one that is not reached is taken for
+     * dead. */
     if (!sim_handle_is_own(&exporter) && sim_link_join(&exporter, &members.exporter) != 0)
         members.exporter = NULL;
     r = memory_add(&members, ret_handle);
@@ -461,8 +463,12 @@ int sim_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum
         r = GPU_ERROR_INVALID_VALUE;
     while (r == 0 && start < end) {
         _cleanup_(sim_range_unrefp) struct sim_range *range = mapping_at(start, end);
+        uint8_t before = range->access[physical];
         range->access[physical] = (uint8_t)access;
-        mprotect((void *)start, range->size_bytes, protection_of(range));
+        if (mprotect((void *)start, range->size_bytes, protection_of(range)) < 0) {
+            range->access[physical] = before;
+            r = GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+        }
         start += range->size_bytes;
     }
     pthread_rwlock_unlock(&vmm.lock);
@@ -476,6 +482,8 @@ int sim_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum
 bool sim_vmm_reaches(unsigned physical, const void *address, uint64_t size_bytes, enum gpu_access access) {
     uintptr_t start = (uintptr_t)address, end = start + size_bytes;
 
+    if (end < start)
+        return false;
     while (start < end) {
         _cleanup_(sim_range_unrefp) struct sim_range *range = sim_range_find((const void *)start);
         if (range == NULL || range->kind != SIM_RANGE_VMM || (range->access[physical] & access) != access)

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device pools whose segments are descriptors (export = vmm), whatever the other tests run on. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 
+#include "base/clock.h"
+#include "gpu/sim/sim.h"
 #include "tests/integration/puppet.h"
 #include "tests/integration/wire_peer.h"
 #include "tests/raw_client.h"
@@ -145,6 +150,53 @@ static void a_segment_that_cannot_be_opened_is_tried_again(void **state) {
     }
 }
 
+static void *let_go(void *word) {
+    nanosleep(&(struct timespec){.tv_nsec = 100 * (long)NS_PER_MS}, NULL);
+    __atomic_store_n((uint64_t *)word, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* The client cannot find out whether the GPU is done with its memory: then it takes no mapping away. */
+static void a_close_that_cannot_wait_leaves_the_memory_mapped(void **state) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client;
+    struct gpupool_buffer buffer;
+    struct test_daemon daemon;
+    const struct gpu *gpu;
+    uint32_t pool;
+    pthread_t thread;
+    void *stream;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    start(&daemon, NULL);
+    options.socket = daemon.socket;
+    assert_int_equal(gpupool_open(&options, &client), 0);
+    assert_int_equal(gpupool_device_pool(client, 0, &pool), 0);
+    assert_int_equal(gpupool_acquire(client, pool, MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &buffer), 0);
+    assert_int_equal(gpu_sim(NULL, &gpu), 0);
+    uint64_t *word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(word != MAP_FAILED);
+    assert_int_equal(gpu->host_register(word, 4096), 0);
+    assert_int_equal(gpu->stream_create(0, &stream), 0);
+    assert_int_equal(gpu->stream_wait64(0, stream, word, 1), 0);
+    assert_int_equal(gpu->memory_set(0, buffer.data, 1, MIB, stream), 0);
+    assert_int_equal(gpu_sim_fail("device_synchronize", 1, GPU_ERROR_UNKNOWN), 0);
+    assert_int_equal(pthread_create(&thread, NULL, let_go, word), 0);
+    gpupool_close(client);
+    assert_true(gpu_sim_failed());
+    TEST_JOIN(thread, NULL);
+    /* An address that maps nothing would have ended the device. */
+    assert_int_equal(gpu->stream_synchronize(0, stream), 0);
+    assert_int_equal(gpu->stream_destroy(0, stream), 0);
+    assert_int_equal(gpu->host_unregister(word), 0);
+    munmap(word, 4096);
+    WAIT_UNTIL(daemon_number(&daemon, "sessions") > 0); /* until this process ends */
+    daemon_crash(&daemon);
+    daemon_remove(&daemon);
+}
+
 static void another_export_needs_a_restart(void **state) {
     struct test_daemon daemon;
 
@@ -165,6 +217,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_older_client_does_not_see_the_pool),
         cmocka_unit_test(a_driver_that_cannot_do_it_closes_the_pool_alone),
         cmocka_unit_test(a_segment_that_cannot_be_opened_is_tried_again),
+        cmocka_unit_test(a_close_that_cannot_wait_leaves_the_memory_mapped),
         cmocka_unit_test(another_export_needs_a_restart),
     };
 
