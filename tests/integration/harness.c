@@ -26,7 +26,6 @@
 #define PLAN_TEXT_SIZE 1024u
 
 #ifndef GPUPOOL_BUILT_DAEMON
-#define PLAN_TEXT_SIZE       1024u
 #define GPUPOOL_BUILT_DAEMON "gpupoold"
 #endif
 #ifndef GPUPOOL_BUILT_TOOL
@@ -186,14 +185,17 @@ static void child_exec(const char *const *argv, const char *const *environment, 
         char name[64];
         size_t length = strcspn(*environment, "=");
         snprintf(name, sizeof name, "%.*s", (int)length, *environment);
-        bool is_plan = strcmp(name, "GPUPOOL_SIM_FAIL") == 0 || strcmp(name, "GPUPOOL_SIM_HANG") == 0;
-        if ((*environment)[length] == '=' && (*environment)[length + 1] != '\0') {
-            char plan[PLAN_TEXT_SIZE];
-            translate_plan(*environment + length + 1, plan);
-            setenv(name, is_plan ? plan : *environment + length + 1, 1);
-        } else {
+        if ((*environment)[length] != '=' || (*environment)[length + 1] == '\0') {
             unsetenv(name);
+            continue;
         }
+        const char *value = *environment + length + 1;
+        char plan[PLAN_TEXT_SIZE];
+        if (strcmp(name, "GPUPOOL_SIM_FAIL") == 0 || strcmp(name, "GPUPOOL_SIM_HANG") == 0) {
+            translate_plan(value, plan);
+            value = plan;
+        }
+        setenv(name, value, 1);
     }
     if (uid != 0) {
         if (!test_become(uid))

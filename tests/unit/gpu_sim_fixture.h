@@ -58,6 +58,18 @@ static inline void write_word(void *memory, uint64_t value) {
     assert_int_equal(gpu->memory_copy(0, memory, &value, sizeof(value), NULL), 0);
 }
 
+/* Whether the driver lists the process on device 0. */
+static inline bool is_listed(pid_t pid) {
+    pid_t pids[64];
+    size_t count;
+
+    assert_int_equal(gpu->processes(0, pids, 64, &count), 0);
+    for (size_t i = 0; i < count && i < 64; i++)
+        if (pids[i] == pid)
+            return true;
+    return false;
+}
+
 static inline int sim_setup(void **state) {
     (void)state;
     setenv("GPUPOOL_SIM_LATENCY", "0", 1);

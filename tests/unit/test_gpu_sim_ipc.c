@@ -37,17 +37,6 @@ static int await_rest(void **state) {
 
 #define AT_REST(test) cmocka_unit_test_setup(test, await_rest)
 
-static bool is_listed(pid_t pid) {
-    pid_t pids[64];
-    size_t count;
-
-    assert_int_equal(gpu->processes(0, pids, 64, &count), 0);
-    for (size_t i = 0; i < count && i < 64; i++)
-        if (pids[i] == pid)
-            return true;
-    return false;
-}
-
 static void memory_is_shared_by_handle(void **state) {
     char *memory = allocate(4 * MIB);
     struct gpu_ipc_handle handle = export(memory), interior = export(memory + 3 * MIB);

@@ -47,17 +47,6 @@ static uint64_t free_bytes(void) {
     return bytes;
 }
 
-static bool is_listed(pid_t pid) {
-    pid_t pids[64];
-    size_t count;
-
-    assert_int_equal(gpu->processes(0, pids, 64, &count), 0);
-    for (size_t i = 0; i < count && i < 64; i++)
-        if (pids[i] == pid)
-            return true;
-    return false;
-}
-
 /* A peer with a stream that is held up by shared[0], and a mapping of the descriptor's memory in slot 0. */
 static struct peer held_up_peer(int fd) {
     struct peer peer = start_peer();
