@@ -173,6 +173,8 @@ static inline void sim_range_unrefp(struct sim_range **range) {
 /* Whether all pages of a range of addresses are mapped in this process. */
 bool sim_is_mapped(const void *start, uint64_t size_bytes);
 
+/* Makes a memfd whose size is sealed. Returns 0, MEMORY_ALLOCATION or UNKNOWN. */
+int sim_memfd_make(const char *name, uint64_t size_bytes, int *ret_memfd);
 /* Counts memory against a device's size. Returns 0 or MEMORY_ALLOCATION. */
 int sim_memory_charge(unsigned physical, uint64_t size_bytes);
 void sim_memory_discharge(unsigned physical, uint64_t size_bytes);

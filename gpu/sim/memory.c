@@ -234,22 +234,32 @@ static void fill_fresh(void *start, uint64_t size_bytes) {
     memset((char *)start + size_bytes - FRESH_END_BYTES, FRESH_BYTE, FRESH_END_BYTES);
 }
 
-/* Makes the memory of an allocation whose bytes are charged already. */
-static int allocation_create(unsigned physical, uint64_t size_bytes, struct sim_range **ret_range) {
-    _cleanup_(close_fdp) int memfd = memfd_create("gpupool-sim-device", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+int sim_memfd_make(const char *name, uint64_t size_bytes, int *ret_memfd) {
+    _cleanup_(close_fdp) int memfd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (memfd < 0 || ftruncate(memfd, (off_t)size_bytes) < 0)
         return GPU_ERROR_MEMORY_ALLOCATION;
     /* An importer must not be able to cut pages out from under the exporter. */
     if (fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return GPU_ERROR_UNKNOWN;
+    *ret_memfd = take_fd(&memfd);
+    return 0;
+}
+
+/* Makes the memory of an allocation whose bytes are charged already. */
+static int allocation_create(unsigned physical, uint64_t size_bytes, struct sim_range **ret_range) {
+    _cleanup_(close_fdp) int memfd = -1;
+    int r = sim_memfd_make("gpupool-sim-device", size_bytes, &memfd);
+
+    if (r != 0)
+        return r;
     _cleanup_(sim_range_unrefp) struct sim_range *range =
         sim_range_map(SIM_RANGE_DEVICE, physical, memfd, size_bytes);
     if (range == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
     range->memfd = take_fd(&memfd);
     fill_fresh((void *)range->start, size_bytes);
-    int r = sim_random(range->secret, sizeof(range->secret));
+    r = sim_random(range->secret, sizeof(range->secret));
     if (r == 0)
         r = sim_range_register(range);
     if (r == 0)

@@ -109,7 +109,6 @@ static int memory_add(const struct sim_memory *members, uint64_t *ret_handle) {
 }
 
 static int memfd_make(unsigned physical, uint64_t size_bytes, int *ret_memfd) {
-    _cleanup_(close_fdp) int memfd = -1;
     char nonce[SIM_NONCE_TEXT_SIZE], name[NAME_MAX_SIZE];
     struct sim_handle own;
     int r = sim_exporter(&own);
@@ -118,13 +117,7 @@ static int memfd_make(unsigned physical, uint64_t size_bytes, int *ret_memfd) {
         return r;
     sim_nonce_format(own.nonce, nonce);
     snprintf(name, sizeof(name), NAME_FORMAT, physical, (unsigned)own.pid, nonce);
-    memfd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (memfd < 0 || ftruncate(memfd, (off_t)size_bytes) < 0)
-        return GPU_ERROR_MEMORY_ALLOCATION;
-    if (fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-        return GPU_ERROR_UNKNOWN;
-    *ret_memfd = take_fd(&memfd);
-    return 0;
+    return sim_memfd_make(name, size_bytes, ret_memfd);
 }
 
 int sim_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
@@ -248,8 +241,8 @@ int sim_vmm_import(unsigned device, int fd, uint64_t *ret_handle) {
     pthread_rwlock_wrlock(&vmm.lock);
     /* The memory outlives its exporter. A dead one lists no process, and one that is not reached is taken for
      * dead. */
-    if (!sim_handle_is_own(&exporter) && sim_link_join(&exporter, &members.exporter) != 0)
-        members.exporter = NULL;
+    if (!sim_handle_is_own(&exporter))
+        (void)sim_link_join(&exporter, &members.exporter);
     r = memory_add(&members, ret_handle);
     if (r != 0 && members.exporter != NULL)
         sim_link_leave(members.exporter);
@@ -273,13 +266,12 @@ static struct reservation *reservation_find(uintptr_t start, uint64_t size_bytes
     return NULL;
 }
 
-/* Makes addresses unreadable. A forked child gets none of them. */
-static bool cover(uintptr_t start, uint64_t size_bytes, int flags) {
-    void *at = mmap((void *)start, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags,
-                    -1, 0);
+/* Makes reserved addresses unreadable again. A forked child gets none of them. */
+static void cover(uintptr_t start, uint64_t size_bytes) {
+    void *at = mmap((void *)start, size_bytes, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (at != MAP_FAILED)
         madvise(at, size_bytes, MADV_DONTFORK);
-    return at != MAP_FAILED;
 }
 
 int sim_address_reserve(unsigned device, uint64_t size_bytes, void **ret_address) {
@@ -359,7 +351,7 @@ static int map(uintptr_t start, struct sim_memory *memory) {
     range = sim_range_new(SIM_RANGE_VMM, memory->physical, at, memory->size_bytes);
     if (range == NULL || sim_range_register(range) != 0) {
         sim_range_unref(range);
-        cover(start, memory->size_bytes, MAP_FIXED);
+        cover(start, memory->size_bytes);
         return GPU_ERROR_MEMORY_ALLOCATION;
     }
     memory->references++;
@@ -416,7 +408,7 @@ static bool is_row(uintptr_t start, uint64_t size_bytes, unsigned *ret_count) {
 static void unmap(struct sim_range *range) {
     if (range->ghost_key != 0)
         sim_import_forget(range->ghost_key);
-    cover(range->start, range->size_bytes, MAP_FIXED);
+    cover(range->start, range->size_bytes);
     memory_unref(range->memory);
     sim_range_unregister(range);
 }
