@@ -223,8 +223,9 @@ bool fence_is_ready(const struct session *session, struct fence fence) {
 }
 
 int fence_wait(const struct session *session, struct fence fence, int device, uint64_t deadline_ns) {
+    if (fence_is_ready(session, fence))
+        return 0;
     uint64_t begin_ns = clock_now_ns(), ask_ns = begin_ns + ASK_NS;
-
     while (!fence_is_ready(session, fence)) {
         uint64_t now_ns = clock_now_ns(), pause_ns = (now_ns - begin_ns) / 8;
         if (now_ns >= deadline_ns)

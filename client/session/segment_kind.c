@@ -100,7 +100,8 @@ static int find_device(struct devices *devices, const uint8_t uuid[PROTO_UUID_BY
     return 0;
 }
 
-/* Opens a segment on its device by a call of the driver, which says what it was doing when it failed. */
+/* Opens a segment on its device by make(), which calls the driver. *ret_doing: the step of make() that
+ * failed. */
 static int device_open(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES],
                        int (*make)(const struct gpu *gpu, unsigned device, struct segment *segment,
                                    void **ret_memory, const char **ret_doing)) {
