@@ -26,6 +26,26 @@ static void backing_freep(struct backing **backing) {
     *backing = backing_free(*backing);
 }
 
+/* --- device memory --- */
+
+/* The worker enters a call of the driver. */
+static void enter_call(struct worker *worker, const char **ret_call, const char *call) {
+    *ret_call = call;
+    worker_enter_call(worker, call);
+}
+
+static int fail_call(const struct backing *backing, const char *call, int r, char error[BACKING_ERROR_SIZE]) {
+    snprintf(error, BACKING_ERROR_SIZE, "%s of %s on device %u failed with %s (%s)", call,
+             BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r),
+             backing->gpu->error_text(r));
+    return -EIO;
+}
+
+static void log_lost(const struct backing *backing, const char *doing, int r) {
+    log_error("%s %s on device %u failed with %s: the memory is lost until the daemon restarts", doing,
+              BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
+}
+
 /* --- device memory by cudaMalloc --- */
 
 static int legacy_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
@@ -39,26 +59,20 @@ static int legacy_make(const struct backing_order *order, struct worker *worker,
     int r = gpu->memory_allocate(device, size_bytes, &backing->memory);
     if (r == 0) {
         /* The contents that another tenant left there must not be seen. */
-        call = "cudaMemsetAsync";
-        worker_enter_call(worker, call);
+        enter_call(worker, &call, "cudaMemsetAsync");
         r = gpu->memory_set(device, backing->memory, 0, size_bytes, NULL);
     }
     if (r == 0) {
-        call = "cudaStreamSynchronize";
-        worker_enter_call(worker, call);
+        enter_call(worker, &call, "cudaStreamSynchronize");
         r = gpu->stream_synchronize(device, NULL);
     }
     if (r == 0) {
-        call = "cudaIpcGetMemHandle";
-        worker_enter_call(worker, call);
+        enter_call(worker, &call, "cudaIpcGetMemHandle");
         r = gpu->ipc_export(device, backing->memory, &backing->handle);
     }
     worker_leave_call(worker);
-    if (r != 0) {
-        snprintf(error, BACKING_ERROR_SIZE, "%s of %s on device %u failed with %s (%s)", call,
-                 BYTES_TEXT(size_bytes), device, gpu->error_name(r), gpu->error_text(r));
-        return -EIO;
-    }
+    if (r != 0)
+        return fail_call(backing, call, r, error);
     return 0;
 }
 
@@ -66,8 +80,7 @@ static void legacy_free(struct backing *backing) {
     int r = backing->memory != NULL ? backing->gpu->memory_free(backing->device, backing->memory) : 0;
 
     if (r != 0 && !backing->lost)
-        log_error("freeing %s on device %u failed with %s: the memory is lost until the daemon restarts",
-                  BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
+        log_lost(backing, "freeing", r);
 }
 
 static int legacy_describe(const struct backing *backing, struct proto_segment *description) {
@@ -80,12 +93,6 @@ static void retire_nothing(struct backing *backing) {
 }
 
 /* --- device memory by cuMemCreate --- */
-
-/* The worker enters a call of the driver. */
-static void enter_call(struct worker *worker, const char **ret_call, const char *call) {
-    *ret_call = call;
-    worker_enter_call(worker, call);
-}
 
 /* Zeroes what is mapped at an address. */
 static int vmm_zero_mapped(const struct backing *backing, void *address, struct worker *worker,
@@ -110,8 +117,7 @@ static int vmm_unmap(const struct backing *backing, void *address, struct worker
     enter_call(worker, ret_call, "cuMemUnmap");
     int r = backing->gpu->vmm_unmap(backing->device, address, backing->size_bytes);
     if (r != 0)
-        log_error("unmapping %s on device %u failed with %s: the memory is lost until the daemon restarts",
-                  BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
+        log_lost(backing, "unmapping", r);
     return r;
 }
 
@@ -158,16 +164,12 @@ static int vmm_make(const struct backing_order *order, struct worker *worker, st
         r = vmm_zero(backing, worker, &call);
     }
     if (r == 0) {
-        call = "cuMemExportToShareableHandle";
-        worker_enter_call(worker, call);
+        enter_call(worker, &call, "cuMemExportToShareableHandle");
         r = gpu->vmm_export(order->device, backing->vmm_handle, &backing->fd);
     }
     worker_leave_call(worker);
-    if (r != 0) {
-        snprintf(error, BACKING_ERROR_SIZE, "%s of %s on device %u failed with %s (%s)", call,
-                 BYTES_TEXT(order->size_bytes), order->device, gpu->error_name(r), gpu->error_text(r));
-        return -EIO;
-    }
+    if (r != 0)
+        return fail_call(backing, call, r, error);
     backing->fd = descriptors_for_client(backing->fd);
     if (backing->fd < 0) {
         snprintf(
@@ -184,8 +186,7 @@ static void vmm_free(struct backing *backing) {
     int r = backing->has_vmm_handle ? backing->gpu->vmm_release(backing->device, backing->vmm_handle) : 0;
 
     if (r != 0 && !backing->lost)
-        log_error("releasing %s on device %u failed with %s: the memory is lost until the daemon restarts",
-                  BYTES_TEXT(backing->size_bytes), backing->device, backing->gpu->error_name(r));
+        log_lost(backing, "releasing", r);
 }
 
 static int descriptor_describe(const struct backing *backing, struct proto_segment *description) {
