@@ -18,17 +18,43 @@ static struct list *bucket_of(struct segments *segments, uint64_t id) {
 
 void segments_init(struct segments *segments) {
     pthread_mutex_init(&segments->lock, NULL);
+    pthread_mutex_init(&segments->mappings_lock, NULL);
     pthread_cond_init(&segments->opened, NULL);
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
         list_init(&segments->buckets[i]);
 }
 
+/* Whether the driver took it away. The lock of the mappings is held. */
+static bool mapping_end(struct segment_mapping *mapping) {
+    const struct segment *segment = mapping->segment;
+    bool clean =
+        segment->gpu->vmm_unmap((unsigned)segment->device, mapping->memory, segment->size_bytes) == 0;
+
+    list_remove(&mapping->link);
+    mapping->segment = NULL;
+    return clean;
+}
+
 /* is_idle: the process has no work on the memory. Otherwise, and where closing does not wait for work, the
  * memory stays mapped for the rest of the process's life. */
-static bool segment_close(struct segment *segment, bool is_idle) {
+static bool segment_close(struct segments *segments, struct segment *segment, bool is_idle) {
     const struct segment_kind *kind = segment_kind(segment->kind);
-    bool clean = segment->memory == NULL || ((is_idle || kind->close_waits) && kind->close(segment));
+    bool may = is_idle || kind->close_waits;
+    bool clean = segment->memory == NULL || (may && kind->close(segment));
 
+    pthread_mutex_lock(&segments->mappings_lock);
+    list_for_each_entry_safe(struct segment_mapping, mapping, &segment->mappings, link) {
+        if (may) {
+            clean = mapping_end(mapping) && clean;
+            continue;
+        }
+        list_remove(&mapping->link);
+        mapping->segment = NULL;
+        clean = false;
+    }
+    pthread_mutex_unlock(&segments->mappings_lock);
+    if (segment->has_vmm_handle)
+        clean = kind->drop(segment) && clean;
     segment->memory = NULL;
     segment->state = SEGMENT_DESCRIBED;
     segment->fd = close_fd(segment->fd);
@@ -40,7 +66,7 @@ bool segments_close(struct segments *segments, bool is_idle) {
 
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
         list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
-            clean = segment_close(segment, is_idle) && clean;
+            clean = segment_close(segments, segment, is_idle) && clean;
         }
     return clean;
 }
@@ -49,6 +75,7 @@ void segments_deinit(struct segments *segments) {
     segments_close(segments, true);
     segments_forget(segments);
     pthread_cond_destroy(&segments->opened);
+    pthread_mutex_destroy(&segments->mappings_lock);
     pthread_mutex_destroy(&segments->lock);
 }
 
@@ -78,7 +105,7 @@ int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
     list_remove(&segment->link);
     pthread_mutex_unlock(&segments->lock);
 
-    bool clean = segment_close(segment, true);
+    bool clean = segment_close(segments, segment, true);
     free(segment);
     if (clean)
         return 0;
@@ -144,6 +171,7 @@ static const char *enter_description(struct segments *segments, const struct pro
     _Static_assert(sizeof segment->handle.bytes == sizeof description->handle,
                    "one handle on wire and in driver");
     memcpy(segment->handle.bytes, description->handle, sizeof segment->handle.bytes);
+    list_init(&segment->mappings);
     list_append(bucket_of(segments, segment->id), &segment->link);
     return NULL;
 }
@@ -174,28 +202,122 @@ const char *segments_enter(struct segments *segments, const struct proto_lease *
     return flaw;
 }
 
-int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
-                  const uint8_t uuid[PROTO_UUID_BYTES]) {
+/* Has one thread at a time bring a segment into the process by a function of its kind. is_done: nothing is to
+ * be done. */
+static int bring(struct segments *segments, struct segment *segment, bool (*is_done)(const struct segment *),
+                 int (*function)(struct segment *segment, struct devices *devices,
+                                 const uint8_t uuid[PROTO_UUID_BYTES]),
+                 struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
     pthread_mutex_lock(&segments->lock);
     while (segment->state == SEGMENT_OPENING)
         pthread_cond_wait(&segments->opened, &segments->lock);
-    if (segment->state == SEGMENT_OPEN) {
-        pthread_mutex_unlock(&segments->lock);
-        return 0;
-    }
-    segment->state = SEGMENT_OPENING;
+    enum segment_state before = segment->state;
+    bool done = is_done(segment);
+    if (!done)
+        segment->state = SEGMENT_OPENING;
     pthread_mutex_unlock(&segments->lock);
+    if (done)
+        return 0;
 
-    int r = segment_kind(segment->kind)->open(segment, devices, uuid);
+    int r = function(segment, devices, uuid);
     if (r == 0)
         segment->fd = close_fd(segment->fd);
 
     pthread_mutex_lock(&segments->lock);
-    segment->state = r == 0 ? SEGMENT_OPEN : SEGMENT_DESCRIBED;
+    segment->state = segment->memory != NULL ? SEGMENT_OPEN : before;
     pthread_cond_broadcast(&segments->opened);
     pthread_mutex_unlock(&segments->lock);
     if (r < 0)
         return error_prefix(r, "opening segment %" PRIu64 " (%s)", segment->id,
                             BYTES_TEXT(segment->size_bytes));
     return 0;
+}
+
+static bool is_open(const struct segment *segment) {
+    return segment->state == SEGMENT_OPEN;
+}
+
+static bool is_imported(const struct segment *segment) {
+    return segment->has_vmm_handle;
+}
+
+int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
+                  const uint8_t uuid[PROTO_UUID_BYTES]) {
+    return bring(segments, segment, is_open, segment_kind(segment->kind)->open, devices, uuid);
+}
+
+bool segment_is_movable(const struct segment *segment) {
+    return segment_kind(segment->kind)->import != NULL;
+}
+
+int segments_import(struct segments *segments, struct segment *segment, struct devices *devices,
+                    const uint8_t uuid[PROTO_UUID_BYTES]) {
+    return bring(segments, segment, is_imported, segment_kind(segment->kind)->import, devices, uuid);
+}
+
+/* Maps the segments without access. Returns how many were, and the driver's error for the next. */
+static unsigned map_all(struct segment *const *list, struct segment_mapping *const *mappings, unsigned count,
+                        char *memory, int *ret_error) {
+    unsigned mapped = 0;
+
+    *ret_error = 0;
+    while (mapped < count && *ret_error == 0) {
+        struct segment *segment = list[mapped];
+        struct segment_mapping *mapping = mappings[mapped];
+        *ret_error = segment->gpu->vmm_map((unsigned)segment->device, memory, segment->size_bytes,
+                                           segment->vmm_handle);
+        if (*ret_error != 0)
+            break;
+        mapping->segment = segment;
+        mapping->memory = memory;
+        list_append(&segment->mappings, &mapping->link);
+        memory += segment->size_bytes;
+        mapped++;
+    }
+    return mapped;
+}
+
+int segments_map(struct segments *segments, struct segment *const *list,
+                 struct segment_mapping *const *mappings, unsigned count, char *memory) {
+    uint64_t size_bytes = 0;
+    const char *doing = "mapping it";
+    int error;
+
+    for (unsigned i = 0; i < count; i++)
+        size_bytes += list[i]->size_bytes;
+    pthread_mutex_lock(&segments->mappings_lock);
+    unsigned mapped = map_all(list, mappings, count, memory, &error);
+    if (error == 0) {
+        doing = "giving devices access to it";
+        error = segment_give_access(list[0], memory, size_bytes);
+    }
+    while (error != 0 && mapped > 0)
+        (void)mapping_end(mappings[--mapped]);
+    pthread_mutex_unlock(&segments->mappings_lock);
+    return error == 0 ? 0 : devices_fail_on(list[0]->gpu, (unsigned)list[0]->device, error, doing);
+}
+
+int segments_unmap(struct segments *segments, struct segment_mapping *mapping) {
+    int r = 0;
+
+    pthread_mutex_lock(&segments->mappings_lock);
+    const struct segment *segment = mapping->segment;
+    if (segment != NULL) {
+        int error = segment->gpu->vmm_unmap((unsigned)segment->device, mapping->memory, segment->size_bytes);
+        if (error != 0) {
+            r = devices_fail_on(segment->gpu, (unsigned)segment->device, error, "unmapping a segment");
+        } else {
+            list_remove(&mapping->link);
+            mapping->segment = NULL;
+        }
+    }
+    pthread_mutex_unlock(&segments->mappings_lock);
+    return r;
+}
+
+uint64_t segments_mapped_id(struct segments *segments, const struct segment_mapping *mapping) {
+    pthread_mutex_lock(&segments->mappings_lock);
+    uint64_t id = mapping->segment == NULL ? 0 : mapping->segment->id;
+    pthread_mutex_unlock(&segments->mappings_lock);
+    return id;
 }

@@ -14,10 +14,14 @@
  *         ▲                           │
  *         └────────── failed ─────────┘   the description is kept: the daemon will not repeat it
  *
- * Invariants: fd ≥ 0 only for a segment that came with a descriptor and is not OPEN; memory != NULL exactly
- * when OPEN.
+ * A segment of descriptors can be mapped at further places (segments_map), whether it is OPEN or not: what
+ * it needs for that is its handle (segments_import), which stays until the segment is closed.
  *
- * Lock order: the connection's lock may be held when the table's is taken, never the other way round.
+ * Invariants: fd ≥ 0 only for a segment that came with a descriptor, is not OPEN and has no handle;
+ * memory != NULL exactly when OPEN.
+ *
+ * Lock order: the connection's lock may be held when the table's is taken, never the other way round. The
+ * lock of the mappings is held over calls of the driver; the table's may be taken under it.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -53,6 +57,16 @@ struct segment {
     int device;            /* ordinal in this process; -1 for host memory */
     const struct gpu *gpu; /* the table it was opened or registered with; NULL: plain host memory */
     bool is_registered;
+    bool has_vmm_handle; /* it was imported */
+    uint64_t vmm_handle;
+    struct list mappings; /* struct segment_mapping.link, under the lock of the mappings */
+};
+
+/* A further mapping of a segment, whole, at addresses that the mapping's owner reserved. */
+struct segment_mapping {
+    struct list link;
+    struct segment *segment; /* NULL: nothing is mapped there, or no more: the segment was closed */
+    char *memory;
 };
 
 struct segments {
@@ -60,17 +74,19 @@ struct segments {
     pthread_cond_t opened; /* a segment has left OPENING */
     struct list buckets[SEGMENT_BUCKETS];
     bool unclean; /* the driver would not close one that was removed */
+    pthread_mutex_t mappings_lock;
 };
 
 void segments_init(struct segments *segments);
 
-/* Closes what is open: unregisters and unmaps, closes handles. No thread uses the memory any more. is_idle:
- * nor does a GPU; otherwise memory whose mapping would go away under it stays. Returns true when all is
- * closed, so that the daemon may be told that this process maps nothing. */
+/* Closes what is open, with all mappings: unregisters and unmaps, closes handles. No thread uses the memory
+ * any more. is_idle: nor does a GPU; otherwise memory whose mapping would go away under it stays. Returns
+ * true when all is closed, so that the daemon may be told that this process maps nothing. */
 bool segments_close(struct segments *segments, bool is_idle);
 
-/* Closes one segment and forgets it: the daemon said that nothing in it is leased. 0; -EBADMSG: there is no
- * such segment of the pool, or it is being opened; -EIO: the driver would not close it. */
+/* Closes one segment, with all its mappings, and forgets it: the daemon said that nothing in it is leased. 0;
+ * -EBADMSG: there is no such segment of the pool, or it is being opened; -EIO: the driver would not close it.
+ */
 int segments_remove(struct segments *segments, uint64_t id, uint32_t pool);
 
 /* Which pools there are segments of: bit id - 1. */
@@ -97,5 +113,28 @@ void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uin
  * pool. Returns 0, DRIVER, NO_POOL (device not visible in this process), NO_GPU. */
 int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
                   const uint8_t uuid[PROTO_UUID_BYTES]);
+
+/* Whether segments of a kind can be mapped at further places. */
+bool segment_is_movable(const struct segment *segment);
+
+/* Imports a segment that is movable, unless it is imported: afterwards it can be mapped. Returns 0, or as
+ * segments_open(). */
+int segments_import(struct segments *segments, struct segment *segment, struct devices *devices,
+                    const uint8_t uuid[PROTO_UUID_BYTES]);
+
+/* Maps imported segments of one device side by side from memory on, addresses that the caller reserved and
+ * that map nothing, and gives the devices of this process access: all, or none. Each mapping gets its
+ * segment; they stay where they are until segments_unmap(), and may be read under the caller's own lock as
+ * long as nothing of their segments is told to be closed, which the daemon does where nothing of it is
+ * leased. Waits for no kernel. Returns 0 or DRIVER. */
+int segments_map(struct segments *segments, struct segment *const *list,
+                 struct segment_mapping *const *mappings, unsigned count, char *memory);
+
+/* Takes a mapping away, unless its segment was closed. Nothing that the GPU does may use it any more. Waits
+ * for no kernel. Returns 0, or DRIVER: it is as it was. */
+int segments_unmap(struct segments *segments, struct segment_mapping *mapping);
+
+/* Whether a mapping still maps its segment, and which: 0: it does not. */
+uint64_t segments_mapped_id(struct segments *segments, const struct segment_mapping *mapping);
 
 #endif

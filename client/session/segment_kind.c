@@ -100,13 +100,11 @@ static int find_device(struct devices *devices, const uint8_t uuid[PROTO_UUID_BY
     return 0;
 }
 
-/* Opens a segment on its device by make(), which calls the driver. *ret_doing: the step of make() that
- * failed. */
-static int device_open(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES],
-                       int (*make)(const struct gpu *gpu, unsigned device, struct segment *segment,
-                                   void **ret_memory, const char **ret_doing)) {
+/* --- device memory by a legacy IPC handle --- */
+
+static int legacy_open(struct segment *segment, struct devices *devices,
+                       const uint8_t uuid[PROTO_UUID_BYTES]) {
     char text[GPU_UUID_TEXT_SIZE];
-    const char *doing = "";
     const struct gpu *gpu = NULL;
     unsigned device = 0;
     void *memory;
@@ -114,9 +112,9 @@ static int device_open(struct segment *segment, struct devices *devices, const u
 
     if (r < 0)
         return r;
-    int error = make(gpu, device, segment, &memory, &doing);
+    int error = gpu->ipc_open(device, &segment->handle, &memory);
     if (error != 0) {
-        devices_fail(gpu, error, doing);
+        devices_fail(gpu, error, "opening its handle");
         return error_prefix(GPUPOOL_E_DRIVER, "device %u (%s)", device, text);
     }
     devices_note_use(devices, device);
@@ -126,28 +124,15 @@ static int device_open(struct segment *segment, struct devices *devices, const u
     return 0;
 }
 
-/* --- device memory by a legacy IPC handle --- */
-
-static int legacy_make(const struct gpu *gpu, unsigned device, struct segment *segment, void **ret_memory,
-                       const char **ret_doing) {
-    *ret_doing = "opening its handle";
-    return gpu->ipc_open(device, &segment->handle, ret_memory);
-}
-
-static int legacy_open(struct segment *segment, struct devices *devices,
-                       const uint8_t uuid[PROTO_UUID_BYTES]) {
-    return device_open(segment, devices, uuid, legacy_make);
-}
-
 static bool legacy_close(struct segment *segment) {
     return segment->gpu->ipc_close((unsigned)segment->device, segment->memory) == 0;
 }
 
 /* --- device memory by a descriptor, at addresses of its own --- */
 
-/* To its device, and to the others of this process that can reach it: which they are, the driver says. */
-static int give_access(const struct gpu *gpu, unsigned device, void *memory, uint64_t size_bytes) {
-    unsigned count = 0;
+int segment_give_access(const struct segment *segment, void *memory, uint64_t size_bytes) {
+    const struct gpu *gpu = segment->gpu;
+    unsigned device = (unsigned)segment->device, count = 0;
     int error = gpu->vmm_set_access(device, memory, size_bytes, GPU_ACCESS_READ_WRITE);
 
     if (error == 0)
@@ -158,44 +143,67 @@ static int give_access(const struct gpu *gpu, unsigned device, void *memory, uin
     return error;
 }
 
-/* The mapping keeps the memory: the handle is released at once. */
-static int vmm_make(const struct gpu *gpu, unsigned device, struct segment *segment, void **ret_memory,
-                    const char **ret_doing) {
-    uint64_t handle, size_bytes = segment->size_bytes;
-    void *memory;
+static int vmm_import(struct segment *segment, struct devices *devices,
+                      const uint8_t uuid[PROTO_UUID_BYTES]) {
+    char text[GPU_UUID_TEXT_SIZE];
+    const struct gpu *gpu = NULL;
+    unsigned device = 0;
+    int r = find_device(devices, uuid, &gpu, &device, text);
 
-    *ret_doing = "importing its descriptor";
-    int error = gpu->vmm_import(device, segment->fd, &handle);
+    if (r < 0)
+        return r;
+    int error = gpu->vmm_import(device, segment->fd, &segment->vmm_handle);
+    if (error != 0) {
+        devices_fail(gpu, error, "importing its descriptor");
+        return error_prefix(GPUPOOL_E_DRIVER, "device %u (%s)", device, text);
+    }
+    devices_note_use(devices, device);
+    segment->has_vmm_handle = true;
+    segment->gpu = gpu;
+    segment->device = (int)device;
+    return 0;
+}
+
+static bool vmm_drop(struct segment *segment) {
+    segment->has_vmm_handle = false;
+    return segment->gpu->vmm_release((unsigned)segment->device, segment->vmm_handle) == 0;
+}
+
+/* Maps an imported segment at addresses of its own. */
+static int vmm_make(struct segment *segment, void **ret_memory, const char **ret_doing) {
+    const struct gpu *gpu = segment->gpu;
+    unsigned device = (unsigned)segment->device;
+    uint64_t size_bytes = segment->size_bytes;
+
+    *ret_doing = "reserving addresses for it";
+    int error = gpu->address_reserve(device, size_bytes, ret_memory);
     if (error != 0)
         return error;
-    *ret_doing = "reserving addresses for it";
-    error = gpu->address_reserve(device, size_bytes, &memory);
+    *ret_doing = "mapping it";
+    error = gpu->vmm_map(device, *ret_memory, size_bytes, segment->vmm_handle);
     if (error == 0) {
-        *ret_doing = "mapping it";
-        error = gpu->vmm_map(device, memory, size_bytes, handle);
-        if (error == 0) {
-            *ret_doing = "giving devices access to it";
-            error = give_access(gpu, device, memory, size_bytes);
-            if (error != 0)
-                gpu->vmm_unmap(device, memory, size_bytes);
-        }
+        *ret_doing = "giving devices access to it";
+        error = segment_give_access(segment, *ret_memory, size_bytes);
         if (error != 0)
-            gpu->address_free(device, memory, size_bytes);
+            gpu->vmm_unmap(device, *ret_memory, size_bytes);
     }
-    int released = gpu->vmm_release(device, handle);
-    if (error == 0 && released != 0) {
-        *ret_doing = "releasing its handle";
-        error = released;
-        gpu->vmm_unmap(device, memory, size_bytes);
-        gpu->address_free(device, memory, size_bytes);
-    }
-    if (error == 0)
-        *ret_memory = memory;
+    if (error != 0)
+        gpu->address_free(device, *ret_memory, size_bytes);
     return error;
 }
 
 static int vmm_open(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
-    return device_open(segment, devices, uuid, vmm_make);
+    const char *doing = "";
+    void *memory;
+    int r = segment->has_vmm_handle ? 0 : vmm_import(segment, devices, uuid);
+
+    if (r < 0)
+        return r;
+    int error = vmm_make(segment, &memory, &doing);
+    if (error != 0)
+        return devices_fail_on(segment->gpu, (unsigned)segment->device, error, doing);
+    segment->memory = memory;
+    return 0;
 }
 
 /* The daemon named it because nothing is leased there, behind no fence either; or the client closes, and its
@@ -209,9 +217,11 @@ static bool vmm_close(struct segment *segment) {
 
 const struct segment_kind *segment_kind(uint32_t kind) {
     static const struct segment_kind kinds[] = {
-        [PROTO_SEGMENT_LEGACY_IPC] = {PROTO_POOL_DEVICE, is_never_flawed, legacy_open, legacy_close, true},
-        [PROTO_SEGMENT_VMM_FD] = {PROTO_POOL_DEVICE, is_never_flawed, vmm_open, vmm_close, false},
-        [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close, true},
+        [PROTO_SEGMENT_LEGACY_IPC] = {PROTO_POOL_DEVICE, is_never_flawed, legacy_open, legacy_close, NULL,
+                                      NULL, true},
+        [PROTO_SEGMENT_VMM_FD] = {PROTO_POOL_DEVICE, is_never_flawed, vmm_open, vmm_close, vmm_import,
+                                  vmm_drop, false},
+        [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close, NULL, NULL, true},
     };
     return &kinds[kind];
 }

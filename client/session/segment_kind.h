@@ -18,8 +18,16 @@ struct segment_kind {
     int (*open)(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]);
     /* Takes the memory out of this process again. False: the driver would not. */
     bool (*close)(struct segment *segment);
+    /* Sets gpu, device and vmm_handle; drops the handle again. NULL: a segment of the kind is mapped once
+     * only. */
+    int (*import)(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]);
+    bool (*drop)(struct segment *segment);
     bool close_waits; /* for the work of this process on the memory; else it must be over */
 };
+
+/* Gives the device of an imported segment access to addresses that are mapped, and the others of this process
+ * that can reach it: which they are, the driver says. 0, or the driver's error. */
+int segment_give_access(const struct segment *segment, void *memory, uint64_t size_bytes);
 
 /* kind: one that proto_decode() lets through. */
 const struct segment_kind *segment_kind(uint32_t kind);
