@@ -53,6 +53,24 @@ static void memory_is_shared_and_comes_back_from_the_dead(void **state) {
     daemon_stop(&daemon);
 }
 
+#define SEGMENTS 4u
+
+/* A client takes so many segments and ends, and the daemon gives them back to the driver. Returns how many
+ * descriptors the daemon had with all of them. */
+static unsigned take_and_trim(struct test_daemon *daemon, struct puppet *worker) {
+    for (unsigned slot = 0; slot < SEGMENTS; slot++)
+        PUPPET_MUST(worker, puppet_acquire(worker, slot, GPUPOOL_POOL_DEVICE, 4 * MIB, GPUPOOL_FOREVER, 0));
+    unsigned held = daemon_descriptors(daemon);
+    puppet_quit(worker);
+    WAIT_UNTIL(daemon_sum(daemon, "leases") == 0);
+    cJSON_Delete(daemon_ask(daemon, "{\"command\":\"trim\"}"));
+    WAIT_UNTIL(daemon_pool(daemon, "device", 0, "reserved_bytes") == 0);
+    puppet_connect(worker, daemon);
+    return held;
+}
+
+/* The count begins after a first round: CUDA opens descriptors of its own in the daemon when it allocates for
+ * the first time, and keeps them (seen on an H200, driver 580). */
 static void segments_cost_a_descriptor_and_give_it_back(void **state) {
     struct test_daemon daemon;
     struct puppet worker;
@@ -62,17 +80,10 @@ static void segments_cost_a_descriptor_and_give_it_back(void **state) {
         skip();
     start(&daemon, NULL);
     puppet_connect(&worker, &daemon);
+    (void)take_and_trim(&daemon, &worker);
     unsigned before = daemon_descriptors_at_rest(&daemon);
     for (unsigned round = 0; round < 3; round++) {
-        for (unsigned slot = 0; slot < 4; slot++)
-            PUPPET_MUST(&worker,
-                        puppet_acquire(&worker, slot, GPUPOOL_POOL_DEVICE, 4 * MIB, GPUPOOL_FOREVER, 0));
-        assert_true(daemon_descriptors(&daemon) >= before + 4);
-        puppet_quit(&worker);
-        WAIT_UNTIL(daemon_sum(&daemon, "leases") == 0);
-        cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}"));
-        WAIT_UNTIL(daemon_pool(&daemon, "device", 0, "reserved_bytes") == 0);
-        puppet_connect(&worker, &daemon);
+        assert_true(take_and_trim(&daemon, &worker) >= before + SEGMENTS);
         WAIT_UNTIL(daemon_descriptors(&daemon) <= before);
     }
     puppet_quit(&worker);
