@@ -20,7 +20,8 @@
  *
  * --children, --mps and --random: so many of the kills; --mps wants GPUPOOL_KILLS_MPS to name the pipe
  * directory of a running MPS. --seconds: what takes longer has failed. Exit status 0: no foreign write,
- * nothing lost; 3: foreign writes; 1: it failed, or memory was lost. The daemon is $GPUPOOL_DAEMON.
+ * nothing lost; 3: foreign writes; 1: it failed, or memory was lost. The daemon is $GPUPOOL_DAEMON; the kind
+ * of its device memory is $GPUPOOL_TEST_EXPORT.
  */
 #include "tests/gpu/kills.h"
 
@@ -35,6 +36,8 @@
 #include <unistd.h>
 
 #include <gpupool/gpupool.h>
+
+#include "tests/device_export.h"
 
 #define CHECKERS 3u
 /* On the simulation a buffer has to be a segment. A victim with a cache asks for 20 MiB at a time, and the
@@ -359,16 +362,17 @@ static int run(const struct plan *plan) {
     struct gpupool_client *client;
     struct drive drive = {.plan = plan, .random = plan->seed};
     unsigned long long rounds = 0, foreign = 0;
-    int fd = mkstemp(config), status;
+    char text[256];
+    int status;
 
-    if (fd < 0 || dprintf(fd,
-                          "[device]\nlimit = %uMiB\nstep = 2MiB\nlow_water = 0\n"
-                          "[host]\nlimit = 96MiB\nstep = 2MiB\nlow_water = 0\nhuge_pages = off\n",
-                          limit_mib) < 0) {
+    snprintf(text, sizeof text,
+             "[device]\nlimit = %uMiB\nstep = 2MiB\nlow_water = 0\n"
+             "[host]\nlimit = 96MiB\nstep = 2MiB\nlow_water = 0\nhuge_pages = off\n",
+             limit_mib);
+    if (!device_export_write_config(config, text)) {
         perror(config);
         return 1;
     }
-    close(fd);
     options.socket = "private";
     options.daemon_arguments = arguments;
     options.flags = GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE;

@@ -25,6 +25,8 @@
 
 #include <gpupool/gpupool.h>
 
+#include "tests/device_export.h"
+
 #define MIB         (UINT64_C(1) << 20)
 #define STREAMS     3u
 #define LIVE        3u   /* buffers that a thread keeps for a while */
@@ -261,11 +263,9 @@ static int play_process(unsigned number, unsigned n_threads, unsigned rounds) {
 /* Starts the processes and waits for them. They are this program again: CUDA does not survive a fork. */
 static int play_all(const char *program, unsigned n_processes, unsigned n_threads, unsigned rounds) {
     char configuration[] = "/tmp/stream_order.XXXXXX";
-    int fd = mkstemp(configuration);
     static const char text[] = "[device]\nlimit = " DEVICE_LIMIT "\nstep = 16MiB\n[host]\nlimit = " HOST_LIMIT
                                "\nstep = 16MiB\n";
-    need(fd >= 0 && write(fd, text, sizeof text - 1) == (ssize_t)(sizeof text - 1), "a configuration file");
-    close(fd);
+    need(device_export_write_config(configuration, text), "a configuration file");
     const char *arguments[] = {"--gpu", "cuda", "--config", configuration, "--log-level", "warning", NULL};
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client;

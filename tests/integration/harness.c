@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "gpu/gpu.h"
+#include "tests/device_export.h"
 #include "tests/entries.h"
 #include "tests/raw_client.h"
 
@@ -102,7 +103,7 @@ unsigned test_number(const char *name, unsigned otherwise) {
 }
 
 bool test_exports_vmm(void) {
-    return strcmp(environment_or("GPUPOOL_TEST_EXPORT", "ipc"), "vmm") == 0;
+    return device_export_is_vmm();
 }
 
 /* A call of the driver for legacy handles, and its counterpart. */
@@ -248,8 +249,8 @@ static void write_config(const char *path, const char *text) {
 
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
-    if (test_exports_vmm() && strstr(text, "export") == NULL)
-        fprintf(file, "\n[device]\nexport = vmm\n");
+    if (strstr(text, "export") == NULL)
+        assert_true(fputs(device_export_lines(), file) >= 0);
 }
 
 void daemon_write_config(struct test_daemon *daemon, const char *text) {

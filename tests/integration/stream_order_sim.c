@@ -24,6 +24,7 @@
 #include <gpupool/gpupool.h>
 
 #include "tests/bounded.h"
+#include "tests/device_export.h"
 
 #define KIB         (UINT64_C(1) << 10)
 #define MIB         (UINT64_C(1) << 20)
@@ -209,15 +210,14 @@ static int play_process(unsigned number, unsigned rounds) {
 /* The processes are this program again, because a forked child has no use of its parent's GPU. */
 static int play_all(const char *program, const char *rounds) {
     char config[] = "/tmp/stream_order.XXXXXX";
-    int fd = mkstemp(config), worst = 0;
+    int worst = 0;
     const char *arguments[] = {"--gpu", "sim", "--config", config, "--log-level", "warning", NULL};
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client;
     pid_t pids[PROCESSES];
 
-    if (fd < 0 || write(fd, POOL_CONFIG, sizeof POOL_CONFIG - 1) != (ssize_t)sizeof POOL_CONFIG - 1)
+    if (!device_export_write_config(config, POOL_CONFIG))
         return 1;
-    close(fd);
     options.socket = "private";
     options.daemon_arguments = arguments;
     need(gpupool_open(&options, &client), "starting a daemon");

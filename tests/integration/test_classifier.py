@@ -22,6 +22,7 @@ PLANTED = os.environ.get("CLASSIFIER_PLANTED", "")
 MODEL = pathlib.Path(os.environ.get("CLASSIFIER_MODEL", pathlib.Path(CLASSIFIER).parent / "digits.model"))
 IMAGES = sorted(pathlib.Path(os.environ["CLASSIFIER_IMAGES"]).glob("*.png"))
 GPU = os.environ.get("GPUPOOL_TEST_GPU", "sim")
+EXPORT = pathlib.Path(__file__).resolve().parents[1] / f"export_{os.environ.get('GPUPOOL_TEST_EXPORT', 'ipc')}.conf"
 HELD_OUT = int(os.environ.get("CLASSIFIER_HELD_OUT", "1000"))
 HELD_OUT_SEED = 700000  # no image of the tree, and no training, has it
 RIGHT_MIN_PERCENT = 97
@@ -160,7 +161,8 @@ class Classifier(unittest.TestCase):
     def test_an_image_that_fits_into_no_memory_fails_alone(self):
         """Its own daemon has pools that are smaller than the image."""
         large = self.write("large.png", png(4000, 4000, [bytes(4000)] * 4000))
-        configuration = self.write("configuration", b"[host]\nlimit = 8MiB\nstep = 2MiB\n[device]\nlimit = 8MiB\nstep = 2MiB\n")
+        configuration = self.write("configuration", b"[host]\nlimit = 8MiB\nstep = 2MiB\n[device]\nlimit = 8MiB\nstep = 2MiB\n"
+                                   + EXPORT.read_bytes())
         with self.daemon("--config", configuration):
             done = self.classify("--check", IMAGES[0], large, IMAGES[1])
             other = self.run_program(CLASSIFIER, "--gpu", "cuda" if GPU == "sim" else "sim", "--model", MODEL, IMAGES[0])

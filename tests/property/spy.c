@@ -138,7 +138,11 @@ static int spy_is_capturing(unsigned device, void *stream, bool *ret_capturing) 
 }
 
 static int spy_ipc_open(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory) {
-    return fails(SPY_IPC_OPEN) ? PLANNED_ERROR : driver_->ipc_open(device, handle, ret_memory);
+    return fails(SPY_OPEN) ? PLANNED_ERROR : driver_->ipc_open(device, handle, ret_memory);
+}
+
+static int spy_vmm_import(unsigned device, int fd, uint64_t *ret_handle) {
+    return fails(SPY_OPEN) ? PLANNED_ERROR : driver_->vmm_import(device, fd, ret_handle);
 }
 
 const struct gpu *spy_before(const struct gpu *driver, void (*delay)(unsigned device, void *stream)) {
@@ -156,6 +160,7 @@ const struct gpu *spy_before(const struct gpu *driver, void (*delay)(unsigned de
     table.device_synchronize = spy_device_synchronize;
     table.stream_is_capturing = spy_is_capturing;
     table.ipc_open = spy_ipc_open;
+    table.vmm_import = spy_vmm_import;
     return &table;
 }
 

@@ -31,7 +31,7 @@ enum spy_call {
     SPY_STREAM_SYNCHRONIZE,
     SPY_DEVICE_SYNCHRONIZE,
     SPY_IS_CAPTURING,
-    SPY_IPC_OPEN,
+    SPY_OPEN,
     SPY_ANY, /* of those above */
 };
 

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "gpu/sim/sim.h"
+#include "tests/device_export.h"
 #include "tests/entries.h"
 
 #define POOL_MIB   16u         /* more than all objects of a roomy history need */
@@ -454,17 +455,15 @@ void world_run_on(unsigned thread, void (*function)(void *), void *argument) {
 static void daemon_start(const char *gpu) {
     char path[] = "/tmp/histories.XXXXXX", text[256];
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-    int fd = mkstemp(path);
     /* All memory of the pools is there from the start, so that no request waits for growth. */
-    int length = snprintf(text, sizeof text,
-                          "[daemon]\nsim_gpus = %u\n[device]\nlimit = %uMiB\nreserve = %uMiB\nstep = 2MiB\n"
-                          "[host]\nlimit = %uMiB\nreserve = %uMiB\nstep = 2MiB\n",
-                          WORLD_DEVICES, POOL_MIB, POOL_MIB, POOL_MIB, POOL_MIB);
+    snprintf(text, sizeof text,
+             "[daemon]\nsim_gpus = %u\n[device]\nlimit = %uMiB\nreserve = %uMiB\nstep = 2MiB\n"
+             "[host]\nlimit = %uMiB\nreserve = %uMiB\nstep = 2MiB\n",
+             WORLD_DEVICES, POOL_MIB, POOL_MIB, POOL_MIB, POOL_MIB);
     const char *arguments[] = {"--gpu", gpu, "--config", path, "--log-level", "warning", NULL};
 
-    if (fd < 0 || write(fd, text, (size_t)length) != length)
+    if (!device_export_write_config(path, text))
         world_break("a configuration file");
-    close(fd);
     options.socket = "private";
     options.daemon_arguments = arguments;
     int r = gpupool_open(&options, &world.root);

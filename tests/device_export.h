@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_DEVICE_EXPORT_H
+#define TESTS_DEVICE_EXPORT_H
+/* The configuration of a test's daemon, with the kind of device memory's segments that the environment asks
+ * for: GPUPOOL_TEST_EXPORT is ipc (the default) or vmm. For C, C++ and programs without the harness of
+ * tests/integration. */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static inline bool device_export_is_vmm(void) {
+    const char *value = getenv("GPUPOOL_TEST_EXPORT");
+    return value != NULL && strcmp(value, "vmm") == 0;
+}
+
+/* The lines that a configuration needs at its end: so its own lines keep their numbers. */
+static inline const char *device_export_lines(void) {
+    return device_export_is_vmm() ? "\n[device]\nexport = vmm\n" : "";
+}
+
+/* Makes a configuration file of the text and these lines. path ends with XXXXXX, and is the caller's to
+ * unlink. Returns whether it is there. */
+static inline bool device_export_write_config(char *path, const char *text) {
+    const char *lines = device_export_lines();
+    int fd = mkstemp(path);
+    bool is_written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) &&
+                      write(fd, lines, strlen(lines)) == (ssize_t)strlen(lines);
+
+    if (fd >= 0)
+        close(fd);
+    return is_written;
+}
+
+#endif
