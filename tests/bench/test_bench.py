@@ -147,6 +147,39 @@ class Run(unittest.TestCase):
             self.assertIn(f"### {title}", self.markdown)
 
 
+class Export(unittest.TestCase):
+    """The kind of the device pools."""
+
+    @staticmethod
+    def run_bench(out, *options):
+        folders = [argument for folder in PROGRAMS for argument in ("--programs", folder)]
+        return subprocess.run([sys.executable, str(HERE / "run"), "--quick", "--gpu", "sim", "--only", "round trips", "--out", out,
+                               *folders, *options], check=False, capture_output=True, text=True, timeout=WAIT_S)
+
+    def test_daemons_have_pools_of_the_kind(self):
+        for kind in ("ipc", "vmm"):
+            bench = bench_module.Bench(Results(), PROGRAMS, None, "sim", True, sys.executable, export=kind)
+            self.addCleanup(bench.close)
+            with bench.daemon("[device]\nlimit = 8MiB\n") as daemon:
+                exports = [(pool["export"], pool["limit_bytes"]) for pool in daemon.stats()["pools"] if pool["kind"] == "device"]
+            self.assertEqual(exports, [(kind, 8 << 20)])
+            bench.private_daemons("[host]\nlow_water = 0\n")
+            self.assertIn(f"export = {kind}\n", (bench.work / "private.conf").read_text())
+
+    def test_the_results_say_the_kind_and_are_not_mixed_with_those_of_the_other(self):
+        with tempfile.TemporaryDirectory(prefix="gpupool-bench-test-") as out:
+            results = pathlib.Path(out) / "results.json"
+            done = self.run_bench(out, "--export", "vmm")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            document = json.loads(results.read_text())
+            check_schema(document)
+            self.assertEqual(document["export"], "vmm")
+            self.assertIn("device pools with export = vmm", (pathlib.Path(out) / "results.md").read_text())
+            mixed = self.run_bench(out, "--export", "ipc", "--with", str(results))
+            self.assertNotEqual(mixed.returncode, 0)
+            self.assertIn("another kind", mixed.stderr)
+
+
 class Figures(unittest.TestCase):
     @staticmethod
     def results(rows):

@@ -17,6 +17,7 @@ SKIPPED = 77     # the exit status of a program that cannot run here
 ERROR_BYTES = 600
 PEERS = pathlib.Path(__file__).resolve().parents[1] / "peers"
 TRACES = PEERS.parents[1] / "traces"
+EXPORTS = {kind: PEERS.parents[1] / f"export_{kind}.conf" for kind in ("ipc", "vmm")}
 SIM_MEMORY = "64GiB"  # untouched memory of the simulation takes none of the machine's
 
 
@@ -56,9 +57,10 @@ class Failed(Exception):
 
 
 class Bench:
-    def __init__(self, results, directories, libraries, gpu, quick, python, plugins=()):
-        """libraries: the folder with the libraries of this project's programs; plugins: folders with libraries for other programs."""
-        self.results, self.gpu, self.python = results, gpu, python
+    def __init__(self, results, directories, libraries, gpu, quick, python, plugins=(), export="ipc"):
+        """libraries: the folder with the libraries of this project's programs; plugins: folders with libraries for other
+        programs; export: the kind of the daemons' device pools."""
+        self.results, self.gpu, self.python, self.export = results, gpu, python, export
         self.directories = [pathlib.Path(directory) for directory in directories]
         self.plugins = [pathlib.Path(directory) for directory in (libraries, *plugins) if directory]
         self.program_rounds, self.program_seconds = (1, 0.1) if quick else (24, 0.4)
@@ -98,13 +100,17 @@ class Bench:
                 return (directory / name).resolve()
         raise Absent(f"{name} was not built")
 
+    def configuration(self, config):
+        """A configuration, with the kind of the device pools at its end."""
+        return config + EXPORTS[self.export].read_text()
+
     def daemon(self, config=""):
-        return Daemon(self.program("gpupoold"), self.inside, self.gpu, config, SIM_MEMORY)
+        return Daemon(self.program("gpupoold"), self.inside, self.gpu, self.configuration(config), SIM_MEMORY)
 
     def private_daemons(self, config=""):
         """The environment of a program that starts its own."""
         path = self.work / "private.conf"
-        path.write_text(config)
+        path.write_text(self.configuration(config))
         return {**self.inside, "GPUPOOL_SOCKET": "private", "GPUPOOL_DAEMON": str(self.program("gpupoold").resolve()),
                 "GPUPOOL_DAEMON_ARGS": f"--gpu {self.gpu} --config {path}"
                                        + (f" --sim-memory {SIM_MEMORY}" if self.gpu == "sim" else "")}

@@ -229,7 +229,8 @@ def machine(document):
     gpu = "simulated GPU" if document["gpu"] == "sim" else found.get("gpu") or "no GPU"
     parts = [document["date"], gpu, found.get("driver") and f"driver {found['driver']}",
              f"{found['cores']} cores ({found['processor']})", f"{bytes_text(found['memory_bytes'])} of memory",
-             found["kernel"], found["system"], *(f"{name} {version}" for name, version in versions.items())]
+             found["kernel"], found["system"], document.get("export") and f"device pools with export = {document['export']}",
+             *(f"{name} {version}" for name, version in versions.items())]
     return ", ".join(part for part in parts if part) + "."
 
 
