@@ -15,15 +15,16 @@ static inline bool device_export_is_vmm(void) {
     return value != NULL && strcmp(value, "vmm") == 0;
 }
 
-/* The lines that a configuration needs at its end: so its own lines keep their numbers. */
-static inline const char *device_export_lines(void) {
-    return device_export_is_vmm() ? "\n[device]\nexport = vmm\n" : "";
+/* The lines that a configuration needs at its end: so its own lines keep their numbers. A text that says the
+ * kind itself needs none. */
+static inline const char *device_export_lines(const char *text) {
+    return device_export_is_vmm() && strstr(text, "export") == NULL ? "\n[device]\nexport = vmm\n" : "";
 }
 
 /* Makes a configuration file of the text and these lines. path ends with XXXXXX, and is the caller's to
  * unlink. Returns whether it is there. */
 static inline bool device_export_write_config(char *path, const char *text) {
-    const char *lines = device_export_lines();
+    const char *lines = device_export_lines(text);
     int fd = mkstemp(path);
     bool is_written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) &&
                       write(fd, lines, strlen(lines)) == (ssize_t)strlen(lines);

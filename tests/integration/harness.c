@@ -249,8 +249,7 @@ static void write_config(const char *path, const char *text) {
 
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
-    if (strstr(text, "export") == NULL)
-        assert_true(fputs(device_export_lines(), file) >= 0);
+    assert_true(fputs(device_export_lines(text), file) >= 0);
 }
 
 void daemon_write_config(struct test_daemon *daemon, const char *text) {
