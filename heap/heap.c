@@ -356,6 +356,14 @@ void heap_claim(struct heap_range *range) {
     range_mark_taken(range->span->heap, range);
 }
 
+struct heap_range *heap_range_at(const struct heap_span *span, uint64_t offset) {
+    struct heap_range *range = span->lowest;
+
+    while (range != NULL && range->offset + range->size <= offset)
+        range = range->upper;
+    return range;
+}
+
 int heap_split(struct heap_range *range, uint64_t distance, struct heap_range **ret_upper) {
     assert(!range->free);
     if (distance == 0 || distance >= range->size || distance % HEAP_GRANULE != 0)
@@ -440,6 +448,30 @@ void heap_give(struct heap_range *range) {
         node_drop(heap, upper);
     }
     range_enlist(heap, range);
+}
+
+int heap_claim_part(struct heap_range *range, uint64_t offset, uint64_t size, struct heap_range **ret_range) {
+    uint64_t before = offset - range->offset, after = range->size - before - size;
+    struct heap_range *part = range, *rest;
+    int r = 0;
+
+    assert(offset >= range->offset && before + size <= range->size);
+    heap_claim(range);
+    if (before > 0)
+        r = heap_split(range, before, &part);
+    if (r == 0 && after > 0) {
+        r = heap_split(part, size, &rest);
+        if (r == 0)
+            heap_give(rest);
+        else if (before > 0)
+            heap_give(part);
+    }
+    if (r < 0 || before > 0)
+        heap_give(range);
+    if (r < 0)
+        return r;
+    *ret_range = part;
+    return 0;
 }
 
 bool heap_may_have(const struct heap *heap, uint64_t size) {

@@ -109,6 +109,13 @@ int heap_take(struct heap *heap, uint64_t size, uint64_t alignment, struct heap_
  * NULL and user_link unlinked. Constant time, cannot fail. */
 void heap_claim(struct heap_range *range);
 
+/* As heap_claim(), for a part of a free range: what is left of it on either side stays free. Returns 0, or
+ * -ENOMEM (nothing changed). Constant time. */
+int heap_claim_part(struct heap_range *range, uint64_t offset, uint64_t size, struct heap_range **ret_range);
+
+/* The range of a span that an offset is in; NULL: it is beyond the span. Walks the span. */
+struct heap_range *heap_range_at(const struct heap_span *span, uint64_t offset);
+
 /* Splits a taken range at a distance from its start (a multiple of HEAP_GRANULE, inside the range). The range
  * keeps the lower part; *ret_upper gets the upper one, taken as well, with user NULL and user_link unlinked.
  * Returns 0, -EINVAL or -ENOMEM (nothing changed). Constant time. */

@@ -13,6 +13,7 @@
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/api/recorded.h"
+#include "client/cache/split_off.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
@@ -289,7 +290,7 @@ static int release_behind(struct gpupool_client *client, const struct gpupool_bu
         return r;
     pthread_mutex_lock(&piece->stream_heap->lock);
     piece->generation++;
-    stream_heap_forget_piece_locked(piece->stream_heap, piece);
+    stream_heap_forget_piece_locked(piece->stream_heap, piece, fence);
     pthread_mutex_unlock(&piece->stream_heap->lock);
     return 0;
 }
@@ -463,27 +464,6 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
     return error_end(0);
 }
 
-/* Makes a buffer's part of its extent a lease of its own, which other processes can be given a share of. */
-static int split_off(struct gpupool_client *client, struct piece *piece) {
-    struct proto_lease lease;
-
-    pthread_mutex_lock(&piece->stream_heap->lock);
-    stream_heap_begin_split_locked(piece);
-    pthread_mutex_unlock(&piece->stream_heap->lock);
-    int r = lease_split(&client->session, piece->lease, piece->lease_generation,
-                        (uint64_t)(piece->memory - piece->extent->memory), piece->capacity_bytes, &lease);
-    pthread_mutex_lock(&piece->stream_heap->lock);
-    if (r == 0)
-        stream_heap_split_off_locked(piece, lease.lease, lease.generation);
-    else if (r != GPUPOOL_E_TIMED_OUT)
-        stream_heap_cancel_split_locked(piece);
-    pthread_mutex_unlock(&piece->stream_heap->lock);
-    if (r < 0)
-        return r;
-    cache_count_given(&client->cache, piece->stream_heap, piece->capacity_bytes);
-    return 0;
-}
-
 int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_token *ret_token) {
     struct piece *piece = NULL;
@@ -495,7 +475,7 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
     if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
     if (piece != NULL && !piece->split_off) {
-        r = split_off(client, piece);
+        r = cache_split_off(&client->cache, piece);
         if (r < 0)
             return fail_buffer(r, "sharing", buffer);
     }
@@ -555,18 +535,18 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         return fail_buffer(r, "querying", buffer);
 
     const struct proto_info *info = &request->message.info;
-    void *data = segments_locate(&client->session.segments, info->segment, info->pool, info->offset_bytes,
-                                 info->capacity_bytes);
-    if (data == NULL)
-        return connection_refuse(&client->session.connection,
-                                 "INFO of a block that this client has not mapped");
     struct gpupool_buffer known = *buffer;
     uint64_t offset_bytes = info->offset_bytes;
     known.pool = info->pool;
-    if (piece != NULL) { /* the lease is the extent's: the buffer is where it is in that */
-        offset_bytes += (uint64_t)((char *)buffer->data - (char *)data);
+    if (piece != NULL) {
+        if (!piece->split_off) /* the lease is the extent's: the buffer is where it is in that */
+            offset_bytes += stream_heap_offset_in_lease(piece);
     } else {
-        known.data = data;
+        known.data = segments_locate(&client->session.segments, info->segment, info->pool, info->offset_bytes,
+                                     info->capacity_bytes);
+        if (known.data == NULL)
+            return connection_refuse(&client->session.connection,
+                                     "INFO of a block that this client has not mapped");
         known.size_bytes = info->size_bytes;
         known.capacity_bytes = info->capacity_bytes;
     }

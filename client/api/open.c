@@ -64,6 +64,8 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
     client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->alloc_timeout_ns = options->alloc_timeout_ns;
     int r = options_read_copying((options->flags & GPUPOOL_OPEN_NO_THREAD) == 0, &client->copying);
+    if (r == 0)
+        r = options_read_arenas(&client->cache.has_arenas);
     if (r < 0)
         return r;
     *ret_client = take_ptr(&client);

@@ -114,3 +114,12 @@ int options_read_copying(bool with_threads, struct copy_options *ret_copying) {
     };
     return 0;
 }
+
+int options_read_arenas(bool *ret_arenas) {
+    const char *text = setting("GPUPOOL_ARENAS");
+
+    if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+        return error_set(GPUPOOL_E_INVALID, "GPUPOOL_ARENAS is '%s': not 0 or 1", text);
+    *ret_arenas = text != NULL && *text == '1';
+    return 0;
+}

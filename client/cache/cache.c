@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "client/cache/arena_grow.h"
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/grow.h"
@@ -40,17 +41,7 @@ void cache_init(struct cache *cache, struct session *session) {
     purger_init(&cache->purger);
 }
 
-void cache_forget(struct cache *cache) {
-    list_for_each_entry_safe(struct thread_cache, thread, &cache->threads, link) {
-        list_remove(&thread->link);
-        thread->owner = NULL; /* of this thread, or a copy of one that is not here */
-        thread->all = thread->last = NULL;
-    }
-    purger_init(&cache->purger); /* the descriptors may be somebody else's by now */
-    cache_deinit(cache);
-}
-
-void cache_deinit(struct cache *cache) {
+static void free_bookkeeping(struct cache *cache) {
     list_for_each_entry_safe(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
         list_remove(&stream_heap->link);
         stream_heap_free(stream_heap);
@@ -61,6 +52,23 @@ void cache_deinit(struct cache *cache) {
     shortage_deinit(&cache->shortage);
     pthread_mutex_destroy(&cache->give_lock);
     pthread_mutex_destroy(&cache->stream_heaps_lock);
+}
+
+void cache_forget(struct cache *cache) {
+    list_for_each_entry_safe(struct thread_cache, thread, &cache->threads, link) {
+        list_remove(&thread->link);
+        thread->owner = NULL; /* of this thread, or a copy of one that is not here */
+        thread->all = thread->last = NULL;
+    }
+    purger_init(&cache->purger); /* the descriptors may be somebody else's by now */
+    free_bookkeeping(cache);
+}
+
+void cache_deinit(struct cache *cache) {
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
+        arena_leave_addresses(cache, stream_heap);
+    }
+    free_bookkeeping(cache);
 }
 
 /* --- stream heaps --- */

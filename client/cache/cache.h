@@ -36,6 +36,7 @@ struct session;
 struct cache {
     struct session *session; /* borrowed */
     bool enabled;
+    bool has_arenas; /* large pieces of movable segments are cut from arenas */
     pthread_mutex_t stream_heaps_lock;
     struct list stream_heaps;
     struct list threads;      /* thread_cache.link */
@@ -52,7 +53,8 @@ struct cache {
 
 /* Makes an empty cache that is turned off. The session is borrowed. */
 void cache_init(struct cache *cache, struct session *session);
-/* Frees bookkeeping. The purger has stopped. */
+/* Frees bookkeeping, and the addresses of arenas. The purger has stopped, and no segment is mapped any more.
+ */
 void cache_deinit(struct cache *cache);
 
 /* As cache_deinit in a forked child: takes no locks, which no thread here would open. */

@@ -141,7 +141,7 @@ struct reclaim {
 static bool accept_part(struct stream_heap *stream_heap, struct piece *piece, void *user) {
     struct reclaim *reclaim = user;
 
-    if (reclaim->count == reclaim->capacity ||
+    if (reclaim->count == reclaim->capacity || !stream_heap_is_one_part_locked(piece) ||
         (piece->capacity_bytes < reclaim->minimum_bytes && !stream_heap_extent_is_idle_locked(piece->extent)))
         return false;
     struct fence fence = {reclaim->word, piece->fence_value};

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"
 #include "client/session/error.h"
@@ -155,6 +156,15 @@ static int release_part(struct cache *cache, const struct stream_heap_part *part
     return r;
 }
 
+/* Its addresses may map other memory once the fence is ready. */
+static void note_released(const struct stream_heap_part *part) {
+    if (part->arena == NULL)
+        return;
+    pthread_mutex_lock(&part->stream_heap->lock);
+    arena_note_fence_locked(part->arena, part->slot, part->fence);
+    pthread_mutex_unlock(&part->stream_heap->lock);
+}
+
 /* Releases what is pending, behind one fence for all parts of a stream heap. With hears, the daemon has done
  * it when this returns. give_lock is held. */
 static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes) {
@@ -179,6 +189,7 @@ static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes)
             r = release_part(cache, &part, hears && i + 1 == cache->pending_count);
         if (r == 0) {
             bytes += part.size_bytes;
+            note_released(&part);
         } else if (!part_is_refused(r)) { /* it stays pending, for the next time */
             failed = r;
             cache->pending[kept++] = part;
@@ -258,11 +269,14 @@ void give_back_piece(struct cache *cache, struct piece *piece) {
     pthread_mutex_lock(&cache->give_lock);
     may = may && pending_reserve(cache);
     pthread_mutex_lock(&stream_heap->lock);
-    if (may)
+    bool is_one = stream_heap_is_one_part_locked(piece);
+    if (may && is_one)
         stream_heap_lose_locked(piece, &cache->pending[cache->pending_count++]);
     else
         stream_heap_give_locked(stream_heap, piece);
     pthread_mutex_unlock(&stream_heap->lock);
+    if (may && !is_one) /* with what else is free there */
+        take_free(cache, stream_heap, HEAP_GRANULE, false);
     if (may)
         (void)release_pending(cache, false, &bytes);
     pthread_mutex_unlock(&cache->give_lock);

@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "base/clock.h"
+#include "client/cache/arena_grow.h"
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
@@ -22,6 +23,10 @@
 #define GRACE_NS (3 * NS_PER_MS)
 /* For a request that does not wait, and for which segments were closed: freeing these and making another. */
 #define GROWTH_NS (20 * NS_PER_MS)
+
+/* So long a request for memory out of several segments waits for one of them, before it looks what has come
+ * back in this process. */
+#define SLICE_NS (10 * NS_PER_MS)
 
 /* Where the daemon grants less than that of what a stream heap should have more of, the pool is nearly full.
  */
@@ -54,7 +59,8 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
     pthread_mutex_lock(&stream_heap->lock);
     struct extent *extent =
         stream_heap_neighbour_locked(stream_heap, heap, grant->segment, memory, lease->capacity_bytes);
-    if (extent != NULL && lease_merge_one_way(cache->session, extent->lease, extent->generation, lease) == 0)
+    if (extent != NULL &&
+        lease_merge_one_way(cache->session, extent->lending.lease, extent->lending.generation, lease) == 0)
         stream_heap_fill_locked(extent, memory, lease->capacity_bytes);
     else
         r = stream_heap_add_extent_locked(stream_heap, heap, grant->segment, lease->lease, lease->generation,
@@ -207,13 +213,68 @@ static int wait_for_room(struct cache *cache, struct stream_heap *stream_heap, u
     return r;
 }
 
+/* Waits for memory for the arena, for a slice of the time that is left. */
+static int wait_for_segments(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
+                             uint64_t left_ns, uint64_t grace_ns, uint32_t probe, struct piece **ret_piece) {
+    const bool has_purger = cache->purger.runs;
+    struct proto_acquire acquire = {.pool = stream_heap->pool,
+                                    .flags = left_ns > SLICE_NS ? PROTO_ACQUIRE_PROBES : probe,
+                                    .timeout_ns = left_ns < SLICE_NS ? left_ns : SLICE_NS};
+    bool any_closed = false;
+    int r = 0;
+
+    if (acquire.timeout_ns < grace_ns)
+        acquire.timeout_ns = grace_ns;
+    if (!has_purger || acquire.timeout_ns < GRACE_NS)
+        r = lease_close_idle(cache->session, stream_heap->pool, needed, has_purger && cache_is_busy(cache),
+                             &any_closed);
+    if (any_closed && acquire.timeout_ns < GROWTH_NS)
+        acquire.timeout_ns = GROWTH_NS;
+    return r == 0 ? arena_grow(cache, stream_heap, needed, &acquire, ret_piece) : r;
+}
+
+/* As stream_heap_grow(), from an arena. *ret_odd: the daemon lends the pool's memory in another form. */
+static int grow_arena(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
+                      uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece, bool *ret_odd) {
+    uint64_t bytes, left_ns = clock_left_ns(deadline_ns);
+    const struct proto_acquire acquire = {.pool = stream_heap->pool,
+                                          .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
+                                          .timeout_ns = left_ns};
+    int r;
+
+    *ret_odd = false;
+    if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
+        r = arena_grow(cache, stream_heap, needed, &acquire, ret_piece);
+        *ret_odd = r == 0 && *ret_piece == NULL;
+        if (!is_refused(r))
+            return r;
+    }
+    if (collect(cache, stream_heap, needed, &bytes))
+        return 0;
+    do {
+        left_ns = clock_left_ns(deadline_ns);
+        r = wait_for_segments(cache, stream_heap, needed, left_ns, bytes > 0 ? GRACE_NS : 0, probe,
+                              ret_piece);
+        *ret_odd = r == 0 && *ret_piece == NULL;
+    } while (is_refused(r) && left_ns > SLICE_NS && !has_now(stream_heap, needed));
+    return is_refused(r) && has_now(stream_heap, needed) ? 0 : r;
+}
+
 int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
                      uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
+    bool is_odd;
+
     *ret_piece = NULL;
     if (look(stream_heap))
         return 0;
     if (shortage_is_on(&cache->shortage, stream_heap->pool))
         shortage_end_if_over(cache, stream_heap->pool);
+    if (arena_serves(cache, stream_heap, heap_round_up(size_bytes))) {
+        int r =
+            grow_arena(cache, stream_heap, heap_round_up(size_bytes), deadline_ns, probe, ret_piece, &is_odd);
+        if (!is_odd)
+            return r;
+    }
     if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
         int r =
             ask_for_growth(cache, stream_heap, cache_needs(stream_heap, size_bytes), deadline_ns, ret_piece);

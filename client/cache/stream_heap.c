@@ -10,6 +10,7 @@
 
 #include "base/lock.h"
 #include "base/units.h"
+#include "client/cache/arena.h"
 #include "client/cache/deferred.h"
 #include "client/cache/pointer_map.h"
 #include "client/cache/size_class.h"
@@ -137,7 +138,10 @@ struct stream_heap *stream_heap_free(struct stream_heap *stream_heap) {
     if (stream_heap == NULL)
         return NULL;
     list_for_each_entry_safe(struct extent, extent, &stream_heap->extents, link) {
-        free(extent);
+        if (extent->is_arena)
+            arena_free(arena_of(extent));
+        else
+            free(extent);
     }
     for (struct piece_chunk *chunk = stream_heap->piece_chunks; chunk != NULL; chunk = chunk->next)
         for (unsigned i = 0; i < PIECES_IN_CHUNK; i++)
@@ -193,8 +197,9 @@ static void piece_cover(struct piece *piece, struct heap_range *range) {
     piece->memory = piece->extent->memory + range->offset;
     piece->capacity_bytes = range->size;
     piece->size_class = size_class_of(range->size);
-    piece->lease = piece->extent->lease;
-    piece->lease_generation = piece->extent->generation;
+    const struct lending *lending = extent_lending_at(piece->extent, range->offset);
+    piece->lease = lending->lease;
+    piece->lease_generation = lending->generation;
     range->user = piece;
 }
 
@@ -232,6 +237,23 @@ int stream_heap_take_locked(struct stream_heap *stream_heap, uint64_t size_bytes
     }
     piece_cover(piece, range);
     stream_heap->touched = true;
+    *ret_piece = piece;
+    return 0;
+}
+
+int stream_heap_take_at_locked(struct extent *extent, uint64_t offset_bytes, uint64_t size_bytes,
+                               struct piece **ret_piece) {
+    struct heap_range *range;
+    struct piece *piece = piece_get(extent->stream_heap);
+
+    if (piece == NULL)
+        return -ENOMEM;
+    int r = heap_claim_part(heap_range_at(extent->span, offset_bytes), offset_bytes, size_bytes, &range);
+    if (r < 0) {
+        piece_put(extent->stream_heap, piece);
+        return r;
+    }
+    piece_cover(piece, range);
     *ret_piece = piece;
     return 0;
 }
@@ -284,8 +306,8 @@ int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_h
     }
     extent->stream_heap = stream_heap;
     extent->segment = segment;
-    extent->lease = lease;
-    extent->generation = generation;
+    extent->lending.lease = lease;
+    extent->lending.generation = generation;
     extent->memory = memory;
     extent->size_bytes = size_bytes;
     list_append(&stream_heap->extents, &extent->link);
@@ -375,20 +397,17 @@ static void extent_end(struct extent *extent) {
     free(extent);
 }
 
-static void extent_lose(struct extent *extent, struct heap_range *range) {
+/* Whether the lease that the range is of ends thereby. */
+static bool extent_lose(struct extent *extent, struct heap_range *range) {
     range->user = NULL; /* absent: taken by no piece */
+    if (extent->is_arena)
+        return arena_lose_locked(arena_of(extent), range->offset, range->size);
     extent->absent_bytes += range->size;
     extent->stream_heap->absent_bytes += range->size;
-    if (extent->absent_bytes == extent->size_bytes)
-        extent_end(extent);
-}
-
-/* The lowest range that reaches beyond an offset. */
-static struct heap_range *range_at(const struct extent *extent, uint64_t offset) {
-    struct heap_range *range = extent->span->lowest;
-    while (range != NULL && range->offset + range->size <= offset)
-        range = range->upper;
-    return range;
+    if (extent->absent_bytes < extent->size_bytes)
+        return false;
+    extent_end(extent);
+    return true;
 }
 
 static bool range_is_absent(const struct heap_range *range) {
@@ -397,14 +416,14 @@ static bool range_is_absent(const struct heap_range *range) {
 
 /* Makes an offset inside an absent range the border of two. False without memory. */
 static bool absent_split(struct extent *extent, uint64_t offset) {
-    struct heap_range *range = range_at(extent, offset), *upper;
+    struct heap_range *range = heap_range_at(extent->span, offset), *upper;
     return range == NULL || range->offset == offset || heap_split(range, offset - range->offset, &upper) == 0;
 }
 
 /* Whether the extent has nothing between two offsets. */
 static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t end) {
-    for (const struct heap_range *range = range_at(extent, offset); range != NULL && range->offset < end;
-         range = range->upper)
+    for (const struct heap_range *range = heap_range_at(extent->span, offset);
+         range != NULL && range->offset < end; range = range->upper)
         if (!range_is_absent(range))
             return false;
     return true;
@@ -414,7 +433,8 @@ struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enu
                                             const void *segment, const char *memory, uint64_t size_bytes) {
     list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
         if (extent->span->heap != &stream_heap->heaps[heap] || extent->segment != segment ||
-            extent->splitting > 0 || extent->one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
+            extent->is_arena || extent->lending.splitting > 0 ||
+            extent->lending.one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
             memory > extent->memory + extent->size_bytes)
             continue;
         uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
@@ -438,7 +458,7 @@ void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t
     struct heap_range *range;
 
     /* Giving joins ranges, so each is looked for anew: the first that is still absent. */
-    for (range = range_at(extent, offset); range != NULL && range->offset < end;) {
+    for (range = heap_range_at(extent->span, offset); range != NULL && range->offset < end;) {
         if (range->free) {
             range = range->upper;
             continue;
@@ -446,58 +466,108 @@ void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t
         extent->absent_bytes -= range->size;
         extent->stream_heap->absent_bytes -= range->size;
         heap_give(range);
-        range = range_at(extent, offset);
+        range = heap_range_at(extent->span, offset);
     }
-    extent->one_way++;
+    extent->lending.one_way++;
     extent->stream_heap->touched = true;
     extent->stream_heap->collects = 0;
 }
 
+/* Where the slot of an arena ends that an offset is in, or the range, whichever is first. */
+static uint64_t part_end(struct extent *extent, const struct heap_range *range, uint64_t offset) {
+    uint64_t end = range->offset + range->size;
+    const struct arena *arena = arena_of(extent);
+
+    return arena == NULL ? end : smaller(end, (offset / arena->slot_bytes + 1) * arena->slot_bytes);
+}
+
+bool stream_heap_is_one_part_locked(const struct piece *piece) {
+    const struct heap_range *range = piece->range;
+    return part_end(piece->extent, range, range->offset) == range->offset + range->size;
+}
+
+uint64_t stream_heap_offset_in_lease(const struct piece *piece) {
+    const struct arena *arena = arena_of(piece->extent);
+    uint64_t offset = (uint64_t)(piece->memory - piece->extent->memory);
+
+    return arena == NULL ? offset : offset % arena->slot_bytes;
+}
+
+/* A lease of its own is asked for each part of a piece, or the answer has come. */
+static void count_splitting(struct piece *piece, int change) {
+    const struct heap_range *range = piece->range;
+
+    for (uint64_t offset = range->offset; offset < range->offset + range->size;
+         offset = part_end(piece->extent, range, offset))
+        extent_lending_at(piece->extent, offset)->splitting += (unsigned)change;
+}
+
 void stream_heap_begin_split_locked(struct piece *piece) {
-    piece->extent->splitting++;
+    count_splitting(piece, 1);
 }
 
 void stream_heap_cancel_split_locked(struct piece *piece) {
-    piece->extent->splitting--;
+    count_splitting(piece, -1);
 }
 
 void stream_heap_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation) {
-    struct heap_range *range = piece->range;
+    struct heap_range *range = piece->range, *upper;
     struct extent *extent = piece->extent;
+    uint64_t end = range->offset + range->size;
 
-    extent->splitting--;
+    count_splitting(piece, -1);
     piece->split_off = true;
     piece->lease = lease;
     piece->lease_generation = generation;
     piece->range = NULL;
-    piece->extent = NULL;
+    piece->extent = extent->is_arena ? extent : NULL; /* whose slots it keeps */
+    for (uint64_t border; (border = part_end(extent, range, range->offset)) < end; range = upper) {
+        if (heap_split(range, border - range->offset, &upper) < 0) {
+            arena_abandon_locked(arena_of(extent), range);
+            return;
+        }
+        extent_lose(extent, range);
+    }
     extent_lose(extent, range);
 }
 
-void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct piece *piece) {
+void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct piece *piece,
+                                     struct fence fence) {
+    struct arena *arena = piece->extent == NULL ? NULL : arena_of(piece->extent);
+
     assert(piece->stream_heap == stream_heap && piece->range == NULL);
+    if (arena != NULL) {
+        uint64_t offset = (uint64_t)(piece->memory - arena->extent.memory);
+        uint32_t last = arena_slot_at(arena, offset + piece->capacity_bytes - 1);
+        for (uint32_t i = arena_slot_at(arena, offset); i <= last; i++)
+            arena_note_fence_locked(arena, i, fence);
+    }
     piece_put(stream_heap, piece);
 }
 
 bool stream_heap_extent_is_idle_locked(const struct extent *extent) {
-    return extent->span->taken_bytes == extent->absent_bytes + extent->deferred_bytes;
+    return !extent->is_arena && extent->span->taken_bytes == extent->absent_bytes + extent->deferred_bytes;
 }
 
-/* Makes a range absent, and says what has to be released. */
+/* Makes a range absent, which is a part of one lease, and says what has to be released. */
 static void lose_part(struct extent *extent, struct heap_range *range, struct stream_heap_part *ret_part) {
-    bool is_answered = ++extent->one_way >= LEASE_ONE_WAY_MAX;
+    struct arena *arena = arena_of(extent);
+    uint32_t slot = arena == NULL ? 0 : arena_slot_at(arena, range->offset);
+    struct lending *lending = extent_lending_at(extent, range->offset);
+    bool is_answered = ++lending->one_way >= LEASE_ONE_WAY_MAX;
     if (is_answered)
-        extent->one_way = 0;
+        lending->one_way = 0;
     *ret_part = (struct stream_heap_part){
         .stream_heap = extent->stream_heap,
-        .lease = extent->lease,
-        .generation = extent->generation,
-        .offset_bytes = range->offset,
+        .lease = lending->lease,
+        .generation = lending->generation,
+        .offset_bytes = range->offset - (arena == NULL ? 0 : slot * arena->slot_bytes),
         .size_bytes = range->size,
-        .whole = extent->absent_bytes + range->size == extent->size_bytes,
         .is_answered = is_answered,
+        .arena = arena,
+        .slot = slot,
     };
-    extent_lose(extent, range);
+    ret_part->whole = extent_lose(extent, range);
 }
 
 bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
@@ -506,9 +576,15 @@ bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimu
          position = position->previous) {
         struct extent *extent = container_of(position, struct extent, link);
         bool idle = stream_heap_extent_is_idle_locked(extent);
+        struct heap_range *range = extent->span->lowest;
+        if (extent->is_arena) {
+            if (!arena_reclaim_locked(arena_of(extent), minimum_bytes < ARENA_SLOT_BYTES_MIN, &range))
+                continue;
+            lose_part(extent, range, ret_part);
+            return true;
+        }
         if (extent->span->taken_bytes == extent->size_bytes)
             continue;
-        struct heap_range *range = extent->span->lowest;
         while (range->upper != NULL)
             range = range->upper;
         for (; range != NULL; range = range->lower) {
@@ -529,7 +605,7 @@ static bool is_elsewhere(const struct heap_range *neighbour) {
 
 bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part) {
     list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
-        if (extent->span->taken_bytes == extent->size_bytes)
+        if (extent->span->taken_bytes == extent->size_bytes || extent->is_arena)
             continue;
         for (struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
             if (!range->free || (!is_elsewhere(range->lower) && !is_elsewhere(range->upper)))
@@ -580,7 +656,7 @@ bool stream_heap_is_valid(struct stream_heap *stream_heap) {
     valid = heap_is_valid(&stream_heap->heaps[STREAM_HEAP_SMALL]) &&
             heap_is_valid(&stream_heap->heaps[STREAM_HEAP_LARGE]) && deferred_is_valid_locked(stream_heap);
     uint64_t all_absent = 0;
-    list_for_each_entry(const struct extent, extent, &stream_heap->extents, link) {
+    list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
         uint64_t absent = 0;
         for (const struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
             const struct piece *piece = range->user;
@@ -593,8 +669,8 @@ bool stream_heap_is_valid(struct stream_heap *stream_heap) {
                 valid = false;
         }
         all_absent += absent;
-        if (absent != extent->absent_bytes || absent == extent->size_bytes)
-            valid = false;
+        valid = valid && absent == extent->absent_bytes &&
+                (extent->is_arena ? arena_is_valid(arena_of(extent)) : absent < extent->size_bytes);
     }
     valid = valid && all_absent == stream_heap->absent_bytes;
     pthread_mutex_unlock(&stream_heap->lock);

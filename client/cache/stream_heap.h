@@ -66,15 +66,22 @@ struct piece {
     struct extent *extent;
 };
 
+/* Memory that the daemon lends under one name. */
+struct lending {
+    uint64_t lease, generation;
+    unsigned one_way;   /* parts released and leases merged since the daemon last had to answer one */
+    unsigned splitting; /* SPLITs under way, or of which nothing was heard: its lease may have ended */
+};
+
+/* A piece of memory that the stream heap cuts: a lease, or an arena of many (arena.h). */
 struct extent {
     struct stream_heap *stream_heap;
     struct heap_span *span;
-    uint64_t lease, generation;
+    bool is_arena;
+    struct lending lending; /* of an extent that is no arena */
     uint64_t size_bytes, absent_bytes, deferred_bytes;
     char *memory;
     const void *segment; /* only compared */
-    unsigned one_way;    /* parts released and leases merged since the daemon last had to answer one */
-    unsigned splitting;  /* SPLITs under way, or of which nothing was heard: its lease may have ended */
     struct list link;    /* in stream_heap->extents */
 };
 
@@ -86,6 +93,8 @@ struct stream_heap_part {
     bool is_answered;   /* it may not go one-way */
     bool has_fence;     /* else it stands behind one of the stream heap's stream */
     struct fence fence; /* that it stands behind */
+    struct arena *arena; /* that it leaves; NULL: none */
+    uint32_t slot;       /* of it */
 };
 
 /* Pieces of up to STREAM_HEAP_SMALL_MAX_BYTES lie apart from larger ones while there is room, so that a small
@@ -121,7 +130,10 @@ struct stream_heap {
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
     struct heap heaps[STREAM_HEAP_HALVES]; /* by enum stream_heap_half */
     struct list extents;
+    struct arena *arena;                  /* among the extents; NULL: none */
+    bool has_no_arena;                    /* it cannot have one */
     uint64_t absent_bytes;                /* of all extents */
+    uint64_t parked_bytes;                /* of the arena: absent, and leased all the same */
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */
@@ -149,6 +161,10 @@ bool stream_heap_has_locked(struct stream_heap *stream_heap, uint64_t size_bytes
  * the other one. Returns 0, -ENOSPC or -ENOMEM. Its generation is even. */
 int stream_heap_take_locked(struct stream_heap *stream_heap, uint64_t size_bytes, bool anywhere,
                             struct piece **ret_piece);
+
+/* Takes a piece at a place that is free, whatever heap it is in. 0 or -ENOMEM. */
+int stream_heap_take_at_locked(struct extent *extent, uint64_t offset_bytes, uint64_t size_bytes,
+                               struct piece **ret_piece);
 
 /* Gives a piece back. */
 void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piece);
@@ -192,8 +208,17 @@ void stream_heap_cancel_split_locked(struct piece *piece);
 /* Takes the memory of a piece out of the stream heap, because it has become a lease of its own. */
 void stream_heap_split_off_locked(struct piece *piece, uint64_t lease, uint64_t generation);
 
-/* Gives the piece's object back; its memory is not the stream heap's any more. */
-void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct piece *piece);
+/* Gives the piece's object back; its memory is not the stream heap's any more, and was released behind a
+ * fence. */
+void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct piece *piece,
+                                     struct fence fence);
+
+/* Where a piece, which is not split off, begins in its lease; in the first of them. Takes no lock: the piece
+ * stays where it is. */
+uint64_t stream_heap_offset_in_lease(const struct piece *piece);
+
+/* Whether a piece is a part of one lease: one of an arena may be of several. */
+bool stream_heap_is_one_part_locked(const struct piece *piece);
 
 /* Finds a free part of at least minimum_bytes (or a whole free extent of any size), makes it absent and says
  * what has to be released: the last part of the latest extent first, so that what stays lies together. False
@@ -205,7 +230,7 @@ bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimu
  * they may be longer than either. */
 bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
 
-/* As stream_heap_reclaim_locked(), for the memory of a piece, whose object goes back. */
+/* As stream_heap_reclaim_locked(), for the memory of a piece that is one part, whose object goes back. */
 void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_part);
 
 /* Whether nothing of an extent is in use or cached. */
@@ -214,7 +239,8 @@ bool stream_heap_extent_is_idle_locked(const struct extent *extent);
 /* Bytes that the daemon lends this stream heap. */
 static inline uint64_t stream_heap_held_bytes_locked(const struct stream_heap *stream_heap) {
     return stream_heap->heaps[0].free_bytes + stream_heap->heaps[0].taken_bytes +
-           stream_heap->heaps[1].free_bytes + stream_heap->heaps[1].taken_bytes - stream_heap->absent_bytes;
+           stream_heap->heaps[1].free_bytes + stream_heap->heaps[1].taken_bytes - stream_heap->absent_bytes +
+           stream_heap->parked_bytes;
 }
 
 /* Bytes that are free here. */

@@ -19,8 +19,14 @@ void lease_give_back(struct session *session, const struct proto_lease *lease) {
     error_restore(text);
 }
 
-int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
-               struct grant *ret_grant) {
+static bool is_whole(const struct proto_lease *lease, const struct segment *segment) {
+    return segment_is_movable(segment) && lease->offset_bytes == 0 &&
+           lease->capacity_bytes == segment->size_bytes;
+}
+
+/* may_import: a whole segment that is movable need not be opened. */
+static int take(struct session *session, struct request *request, uint64_t deadline_ns, bool may_import,
+                struct grant *ret_grant) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
 
@@ -32,24 +38,35 @@ int lease_take(struct session *session, struct request *request, uint64_t deadli
     r = pools_find(session, lease->pool, &pool);
     if (r == 0 && segment_kind(segment->kind)->pool_kind != pool.kind)
         return connection_refuse(&session->connection, "a segment of another kind than its pool");
+    bool imports = may_import && is_whole(lease, segment);
     if (r == 0)
-        r = segments_open(&session->segments, segment, &session->devices, pool.uuid);
+        r = imports ? segments_import(&session->segments, segment, &session->devices, pool.uuid)
+                    : segments_open(&session->segments, segment, &session->devices, pool.uuid);
     if (r < 0) {
         lease_give_back(session, lease);
         return r;
     }
+    if (segment_is_movable(segment))
+        pools_note_movable(&session->pools, lease->pool);
     fences_show(&session->fences);
-    *ret_grant = (struct grant){.lease = *lease, .segment = segment, .pool_kind = pool.kind};
+    *ret_grant =
+        (struct grant){.lease = *lease, .segment = segment, .pool_kind = pool.kind, .is_whole = imports};
     return 0;
 }
 
-int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant) {
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
+               struct grant *ret_grant) {
+    return take(session, request, deadline_ns, false, ret_grant);
+}
+
+static int acquire_lease(struct session *session, const struct proto_acquire *acquire, bool may_import,
+                         struct grant *ret_grant) {
     struct request *request = connection_request(&session->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.acquire = *acquire;
-    int r = lease_take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
-                       ret_grant);
+    int r = take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
+                 may_import, ret_grant);
     if (r < 0)
         return r;
     uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
@@ -57,6 +74,15 @@ int lease_acquire(struct session *session, const struct proto_acquire *acquire, 
         ret_grant->lease.size_bytes < least_bytes)
         return connection_refuse(&session->connection, "a lease of another pool or size than asked for");
     return 0;
+}
+
+int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant) {
+    return acquire_lease(session, acquire, false, ret_grant);
+}
+
+int lease_acquire_whole(struct session *session, const struct proto_acquire *acquire,
+                        struct grant *ret_grant) {
+    return acquire_lease(session, acquire, true, ret_grant);
 }
 
 /* Closes a segment and tells the daemon. A segment that the driver would not close stays the session's until
@@ -184,4 +210,20 @@ int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t genera
                                               .other_lease = other->lease,
                                               .other_generation = other->generation}};
     return connection_tell(&session->connection, &message, connection_deadline_ns(&session->connection, 0));
+}
+
+int lease_append(struct session *session, const struct proto_lease *lease, const struct proto_lease *other,
+                 bool is_answered) {
+    if (!is_answered)
+        return lease_merge_one_way(session, lease->lease, lease->generation, other);
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&session->connection, PROTO_MERGE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.merge = (struct proto_merge){.lease = lease->lease,
+                                                  .generation = lease->generation,
+                                                  .other_lease = other->lease,
+                                                  .other_generation = other->generation};
+    return connection_exchange(&session->connection, &request,
+                               connection_deadline_ns(&session->connection, 0));
 }

@@ -24,8 +24,9 @@ struct session;
 /* A lease that the daemon granted, its segment, which is open, and the kind of its pool. */
 struct grant {
     struct proto_lease lease;
-    const struct segment *segment; /* the session's */
+    struct segment *segment; /* the session's */
     uint32_t pool_kind;
+    bool is_whole; /* see lease_acquire_whole() */
 };
 
 /* The first byte of a grant's memory. */
@@ -35,6 +36,10 @@ static inline char *grant_memory(const struct grant *grant) {
 
 /* Acquires a lease and opens its segment. */
 int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant);
+
+/* As lease_acquire(). A lease of a whole segment that is movable is not opened but imported: is_whole. */
+int lease_acquire_whole(struct session *session, const struct proto_acquire *acquire,
+                        struct grant *ret_grant);
 
 /* Asks the daemon which idle segments of a pool this process has to close, and closes them. That stops the
  * work of the process on the device, and launches of its other threads wait, so the daemon names some only
@@ -73,6 +78,12 @@ int lease_split(struct session *session, uint64_t lease, uint64_t generation, ui
  * session. Counts as a part released one-way. On failure they are not merged. */
 int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t generation,
                         const struct proto_lease *other);
+
+/* Makes a row of a lease: the memory of another one, in another segment, continues it, and that lease ends.
+ * The lease reaches the end of its last segment, the other one is the start of its own, or all of it, and
+ * both segments are movable. Without an answer, unless one is wanted: as lease_merge_one_way(). */
+int lease_append(struct session *session, const struct proto_lease *lease, const struct proto_lease *other,
+                 bool is_answered);
 
 /* Gives back a lease that could not be used. The error that led here is the one to report. */
 void lease_give_back(struct session *session, const struct proto_lease *lease);

@@ -9,6 +9,7 @@
  * The lock is a leaf: nothing else is locked while it is held. An empty table is zero but for it.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,6 +30,7 @@ struct pools {
     pthread_mutex_t lock;
     unsigned count;
     struct pool list[PROTO_POOLS_MAX];
+    _Atomic uint64_t movable; /* bit id - 1: the session has a movable segment of the pool, see segment.h */
 };
 
 /* Asks the daemon, and remembers. On success the reply, a POOLS message, is the caller's to recycle, unless
@@ -48,5 +50,15 @@ bool pools_look_up(struct pools *pools, bool (*accept)(const struct pool *pool, 
  * that says too little: the caller knows what was sought), or what the connection says. */
 int pools_select(struct session *session, bool (*accept)(const struct pool *pool, const void *wanted),
                  const void *wanted, struct pool *ret_pool);
+
+/* Notes that a pool has movable segments; whether that was noted. The first lease in a pool shows it. */
+static inline void pools_note_movable(struct pools *pools, uint32_t id) {
+    if ((atomic_load_explicit(&pools->movable, memory_order_relaxed) & UINT64_C(1) << (id - 1)) == 0)
+        atomic_fetch_or(&pools->movable, UINT64_C(1) << (id - 1));
+}
+
+static inline bool pools_are_movable(const struct pools *pools, uint32_t id) {
+    return (atomic_load_explicit(&pools->movable, memory_order_relaxed) & UINT64_C(1) << (id - 1)) != 0;
+}
 
 #endif

@@ -393,7 +393,7 @@ PARTS = {"owner": play_owner, "user": play_user, "rank": play_rank}
 
 
 def forward(process, others):
-    """Hands the messages of a process to the others; what else it prints is for the log."""
+    """Hands the messages of a process to the others; its other lines are for the log."""
     for line in process.stdout:
         if line.startswith("{"):
             for other in others:

@@ -584,8 +584,33 @@ static void what_a_heap_has_can_be_taken(void **state) {
     heap_destroy(heap);
 }
 
+static void a_part_of_a_free_range_can_be_claimed(void **state) {
+    struct heap *heap = heap_new();
+    struct heap_span *span;
+    struct heap_range *part;
+
+    (void)state;
+    assert_int_equal(heap_add_span(heap, 8 * MIB, NULL, &span), 0);
+    assert_int_equal(heap_claim_part(heap_range_at(span, 3 * MIB), 2 * MIB, 3 * MIB, &part), 0);
+    assert_int_equal(part->offset, 2 * MIB);
+    assert_int_equal(part->size, 3 * MIB);
+    assert_false(part->free);
+    assert_true(heap_range_at(span, 2 * MIB) == part);
+    assert_true(heap_range_at(span, 2 * MIB - 1)->free);
+    assert_true(heap_range_at(span, 5 * MIB)->free);
+    assert_null(heap_range_at(span, 8 * MIB));
+    assert_true(heap_is_valid(heap));
+    heap_give(part);
+    assert_int_equal(heap_largest_free(heap), 8 * MIB);
+    assert_int_equal(heap_claim_part(heap_range_at(span, 0), 0, 8 * MIB, &part), 0);
+    heap_give(part);
+    assert_true(heap_is_valid(heap));
+    heap_destroy(heap);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_part_of_a_free_range_can_be_claimed),
         cmocka_unit_test(empty_heap_is_valid_and_has_nothing),
         cmocka_unit_test(arguments_out_of_range_are_refused),
         cmocka_unit_test(largest_sizes_do_not_overflow),

@@ -178,7 +178,7 @@ static void step_give(struct model *model, struct model_piece *drawn, unsigned n
     drawn->piece = NULL;
     if (drawn->split_off) {
         pthread_mutex_lock(&model->stream_heap->lock);
-        stream_heap_forget_piece_locked(model->stream_heap, piece);
+        stream_heap_forget_piece_locked(model->stream_heap, piece, FENCE_NONE);
         pthread_mutex_unlock(&model->stream_heap->lock);
         return;
     }

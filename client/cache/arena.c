@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/arena.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "client/cache/cache.h"
+#include "client/cache/deferred.h"
+#include "client/session/session.h"
+
+uint64_t arena_slot_bytes(uint64_t limit_bytes) {
+    uint64_t bytes = ARENA_SLOT_BYTES_MAX;
+
+    while (bytes > ARENA_SLOT_BYTES_MIN && bytes * ARENA_SLOT_SHARE > limit_bytes)
+        bytes /= 2;
+    return bytes;
+}
+
+int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half, char *memory,
+                     uint64_t reserved_bytes, uint64_t slot_bytes) {
+    struct arena *arena = calloc(1, sizeof *arena);
+    if (arena == NULL)
+        return -ENOMEM;
+    arena->slot_bytes = slot_bytes;
+    arena->reserved_bytes = reserved_bytes;
+    arena->capacity = (uint32_t)(reserved_bytes / slot_bytes);
+    arena->slots = calloc(arena->capacity, sizeof *arena->slots); /* touched as far as they are used */
+    struct extent *extent = &arena->extent;
+    int r = arena->slots == NULL
+                ? -ENOMEM
+                : heap_add_span(&stream_heap->heaps[half], slot_bytes, extent, &extent->span);
+    if (r < 0) {
+        arena_free(arena);
+        return r;
+    }
+    heap_claim(extent->span->lowest);
+    extent->stream_heap = stream_heap;
+    extent->is_arena = true;
+    extent->memory = memory;
+    extent->size_bytes = extent->absent_bytes = slot_bytes;
+    stream_heap->absent_bytes += slot_bytes;
+    arena->n_slots = 1;
+    list_append(&stream_heap->extents, &extent->link);
+    stream_heap->arena = arena;
+    return 0;
+}
+
+void arena_free(struct arena *arena) {
+    free(arena->slots);
+    free(arena);
+}
+
+struct lending *extent_lending_at(struct extent *extent, uint64_t offset_bytes) {
+    struct arena *arena = arena_of(extent);
+    return arena == NULL ? &extent->lending : &arena->slots[arena_slot_at(arena, offset_bytes)].lending;
+}
+
+static uint64_t slot_offset(const struct arena *arena, uint32_t number) {
+    return number * arena->slot_bytes;
+}
+
+/* Bytes of the arena that the heap does not have; "negative": that it gets. */
+static void count_absent(struct arena *arena, uint64_t bytes) {
+    arena->extent.absent_bytes += bytes;
+    arena->extent.stream_heap->absent_bytes += bytes;
+}
+
+static bool is_ready(const struct arena *arena, struct fence fence) {
+    return fence.word == 0 || fence_is_ready(arena->extent.stream_heap->owner->session, fence);
+}
+
+/* Whether other memory may be mapped at a VACANT slot. */
+static bool may_fill(const struct arena *arena, const struct arena_slot *slot) {
+    if (!slot->has_fences && is_ready(arena, slot->fence))
+        return true;
+    return segments_mapped_id(&arena->extent.stream_heap->owner->session->segments, &slot->mapping) == 0;
+}
+
+/* --- places --- */
+
+/* Whether a range of the arena can be a part of a place. */
+static bool is_usable(const struct arena *arena, const struct heap_range *range) {
+    const struct arena_slot *slot = &arena->slots[arena_slot_at(arena, range->offset)];
+
+    return range->free ||
+           (range->user == NULL && (slot->state == ARENA_SLOT_PARKED ||
+                                    (slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot))));
+}
+
+/* How many slots would have to be filled. */
+static uint32_t count_vacant(const struct arena *arena, uint64_t offset_bytes, uint64_t size_bytes) {
+    uint32_t first = arena_slot_at(arena, offset_bytes),
+             last = arena_slot_at(arena, offset_bytes + size_bytes - 1), count = 0;
+
+    for (uint32_t i = first; i <= last; i++)
+        count += i >= arena->n_slots || arena->slots[i].state == ARENA_SLOT_VACANT;
+    return count;
+}
+
+static void consider(const struct arena *arena, uint64_t offset_bytes, struct arena_place *best) {
+    uint32_t count = count_vacant(arena, offset_bytes, best->size_bytes);
+
+    if (count < best->n_vacant) {
+        best->n_vacant = count;
+        best->offset_bytes = offset_bytes;
+    }
+}
+
+/* The places in a run of memory that can be used: at either end of it, and from each slot in it on. A run at
+ * the end of the slots goes on. */
+static void consider_run(const struct arena *arena, uint64_t start, uint64_t end, struct arena_place *best) {
+    uint64_t size_bytes = best->size_bytes, slot_bytes = arena->slot_bytes;
+
+    if (end == arena->extent.size_bytes)
+        end = slot_offset(arena, arena->capacity);
+    if (end - start < size_bytes)
+        return;
+    consider(arena, start, best);
+    if (end <= arena->extent.size_bytes)
+        consider(arena, end - size_bytes, best);
+    for (uint64_t at = (start / slot_bytes + 1) * slot_bytes;
+         best->n_vacant > 1 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes)
+        consider(arena, at, best);
+}
+
+static bool find_place(const struct arena *arena, struct arena_place *best) {
+    const uint64_t end = arena->extent.size_bytes;
+    uint64_t start = end;
+
+    best->n_vacant = UINT32_MAX;
+    for (const struct heap_range *range = arena->extent.span->lowest; range != NULL; range = range->upper) {
+        if (is_usable(arena, range)) {
+            start = start == end ? range->offset : start;
+            continue;
+        }
+        if (start != end)
+            consider_run(arena, start, range->offset, best);
+        start = end;
+    }
+    consider_run(arena, start, end, best);
+    return best->n_vacant != UINT32_MAX;
+}
+
+/* Gives the arena slots for addresses up to an offset. 0 or -ENOMEM. */
+static int extend(struct arena *arena, uint64_t end) {
+    while (arena->extent.size_bytes < end) {
+        struct heap_range *range;
+        int r = heap_extend_span(arena->extent.span, arena->slot_bytes, &range);
+        if (r < 0)
+            return r;
+        arena->extent.size_bytes += arena->slot_bytes;
+        count_absent(arena, arena->slot_bytes);
+        arena->n_slots++;
+    }
+    return 0;
+}
+
+/* Takes what is free between two offsets. 0 or -ENOMEM. */
+static int claim_free(struct arena *arena, uint64_t start, uint64_t end) {
+    struct heap_range *range = heap_range_at(arena->extent.span, start);
+
+    for (; range != NULL && range->offset < end; range = range->upper) {
+        if (!range->free)
+            continue;
+        uint64_t from = range->offset > start ? range->offset : start;
+        uint64_t to = range->offset + range->size < end ? range->offset + range->size : end;
+        int r = heap_claim_part(range, from, to - from, &range);
+        if (r < 0)
+            return r;
+        count_absent(arena, to - from);
+    }
+    return 0;
+}
+
+static void unpark(struct arena *arena, struct arena_slot *slot) {
+    slot->state = ARENA_SLOT_BUSY;
+    slot->is_new = false;
+    arena->extent.stream_heap->parked_bytes -= arena->slot_bytes;
+}
+
+int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place) {
+    struct arena_place place = {.size_bytes = size_bytes};
+
+    if (!find_place(arena, &place))
+        return -ENOSPC;
+    uint64_t end = place.offset_bytes + size_bytes;
+    int r = extend(arena, end);
+    if (r < 0)
+        return r;
+    place.first = arena_slot_at(arena, place.offset_bytes);
+    place.last = arena_slot_at(arena, end - 1);
+    for (uint32_t i = place.first; i <= place.last; i++) {
+        struct arena_slot *slot = &arena->slots[i];
+        if (slot->state == ARENA_SLOT_HELD)
+            continue;
+        slot->is_new = slot->state == ARENA_SLOT_VACANT;
+        if (slot->state == ARENA_SLOT_PARKED)
+            unpark(arena, slot);
+        slot->state = ARENA_SLOT_BUSY;
+    }
+    r = claim_free(arena, place.offset_bytes, end);
+    if (r < 0) {
+        (void)arena_settle_locked(arena, &place, NULL);
+        return r;
+    }
+    *ret_place = place;
+    return 0;
+}
+
+/* --- idle slots --- */
+
+static bool is_outside(const struct arena_place *place, uint32_t number) {
+    return number < place->first || number > place->last;
+}
+
+/* Those of a free range. */
+static uint32_t take_free_slots(struct arena *arena, const struct arena_place *place,
+                                struct heap_range *range, uint32_t *ret_slots, uint32_t count) {
+    uint32_t first = arena_slot_at(arena, range->offset + arena->slot_bytes - 1),
+             end = arena_slot_at(arena, range->offset + range->size), taken = 0;
+
+    for (uint32_t i = end; i-- > first && taken < count;) {
+        struct arena_slot *slot = &arena->slots[i];
+        struct heap_range *part;
+        if (!is_outside(place, i) || slot->lending.splitting > 0)
+            continue;
+        if (heap_claim_part(heap_range_at(arena->extent.span, slot_offset(arena, i)), slot_offset(arena, i),
+                            arena->slot_bytes, &part) < 0)
+            break;
+        assert(slot->state == ARENA_SLOT_HELD && slot->absent_bytes == 0);
+        count_absent(arena, arena->slot_bytes);
+        slot->state = ARENA_SLOT_BUSY;
+        slot->is_new = false;
+        ret_slots[taken++] = i;
+    }
+    return taken;
+}
+
+uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *place, uint32_t *ret_slots,
+                                uint32_t count, uint32_t *ret_ready) {
+    struct heap_range *range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
+    uint32_t taken = 0;
+
+    for (uint32_t i = arena->n_slots; i-- > 0 && taken < count;) {
+        struct arena_slot *slot = &arena->slots[i];
+        if (slot->state != ARENA_SLOT_PARKED || !is_ready(arena, slot->fence))
+            continue;
+        unpark(arena, slot);
+        ret_slots[taken++] = i;
+    }
+    *ret_ready = taken;
+    while (range != NULL && taken < count) {
+        struct heap_range *lower = range->lower;
+        if (range->free && range->size >= arena->slot_bytes)
+            taken += take_free_slots(arena, place, range, &ret_slots[taken], count - taken);
+        range = lower;
+    }
+    return taken;
+}
+
+/* Gives the heap what it has not of a slot, or of a part of it. */
+static void give_absent(struct arena *arena, uint64_t start, uint64_t end) {
+    struct heap_range *range = heap_range_at(arena->extent.span, start), *next;
+
+    for (; range != NULL && range->offset < end; range = next) {
+        next = range->upper;
+        if (range->free || range->user != NULL)
+            continue;
+        if (next != NULL && next->free) /* it is joined */
+            next = next->upper;
+        count_absent(arena, -range->size);
+        heap_give(range);
+    }
+}
+
+void arena_park_locked(struct arena *arena, uint32_t number, struct fence fence) {
+    struct arena_slot *slot = &arena->slots[number];
+
+    assert(slot->state == ARENA_SLOT_BUSY && !slot->is_new);
+    slot->fence = fence;
+    slot->state = fence.word == 0 ? ARENA_SLOT_HELD : ARENA_SLOT_PARKED;
+    if (slot->state == ARENA_SLOT_HELD)
+        give_absent(arena, slot_offset(arena, number), slot_offset(arena, number + 1));
+    else
+        arena->extent.stream_heap->parked_bytes += arena->slot_bytes;
+}
+
+void arena_empty_locked(struct arena *arena, uint32_t number) {
+    struct arena_slot *slot = &arena->slots[number];
+
+    assert(slot->state == ARENA_SLOT_BUSY && !slot->is_new);
+    slot->lending = (struct lending){0};
+    slot->segment = NULL;
+    slot->fence = FENCE_NONE;
+    slot->state = ARENA_SLOT_VACANT;
+}
+
+void arena_fill_locked(struct arena *arena, uint32_t number, const struct lending *lending,
+                       struct segment *segment) {
+    struct arena_slot *slot = &arena->slots[number];
+
+    assert(slot->state == ARENA_SLOT_BUSY && slot->is_new && slot->n_out == 0);
+    slot->lending = *lending;
+    slot->segment = segment;
+    slot->fence = FENCE_NONE;
+    slot->has_fences = false;
+    slot->absent_bytes = 0;
+    slot->is_new = false;
+}
+
+int arena_settle_locked(struct arena *arena, const struct arena_place *place, struct piece **ret_piece) {
+    uint64_t end = place->offset_bytes + place->size_bytes;
+    bool is_full = true;
+
+    for (uint32_t i = place->first; i <= place->last; i++) {
+        struct arena_slot *slot = &arena->slots[i];
+        uint64_t from = slot_offset(arena, i), to = slot_offset(arena, i + 1);
+        if (slot->state == ARENA_SLOT_BUSY && slot->is_new) {
+            slot->state = ARENA_SLOT_VACANT;
+            is_full = false;
+        } else if (slot->state == ARENA_SLOT_BUSY) {
+            slot->state = ARENA_SLOT_HELD;
+            give_absent(arena, from, to);
+        } else { /* HELD before: only what was claimed of it */
+            give_absent(arena, from > place->offset_bytes ? from : place->offset_bytes, to < end ? to : end);
+        }
+    }
+    struct stream_heap *stream_heap = arena->extent.stream_heap;
+    stream_heap->touched = true;
+    stream_heap->collects = 0;
+    if (ret_piece == NULL)
+        return 0;
+    assert(is_full);
+    (void)is_full;
+    return stream_heap_take_at_locked(&arena->extent, place->offset_bytes, place->size_bytes, ret_piece);
+}
+
+/* --- parts that leave --- */
+
+bool arena_lose_locked(struct arena *arena, uint64_t offset_bytes, uint64_t size_bytes) {
+    struct arena_slot *slot = &arena->slots[arena_slot_at(arena, offset_bytes)];
+
+    assert(slot->state == ARENA_SLOT_HELD && slot->absent_bytes + size_bytes <= arena->slot_bytes);
+    slot->absent_bytes += size_bytes;
+    slot->n_out++;
+    count_absent(arena, size_bytes);
+    if (slot->absent_bytes < arena->slot_bytes)
+        return false;
+    slot->state = ARENA_SLOT_LEAVING;
+    return true;
+}
+
+void arena_abandon_locked(struct arena *arena, struct heap_range *range) {
+    uint64_t end = range->offset + range->size;
+
+    range->user = NULL;
+    for (uint64_t from = range->offset, to; from < end; from = to) {
+        to = slot_offset(arena, arena_slot_at(arena, from) + 1);
+        to = to < end ? to : end;
+        (void)arena_lose_locked(arena, from, to - from);
+        arena->slots[arena_slot_at(arena, from)].n_out++; /* for good */
+    }
+}
+
+void arena_note_fence_locked(struct arena *arena, uint32_t number, struct fence fence) {
+    struct arena_slot *slot = &arena->slots[number];
+
+    assert(slot->n_out > 0);
+    slot->n_out--;
+    if (fence.word != 0 && !is_ready(arena, fence)) {
+        if (slot->fence.word == fence.word)
+            slot->fence.value =
+                deferred_is_after(fence.value, slot->fence.value) ? fence.value : slot->fence.value;
+        else if (is_ready(arena, slot->fence))
+            slot->fence = fence;
+        else
+            slot->has_fences = true;
+    }
+    if (slot->state == ARENA_SLOT_LEAVING && slot->n_out == 0)
+        slot->state = ARENA_SLOT_VACANT;
+}
+
+bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range **ret_range) {
+    struct heap_range *range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
+    uint64_t slot_bytes = arena->slot_bytes;
+
+    for (uint32_t i = arena->n_slots; i-- > 0;) {
+        struct arena_slot *slot = &arena->slots[i];
+        if (slot->state != ARENA_SLOT_PARKED)
+            continue;
+        unpark(arena, slot);
+        arena_park_locked(arena, i, FENCE_NONE); /* it goes behind a newer fence now */
+        range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
+    }
+    for (; range != NULL; range = range->lower) {
+        if (!range->free)
+            continue;
+        uint64_t end = (range->offset + range->size) / slot_bytes * slot_bytes;
+        if (end >= range->offset + slot_bytes)
+            return heap_claim_part(range, end - slot_bytes, slot_bytes, ret_range) == 0;
+        if (!any_size)
+            continue;
+        /* In no more than one slot. */
+        uint64_t start = range->offset > end ? range->offset : end;
+        if (start == range->offset + range->size)
+            start = range->offset;
+        return heap_claim_part(range, start, range->offset + range->size - start, ret_range) == 0;
+    }
+    return false;
+}
+
+bool arena_is_valid(const struct arena *arena) {
+    uint64_t absent = 0;
+
+    for (uint32_t i = 0; i < arena->n_slots; i++) {
+        const struct arena_slot *slot = &arena->slots[i];
+        absent += slot->state == ARENA_SLOT_HELD ? slot->absent_bytes : arena->slot_bytes;
+        if (slot->absent_bytes > arena->slot_bytes ||
+            (slot->state == ARENA_SLOT_HELD && slot->absent_bytes == arena->slot_bytes))
+            return false;
+    }
+    return absent == arena->extent.absent_bytes &&
+           arena->n_slots * arena->slot_bytes == arena->extent.size_bytes &&
+           arena->n_slots <= arena->capacity;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cache/arena_grow.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "client/cache/arena.h"
+#include "client/cache/cache.h"
+#include "client/cache/grow.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
+#include "client/session/session.h"
+
+/* So long is looked whether a stream passes the fence behind which idle segments of it can be moved. */
+#define MOMENT_NS (10 * NS_PER_US)
+
+/* A segment for a slot, and the lease on it. */
+struct filling {
+    struct lending lending;
+    struct segment *segment;
+};
+
+/* The work for one request. */
+struct row {
+    struct cache *cache;
+    struct stream_heap *stream_heap;
+    struct arena *arena;
+    struct arena_place place;
+    uint32_t *idle;           /* slots outside the place that were taken, place.n_vacant at most */
+    struct filling *fillings; /* for the vacant slots of the place, in any order */
+    uint32_t *slots;          /* these slots, in order */
+    uint32_t n_fillings;
+};
+
+static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, const struct pool *pool) {
+    const struct gpu *gpu;
+    uint64_t slot_bytes = arena_slot_bytes(pool->limit_bytes);
+    uint64_t bytes = (pool->limit_bytes + slot_bytes - 1) / slot_bytes * slot_bytes * ARENA_ADDRESS_FACTOR;
+    void *memory;
+
+    if (devices_need_gpu(&cache->session->devices, &gpu) < 0 ||
+        gpu->address_reserve((unsigned)stream_heap->device, bytes, &memory) != 0)
+        return false;
+    pthread_mutex_lock(&stream_heap->lock);
+    bool is_first = stream_heap->arena == NULL;
+    bool made = is_first && arena_add_locked(stream_heap, STREAM_HEAP_LARGE, memory, bytes, slot_bytes) == 0;
+    pthread_mutex_unlock(&stream_heap->lock);
+    if (!made)
+        gpu->address_free((unsigned)stream_heap->device, memory, bytes);
+    return made || !is_first;
+}
+
+bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
+    char text[ERROR_TEXT_SIZE];
+    struct pool pool;
+
+    if (!cache->has_arenas || stream_heap->kind != GPUPOOL_POOL_DEVICE ||
+        stream_heap_half_of(size_bytes) != STREAM_HEAP_LARGE ||
+        !pools_are_movable(&cache->session->pools, stream_heap->pool))
+        return false;
+    error_save(text);
+    bool serves = pools_find(cache->session, stream_heap->pool, &pool) == 0 && size_bytes <= pool.limit_bytes;
+    pthread_mutex_lock(&stream_heap->lock);
+    bool has_arena = stream_heap->arena != NULL, may_have = !stream_heap->has_no_arena;
+    pthread_mutex_unlock(&stream_heap->lock);
+    if (serves && !has_arena && may_have) {
+        has_arena = make_arena(cache, stream_heap, &pool);
+        pthread_mutex_lock(&stream_heap->lock);
+        stream_heap->has_no_arena = !has_arena;
+        pthread_mutex_unlock(&stream_heap->lock);
+    }
+    error_restore(text);
+    return serves && has_arena;
+}
+
+void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap) {
+    const struct arena *arena = stream_heap->arena;
+    const struct gpu *gpu = cache->session->devices.gpu;
+
+    if (arena != NULL && gpu != NULL)
+        (void)gpu->address_free((unsigned)stream_heap->device, arena->extent.memory, arena->reserved_bytes);
+}
+
+/* Whether the stream has passed all work on memory that is free in the stream heap. *ret_fence: of what it
+ * has not. */
+static bool stream_is_through(struct row *row, struct fence *ret_fence) {
+    uint64_t end_ns = clock_now_ns() + MOMENT_NS;
+
+    *ret_fence = FENCE_NONE;
+    if (!cache_has_order(row->stream_heap))
+        return true;
+    if (fences_enqueue(row->cache->session, (unsigned)row->stream_heap->device, row->stream_heap->stream,
+                       ret_fence) < 0)
+        return false;
+    while (!fence_is_ready(row->cache->session, *ret_fence))
+        if (clock_now_ns() > end_ns)
+            return false;
+    return true;
+}
+
+/* Takes the segment of an idle slot for the place. */
+static bool move_out(struct row *row, uint32_t number) {
+    struct arena_slot *slot = &row->arena->slots[number];
+
+    if (segments_unmap(&row->cache->session->segments, &slot->mapping) < 0)
+        return false;
+    row->fillings[row->n_fillings++] = (struct filling){.lending = slot->lending, .segment = slot->segment};
+    pthread_mutex_lock(&row->stream_heap->lock);
+    arena_empty_locked(row->arena, number);
+    pthread_mutex_unlock(&row->stream_heap->lock);
+    return true;
+}
+
+/* Moves what is idle elsewhere in the arena. */
+static void gather_idle(struct row *row) {
+    struct fence fence = FENCE_NONE;
+    uint32_t ready;
+
+    pthread_mutex_lock(&row->stream_heap->lock);
+    uint32_t count = arena_take_idle_locked(row->arena, &row->place, row->idle, row->place.n_vacant, &ready);
+    pthread_mutex_unlock(&row->stream_heap->lock);
+    bool is_through = count == ready || stream_is_through(row, &fence);
+    for (uint32_t i = 0; i < count; i++) {
+        if ((i < ready || is_through) && move_out(row, row->idle[i]))
+            continue;
+        pthread_mutex_lock(&row->stream_heap->lock);
+        arena_park_locked(row->arena, row->idle[i], is_through ? FENCE_NONE : fence);
+        pthread_mutex_unlock(&row->stream_heap->lock);
+    }
+}
+
+/* Asks the daemon for what is missing. *ret_odd: it lent something that is no whole segment of the size. */
+static int ask(struct row *row, const struct proto_acquire *how, bool *ret_odd) {
+    struct proto_acquire acquire = *how;
+    int r = 0;
+
+    acquire.size_bytes = acquire.least_bytes = row->arena->slot_bytes;
+    *ret_odd = false;
+    while (r == 0 && !*ret_odd && row->n_fillings < row->place.n_vacant) {
+        struct grant grant;
+        r = lease_acquire_whole(row->cache->session, &acquire, &grant);
+        if (r < 0)
+            break;
+        *ret_odd = !grant.is_whole;
+        if (*ret_odd)
+            r = stream_heap_add_lease(row->cache, row->stream_heap, &grant);
+        else
+            row->fillings[row->n_fillings++] = (struct filling){
+                .lending = {.lease = grant.lease.lease, .generation = grant.lease.generation},
+                .segment = grant.segment};
+    }
+    return r;
+}
+
+/* The vacant slots of the place, in order. */
+static void list_slots(struct row *row) {
+    uint32_t count = 0;
+
+    pthread_mutex_lock(&row->stream_heap->lock);
+    for (uint32_t i = row->place.first; i <= row->place.last; i++)
+        if (row->arena->slots[i].state == ARENA_SLOT_BUSY && row->arena->slots[i].is_new)
+            row->slots[count++] = i;
+    pthread_mutex_unlock(&row->stream_heap->lock);
+}
+
+/* Puts fillings whose segment is still mapped at one of the slots there. Returns whether the slot has its
+ * own. */
+static bool use_old_mapping(struct row *row, uint32_t position) {
+    struct segments *segments = &row->cache->session->segments;
+    uint64_t id = segments_mapped_id(segments, &row->arena->slots[row->slots[position]].mapping);
+
+    for (uint32_t i = position; id != 0 && i < row->n_fillings; i++) {
+        if (row->fillings[i].segment->id != id)
+            continue;
+        struct filling filling = row->fillings[i];
+        row->fillings[i] = row->fillings[position];
+        row->fillings[position] = filling;
+        return true;
+    }
+    return false;
+}
+
+/* Maps the fillings from..to into their slots, which lie side by side. */
+static int map_run(struct row *row, uint32_t from, uint32_t to) {
+    struct segments *segments = &row->cache->session->segments;
+    _cleanup_(freep) struct segment **list = malloc((to - from) * sizeof *list);
+    _cleanup_(freep) struct segment_mapping **mappings = malloc((to - from) * sizeof *mappings);
+    int r = list == NULL || mappings == NULL ? error_no_memory() : 0;
+
+    for (uint32_t i = from; r == 0 && i < to; i++) {
+        list[i - from] = row->fillings[i].segment;
+        mappings[i - from] = &row->arena->slots[row->slots[i]].mapping;
+        r = segments_unmap(segments, mappings[i - from]);
+    }
+    return r < 0 ? r
+                 : segments_map(segments, list, mappings, to - from,
+                                row->arena->extent.memory + row->slots[from] * row->arena->slot_bytes);
+}
+
+static void fill(struct row *row, uint32_t from, uint32_t to) {
+    pthread_mutex_lock(&row->stream_heap->lock);
+    for (uint32_t i = from; i < to; i++)
+        arena_fill_locked(row->arena, row->slots[i], &row->fillings[i].lending, row->fillings[i].segment);
+    pthread_mutex_unlock(&row->stream_heap->lock);
+}
+
+/* Maps the fillings. Those that cannot be mapped go back to the daemon. */
+static int map_all(struct row *row) {
+    uint32_t from = 0, to;
+    int r = 0;
+
+    for (; from < row->n_fillings && r == 0; from = to) {
+        to = from;
+        if (use_old_mapping(row, from)) {
+            fill(row, from, ++to);
+            continue;
+        }
+        do
+            to++;
+        while (to < row->n_fillings && row->slots[to] == row->slots[to - 1] + 1 && !use_old_mapping(row, to));
+        r = map_run(row, from, to);
+        if (r < 0)
+            break;
+        fill(row, from, to);
+    }
+    for (uint32_t i = from; r < 0 && i < row->n_fillings; i++) {
+        const struct lending *lending = &row->fillings[i].lending;
+        lease_give_back(row->cache->session,
+                        &(struct proto_lease){.lease = lending->lease, .generation = lending->generation});
+    }
+    return r;
+}
+
+/* Fills a place that was claimed. */
+static int fill_place(struct row *row, const struct proto_acquire *acquire, bool *ret_odd) {
+    *ret_odd = false;
+    if (row->place.n_vacant == 0)
+        return 0;
+    list_slots(row);
+    gather_idle(row);
+    int asked = ask(row, acquire, ret_odd);
+    int mapped = map_all(row);
+    return asked < 0 ? asked : mapped;
+}
+
+static int grow(struct row *row, uint64_t size_bytes, const struct proto_acquire *acquire,
+                struct piece **ret_piece) {
+    bool is_odd;
+
+    pthread_mutex_lock(&row->stream_heap->lock);
+    int r = arena_claim_locked(row->arena, size_bytes, &row->place);
+    pthread_mutex_unlock(&row->stream_heap->lock);
+    if (r == -ENOSPC)
+        return error_set(GPUPOOL_E_EXHAUSTED, "no addresses are left for memory of the pool on this stream");
+    if (r < 0)
+        return error_no_memory();
+    uint32_t count = row->place.n_vacant > 0 ? row->place.n_vacant : 1;
+    row->idle = malloc(count * sizeof *row->idle);
+    row->slots = malloc(count * sizeof *row->slots);
+    row->fillings = malloc(count * sizeof *row->fillings);
+    if (row->idle == NULL || row->slots == NULL || row->fillings == NULL) {
+        r = error_no_memory();
+        is_odd = false;
+    } else {
+        r = fill_place(row, acquire, &is_odd);
+    }
+    pthread_mutex_lock(&row->stream_heap->lock);
+    bool is_whole = r == 0 && !is_odd;
+    if (arena_settle_locked(row->arena, &row->place, is_whole ? ret_piece : NULL) < 0)
+        r = error_no_memory();
+    pthread_mutex_unlock(&row->stream_heap->lock);
+    return r;
+}
+
+int arena_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
+               const struct proto_acquire *acquire, struct piece **ret_piece) {
+    struct row row = {.cache = cache, .stream_heap = stream_heap, .arena = stream_heap->arena};
+
+    *ret_piece = NULL;
+    int r = grow(&row, size_bytes, acquire, ret_piece);
+    free(row.idle);
+    free(row.slots);
+    free(row.fillings);
+    return r;
+}

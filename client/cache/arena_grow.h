@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_ARENA_GROW_H
+#define CLIENT_CACHE_ARENA_GROW_H
+/*
+ * How a stream heap with an arena gets memory for a large request: a place, whose missing segments are taken
+ * from where they are idle in the arena, and then from the daemon.
+ *
+ * Nothing here waits for the GPU. A segment that was used lately is moved only when its stream has passed a
+ * fence; until then it is parked, and the pool grows instead. The memory that a place is made of is mapped
+ * beside running kernels.
+ */
+#include <stdint.h>
+
+#include "client/cache/stream_heap.h"
+
+struct cache;
+struct proto_acquire;
+
+/* Whether large requests of a stream heap are served from an arena. It is made when this is asked first,
+ * and once a lease has shown that the pool's segments can be mapped side by side. */
+bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes);
+
+/* Serves a request (a multiple of HEAP_GRANULE). acquire: how the daemon is asked for each segment that is
+ * missing: pool, flags and timeout are the caller's. 0: *ret_piece is the memory, or NULL: the daemon lent
+ * memory in another form, which is the stream heap's now. EXHAUSTED and what the daemon or the driver says
+ * otherwise: what was got is free in the stream heap. */
+int arena_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
+               const struct proto_acquire *acquire, struct piece **ret_piece);
+
+/* Gives the addresses of a stream heap's arena back to the driver, when nothing is mapped there. */
+void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap);
+
+#endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CACHE_SPLIT_OFF_H
+#define CLIENT_CACHE_SPLIT_OFF_H
+/*
+ * How a piece becomes a lease of its own, which other processes can be given a share of. A piece of an extent
+ * is split off from the extent's lease. A piece of an arena may lie in several segments: its parts become
+ * leases, and these one lease, a row.
+ */
+
+struct cache;
+struct piece;
+
+/* Makes a lease of its own of a piece that a buffer is. Thread-safe. 0, or what the daemon says; the piece is
+ * as before then. */
+int cache_split_off(struct cache *cache, struct piece *piece);
+
+#endif
