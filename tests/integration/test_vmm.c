@@ -207,6 +207,44 @@ static void a_close_that_cannot_wait_leaves_the_memory_mapped(void **state) {
     daemon_remove(&daemon);
 }
 
+/* A lease covers one segment: a buffer in several is used and released, but not shared. */
+static void a_buffer_in_several_segments_is_not_shared(void **state) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_buffer first, large;
+    struct gpupool_buffer_info info;
+    struct gpupool_client *client;
+    struct gpupool_token token;
+    struct test_daemon daemon;
+    uint32_t pool;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    daemon_start(&daemon, &(struct daemon_options){.config = "[device]\nexport = vmm\nlimit = 64MiB\n",
+                                                   .sim_gpus = 1});
+    options.socket = daemon.socket;
+    assert_int_equal(setenv("GPUPOOL_ARENAS", "2", 1), 0);
+    assert_int_equal(gpupool_open(&options, &client), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "GPUPOOL_ARENAS is '2'"));
+    assert_int_equal(setenv("GPUPOOL_ARENAS", "1", 1), 0);
+    assert_int_equal(gpupool_open(&options, &client), 0);
+    assert_int_equal(unsetenv("GPUPOOL_ARENAS"), 0);
+    assert_int_equal(gpupool_device_pool(client, 0, &pool), 0);
+    assert_int_equal(gpupool_acquire(client, pool, MIB, NULL, GPUPOOL_FOREVER, 0, &first), 0);
+    assert_int_equal(gpupool_acquire(client, pool, 24 * MIB, NULL, GPUPOOL_FOREVER, GPUPOOL_ZERO, &large), 0);
+    assert_int_equal(gpupool_share(client, &large, &token), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "segments"));
+    assert_int_equal(gpupool_query(client, &large, &info), 0);
+    assert_int_equal(info.buffer.size_bytes, 24 * MIB);
+    assert_int_equal(gpupool_share(client, &first, &token), 0);
+    assert_int_equal(gpupool_release(client, &large, NULL), 0);
+    assert_int_equal(gpupool_release(client, &first, NULL), 0);
+    assert_int_equal(gpupool_trim(client, NULL), 0);
+    WAIT_UNTIL(daemon_sum(&daemon, "leased_bytes") == 0);
+    gpupool_close(client);
+    daemon_stop(&daemon);
+}
+
 static void another_export_needs_a_restart(void **state) {
     struct test_daemon daemon;
 
@@ -228,6 +266,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_driver_that_cannot_do_it_closes_the_pool_alone),
         cmocka_unit_test(a_segment_that_cannot_be_opened_is_tried_again),
         cmocka_unit_test(a_close_that_cannot_wait_leaves_the_memory_mapped),
+        cmocka_unit_test(a_buffer_in_several_segments_is_not_shared),
         cmocka_unit_test(another_export_needs_a_restart),
     };
 
