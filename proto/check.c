@@ -29,7 +29,7 @@ static bool range_is_sane(uint64_t offset, uint64_t size) {
 
 /* The texts of what is wrong name these limits. */
 _Static_assert(PROTO_SIZE_MAX >> 56 == 1 && PROTO_PAGE_FENCES == 512 && PROTO_CLOSE_MAX == 64 &&
-                   PROTO_PAGE_BYTES == 65536,
+                   PROTO_PARTS_MAX == 64 && PROTO_ROW_PARTS_MAX == 4096 && PROTO_PAGE_BYTES == 65536,
                "the texts below name other limits");
 
 /* One function for each body that has rules: NULL, or what is wrong, which begins with the message's and the
@@ -187,6 +187,51 @@ static const char *check_segments(const struct proto_message *message) {
     return NULL;
 }
 
+static const char *check_ask_parts(const struct proto_message *message) {
+    if (message->ask_parts.part >= PROTO_ROW_PARTS_MAX)
+        return "ASK_PARTS.part: above 4095";
+    return message->ask_parts.reserved != 0 ? "ASK_PARTS.reserved: not 0" : NULL;
+}
+
+static const char *check_describe(const struct proto_message *message) {
+    if (message->describe.part >= PROTO_ROW_PARTS_MAX)
+        return "DESCRIBE.part: above 4095";
+    return message->describe.reserved != 0 ? "DESCRIBE.reserved: not 0" : NULL;
+}
+
+static const char *check_part(const struct proto_part *part) {
+    if (part->segment == 0)
+        return "PARTS.parts.segment: 0";
+    if (part->segment_bytes == 0 || part->segment_bytes > PROTO_SIZE_MAX ||
+        !is_multiple(part->segment_bytes, SEGMENT_GRANULE))
+        return "PARTS.parts.segment_bytes: 0, above 2^56 or no multiple of 2 MiB";
+    if (!is_multiple(part->offset_bytes, BLOCK_GRANULE))
+        return "PARTS.parts.offset_bytes: no multiple of 512";
+    if (part->size_bytes == 0 || !is_multiple(part->size_bytes, BLOCK_GRANULE))
+        return "PARTS.parts.size_bytes: 0, or no multiple of 512";
+    if (!range_is_sane(part->offset_bytes, part->size_bytes) ||
+        part->offset_bytes + part->size_bytes > part->segment_bytes)
+        return "PARTS.parts.offset_bytes + size_bytes: beyond segment_bytes";
+    return NULL;
+}
+
+static const char *check_parts(const struct proto_message *message) {
+    const struct proto_parts *parts = &message->parts;
+    if (parts->count == 0 || parts->count > PROTO_PARTS_MAX)
+        return "PARTS.count: 0, or above 64";
+    if (parts->total < 2 || parts->total > PROTO_ROW_PARTS_MAX || parts->count > parts->total)
+        return "PARTS.total: below 2 or count, or above 4096";
+    for (uint32_t i = 0; i < PROTO_PARTS_MAX; i++) {
+        const char *flaw = i < parts->count ? check_part(&parts->parts[i])
+                           : bytes_are_zero(&parts->parts[i], sizeof parts->parts[i])
+                               ? NULL
+                               : "PARTS.count: not the parts that are there";
+        if (flaw != NULL)
+            return flaw;
+    }
+    return NULL;
+}
+
 /* The fields of LEASE and INFO that describe a block. */
 #define BLOCK_FLAW(message, block)                                                                           \
     ((block)->size_bytes == 0 || (block)->size_bytes > (block)->capacity_bytes ? message                     \
@@ -195,7 +240,8 @@ static const char *check_segments(const struct proto_message *message) {
          ".offset_bytes + capacity_bytes: above 2^56"                                                        \
      : !is_multiple((block)->offset_bytes, BLOCK_GRANULE)   ? message ".offset_bytes: no multiple of 512"    \
      : !is_multiple((block)->capacity_bytes, BLOCK_GRANULE) ? message ".capacity_bytes: no multiple of 512"  \
-                                                            : NULL)
+     : (block)->parts == 1 || (block)->parts > PROTO_ROW_PARTS_MAX ? message ".parts: 1, or above 4096"      \
+                                                                   : NULL)
 
 static const char *check_description(const struct proto_lease *lease) {
     const struct proto_segment *segment = &lease->description;
@@ -222,16 +268,21 @@ static const char *check_description(const struct proto_lease *lease) {
     if (segment->size_bytes == 0 || segment->size_bytes > PROTO_SIZE_MAX ||
         !is_multiple(segment->size_bytes, SEGMENT_GRANULE))
         return "LEASE.description.size_bytes: 0, above 2^56 or no multiple of 2 MiB";
-    if (lease->offset_bytes + lease->capacity_bytes > segment->size_bytes)
-        return "LEASE.offset_bytes + capacity_bytes: beyond the segment's size_bytes";
+    if (lease->parts == 0)
+        return lease->offset_bytes + lease->capacity_bytes > segment->size_bytes
+                   ? "LEASE.offset_bytes + capacity_bytes: beyond the segment's size_bytes, beside parts 0"
+                   : NULL;
+    if (segment->kind != PROTO_SEGMENT_VMM_FD)
+        return "LEASE.parts: not 0, beside another description.kind than 3";
+    if (lease->offset_bytes >= segment->size_bytes ||
+        lease->offset_bytes + lease->capacity_bytes <= segment->size_bytes)
+        return "LEASE.parts: not 0, and offset_bytes + capacity_bytes not beyond description.size_bytes";
     return NULL;
 }
 
 static const char *check_lease(const struct proto_message *message) {
     const struct proto_lease *lease = &message->lease;
 
-    if (lease->reserved != 0)
-        return "LEASE.reserved: not 0";
     if (lease->segment == 0)
         return "LEASE.segment: 0";
     if (lease->pool == 0)
@@ -242,8 +293,6 @@ static const char *check_lease(const struct proto_message *message) {
 
 static const char *check_info(const struct proto_message *message) {
     const struct proto_info *info = &message->info;
-    if (info->reserved != 0)
-        return "INFO.reserved: not 0";
     if (info->segment == 0)
         return "INFO.segment: 0";
     if (info->pool == 0)
@@ -290,6 +339,9 @@ const char *proto_check(const struct proto_message *message) {
         [PROTO_ERROR] = check_failure,
         [PROTO_PAGE] = check_page,
         [PROTO_SEGMENTS] = check_segments,
+        [PROTO_ASK_PARTS] = check_ask_parts,
+        [PROTO_DESCRIBE] = check_describe,
+        [PROTO_PARTS] = check_parts,
     };
     unsigned operation = message->header.operation;
 

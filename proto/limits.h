@@ -14,6 +14,8 @@
 #define PROTO_PAGE_BYTES    65536u /* a session's page: words for its streams, counters for its threads */
 #define PROTO_PAGE_FENCES   512u   /* words in it: more streams than a process uses, in one page of the kernel's */
 #define PROTO_CLOSE_MAX     64u    /* segments that one SEGMENTS names: more than a growth takes the place of */
+#define PROTO_ROW_PARTS_MAX 4096u  /* segments that a lease covers: 8 GiB of the smallest */
+#define PROTO_PARTS_MAX     64u    /* parts that one PARTS names */
 #define PROTO_ONE_WAY_MAX   4096u  /* parts released one-way between two answers: a socket holds some hundred packets */
 
 #endif

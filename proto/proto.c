@@ -40,6 +40,9 @@ SIZE_OF(proto_opened, 8);
 SIZE_OF(proto_closed, 16);
 SIZE_OF(proto_idle, 16);
 SIZE_OF(proto_segments, 8 + 8 * PROTO_CLOSE_MAX);
+SIZE_OF(proto_part_name, 24);
+SIZE_OF(proto_part, 32);
+SIZE_OF(proto_parts, 8 + 32 * PROTO_PARTS_MAX);
 SIZE_OF(proto_segment, 88);
 SIZE_OF(proto_lease, 144);
 SIZE_OF(proto_info, 48);
@@ -81,6 +84,10 @@ static const struct operation operations[] = {
     [PROTO_MERGE] = {"MERGE", PROTO_FROM_CLIENT, REQUEST_ANY, false, sizeof(struct proto_merge)},
     [PROTO_IDLE] = {"IDLE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_idle)},
     [PROTO_CLOSED] = {"CLOSED", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_closed)},
+    [PROTO_ASK_PARTS] = {"ASK_PARTS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
+                         sizeof(struct proto_part_name)},
+    [PROTO_DESCRIBE] = {"DESCRIBE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
+                        sizeof(struct proto_part_name)},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply)},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools)},
@@ -91,6 +98,7 @@ static const struct operation operations[] = {
     [PROTO_ERROR] = {"ERROR", PROTO_FROM_DAEMON, REQUEST_ANY, true, offsetof(struct proto_failure, text)},
     [PROTO_PAGE] = {"PAGE", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_page_reply)},
     [PROTO_SEGMENTS] = {"SEGMENTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_segments)},
+    [PROTO_PARTS] = {"PARTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_parts)},
 };
 
 static const struct operation *operation_find(unsigned number) {

@@ -33,7 +33,7 @@
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 2u
-#define PROTO_VERSION_VMM 2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD */
+#define PROTO_VERSION_VMM 2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, and rows of them */
 
 enum proto_operation {
     /* client → daemon */
@@ -52,6 +52,8 @@ enum proto_operation {
     PROTO_MERGE = 12,  /* → OK: a lease takes over what another one holds, which ends; one-way with id 0 */
     PROTO_IDLE = 13,   /* → SEGMENTS: which segments has the session to close, for itself or for others? */
     PROTO_CLOSED = 14, /* → OK: it has closed one of those; it has no mapping of it any more */
+    PROTO_ASK_PARTS = 15, /* → PARTS: in which segments does a row lie? */
+    PROTO_DESCRIBE = 16,  /* → LEASE, of one part of a row: what is its segment? */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -62,6 +64,7 @@ enum proto_operation {
     PROTO_ERROR = 70, /* → any request that failed */
     PROTO_PAGE = 71,  /* carries the sealed memfd of the session's page */
     PROTO_SEGMENTS = 72,
+    PROTO_PARTS = 73,
 };
 
 /* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
@@ -184,10 +187,21 @@ struct proto_release {
 
 /* MERGE: two leases in one segment, of which the other one's block begins above the lease's. The lease's
  * block then holds both, with a gap where something else lies between them, and reaches as far as they did;
- * offsets stay what they were. */
+ * offsets stay what they were.
+ *
+ * Or two leases in different segments, whose kind is PROTO_SEGMENT_VMM_FD: the lease's block reaches the end
+ * of its segment, and the other one's begins at the start of its own. The block is a row then, and the other
+ * one's memory is its last part. */
 struct proto_merge {
     uint64_t lease, generation;
     uint64_t other_lease, other_generation;
+};
+
+/* ASK_PARTS: which row, and from which part on. DESCRIBE: which part of which row. */
+struct proto_part_name {
+    uint64_t lease, generation;
+    uint32_t part;
+    uint32_t reserved; /* 0 */
 };
 
 /* QUERY: which lease. */
@@ -226,6 +240,19 @@ struct proto_segments {
     uint64_t ids[PROTO_CLOSE_MAX];
 };
 
+/* A part of a row, whose next part begins where this one ends if the segments are mapped side by side. */
+struct proto_part {
+    uint64_t segment, segment_bytes; /* id and size of the segment */
+    uint64_t offset_bytes;           /* of the part in the segment; 0, but for the first one of a row */
+    uint64_t size_bytes;
+};
+
+struct proto_parts {
+    uint32_t count; /* 1…PROTO_PARTS_MAX, of those from the one on that was asked for; the others are 0 */
+    uint32_t total; /* parts of the row */
+    struct proto_part parts[PROTO_PARTS_MAX];
+};
+
 struct proto_closed {
     uint64_t segment;
     uint64_t time_ns; /* that closing it took the driver */
@@ -246,7 +273,7 @@ struct proto_lease {
     uint64_t size_bytes;     /* as asked, or as the sharer asked */
     uint64_t capacity_bytes; /* the block's: size rounded up to the granule */
     uint32_t pool;
-    uint32_t reserved;
+    uint32_t parts; /* of a row, 2…PROTO_ROW_PARTS_MAX: segment and offset are the first one's; else 0 */
     struct proto_segment description;
 };
 
@@ -255,7 +282,7 @@ struct proto_info {
     uint32_t pool;
     uint32_t holders; /* leases on the block, this one included */
     uint32_t shared;  /* 1: a token names the block */
-    uint32_t reserved;
+    uint32_t parts;   /* as in LEASE */
 };
 
 struct proto_page_reply {
@@ -286,6 +313,8 @@ struct proto_message {
         struct proto_idle idle;
         struct proto_segments segments;
         struct proto_closed closed;
+        struct proto_part_name ask_parts, describe;
+        struct proto_parts parts;
         struct proto_lease lease;
         struct proto_info info;
         struct proto_page_reply page;

@@ -36,6 +36,8 @@ struct wire_field {
 #define WIRE_POOL_AS(member, kind)                                                                           \
     WIRE_AS(PROTO_POOLS, proto_pools, pools[0].member, "pools[i]." #member, kind)
 #define WIRE_POOL(member) WIRE_POOL_AS(member, WIRE_UNSIGNED)
+#define WIRE_PART(member)                                                                                    \
+    WIRE_AS(PROTO_PARTS, proto_parts, parts[0].member, "parts[i]." #member, WIRE_UNSIGNED)
 #define WIRE_HEADER(member)                                                                                  \
     {                                                                                                        \
         0, offsetof(struct proto_header, member), WIRE_SIZE_OF(proto_header, member), 1, WIRE_UNSIGNED,      \
@@ -88,6 +90,14 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_IDLE, proto_idle, size_bytes),
     WIRE_FIELD(PROTO_CLOSED, proto_closed, segment),
     WIRE_FIELD(PROTO_CLOSED, proto_closed, time_ns),
+    WIRE_FIELD(PROTO_ASK_PARTS, proto_part_name, lease),
+    WIRE_FIELD(PROTO_ASK_PARTS, proto_part_name, generation),
+    WIRE_FIELD(PROTO_ASK_PARTS, proto_part_name, part),
+    WIRE_FIELD(PROTO_ASK_PARTS, proto_part_name, reserved),
+    WIRE_FIELD(PROTO_DESCRIBE, proto_part_name, lease),
+    WIRE_FIELD(PROTO_DESCRIBE, proto_part_name, generation),
+    WIRE_FIELD(PROTO_DESCRIBE, proto_part_name, part),
+    WIRE_FIELD(PROTO_DESCRIBE, proto_part_name, reserved),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, magic),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, version),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, gpu),
@@ -115,7 +125,7 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_LEASE, proto_lease, size_bytes),
     WIRE_FIELD(PROTO_LEASE, proto_lease, capacity_bytes),
     WIRE_FIELD(PROTO_LEASE, proto_lease, pool),
-    WIRE_FIELD(PROTO_LEASE, proto_lease, reserved),
+    WIRE_FIELD(PROTO_LEASE, proto_lease, parts),
     WIRE_FIELD(PROTO_LEASE, proto_lease, description.id),
     WIRE_FIELD(PROTO_LEASE, proto_lease, description.size_bytes),
     WIRE_FIELD(PROTO_LEASE, proto_lease, description.pool),
@@ -129,7 +139,7 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_INFO, proto_info, pool),
     WIRE_FIELD(PROTO_INFO, proto_info, holders),
     WIRE_FIELD(PROTO_INFO, proto_info, shared),
-    WIRE_FIELD(PROTO_INFO, proto_info, reserved),
+    WIRE_FIELD(PROTO_INFO, proto_info, parts),
     WIRE_FIELD(PROTO_ERROR, proto_failure, error),
     WIRE_FIELD(PROTO_ERROR, proto_failure, text_length),
     WIRE_AS(PROTO_ERROR, proto_failure, text, "text", WIRE_TEXT),
@@ -139,6 +149,12 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, reserved),
     WIRE_FIELDS_AS(PROTO_SEGMENTS, proto_segments, ids, "ids[i]", WIRE_UNSIGNED, sizeof(uint64_t),
                    PROTO_CLOSE_MAX),
+    WIRE_FIELD(PROTO_PARTS, proto_parts, count),
+    WIRE_FIELD(PROTO_PARTS, proto_parts, total),
+    WIRE_PART(segment),
+    WIRE_PART(segment_bytes),
+    WIRE_PART(offset_bytes),
+    WIRE_PART(size_bytes),
 };
 #define WIRE_FIELDS (sizeof wire_fields / sizeof *wire_fields)
 
@@ -162,6 +178,8 @@ static const uint64_t wire_extremes[] = {
     PROTO_POOLS_MAX + 1,
     PROTO_PAGE_FENCES,
     PROTO_PAGE_FENCES + 1,
+    PROTO_ROW_PARTS_MAX,
+    PROTO_ROW_PARTS_MAX + 1,
     PROTO_TEXT_MAX,
     PROTO_TEXT_MAX + 1,
     PROTO_PACKET_MAX,

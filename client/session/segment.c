@@ -188,6 +188,8 @@ static const char *enter(struct segments *segments, const struct proto_lease *le
         return "a lease is in a segment that was never described";
     if (segment->pool != lease->pool)
         return "a lease names another pool than its segment's";
+    if (lease->parts != 0)
+        return "a lease lies in several segments";
     if (!segment_covers(segment, lease->offset_bytes, lease->capacity_bytes))
         return "a lease reaches beyond its segment";
     *ret_segment = segment;

@@ -140,11 +140,13 @@ int core_release_one_way(struct session *session, const struct proto_release *re
  * PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT, -ENOMEM. */
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease);
 
-/* Merges two leases of the session that lie in one segment into the lower one. Returns 0, PROTO_E_STALE,
- * PROTO_E_INVALID, PROTO_E_SHARED, PROTO_E_LIMIT. */
+/* Merges two leases of the session that lie in one segment into the lower one, or makes a row (row.h) of two
+ * of which the other one can continue the first. Returns 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED,
+ * PROTO_E_LIMIT. */
 int core_merge(struct session *session, const struct proto_merge *merge);
 
-/* As core_merge(), for a message without a reply: it may go beyond the limit by PROTO_ONE_WAY_MAX. */
+/* As core_merge(), for a message without a reply: it may go beyond the limit of ranges by PROTO_ONE_WAY_MAX.
+ */
 int core_merge_one_way(struct session *session, const struct proto_merge *merge);
 
 /* Gives the lease's block a token, or returns the one that it has. fresh: random bytes for a new token.
@@ -159,6 +161,11 @@ int core_attach(struct session *session, const struct proto_token *token, struct
 
 /* Describes a lease. Returns 0 or PROTO_E_STALE. */
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info);
+
+/* Names parts of a row, from one on. Returns 0, PROTO_E_STALE or PROTO_E_INVALID (the lease is no row, or has
+ * no such part). */
+int core_ask_parts(struct session *session, const struct proto_part_name *name,
+                   struct proto_parts *ret_parts);
 
 /* Answers an IDLE. The session's request was refused for want of room, or the session was asked for memory
  * that it keeps idle: names the idle segments that it has to close for that (closing.h). Nothing is lent in
@@ -212,6 +219,11 @@ bool core_next_reclaim(struct core *core, struct session **ret_session);
 /* Describes a lease for its client, except for the handle, which is the shell's. *ret_describe: the session
  * did not have the segment mapped before, and its description has to be sent. */
 void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe);
+
+/* As core_describe_lease(), of one part of a row alone: ret_lease has its segment, offset and
+ * size. Returns 0 and the segment, PROTO_E_STALE or PROTO_E_INVALID (no row, or no such part). */
+int core_describe_part(struct session *session, const struct proto_part_name *name,
+                       struct proto_lease *ret_lease, struct segment **ret_segment, bool *ret_describe);
 
 /* Checks every invariant of every object. For tests and on demand: linear in everything. */
 bool core_is_valid(const struct core *core);

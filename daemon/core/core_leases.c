@@ -10,6 +10,7 @@
 #include "daemon/core/lease.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
+#include "daemon/core/row.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/waiting.h"
@@ -178,9 +179,12 @@ int core_attach(struct session *session, const struct proto_token *token, struct
         return PROTO_E_DRIVER;
     if (!session_may_lease(session, 0))
         return PROTO_E_LIMIT;
-    int r = session_reserve_segment(session, block->segment);
-    if (r < 0)
-        return r;
+    /* The session asks for the descriptions of a row's further segments later, which must not fail then. */
+    list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
+        int r = session_reserve_segment(session, range->span->user);
+        if (r < 0)
+            return r;
+    }
     return lease_join(session, block, ret_lease);
 }
 
@@ -197,27 +201,86 @@ int core_query(struct session *session, const struct proto_lease_name *name, str
         .pool = block->segment->pool->id,
         .holders = block->live + block->quarantined,
         .shared = block->shared,
+        .parts = block->is_row ? block->n_ranges : 0,
     };
+    return 0;
+}
+
+/* The lease of the name, which is a row that has such a part. Returns 0, PROTO_E_STALE or PROTO_E_INVALID. */
+static int find_row(struct session *session, const struct proto_part_name *name, struct lease **ret_lease) {
+    struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    if (!lease->block->is_row || name->part >= lease->block->n_ranges)
+        return PROTO_E_INVALID;
+    *ret_lease = lease;
+    return 0;
+}
+
+int core_ask_parts(struct session *session, const struct proto_part_name *name,
+                   struct proto_parts *ret_parts) {
+    struct lease *lease;
+    int r = find_row(session, name, &lease);
+    if (r != 0)
+        return r;
+    const struct block *row = lease->block;
+    const struct heap_range *range = row_part(row, name->part);
+    *ret_parts = (struct proto_parts){.total = row->n_ranges};
+    for (unsigned i = name->part; i < row->n_ranges && ret_parts->count < PROTO_PARTS_MAX; i++) {
+        const struct segment *segment = range->span->user;
+        ret_parts->parts[ret_parts->count++] = (struct proto_part){
+            .segment = segment->id,
+            .segment_bytes = segment->size_bytes,
+            .offset_bytes = range->offset,
+            .size_bytes = range->size,
+        };
+        range = container_of(range->user_link.next, struct heap_range, user_link);
+    }
+    return 0;
+}
+
+/* The session has the segment mapped from now on. Describes it, unless it had before. */
+static void describe_segment(struct session *session, struct segment *segment, struct proto_lease *lease,
+                             bool *ret_describe) {
+    lease->segment = segment->id;
+    lease->pool = segment->pool->id;
+    *ret_describe = session_map_segment(session, segment);
+    if (*ret_describe) {
+        lease->description.id = segment->id;
+        lease->description.size_bytes = segment->size_bytes;
+        lease->description.pool = segment->pool->id;
+    }
+}
+
+int core_describe_part(struct session *session, const struct proto_part_name *name,
+                       struct proto_lease *ret_lease, struct segment **ret_segment, bool *ret_describe) {
+    struct lease *lease;
+    int r = find_row(session, name, &lease);
+    if (r != 0)
+        return r;
+    const struct heap_range *range = row_part(lease->block, name->part);
+    *ret_lease = (struct proto_lease){
+        .lease = lease->id,
+        .generation = lease->generation,
+        .offset_bytes = range->offset,
+        .size_bytes = range->size,
+        .capacity_bytes = range->size,
+    };
+    *ret_segment = range->span->user;
+    describe_segment(session, *ret_segment, ret_lease, ret_describe);
     return 0;
 }
 
 void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe) {
     const struct block *block = lease->block;
-    struct segment *segment = block->segment;
 
     *ret_lease = (struct proto_lease){
         .lease = lease->id,
         .generation = lease->generation,
-        .segment = segment->id,
         .offset_bytes = block->offset_bytes,
         .size_bytes = block->size_bytes,
         .capacity_bytes = block->capacity_bytes,
-        .pool = segment->pool->id,
+        .parts = block->is_row ? block->n_ranges : 0,
     };
-    *ret_describe = session_map_segment(lease->session, segment);
-    if (*ret_describe) {
-        ret_lease->description.id = segment->id;
-        ret_lease->description.size_bytes = segment->size_bytes;
-        ret_lease->description.pool = segment->pool->id;
-    }
+    describe_segment(lease->session, block->segment, ret_lease, ret_describe);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/core/pool.h"
+#include "daemon/core/row.h"
 #include "daemon/core/session.h"
 #include "daemon/core/undelivered.h"
 #include "daemon/core/wait_queue.h"
@@ -16,10 +17,11 @@ static bool block_is_valid(const struct block *block) {
     if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
         return false;
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
-        if (range->free || range->user != block || range->span != block->segment->span || range->offset < end)
+        if (range->free || range->user != block ||
+            (!block->is_row && (range->span != block->segment->span || range->offset < end)))
             return false;
         held += range->size;
-        end = range->offset + range->size;
+        end = block->is_row ? block->offset_bytes + held : range->offset + range->size;
         ranges++;
     }
     list_for_each_entry(const struct lease, lease, &block->leases, block_link) {
@@ -35,7 +37,8 @@ static bool block_is_valid(const struct block *block) {
     return held == block->held_bytes && held == block->charge.amount &&
            end - block->offset_bytes == block->capacity_bytes && block->size_bytes <= block->capacity_bytes &&
            ranges == block->n_ranges && ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX &&
-           live == block->live && fenced == block->fenced && quarantined == block->quarantined;
+           (!block->is_row || row_is_valid(block)) && live == block->live && fenced == block->fenced &&
+           quarantined == block->quarantined;
 }
 
 static bool fence_queue_is_valid(const struct fence_queue *queue) {
@@ -132,7 +135,7 @@ static bool pool_is_valid(const struct pool *pool) {
                 continue;
             const struct block *block = range->user;
             held += range->size;
-            if (block == NULL || block->segment != segment || !block_is_valid(block))
+            if (block == NULL || (block->segment != segment && !block->is_row) || !block_is_valid(block))
                 return false;
             if (container_of(block->ranges.next, struct heap_range, user_link) == range)
                 leases += block->live + block->fenced + block->quarantined;

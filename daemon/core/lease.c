@@ -9,6 +9,7 @@
 
 #include "daemon/core/fence.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/row.h"
 #include "daemon/core/session.h"
 #include "base/cleanup.h"
 #include "heap/heap.h"
@@ -263,7 +264,7 @@ int lease_find_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_by
 
     if (block_has_others(block))
         return PROTO_E_SHARED;
-    if (size_bytes == 0 || offset_bytes > block->capacity_bytes ||
+    if (block->is_row || size_bytes == 0 || offset_bytes > block->capacity_bytes ||
         size_bytes > block->capacity_bytes - offset_bytes || offset_bytes % HEAP_GRANULE != 0 ||
         size_bytes % HEAP_GRANULE != 0)
         return PROTO_E_INVALID;
@@ -388,20 +389,61 @@ static void block_join_ranges(struct session *session, struct block *block) {
     }
 }
 
+/* Moves the charge for all that another lease of the session holds to a block, and ends that lease. Its
+ * ranges are in the block's list by now. */
+static void block_take_over(struct block *block, struct lease *other) {
+    struct block *from = other->block;
+    struct session *session = other->session;
+    uint64_t bytes = from->held_bytes;
+
+    block_charge(from, -bytes);
+    from->held_bytes = 0;
+    charge_move(&from->charge, &block->charge, bytes);
+    session_hold(session, from, -bytes);
+    block->n_ranges += from->n_ranges; /* the session has as many as before */
+    from->n_ranges = 0;
+    block_charge(block, bytes);
+    block->held_bytes += bytes;
+    session_hold(session, block, bytes);
+    lease_close(other);
+}
+
+/* Has a lease that lies in another segment continue the lease's block, which is a row then. */
+static int lease_append(struct lease *lease, struct lease *other) {
+    struct block *block = lease->block, *from = other->block;
+
+    if (!row_can_continue(block, from))
+        return PROTO_E_INVALID;
+    if (block->is_row && block->n_ranges >= PROTO_ROW_PARTS_MAX)
+        return PROTO_E_LIMIT;
+    if (!block->is_row)
+        block_join_ranges(lease->session, block);
+    block_join_ranges(other->session, from);
+    assert(from->n_ranges == 1 && (block->is_row || block->n_ranges == 1));
+    struct heap_range *range = container_of(from->ranges.next, struct heap_range, user_link);
+    list_remove(&range->user_link);
+    list_append(&block->ranges, &range->user_link);
+    range->user = block;
+    block->is_row = true;
+    block->capacity_bytes += range->size;
+    block->size_bytes = block->capacity_bytes;
+    block_take_over(block, other);
+    return 0;
+}
+
 int lease_merge(struct lease *lease, struct lease *other, unsigned spare) {
     struct block *block = lease->block, *from = other->block;
 
     if (block_has_others(block) || block_has_others(from))
         return PROTO_E_SHARED;
-    if (lease == other || from->segment != block->segment || from->offset_bytes < block->offset_bytes)
+    if (lease == other)
+        return PROTO_E_INVALID;
+    if (from->segment != block->segment)
+        return lease_append(lease, other);
+    if (block->is_row || from->is_row || from->offset_bytes < block->offset_bytes)
         return PROTO_E_INVALID;
     if (block->n_ranges + from->n_ranges > BLOCK_RANGES_MAX + spare)
         return PROTO_E_LIMIT;
-    uint64_t bytes = from->held_bytes;
-    block_charge(from, -bytes);
-    from->held_bytes = 0;
-    charge_move(&from->charge, &block->charge, bytes);
-    session_hold(other->session, from, -bytes);
     struct list *position = block->ranges.next;
     list_for_each_entry_safe(struct heap_range, range, &from->ranges, user_link) { /* both are in order */
         while (position != &block->ranges &&
@@ -411,15 +453,10 @@ int lease_merge(struct lease *lease, struct lease *other, unsigned spare) {
         list_insert_before(position, &range->user_link);
         range->user = block;
     }
-    block->n_ranges += from->n_ranges; /* the session has as many as before */
-    from->n_ranges = 0;
-    block_charge(block, bytes);
-    block->held_bytes += bytes;
-    session_hold(lease->session, block, bytes);
     const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
     block->size_bytes = block->capacity_bytes = last->offset + last->size - block->offset_bytes;
+    block_take_over(block, other);
     block_join_ranges(lease->session, block);
-    lease_close(other);
     return 0;
 }
 
@@ -428,6 +465,8 @@ bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t siz
     if (block->shared || size_bytes != block->held_bytes || offset_bytes > block->capacity_bytes ||
         size_bytes > block->capacity_bytes - offset_bytes)
         return false;
+    if (block->is_row)
+        return true;
     uint64_t start = block->offset_bytes + offset_bytes;
     return block_find_end(block, block_find_range(block, start), start + size_bytes) != NULL;
 }

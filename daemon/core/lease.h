@@ -13,6 +13,8 @@
  *
  * A fenced lease has no name any more (lease_find); its id stays taken until it is gone.
  *
+ * A block that lies in several segments is a row (row.h). It has one range a segment, and is released whole.
+ *
  * A shared block has a token, by which other sessions of the same tenant attach: they get leases of their
  * own.
  */
@@ -45,8 +47,8 @@ struct lease_part {
 };
 
 /* Finds the part [offset, offset + size) of the block, in bytes. The lease has to hold all of it. Returns 0,
- * PROTO_E_INVALID (not wholly held, or the offset or the size is no multiple of HEAP_GRANULE) or
- * PROTO_E_SHARED. */
+ * PROTO_E_INVALID (not wholly held, or the offset or the size is no multiple of HEAP_GRANULE, or the block is
+ * a row) or PROTO_E_SHARED. */
 int lease_find_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
                     struct lease_part *ret_part);
 
@@ -69,10 +71,11 @@ bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t siz
 /* The session gave the lease up, but may use it until the queue's word has the value. Cannot fail. */
 void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value);
 
-/* Has the lease's block take over all that another lease of the same session holds, in the same segment and
- * above the start of the lease's block; the other lease ends. The sums of the pool and of the session stay
- * what they were. spare: how many more ranges than otherwise it may have then. Returns 0, PROTO_E_INVALID,
- * PROTO_E_SHARED or PROTO_E_LIMIT. */
+/* Has the lease's block take over all that another lease of the same session holds; the other lease ends.
+ * That lies in the same segment and above the start of the lease's block, or it continues the lease's block
+ * in another segment (row_can_continue), and the block is a row then. The sums of the pool and of the session
+ * stay what they were. spare: how many more ranges than otherwise it may have then, unless it is a row.
+ * Returns 0, PROTO_E_INVALID, PROTO_E_SHARED or PROTO_E_LIMIT. */
 int lease_merge(struct lease *lease, struct lease *other, unsigned spare);
 
 /* Moves the lease's charge from leased or fenced to quarantined, when its session is lost. */

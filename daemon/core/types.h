@@ -15,7 +15,7 @@
  *   lease, request                      what a session has, and what it asks for
  *   fence, wait_queue, pool, undelivered
  *   tenant
- *   session, policy, segment, death, use
+ *   session, policy, segment, death, use, row
  *   types
  *   quota, histogram, limits
  *
@@ -284,16 +284,17 @@ struct segment {
 
 /* See lease.h. */
 struct block {
-    struct segment *segment;
+    struct segment *segment;            /* of a row: the first part's */
     uint64_t offset_bytes;              /* of its start in the segment */
     uint64_t size_bytes;                /* as asked */
     uint64_t capacity_bytes;            /* up to the end of the last range that is held */
     uint64_t held_bytes;                /* capacity less the parts that came back */
-    struct list ranges;                 /* heap_range.user_link, by offset */
+    struct list ranges;                 /* heap_range.user_link, by offset; of a row: its parts, in order */
     unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
     struct list leases;                 /* lease.block_link */
     unsigned live, fenced, quarantined; /* leases by state */
     struct charge charge;               /* held_bytes, to the tenant */
+    bool is_row;                        /* its ranges lie in several segments: row.h */
     bool shared;
     struct proto_token token;
 };

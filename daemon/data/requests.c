@@ -33,20 +33,27 @@ static int send_error(struct client *client, uint64_t request, int error, const 
     return client_send(client, &message, -1);
 }
 
+/* Sends a LEASE whose body is filled in. describe: with the description and the descriptor of its segment. */
+static int send_described(struct client *client, struct proto_message *message, const struct segment *segment,
+                          bool describe) {
+    const struct backing *backing = segment->backing;
+    int fd = -1;
+
+    if (describe) {
+        client_lend_segment(client, backing_is_of_device(backing));
+        fd = backing_describe(backing, &message->lease.description);
+    }
+    return client_send(client, message, fd);
+}
+
 /* Sends a lease, with its segment's description and descriptor the first time. */
 static int send_lease(struct client *client, uint64_t request, struct lease *lease) {
     struct proto_message message;
-    const struct backing *backing = lease->block->segment->backing;
     bool describe;
-    int fd = -1;
 
     reply_begin(&message, PROTO_LEASE, request);
     core_describe_lease(lease, &message.lease, &describe);
-    if (describe) {
-        client_lend_segment(client, backing_is_of_device(backing));
-        fd = backing_describe(backing, &message.lease.description);
-    }
-    return client_send(client, &message, fd);
+    return send_described(client, &message, lease->block->segment, describe);
 }
 
 int request_send_answer(struct client *client, const struct answer *answer) {
@@ -264,6 +271,17 @@ static int handle_bye(struct client *client, const struct proto_message *message
     return -ESHUTDOWN; /* a socket that is closed still delivers what was sent */
 }
 
+static int handle_describe(struct client *client, const struct proto_message *message) {
+    struct proto_message reply;
+    struct segment *segment;
+    bool describe;
+
+    reply_begin(&reply, PROTO_LEASE, message->header.request);
+    int r = core_describe_part(client->session, &message->describe, &reply.lease, &segment, &describe);
+    return r != 0 ? refuse(client, message->header.request, r)
+                  : send_described(client, &reply, segment, describe);
+}
+
 bool request_is_answered(const struct proto_message *message) {
     switch (message->header.operation) {
     case PROTO_OPENED:
@@ -321,6 +339,12 @@ int request_handle(struct client *client, const struct proto_message *message) {
         break;
     case PROTO_ASK_PAGE:
         return handle_ask_page(client, message);
+    case PROTO_ASK_PARTS:
+        reply.header.operation = PROTO_PARTS;
+        r = core_ask_parts(session, &message->ask_parts, &reply.parts);
+        break;
+    case PROTO_DESCRIBE:
+        return handle_describe(client, message);
     case PROTO_IDLE:
         reply.header.operation = PROTO_SEGMENTS;
         r = core_idle(session, &message->idle, now_ns, &reply.segments);

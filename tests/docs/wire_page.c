@@ -52,6 +52,8 @@ static const struct {
     {PROTO_MERGE, sizeof(struct proto_merge)},
     {PROTO_IDLE, sizeof(struct proto_idle)},
     {PROTO_CLOSED, sizeof(struct proto_closed)},
+    {PROTO_ASK_PARTS, sizeof(struct proto_part_name)},
+    {PROTO_DESCRIBE, sizeof(struct proto_part_name)},
     {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},
     {PROTO_POOLS, offsetof(struct proto_pools, pools[1])},
     {PROTO_LEASE, sizeof(struct proto_lease)},
@@ -61,6 +63,7 @@ static const struct {
     {PROTO_ERROR, sizeof(struct proto_failure) - sizeof(uint32_t)}, /* the text's NUL and padding */
     {PROTO_PAGE, sizeof(struct proto_page_reply)},
     {PROTO_SEGMENTS, sizeof(struct proto_segments)},
+    {PROTO_PARTS, offsetof(struct proto_parts, parts[1])},
 };
 
 static const char *sender_name(unsigned operation) {
@@ -136,6 +139,8 @@ static void print_limits(void) {
     LIMIT(PROTO_PAGE_COUNTERS);
     LIMIT(PROTO_CLOSE_MAX);
     LIMIT(PROTO_ONE_WAY_MAX);
+    LIMIT(PROTO_PARTS_MAX);
+    LIMIT(PROTO_ROW_PARTS_MAX);
     LIMIT(SEGMENT_GRANULE);
     LIMIT(SESSION_WAITING_MAX);
     LIMIT(SESSION_LEASES_DEFAULT);
@@ -221,8 +226,11 @@ static void print_message(const struct proto_message *message) {
         if (field->operation != 0 && field->operation != message->header.operation)
             continue;
         bool in_pool = strncmp(field->name, "pools[i]", strlen("pools[i]")) == 0;
-        size_t count = in_pool ? message->pools.count : field->count;
-        size_t stride = in_pool ? sizeof(struct proto_pool) : field->size;
+        bool in_part = strncmp(field->name, "parts[i]", strlen("parts[i]")) == 0;
+        size_t count = in_pool ? message->pools.count : in_part ? message->parts.count : field->count;
+        size_t stride = in_pool   ? sizeof(struct proto_pool)
+                        : in_part ? sizeof(struct proto_part)
+                                  : field->size;
         for (size_t n = 0; n < count; n++) {
             print_name(field, n);
             print_value(message, field, field->offset + n * stride);

@@ -61,7 +61,8 @@ static void check_block(uint64_t offset, uint64_t size, uint64_t capacity) {
 static void check_lease(const struct proto_lease *lease) {
     const struct proto_segment *description = &lease->description;
 
-    MUST(lease->segment != 0 && lease->pool != 0 && lease->reserved == 0);
+    MUST(lease->segment != 0 && lease->pool != 0);
+    MUST(lease->parts != 1 && lease->parts <= PROTO_ROW_PARTS_MAX);
     check_block(lease->offset_bytes, lease->size_bytes, lease->capacity_bytes);
     if (description->kind == 0) {
         MUST(is_zero(description, sizeof *description));
@@ -70,9 +71,25 @@ static void check_lease(const struct proto_lease *lease) {
     MUST(description->kind >= PROTO_SEGMENT_LEGACY_IPC && description->kind <= PROTO_SEGMENT_VMM_FD);
     MUST(description->id == lease->segment && description->pool == lease->pool);
     MUST(description->size_bytes > 0 && description->size_bytes % (UINT64_C(2) << 20) == 0);
-    MUST(lease->offset_bytes + lease->capacity_bytes <= description->size_bytes);
+    MUST((lease->offset_bytes + lease->capacity_bytes <= description->size_bytes) == (lease->parts == 0));
+    MUST(lease->parts == 0 || description->kind == PROTO_SEGMENT_VMM_FD);
     MUST(description->kind == PROTO_SEGMENT_LEGACY_IPC ||
          is_zero(description->handle, sizeof description->handle));
+}
+
+static void check_parts(const struct proto_parts *parts) {
+    MUST(parts->count > 0 && parts->count <= PROTO_PARTS_MAX && parts->count <= parts->total);
+    MUST(parts->total >= 2 && parts->total <= PROTO_ROW_PARTS_MAX);
+    for (uint32_t i = 0; i < PROTO_PARTS_MAX; i++) {
+        const struct proto_part *part = &parts->parts[i];
+        if (i >= parts->count) {
+            MUST(is_zero(part, sizeof *part));
+            continue;
+        }
+        MUST(part->segment != 0 && part->segment_bytes % (UINT64_C(2) << 20) == 0);
+        check_block(part->offset_bytes, part->size_bytes, part->size_bytes);
+        MUST(part->offset_bytes + part->size_bytes <= part->segment_bytes);
+    }
 }
 
 static void check_part(const struct proto_release *part, bool is_split) {
@@ -91,7 +108,8 @@ static void check_body(const struct proto_message *message) {
         return;
     case PROTO_HELLO_REPLY:
         MUST(message->hello_reply.magic == PROTO_MAGIC);
-        MUST(message->hello_reply.version == 1 && message->hello_reply.gpu <= PROTO_GPU_SIM);
+        MUST(message->hello_reply.version >= 1 && message->hello_reply.version <= PROTO_VERSION_MAX &&
+             message->hello_reply.gpu <= PROTO_GPU_SIM);
         return;
     case PROTO_POOLS:
         check_pools(&message->pools);
@@ -122,13 +140,21 @@ static void check_body(const struct proto_message *message) {
         for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
             MUST((message->segments.ids[i] != 0) == (i < message->segments.count));
         return;
+    case PROTO_ASK_PARTS:
+    case PROTO_DESCRIBE:
+        MUST(message->describe.part < PROTO_ROW_PARTS_MAX && message->describe.reserved == 0);
+        return;
+    case PROTO_PARTS:
+        check_parts(&message->parts);
+        return;
     case PROTO_LEASE:
         check_lease(&message->lease);
         return;
     case PROTO_INFO:
         check_block(message->info.offset_bytes, message->info.size_bytes, message->info.capacity_bytes);
         MUST(message->info.segment != 0 && message->info.pool != 0 && message->info.holders > 0);
-        MUST(message->info.shared <= 1 && message->info.reserved == 0);
+        MUST(message->info.shared <= 1 && message->info.parts != 1 &&
+             message->info.parts <= PROTO_ROW_PARTS_MAX);
         return;
     case PROTO_PAGE:
         MUST(message->page.size_bytes == PROTO_PAGE_BYTES && message->page.reserved == 0);
@@ -149,8 +175,8 @@ static void check_message(const struct proto_message *message, enum proto_sender
     bool one_way = operation == PROTO_OPENED,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_CLOSED
-                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_SEGMENTS);
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_DESCRIBE
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_PARTS);
     MUST(message->header.reserved == 0);
     MUST(either || (message->header.request == 0) == one_way);
     MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);

@@ -56,10 +56,11 @@ static void choose_share(struct input *input, struct puppet *client, struct prot
 }
 
 void puppet_send_request(struct input *input) {
-    static const uint8_t operations[] = {
-        PROTO_ACQUIRE,    PROTO_RELEASE, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,    PROTO_ATTACH,
-        PROTO_QUERY,      PROTO_OPENED,  PROTO_SPLIT,   PROTO_MERGE,   PROTO_ASK_PAGE, PROTO_BYE,
-        PROTO_LIST_POOLS, PROTO_HELLO,   PROTO_OPENED,  PROTO_IDLE,    PROTO_CLOSED};
+    static const uint8_t operations[] = {PROTO_ACQUIRE,    PROTO_RELEASE,   PROTO_ACQUIRE,  PROTO_RELEASE,
+                                         PROTO_SHARE,      PROTO_ATTACH,    PROTO_QUERY,    PROTO_OPENED,
+                                         PROTO_SPLIT,      PROTO_MERGE,     PROTO_ASK_PAGE, PROTO_BYE,
+                                         PROTO_LIST_POOLS, PROTO_HELLO,     PROTO_OPENED,   PROTO_IDLE,
+                                         PROTO_CLOSED,     PROTO_ASK_PARTS, PROTO_DESCRIBE};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
@@ -120,6 +121,13 @@ void puppet_send_request(struct input *input) {
     case PROTO_QUERY:
         message->query = choose_name(input, client, &index);
         break;
+    case PROTO_ASK_PARTS:
+    case PROTO_DESCRIBE: {
+        struct proto_lease_name name = choose_name(input, client, &index);
+        message->describe =
+            (struct proto_part_name){.lease = name.lease, .generation = name.generation, .part = index};
+        break;
+    }
     case PROTO_OPENED:
         message->header.request = 0;
         message->opened.segment = input_below(input, 8) == 7 ? input_edgy(input) : client->unopened;
@@ -129,12 +137,13 @@ void puppet_send_request(struct input *input) {
     }
     /* Encoded here: the encoder asserts that what it makes is right, and this need not be. */
     static const uint8_t sizes[] = {
-        [PROTO_HELLO] = sizeof(struct proto_hello),     [PROTO_ACQUIRE] = sizeof(struct proto_acquire),
-        [PROTO_RELEASE] = sizeof(struct proto_release), [PROTO_SPLIT] = sizeof(struct proto_release),
-        [PROTO_MERGE] = sizeof(struct proto_merge),     [PROTO_SHARE] = sizeof(struct proto_share),
-        [PROTO_ATTACH] = sizeof(struct proto_token),    [PROTO_QUERY] = sizeof(struct proto_lease_name),
-        [PROTO_OPENED] = sizeof(struct proto_opened),   [PROTO_IDLE] = sizeof(struct proto_idle),
-        [PROTO_CLOSED] = sizeof(struct proto_closed)};
+        [PROTO_HELLO] = sizeof(struct proto_hello),       [PROTO_ACQUIRE] = sizeof(struct proto_acquire),
+        [PROTO_RELEASE] = sizeof(struct proto_release),   [PROTO_SPLIT] = sizeof(struct proto_release),
+        [PROTO_MERGE] = sizeof(struct proto_merge),       [PROTO_SHARE] = sizeof(struct proto_share),
+        [PROTO_ATTACH] = sizeof(struct proto_token),      [PROTO_QUERY] = sizeof(struct proto_lease_name),
+        [PROTO_OPENED] = sizeof(struct proto_opened),     [PROTO_IDLE] = sizeof(struct proto_idle),
+        [PROTO_CLOSED] = sizeof(struct proto_closed),     [PROTO_ASK_PARTS] = sizeof(struct proto_part_name),
+        [PROTO_DESCRIBE] = sizeof(struct proto_part_name)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + UINT8_MAX];

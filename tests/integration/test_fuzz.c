@@ -47,10 +47,11 @@ static size_t encode_hello(uint8_t *packet) {
 
 /* A packet that the daemon would take, about leases and pools that may or may not be there. */
 static size_t make_valid(uint64_t *random, uint8_t *packet) {
-    static const uint8_t operations[] = {
-        PROTO_LIST_POOLS, PROTO_ACQUIRE,  PROTO_ACQUIRE, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_RELEASE,
-        PROTO_SHARE,      PROTO_ATTACH,   PROTO_QUERY,   PROTO_OPENED,  PROTO_BYE,     PROTO_HELLO,
-        PROTO_SPLIT,      PROTO_ASK_PAGE, PROTO_MERGE,   PROTO_IDLE,    PROTO_CLOSED};
+    static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE,   PROTO_ACQUIRE, PROTO_ACQUIRE,
+                                         PROTO_RELEASE,    PROTO_RELEASE,   PROTO_SHARE,   PROTO_ATTACH,
+                                         PROTO_QUERY,      PROTO_OPENED,    PROTO_BYE,     PROTO_HELLO,
+                                         PROTO_SPLIT,      PROTO_ASK_PAGE,  PROTO_MERGE,   PROTO_IDLE,
+                                         PROTO_CLOSED,     PROTO_ASK_PARTS, PROTO_DESCRIBE};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -82,6 +83,11 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
     case PROTO_CLOSED:
         message.closed =
             (struct proto_closed){.segment = 1 + test_random(random) % 8, .time_ns = test_random(random)};
+        break;
+    case PROTO_ASK_PARTS:
+    case PROTO_DESCRIBE:
+        message.describe = (struct proto_part_name){lease, 1 + test_random(random) % 1000,
+                                                    (uint32_t)(test_random(random) % 4), 0};
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:

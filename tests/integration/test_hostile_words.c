@@ -84,6 +84,10 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     case PROTO_CLOSED:
         message.closed.segment = leases[0].segment;
         break;
+    case PROTO_ASK_PARTS:
+    case PROTO_DESCRIBE:
+        message.describe = (struct proto_part_name){leases[0].lease, leases[0].generation, 0, 0};
+        break;
     case PROTO_OPENED:
         message.opened.segment = leases[0].segment;
         break;

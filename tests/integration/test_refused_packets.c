@@ -93,6 +93,8 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
         {PROTO_SHARE, 32, 8, UINT64_MAX, "SHARE.size_bytes"},
         {PROTO_IDLE, 20, 4, 2, "IDLE.flags"},
         {PROTO_CLOSED, 16, 8, 0, "CLOSED.segment"},
+        {PROTO_ASK_PARTS, 32, 4, 4096, "ASK_PARTS.part"},
+        {PROTO_DESCRIBE, 36, 4, 1, "DESCRIBE.reserved"},
     };
     (void)state;
 

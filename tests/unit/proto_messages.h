@@ -15,7 +15,8 @@ static const uint16_t operations[] = {
     PROTO_HELLO,       PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,    PROTO_ATTACH,
     PROTO_QUERY,       PROTO_OPENED,     PROTO_BYE,     PROTO_SPLIT,   PROTO_ASK_PAGE, PROTO_MERGE,
     PROTO_HELLO_REPLY, PROTO_POOLS,      PROTO_LEASE,   PROTO_OK,      PROTO_TOKEN,    PROTO_INFO,
-    PROTO_ERROR,       PROTO_PAGE,       PROTO_IDLE,    PROTO_CLOSED,  PROTO_SEGMENTS,
+    PROTO_ERROR,       PROTO_PAGE,       PROTO_IDLE,    PROTO_CLOSED,  PROTO_SEGMENTS, PROTO_ASK_PARTS,
+    PROTO_DESCRIBE,    PROTO_PARTS,
 };
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -102,6 +103,7 @@ static inline void random_lease(struct proto_lease *lease) {
     lease->capacity_bytes = random_size(PROTO_SIZE_MAX / 1024) * 512;
     lease->offset_bytes = random_to(PROTO_SIZE_MAX / 1024 - 1) * 512;
     lease->size_bytes = lease->capacity_bytes - random_to(511);
+    lease->parts = random_to(3) == 0 ? 1 + (uint32_t)random_size(PROTO_ROW_PARTS_MAX - 1) : 0;
     if (random_to(2) == 0)
         return;
     struct proto_segment *segment = &lease->description;
@@ -113,6 +115,22 @@ static inline void random_lease(struct proto_lease *lease) {
     /* The smallest segment that holds the block, so that every byte more would be out of it. */
     uint64_t end = lease->offset_bytes + lease->capacity_bytes;
     segment->size_bytes = (end + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
+    if (lease->parts == 0)
+        return;
+    /* The first segment of a row is one that the block goes beyond. */
+    segment->kind = PROTO_SEGMENT_VMM_FD;
+    memset(segment->handle, 0, sizeof segment->handle);
+    segment->size_bytes = lease->offset_bytes / SEGMENT_STEP * SEGMENT_STEP + SEGMENT_STEP;
+    lease->capacity_bytes =
+        segment->size_bytes - lease->offset_bytes + random_size(PROTO_SIZE_MAX / 2048) * 512;
+    lease->size_bytes = lease->capacity_bytes - random_to(511);
+}
+
+static inline void random_part(struct proto_part *part) {
+    part->segment = random_size(UINT64_MAX);
+    part->segment_bytes = random_size(PROTO_SIZE_MAX / SEGMENT_STEP) * SEGMENT_STEP;
+    part->size_bytes = random_size(part->segment_bytes / 512) * 512;
+    part->offset_bytes = random_to((part->segment_bytes - part->size_bytes) / 512) * 512;
 }
 
 /* Makes a valid message. POOLS has at most pools_max pools: large ones make some tests slow. */
@@ -185,6 +203,19 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         for (uint32_t i = 0; i < message->segments.count; i++)
             message->segments.ids[i] = random_size(UINT64_MAX);
         break;
+    case PROTO_ASK_PARTS:
+    case PROTO_DESCRIBE:
+        random_bytes(&message->describe, sizeof message->describe);
+        message->describe.part = (uint32_t)random_to(PROTO_ROW_PARTS_MAX - 1);
+        message->describe.reserved = 0;
+        break;
+    case PROTO_PARTS:
+        message->parts.count = (uint32_t)random_size(PROTO_PARTS_MAX);
+        message->parts.total =
+            message->parts.count + 1 + (uint32_t)random_to(PROTO_ROW_PARTS_MAX - PROTO_PARTS_MAX - 1);
+        for (uint32_t i = 0; i < message->parts.count; i++)
+            random_part(&message->parts.parts[i]);
+        break;
     case PROTO_HELLO_REPLY:
         message->hello_reply.magic = PROTO_MAGIC;
         message->hello_reply.version = PROTO_VERSION_MAX;
@@ -209,6 +240,7 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->info.pool = (uint32_t)random_size(UINT32_MAX);
         message->info.holders = (uint32_t)random_size(UINT32_MAX);
         message->info.shared = (uint32_t)random_to(1);
+        message->info.parts = random_to(1) ? 2 + (uint32_t)random_to(PROTO_ROW_PARTS_MAX - 2) : 0;
         break;
     case PROTO_PAGE:
         message->page.size_bytes = PROTO_PAGE_BYTES;

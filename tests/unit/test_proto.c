@@ -16,7 +16,7 @@ static bool block_promises_hold(uint64_t offset, uint64_t size, uint64_t capacit
 static bool lease_promises_hold(const struct proto_lease *lease) {
     static const struct proto_segment none;
     const struct proto_segment *segment = &lease->description;
-    if (lease->reserved != 0 || lease->segment == 0 || lease->pool == 0)
+    if (lease->parts == 1 || lease->parts > 4096 || lease->segment == 0 || lease->pool == 0)
         return false;
     if (!block_promises_hold(lease->offset_bytes, lease->size_bytes, lease->capacity_bytes))
         return false;
@@ -27,9 +27,30 @@ static bool lease_promises_hold(const struct proto_lease *lease) {
     if (segment->kind != PROTO_SEGMENT_LEGACY_IPC &&
         memcmp(segment->handle, none.handle, sizeof none.handle) != 0)
         return false;
+    bool goes_beyond = lease->offset_bytes + lease->capacity_bytes > segment->size_bytes;
     return segment->id == lease->segment && segment->pool == lease->pool && segment->size_bytes > 0 &&
            segment->size_bytes <= PROTO_SIZE_MAX && segment->size_bytes % SEGMENT_STEP == 0 &&
-           lease->offset_bytes + lease->capacity_bytes <= segment->size_bytes;
+           (lease->parts == 0 ? !goes_beyond
+                              : goes_beyond && segment->kind == PROTO_SEGMENT_VMM_FD &&
+                                    lease->offset_bytes < segment->size_bytes);
+}
+
+static bool parts_promises_hold(const struct proto_parts *parts) {
+    static const struct proto_part none;
+    if (parts->count < 1 || parts->count > 64 || parts->total < 2 || parts->total > 4096 ||
+        parts->count > parts->total)
+        return false;
+    for (uint32_t i = 0; i < PROTO_PARTS_MAX; i++) {
+        const struct proto_part *part = &parts->parts[i];
+        if (i >= parts->count ? memcmp(part, &none, sizeof none) != 0
+                              : part->segment == 0 || part->segment_bytes % SEGMENT_STEP != 0 ||
+                                    part->segment_bytes > PROTO_SIZE_MAX || part->size_bytes == 0 ||
+                                    part->size_bytes % 512 != 0 || part->offset_bytes % 512 != 0 ||
+                                    part->size_bytes > part->segment_bytes ||
+                                    part->offset_bytes > part->segment_bytes - part->size_bytes)
+            return false;
+    }
+    return true;
 }
 
 static bool pool_promises_hold(const struct proto_pool *pool) {
@@ -103,6 +124,11 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
             if ((message->segments.ids[i] == 0) != (i >= message->segments.count))
                 return false;
         return size == 520 && message->segments.count <= 64 && message->segments.reserved == 0;
+    case PROTO_ASK_PARTS:
+    case PROTO_DESCRIBE:
+        return size == 24 && message->describe.part <= 4095 && message->describe.reserved == 0;
+    case PROTO_PARTS:
+        return size == 2056 && parts_promises_hold(&message->parts);
     case PROTO_HELLO_REPLY:
         return size == 24 && message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version >= 1 &&
                message->hello_reply.version <= PROTO_VERSION_MAX && message->hello_reply.gpu <= 2 &&
@@ -118,8 +144,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_LEASE:
         return size == 144 && lease_promises_hold(&message->lease);
     case PROTO_INFO:
-        return size == 48 && message->info.reserved == 0 && message->info.shared <= 1 &&
-               message->info.holders >= 1 && message->info.segment != 0 && message->info.pool != 0 &&
+        return size == 48 && message->info.parts != 1 && message->info.parts <= 4096 &&
+               message->info.shared <= 1 && message->info.holders >= 1 && message->info.segment != 0 &&
+               message->info.pool != 0 &&
                block_promises_hold(message->info.offset_bytes, message->info.size_bytes,
                                    message->info.capacity_bytes);
     case PROTO_PAGE:

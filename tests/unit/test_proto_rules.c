@@ -30,6 +30,7 @@ struct breakage {
 #define INTO_BODY(type, member, at) offsetof(struct type, member) + (at), #member
 #define IN_POOL(member)             INTO_POOL(member, 0)
 #define INTO_POOL(member, at)       INTO_BODY(proto_pools, pools[0].member, at)
+#define IN_PART(member)             INTO_BODY(proto_parts, parts[0].member, 0)
 #define IN_SEGMENT(member)          INTO_SEGMENT(member, 0)
 #define INTO_SEGMENT(member, at)    INTO_BODY(proto_lease, description.member, at)
 
@@ -68,6 +69,14 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         break;
     case PROTO_SEGMENTS:
         message->segments = (struct proto_segments){2, 0, {9, 10}};
+        break;
+    case PROTO_ASK_PARTS:
+    case PROTO_DESCRIBE:
+        message->describe = (struct proto_part_name){1, 1, 2, 0};
+        break;
+    case PROTO_PARTS:
+        message->parts = (struct proto_parts){
+            2, 3, {{9, SEGMENT_STEP, 512, SEGMENT_STEP - 512}, {10, SEGMENT_STEP, 0, SEGMENT_STEP}}};
         break;
     case PROTO_LEASE:
         message->lease = (struct proto_lease){
@@ -189,7 +198,8 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_LEASE, BODY(proto_lease, capacity_bytes), U64, UINT64_MAX - 511},
         {PROTO_LEASE, BODY(proto_lease, pool), U32, 0},
         {PROTO_LEASE, BODY(proto_lease, pool), U32, 2},
-        {PROTO_LEASE, BODY(proto_lease, reserved), U32, 1},
+        {PROTO_LEASE, BODY(proto_lease, parts), U32, 1},
+        {PROTO_LEASE, BODY(proto_lease, parts), U32, PROTO_ROW_PARTS_MAX + 1},
         {PROTO_LEASE, IN_SEGMENT(id), U64, 0},
         {PROTO_LEASE, IN_SEGMENT(id), U64, 10},
         {PROTO_LEASE, IN_SEGMENT(size_bytes), U64, 0},
@@ -209,7 +219,8 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_INFO, BODY(proto_info, pool), U32, 0},
         {PROTO_INFO, BODY(proto_info, holders), U32, 0},
         {PROTO_INFO, BODY(proto_info, shared), U32, 2},
-        {PROTO_INFO, BODY(proto_info, reserved), U32, 1},
+        {PROTO_INFO, BODY(proto_info, parts), U32, 1},
+        {PROTO_INFO, BODY(proto_info, parts), U32, PROTO_ROW_PARTS_MAX + 1},
         {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, 0},
         {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, PROTO_PAGE_BYTES * 2},
         {PROTO_PAGE, BODY(proto_page_reply, reserved), U32, 1},
@@ -222,6 +233,25 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_SEGMENTS, BODY(proto_segments, count), U32, PROTO_CLOSE_MAX + 1},
         {PROTO_SEGMENTS, BODY(proto_segments, reserved), U32, 1},
         {PROTO_SEGMENTS, BODY(proto_segments, ids), U64, 0},
+        {PROTO_ASK_PARTS, BODY(proto_part_name, part), U32, PROTO_ROW_PARTS_MAX},
+        {PROTO_ASK_PARTS, BODY(proto_part_name, reserved), U32, 1},
+        {PROTO_DESCRIBE, BODY(proto_part_name, part), U32, PROTO_ROW_PARTS_MAX},
+        {PROTO_DESCRIBE, BODY(proto_part_name, reserved), U32, 1},
+        {PROTO_PARTS, BODY(proto_parts, count), U32, 0},
+        {PROTO_PARTS, BODY(proto_parts, count), U32, 1},
+        {PROTO_PARTS, BODY(proto_parts, count), U32, PROTO_PARTS_MAX + 1},
+        {PROTO_PARTS, BODY(proto_parts, total), U32, 1},
+        {PROTO_PARTS, BODY(proto_parts, total), U32, PROTO_ROW_PARTS_MAX + 1},
+        {PROTO_PARTS, IN_PART(segment), U64, 0},
+        {PROTO_PARTS, IN_PART(segment_bytes), U64, 0},
+        {PROTO_PARTS, IN_PART(segment_bytes), U64, SEGMENT_STEP + 512},
+        {PROTO_PARTS, IN_PART(segment_bytes), U64, PROTO_SIZE_MAX + SEGMENT_STEP},
+        {PROTO_PARTS, IN_PART(offset_bytes), U64, 256},
+        {PROTO_PARTS, IN_PART(offset_bytes), U64, 1024},
+        {PROTO_PARTS, IN_PART(offset_bytes), U64, UINT64_MAX - 511},
+        {PROTO_PARTS, IN_PART(size_bytes), U64, 0},
+        {PROTO_PARTS, IN_PART(size_bytes), U64, 1000},
+        {PROTO_PARTS, IN_PART(size_bytes), U64, SEGMENT_STEP},
         {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
         {PROTO_ERROR, BODY(proto_failure, text_length), U32, 6},
@@ -263,6 +293,39 @@ static void an_acquire_may_name_a_smaller_size_whatever_else_it_says(void **stat
                 assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded),
                                  least <= 4 ? 0 : -EBADMSG);
             }
+}
+
+static void the_segment_of_a_row_ends_before_its_block_does(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t parts, kind;
+        uint64_t offset, capacity;
+        bool is_right;
+    } cases[] = {
+        {2, PROTO_SEGMENT_VMM_FD, 512, SEGMENT_STEP, true},
+        {2, PROTO_SEGMENT_VMM_FD, 0, 4 * SEGMENT_STEP, true},
+        {2, PROTO_SEGMENT_VMM_FD, SEGMENT_STEP - 512, 1024, true},
+        {2, PROTO_SEGMENT_VMM_FD, 512, SEGMENT_STEP - 512, false},    /* one segment does */
+        {2, PROTO_SEGMENT_VMM_FD, SEGMENT_STEP, SEGMENT_STEP, false}, /* nothing of it is in the segment */
+        {2, PROTO_SEGMENT_MEMFD, 512, SEGMENT_STEP, false},
+        {2, PROTO_SEGMENT_LEGACY_IPC, 512, SEGMENT_STEP, false},
+        {0, PROTO_SEGMENT_VMM_FD, 512, SEGMENT_STEP, false},
+        {0, PROTO_SEGMENT_VMM_FD, 512, SEGMENT_STEP - 512, true},
+    };
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        plain_message(PROTO_LEASE, &message);
+        size_t size = proto_encode(&message, packet);
+        message.lease.parts = cases[i].parts;
+        message.lease.description.kind = cases[i].kind;
+        message.lease.offset_bytes = cases[i].offset;
+        message.lease.capacity_bytes = cases[i].capacity;
+        memcpy(packet + 16, &message.lease, sizeof message.lease);
+        assert_int_equal(decode_exactly(PROTO_FROM_DAEMON, packet, size, &decoded),
+                         cases[i].is_right ? 0 : -EBADMSG);
+    }
 }
 
 static void lease_without_a_description_still_names_segment_and_pool(void **state) {
@@ -526,6 +589,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_broken_rule_is_refused_by_its_name),
         cmocka_unit_test(an_acquire_may_name_a_smaller_size_whatever_else_it_says),
+        cmocka_unit_test(the_segment_of_a_row_ends_before_its_block_does),
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
         cmocka_unit_test(a_broken_header_is_refused_by_its_fields_name),
