@@ -70,7 +70,7 @@ void step_acquire(struct world *world) {
     if (r == SIM_REQUESTS)
         return;
     uint64_t timeout_ns = timeouts_ns[random_below(world, sizeof timeouts_ns / sizeof *timeouts_ns)];
-    uint64_t size = random_size(world);
+    uint64_t size = world->is_vmm[p] && one_in(world, 2) ? SEGMENT_GRANULE : random_size(world);
     world->requests[r] = (struct model_request){.id = ++world->next_request,
                                                 .session = s,
                                                 .pool = p,
@@ -138,8 +138,13 @@ static int random_part(struct world *world, unsigned l, struct proto_release *re
         start = grains > count ? grains - count : 0; /* a tail, as shrinking does */
     *ret_part = (struct proto_release){world->leases[l].id, world->leases[l].generation, start * world->grain,
                                        count * world->grain};
-    bool held = start + count <= grains;
-    for (uint64_t g = 0; held && g < count; g++)
+    bool is_row = block->n_parts > 0;
+    if (is_row && one_in(world, 4))
+        *ret_part = (struct proto_release){world->leases[l].id, world->leases[l].generation, start = 0,
+                                           (count = grains) * world->grain};
+    bool held =
+        is_row ? start == 0 && count == grains : start + count <= grains; /* of a row: all or nothing */
+    for (uint64_t g = 0; held && g < count && !is_row; g++)
         held = where->owners[block->offset / world->grain + start + g] == b + 1;
     return block->shared || block->live + block->fenced + block->lost > 1 ? PROTO_E_SHARED
            : held                                                         ? 0
@@ -152,6 +157,10 @@ static void model_cut(struct world *world, unsigned l, const struct proto_releas
     struct model_block *block = &world->blocks[b];
     const struct model_segment *where = &world->segments[block->segment];
 
+    if (block->n_parts > 0) { /* it is given back whole */
+        model_remove_lease(world, l);
+        return;
+    }
     model_set_owner(world, block->segment, block->offset + part->offset_bytes, part->size_bytes, b + 1, to);
     block->held -= part->size_bytes;
     if (block->held == 0) {
@@ -244,6 +253,8 @@ void step_split(struct world *world) {
     unsigned s = world->leases[l].session;
     const struct model_block old = world->blocks[world->leases[l].block];
     int expected = random_part(world, l, &part);
+    if (expected == 0 && old.n_parts > 0)
+        expected = PROTO_E_INVALID;
     if (is_full(world, s))
         expected = PROTO_E_LIMIT;
     int r = core_split(world->sessions[s].session, &part, &lease);
@@ -264,6 +275,23 @@ void step_split(struct world *world) {
     world->tally->splits++;
 }
 
+/* Whether one block's memory can be the next part of a row that another one is then. */
+static bool can_continue(const struct world *world, const struct model_block *block,
+                         const struct model_block *from) {
+    const struct model_segment *first = &world->segments[block->segment];
+    struct model_part parts[SIM_PARTS];
+    const struct model_part *last = &parts[model_parts(block, parts) - 1];
+
+    return from->n_parts == 0 && from->segment != block->segment && from->offset == 0 &&
+           world->segments[from->segment].pool == first->pool && world->is_vmm[first->pool] &&
+           block->held == block->capacity && from->held == from->capacity &&
+           last->offset + last->size == world->segments[last->segment].size;
+}
+
+static bool can_be_merged(const struct model_lease *lease) {
+    return lease->used && !lease->fenced && !lease->unanswered;
+}
+
 /* Another lease of the same session, mostly of the same segment; SIM_LEASES when there is none. */
 static unsigned pick_other(struct world *world, unsigned l) {
     const struct model_block *block = &world->blocks[world->leases[l].block];
@@ -271,90 +299,72 @@ static unsigned pick_other(struct world *world, unsigned l) {
     for (unsigned i = 0; i < world->leases_end; i++) {
         unsigned c = (start + i) % world->leases_end;
         const struct model_lease *lease = &world->leases[c];
-        if (lease->used && lease->session == world->leases[l].session && !lease->fenced &&
-            !lease->unanswered &&
+        if (can_be_merged(lease) && lease->session == world->leases[l].session &&
             (world->blocks[lease->block].segment == block->segment || one_in(world, 16)))
             return c;
     }
     return SIM_LEASES;
 }
 
+/* A lease, and one of its session's that can be the next part of a row with it. Returns whether there are
+ * such. */
+static bool pick_row(struct world *world, unsigned *ret_lease, unsigned *ret_other) {
+    unsigned start = world->leases_end > 0 ? (unsigned)random_below(world, world->leases_end) : 0;
+    for (unsigned i = 0; i < world->leases_end * world->leases_end; i++) {
+        unsigned l = (start + i / world->leases_end) % world->leases_end, k = (start + i) % world->leases_end;
+        const struct model_lease *lease = &world->leases[l], *other = &world->leases[k];
+        if (!can_be_merged(lease) || world->sessions[lease->session].lost) {
+            i += world->leases_end - 1 - i % world->leases_end;
+            continue;
+        }
+        if (can_be_merged(other) && other->session == lease->session &&
+            can_continue(world, &world->blocks[lease->block], &world->blocks[other->block])) {
+            *ret_lease = l;
+            *ret_other = k;
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool has_others(const struct model_block *block) {
     return block->shared || block->live + block->fenced + block->lost > 1;
 }
 
-/* Merges two leases: one block gets the ranges of both. */
-void step_merge(struct world *world) {
-    unsigned l = pick_lease(world);
-    unsigned k = l == SIM_LEASES ? SIM_LEASES : pick_other(world, l);
-    if (k == SIM_LEASES)
-        return;
-    struct session *session = world->sessions[world->leases[l].session].session;
-    struct model_block *block = &world->blocks[world->leases[l].block],
-                       *from = &world->blocks[world->leases[k].block];
-    int expected = 0;
+/* The answer that the core owes to a merge. */
+static int judge_merge(const struct world *world, const struct model_block *block,
+                       const struct model_block *from) {
     if (has_others(block) || has_others(from))
-        expected = PROTO_E_SHARED;
-    else if (l == k || from->segment != block->segment || from->offset < block->offset)
-        expected = PROTO_E_INVALID;
-    const struct proto_merge merge = {world->leases[l].id, world->leases[l].generation, world->leases[k].id,
-                                      world->leases[k].generation};
-    int r = (one_in(world, 2) ? core_merge_one_way : core_merge)(session, &merge);
-    must(r == expected, "a merge gets another answer than is right");
-    if (r != 0)
-        return;
-    struct model_segment *where = &world->segments[block->segment];
-    uint64_t end = block->offset + block->capacity, from_end = from->offset + from->capacity;
-    for (uint64_t g = from->offset / world->grain; g < from_end / world->grain; g++)
-        if (where->owners[g] == world->leases[k].block + 1)
-            where->owners[g] = (uint16_t)(world->leases[l].block + 1);
-    block->held += from->held;
-    block->capacity = block->size = (end > from_end ? end : from_end) - block->offset;
-    model_remove_lease(world, k);
-    must(core_merge(session, &merge) == PROTO_E_STALE, "a lease is merged twice");
-    world->tally->merges++;
+        return PROTO_E_SHARED;
+    if (block != from && from->segment != block->segment)
+        return can_continue(world, block, from) ? 0 : PROTO_E_INVALID;
+    return block == from || block->n_parts + from->n_parts > 0 || from->offset < block->offset
+               ? PROTO_E_INVALID
+               : 0;
 }
 
-/* Names that are gone, not this session's, or guessed before their answer. */
-void step_misuse(struct world *world) {
-    unsigned s = pick_session(world, false);
-    struct proto_info info;
-    if (s == SIM_SESSIONS)
-        return;
-    struct session *session = world->sessions[s].session;
-    const struct proto_lease_name *old = &world->old_names[random_below(world, SIM_OLD_NAMES)];
-    const struct proto_release stale = {old->lease, old->generation, 0, 0};
-    must(core_release(session, &stale, world->now_ns) == PROTO_E_STALE, "a lease that is gone is released");
-    must(core_query(session, old, &info) == PROTO_E_STALE, "a lease that is gone is known");
-    if (world->leases_end == 0)
-        return;
-    const struct model_lease *lease = &world->leases[random_below(world, world->leases_end)];
-    if (!lease->used || (lease->session == s && !lease->unanswered))
-        return;
-    const struct proto_release foreign = {lease->id, lease->generation, 0, 0};
-    must(core_release(session, &foreign, world->now_ns) == PROTO_E_STALE,
-         "a lease is released by a session that does not have it");
+/* A block becomes the last part of a row. Returns where the row ends, from its start. */
+static uint64_t model_append(struct world *world, struct model_block *block, const struct model_block *from) {
+    if (block->n_parts == 0)
+        block->parts[block->n_parts++] = (struct model_part){block->segment, block->offset, block->capacity};
+    must(block->n_parts < SIM_PARTS, "the model has no room for a part");
+    block->parts[block->n_parts++] = (struct model_part){from->segment, from->offset, from->capacity};
+    world->tally->rows++;
+    return block->capacity + from->capacity;
 }
 
-void step_query(struct world *world) {
-    unsigned l = pick_lease(world);
-    struct proto_info info;
-    if (l == SIM_LEASES)
-        return;
-    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
-    const struct model_block *block = &world->blocks[world->leases[l].block];
-    int r = core_query(world->sessions[world->leases[l].session].session, &name, &info);
-    must(r == 0, "a lease is not known");
-    must(info.segment == world->segments[block->segment].id && info.offset_bytes == block->offset &&
-             info.size_bytes == block->size && info.capacity_bytes == block->capacity &&
-             info.holders == block->live + block->lost && info.shared == block->shared,
-         "a lease is described as another");
+/* A lease that can be named, a row's where there is one. */
+static unsigned pick_row_or_lease(struct world *world) {
+    for (unsigned l = 0; l < world->leases_end; l++) {
+        const struct model_lease *lease = &world->leases[l];
+        if (can_be_merged(lease) && !world->sessions[lease->session].lost &&
+            world->blocks[lease->block].n_parts > 0 && one_in(world, 2))
+            return l;
+    }
+    return pick_lease(world);
 }
 
-void step_share(struct world *world) {
-    unsigned l = pick_lease(world);
-    if (l == SIM_LEASES)
-        return;
+static void share_lease(struct world *world, unsigned l) {
     struct model_block *block = &world->blocks[world->leases[l].block];
     const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
     const struct proto_token fresh = token_make(++world->next_token);
@@ -378,12 +388,114 @@ void step_share(struct world *world) {
     world->tally->shares++;
 }
 
+void step_share(struct world *world) {
+    unsigned l = pick_row_or_lease(world);
+    if (l != SIM_LEASES)
+        share_lease(world, l);
+}
+
+/* Merges two leases: one block gets the ranges of both. */
+void step_merge(struct world *world) {
+    unsigned l, k;
+    if (one_in(world, 2) || !pick_row(world, &l, &k)) {
+        l = pick_lease(world);
+        k = l == SIM_LEASES ? SIM_LEASES : pick_other(world, l);
+    }
+    if (k == SIM_LEASES)
+        return;
+    struct session *session = world->sessions[world->leases[l].session].session;
+    struct model_block *block = &world->blocks[world->leases[l].block],
+                       *from = &world->blocks[world->leases[k].block];
+    int expected = judge_merge(world, block, from);
+    const struct proto_merge merge = {world->leases[l].id, world->leases[l].generation, world->leases[k].id,
+                                      world->leases[k].generation};
+    int r = (one_in(world, 2) ? core_merge_one_way : core_merge)(session, &merge);
+    must(r == expected, "a merge gets another answer than is right");
+    if (r != 0)
+        return;
+    struct model_segment *where = &world->segments[from->segment];
+    uint64_t end = block->offset + block->capacity, from_end = from->offset + from->capacity;
+    for (uint64_t g = from->offset / world->grain; g < from_end / world->grain; g++)
+        if (where->owners[g] == world->leases[k].block + 1)
+            where->owners[g] = (uint16_t)(world->leases[l].block + 1);
+    block->held += from->held;
+    block->capacity = block->size = from->segment != block->segment
+                                        ? model_append(world, block, from)
+                                        : (end > from_end ? end : from_end) - block->offset;
+    model_remove_lease(world, k);
+    must(core_merge(session, &merge) == PROTO_E_STALE, "a lease is merged twice");
+    world->tally->merges++;
+    if (block->n_parts > 0 && one_in(world, 2))
+        share_lease(world, l);
+}
+
+/* Names that are gone, not this session's, or guessed before their answer. */
+void step_misuse(struct world *world) {
+    unsigned s = pick_session(world, false);
+    struct proto_info info;
+    if (s == SIM_SESSIONS)
+        return;
+    struct session *session = world->sessions[s].session;
+    const struct proto_lease_name *old = &world->old_names[random_below(world, SIM_OLD_NAMES)];
+    const struct proto_release stale = {old->lease, old->generation, 0, 0};
+    must(core_release(session, &stale, world->now_ns) == PROTO_E_STALE, "a lease that is gone is released");
+    must(core_query(session, old, &info) == PROTO_E_STALE, "a lease that is gone is known");
+    if (world->leases_end == 0)
+        return;
+    const struct model_lease *lease = &world->leases[random_below(world, world->leases_end)];
+    if (!lease->used || (lease->session == s && !lease->unanswered))
+        return;
+    const struct proto_release foreign = {lease->id, lease->generation, 0, 0};
+    must(core_release(session, &foreign, world->now_ns) == PROTO_E_STALE,
+         "a lease is released by a session that does not have it");
+}
+
+/* Asks for the parts of a lease, which is a row or none, from one of them on, and for its description. */
+static void query_parts(struct world *world, unsigned l) {
+    const struct model_block *block = &world->blocks[world->leases[l].block];
+    unsigned s = world->leases[l].session, first = (unsigned)random_below(world, block->n_parts + 2);
+    const struct proto_part_name name = {world->leases[l].id, world->leases[l].generation, first, 0};
+    struct proto_parts parts;
+
+    int r = core_ask_parts(world->sessions[s].session, &name, &parts);
+    must(r == (first < block->n_parts ? 0 : PROTO_E_INVALID), "parts are told that are not there");
+    model_describe_part(world, s, l, first);
+    if (r != 0)
+        return;
+    must(parts.total == block->n_parts && parts.count == block->n_parts - first, "a row has other parts");
+    for (unsigned i = 0; i < parts.count; i++) {
+        const struct model_part *part = &block->parts[first + i];
+        must(parts.parts[i].segment == world->segments[part->segment].id &&
+                 parts.parts[i].segment_bytes == world->segments[part->segment].size &&
+                 parts.parts[i].offset_bytes == part->offset && parts.parts[i].size_bytes == part->size,
+             "a row has other parts");
+    }
+}
+
+void step_query(struct world *world) {
+    unsigned l = pick_row_or_lease(world);
+    struct proto_info info;
+    if (l == SIM_LEASES)
+        return;
+    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
+    const struct model_block *block = &world->blocks[world->leases[l].block];
+    int r = core_query(world->sessions[world->leases[l].session].session, &name, &info);
+    must(r == 0, "a lease is not known");
+    must(info.segment == world->segments[block->segment].id && info.offset_bytes == block->offset &&
+             info.size_bytes == block->size && info.capacity_bytes == block->capacity &&
+             info.holders == block->live + block->lost && info.shared == block->shared &&
+             info.parts == block->n_parts,
+         "a lease is described as another");
+    query_parts(world, l);
+}
+
 /* Of a block that lives, or of one that may be gone. */
 static uint64_t pick_token(struct world *world) {
     unsigned start = world->blocks_end > 0 ? (unsigned)random_below(world, world->blocks_end) : 0;
+    bool for_row = one_in(world, 4);
     for (unsigned i = 0; i < world->blocks_end && !one_in(world, 32); i++) {
         const struct model_block *block = &world->blocks[(start + i) % world->blocks_end];
-        if (block->live > 0 && block->shared)
+        if (block->live > 0 && block->shared && (block->n_parts > 0 || !for_row))
             return block->token;
     }
     return world->tokens[random_below(world, SIM_TOKENS)];
@@ -418,11 +530,14 @@ void step_attach(struct world *world) {
     if (r != 0)
         return;
     model_see_arrivals(world);
-    model_add_lease(world, s, b, lease);
+    unsigned l = model_add_lease(world, s, b, lease);
     const struct proto_lease wire = model_describe(world, s, lease);
     must(wire.segment == world->segments[world->blocks[b].segment].id &&
-             wire.offset_bytes == world->blocks[b].offset && wire.capacity_bytes == world->blocks[b].capacity,
+             wire.offset_bytes == world->blocks[b].offset &&
+             wire.capacity_bytes == world->blocks[b].capacity && wire.parts == world->blocks[b].n_parts,
          "an attachment is to another block");
+    for (unsigned i = 0; i < world->blocks[b].n_parts && !one_in(world, 8); i++)
+        model_describe_part(world, s, l, i);
     world->tally->attaches++;
 }
 

@@ -82,7 +82,10 @@ void step_open(struct world *world) {
                                       .tenant = process->tenant,
                                       .group = group,
                                       .process = p,
-                                      .wants = one_in(world, 2)};
+                                      .wants = one_in(world, 2),
+                                      .knows_vmm = !one_in(world, 8)};
+    if (session->knows_vmm)
+        core_session_knows_vmm(opened);
     if (session->wants)
         core_session_want_reclaim(opened);
     if (!one_in(world, 4))

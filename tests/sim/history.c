@@ -75,6 +75,7 @@ static void draw_weights(struct world *world) {
 }
 
 static void add_pool(struct world *world, unsigned p) {
+    world->is_vmm[p] = p != 2 && one_in(world, 2);
     const struct pool_config config = {
         .kind = p == 2 ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
         .device = (int)p,
@@ -89,6 +90,7 @@ static void add_pool(struct world *world, unsigned p) {
                 .reserve_bytes = one_in(world, 3) ? SEGMENT_GRANULE * random_below(world, 4) : 0,
                 .low_water_bytes = one_in(world, 3) ? random_below(world, 6 * MIB) : 0,
             },
+        .needs_vmm = world->is_vmm[p],
     };
     int r = core_add_pool(world->core, &config, &world->pools[p].pool);
     must(r == 0, "a pool cannot be made");

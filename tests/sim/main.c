@@ -74,6 +74,8 @@ static const struct {
     {"deadlines that passed", offsetof(struct tally, deadlines)},
     {"parts released", offsetof(struct tally, parts)},
     {"splits", offsetof(struct tally, splits)},
+    {"rows", offsetof(struct tally, rows)},
+    {"parts described", offsetof(struct tally, described)},
     {"merges", offsetof(struct tally, merges)},
     {"blocks shared", offsetof(struct tally, shares)},
     {"attachments", offsetof(struct tally, attaches)},

@@ -82,6 +82,15 @@ void model_set_owner(struct world *world, unsigned segment, uint64_t offset, uin
     where->taken -= from != 0 ? size : 0;
 }
 
+unsigned model_parts(const struct model_block *block, struct model_part ret_parts[SIM_PARTS]) {
+    if (block->n_parts == 0) {
+        ret_parts[0] = (struct model_part){block->segment, block->offset, block->capacity};
+        return 1;
+    }
+    memcpy(ret_parts, block->parts, block->n_parts * sizeof *ret_parts);
+    return block->n_parts;
+}
+
 unsigned model_new_block(struct world *world, const struct model_block *block) {
     unsigned b = 0;
     while (b < SIM_BLOCKS && world->blocks[b].live + world->blocks[b].fenced + world->blocks[b].lost > 0)
@@ -114,25 +123,36 @@ unsigned model_add_lease(struct world *world, unsigned session, unsigned block, 
 
 static void model_block_empty(struct world *world, unsigned b) {
     struct model_block *block = &world->blocks[b];
-    struct model_segment *where = &world->segments[block->segment];
-    for (uint64_t g = block->offset / world->grain; g < (block->offset + block->capacity) / world->grain; g++)
-        if (where->owners[g] == b + 1) {
-            where->owners[g] = 0;
-            where->taken -= world->grain;
-        }
+    struct model_part parts[SIM_PARTS];
+    unsigned n_parts = model_parts(block, parts);
+
+    for (unsigned i = 0; i < n_parts; i++) {
+        struct model_segment *where = &world->segments[parts[i].segment];
+        for (uint64_t g = parts[i].offset / world->grain;
+             g < (parts[i].offset + parts[i].size) / world->grain; g++)
+            if (where->owners[g] == b + 1) {
+                where->owners[g] = 0;
+                where->taken -= world->grain;
+            }
+    }
     block->held = 0;
 }
 
 /* The core let go of what a lost session had: from now on the kernel has to be of the same opinion. */
 static void model_mark_hot(struct world *world, const struct model_lease *lease) {
-    const struct model_block *block = &world->blocks[lease->block];
-    struct model_segment *where = &world->segments[block->segment];
+    struct model_part parts[SIM_PARTS];
+    unsigned n_parts = model_parts(&world->blocks[lease->block], parts);
     unsigned process = world->sessions[lease->session].process;
+
     if (kernel_work_is_over(&world->kernel, process, world->now_ns))
         return;
-    for (uint64_t g = block->offset / world->grain; g < (block->offset + block->capacity) / world->grain; g++)
-        if (where->owners[g] == lease->block + 1)
-            where->hot[g] = (uint8_t)(process + 1);
+    for (unsigned i = 0; i < n_parts; i++) {
+        struct model_segment *where = &world->segments[parts[i].segment];
+        for (uint64_t g = parts[i].offset / world->grain;
+             g < (parts[i].offset + parts[i].size) / world->grain; g++)
+            if (where->owners[g] == lease->block + 1)
+                where->hot[g] = (uint8_t)(process + 1);
+    }
 }
 
 void model_remove_lease(struct world *world, unsigned l) {
@@ -159,27 +179,53 @@ void model_remove_lease(struct world *world, unsigned l) {
         world->leases_end--;
 }
 
-struct proto_lease model_describe(struct world *world, unsigned session, struct lease *lease) {
+/* The session has the segment mapped from now on. described: the core had it described. */
+static void model_told_of(struct world *world, unsigned session, const struct proto_lease *wire,
+                          bool described) {
     struct model_session *to = &world->sessions[session];
+    unsigned segment = find_segment(world, wire->segment);
+    struct model_segment *where = &world->segments[segment];
+
+    must(where->tenant == to->tenant + 1, "a session is told of another tenant's segment");
+    must(!where->retiring, "a session is told of a segment that is on its way back to the driver");
+    must(described == !to->seen[segment], "a segment is described twice, or not at all");
+    must(wire->description.id == (described ? wire->segment : 0), "another segment is described");
+    must(wire->description.size_bytes == (described ? where->size : 0), "a description has another size");
+    if (!described)
+        return;
+    to->seen[segment] = true;
+    if (to->segments++ == 0)
+        reaper_mapped(world, session);
+    where->mappers++;
+    world->kernel.processes[to->process].mapped = true;
+}
+
+struct proto_lease model_describe(struct world *world, unsigned session, struct lease *lease) {
     struct proto_lease wire;
     bool described;
 
     core_describe_lease(lease, &wire, &described);
-    unsigned segment = find_segment(world, wire.segment);
-    struct model_segment *where = &world->segments[segment];
-    must(where->tenant == to->tenant + 1, "a session is told of another tenant's segment");
-    must(!where->retiring, "a session is told of a segment that is on its way back to the driver");
-    must(described == !to->seen[segment], "a segment is described twice, or not at all");
-    must(wire.description.id == (described ? wire.segment : 0), "another segment is described");
-    must(wire.description.size_bytes == (described ? where->size : 0), "a description has another size");
-    if (described) {
-        to->seen[segment] = true;
-        if (to->segments++ == 0)
-            reaper_mapped(world, session);
-        where->mappers++;
-        world->kernel.processes[to->process].mapped = true;
-    }
+    model_told_of(world, session, &wire, described);
     return wire;
+}
+
+void model_describe_part(struct world *world, unsigned session, unsigned l, unsigned part) {
+    const struct model_block *block = &world->blocks[world->leases[l].block];
+    const struct proto_part_name name = {world->leases[l].id, world->leases[l].generation, part, 0};
+    struct segment *segment;
+    struct proto_lease wire;
+    bool described;
+
+    int r = core_describe_part(world->sessions[session].session, &name, &wire, &segment, &described);
+    must(r == (part < block->n_parts ? 0 : PROTO_E_INVALID), "a part is described that is not there");
+    if (r != 0)
+        return;
+    must(wire.segment == world->segments[block->parts[part].segment].id && segment->id == wire.segment &&
+             wire.offset_bytes == block->parts[part].offset &&
+             wire.capacity_bytes == block->parts[part].size && wire.parts == 0,
+         "a part is described as another");
+    model_told_of(world, session, &wire, described);
+    world->tally->described += described;
 }
 
 /* --- sessions --- */

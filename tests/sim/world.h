@@ -40,6 +40,7 @@
 #define SIM_TENANTS   4u
 #define SIM_SESSIONS  12u
 #define SIM_SEGMENTS  64u /* alive at a time; the pools' limits allow 3 * 16 */
+#define SIM_PARTS     16u /* of a row: it has a pool's segments at most */
 #define SIM_LEASES    512u
 #define SIM_BLOCKS    512u
 #define SIM_REQUESTS  64u
@@ -96,9 +97,17 @@ struct model_segment {
     uint8_t *hot; /* a process, plus one, that the core is done with and the GPU was not; 0: none */
 };
 
-struct model_block {
+/* A part of a row, in a segment of its own. */
+struct model_part {
     unsigned segment;
+    uint64_t offset, size;
+};
+
+struct model_block {
+    unsigned segment; /* and offset: of a row, those of its first part */
     uint64_t offset, size, capacity, held;
+    struct model_part parts[SIM_PARTS];
+    unsigned n_parts;            /* 0: it is no row */
     unsigned live, fenced, lost; /* leases; all 0: unused */
     bool shared;
     uint64_t token; /* its number */
@@ -119,6 +128,7 @@ struct model_session {
     unsigned tenant, group, process;
     uint64_t replies; /* bytes that it has not read */
     bool lost, wants;
+    bool knows_vmm; /* else the pools of descriptors are not there for it */
     bool seen[SIM_SEGMENTS];
     bool told[SIM_SEGMENTS];     /* to close it */
     unsigned segments;           /* that it has seen */
@@ -181,9 +191,9 @@ struct look {
  * talk. */
 struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
-        fences, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks, kills, forks,
-        reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost, out_of_memory,
-        closings, closed, passes, overdue, turns;
+        fences, rows, described, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks,
+        kills, forks, reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost,
+        out_of_memory, closings, closed, passes, overdue, turns;
 };
 
 struct world {
@@ -194,6 +204,7 @@ struct world {
     struct kernel kernel;
     uint64_t now_ns;
     uint64_t grain, limit_max;
+    bool is_vmm[SIM_POOLS]; /* its segments are handed over as descriptors */
     unsigned n_pools, n_tenants, n_sessions, weights[STEPS], weight_sum;
     unsigned memory_fails;               /* one in so many steps; 0: never */
     unsigned validate_every, drain_late; /* one in so many steps; 0: never */
@@ -262,12 +273,16 @@ struct proto_token token_make(uint64_t number);
  * one's. */
 void model_set_owner(struct world *world, unsigned segment, uint64_t offset, uint64_t size, unsigned from,
                      unsigned to);
+/* The parts of a block, of which one that is no row has one. Returns how many. */
+unsigned model_parts(const struct model_block *block, struct model_part ret_parts[SIM_PARTS]);
 /* Notes a block in a place of its own, which is returned; grains and leases are the caller's to note. */
 unsigned model_new_block(struct world *world, const struct model_block *block);
 unsigned model_add_lease(struct world *world, unsigned session, unsigned block, const struct lease *lease);
 void model_remove_lease(struct world *world, unsigned l);
 /* The session is told of a lease: its segment is described exactly the first time, and is its tenant's. */
 struct proto_lease model_describe(struct world *world, unsigned session, struct lease *lease);
+/* As model_describe(), of one part of a row, if the session is told of its segment. */
+void model_describe_part(struct world *world, unsigned session, unsigned l, unsigned part);
 /* The connection is lost: the session's memory is in quarantine. */
 void model_lose_session(struct world *world, unsigned s);
 /* The session is gone, and its memory is free. */
