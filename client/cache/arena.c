@@ -83,9 +83,7 @@ static bool may_fill(const struct arena *arena, const struct arena_slot *slot) {
 static bool is_usable(const struct arena *arena, const struct heap_range *range) {
     const struct arena_slot *slot = &arena->slots[arena_slot_at(arena, range->offset)];
 
-    return range->free ||
-           (range->user == NULL && (slot->state == ARENA_SLOT_PARKED ||
-                                    (slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot))));
+    return range->free || (range->user == NULL && slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot));
 }
 
 /* How many slots would have to be filled. */
@@ -173,12 +171,6 @@ static int claim_free(struct arena *arena, uint64_t start, uint64_t end) {
     return 0;
 }
 
-static void unpark(struct arena *arena, struct arena_slot *slot) {
-    slot->state = ARENA_SLOT_BUSY;
-    slot->is_new = false;
-    arena->extent.stream_heap->parked_bytes -= arena->slot_bytes;
-}
-
 int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place) {
     struct arena_place place = {.size_bytes = size_bytes};
 
@@ -195,8 +187,6 @@ int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_pl
         if (slot->state == ARENA_SLOT_HELD)
             continue;
         slot->is_new = slot->state == ARENA_SLOT_VACANT;
-        if (slot->state == ARENA_SLOT_PARKED)
-            unpark(arena, slot);
         slot->state = ARENA_SLOT_BUSY;
     }
     r = claim_free(arena, place.offset_bytes, end);
@@ -238,18 +228,10 @@ static uint32_t take_free_slots(struct arena *arena, const struct arena_place *p
 }
 
 uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *place, uint32_t *ret_slots,
-                                uint32_t count, uint32_t *ret_ready) {
+                                uint32_t count) {
     struct heap_range *range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
     uint32_t taken = 0;
 
-    for (uint32_t i = arena->n_slots; i-- > 0 && taken < count;) {
-        struct arena_slot *slot = &arena->slots[i];
-        if (slot->state != ARENA_SLOT_PARKED || !is_ready(arena, slot->fence))
-            continue;
-        unpark(arena, slot);
-        ret_slots[taken++] = i;
-    }
-    *ret_ready = taken;
     while (range != NULL && taken < count) {
         struct heap_range *lower = range->lower;
         if (range->free && range->size >= arena->slot_bytes)
@@ -274,25 +256,21 @@ static void give_absent(struct arena *arena, uint64_t start, uint64_t end) {
     }
 }
 
-void arena_park_locked(struct arena *arena, uint32_t number, struct fence fence) {
+void arena_return_locked(struct arena *arena, uint32_t number) {
     struct arena_slot *slot = &arena->slots[number];
 
     assert(slot->state == ARENA_SLOT_BUSY && !slot->is_new);
-    slot->fence = fence;
-    slot->state = fence.word == 0 ? ARENA_SLOT_HELD : ARENA_SLOT_PARKED;
-    if (slot->state == ARENA_SLOT_HELD)
-        give_absent(arena, slot_offset(arena, number), slot_offset(arena, number + 1));
-    else
-        arena->extent.stream_heap->parked_bytes += arena->slot_bytes;
+    slot->state = ARENA_SLOT_HELD;
+    give_absent(arena, slot_offset(arena, number), slot_offset(arena, number + 1));
 }
 
-void arena_empty_locked(struct arena *arena, uint32_t number) {
+void arena_empty_locked(struct arena *arena, uint32_t number, struct fence fence) {
     struct arena_slot *slot = &arena->slots[number];
 
     assert(slot->state == ARENA_SLOT_BUSY && !slot->is_new);
     slot->lending = (struct lending){0};
     slot->segment = NULL;
-    slot->fence = FENCE_NONE;
+    slot->fence = fence;
     slot->state = ARENA_SLOT_VACANT;
 }
 
@@ -385,14 +363,6 @@ bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range 
     struct heap_range *range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
     uint64_t slot_bytes = arena->slot_bytes;
 
-    for (uint32_t i = arena->n_slots; i-- > 0;) {
-        struct arena_slot *slot = &arena->slots[i];
-        if (slot->state != ARENA_SLOT_PARKED)
-            continue;
-        unpark(arena, slot);
-        arena_park_locked(arena, i, FENCE_NONE); /* it goes behind a newer fence now */
-        range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
-    }
     for (; range != NULL; range = range->lower) {
         if (!range->free)
             continue;

@@ -12,13 +12,16 @@
  *                       │                │ ▲
  *                       └──▶ VACANT      │ └──the place around it is filled, or nothing was taken
  *                                        └──a miss elsewhere──▶ BUSY ──its segment moved──▶ VACANT
- *                                                                    ──▶ PARKED until its fence is ready
  *
- * A segment may be moved to another slot when nothing of it is in use and the stream has passed a fence that
- * was left after that: the slot is PARKED until then, and used again at its place at once, for there the
- * stream orders the next use. A slot that is VACANT may still map a segment that was released: it is unmapped
- * when the slot is filled again, if the fences behind which it was released are ready; or by the daemon's
- * request (segments_remove).
+ * A segment of which nothing is in use may be moved to another slot at once, whatever the GPU still does with
+ * it: it is mapped there besides, and the stream orders its uses as it orders those of all memory that is
+ * free in the heap. (CUDA keeps two mappings of one memory coherent from one operation of a stream to the
+ * next: CUDA Programming Guide, "Virtual Aliasing Support".)
+ *
+ * A slot that is VACANT may still map a segment that was moved or released. Another one is mapped there only
+ * when the fences that were left then are ready, for only then may the old mapping go. Where the daemon has
+ * the segment closed, all its mappings go (segments_remove): that is behind the fences of its release, which
+ * come after all others of the stream.
  *
  * Invariants: absent ranges of the arena lie in one slot each, but for those that a thread has claimed
  * (arena_claim_locked); a slot that is not HELD has no piece; absent_bytes of a HELD slot is what left it.
@@ -32,8 +35,8 @@
 #include "client/session/segment.h"
 
 /* Copies within an H200 reached 4,103 GB/s from handles of 64 MiB, 4,045 of 16, 3,521 of 2, and 4,254 from
- * one allocation; smaller slots leave less memory unused. */
-#define ARENA_SLOT_BYTES_MAX (32 * MIB)
+ * one allocation; smaller slots leave less memory unused (docs/architecture.md, "Arenas"). */
+#define ARENA_SLOT_BYTES_MAX (16 * MIB)
 #define ARENA_SLOT_BYTES_MIN (2 * MIB)
 /* Of a pool, so that a slot which is used for little is a small part of it. */
 #define ARENA_SLOT_SHARE 64u
@@ -43,20 +46,19 @@
 
 enum arena_slot_state {
     ARENA_SLOT_VACANT,
-    ARENA_SLOT_BUSY,   /* a thread fills or empties it */
-    ARENA_SLOT_HELD,   /* leased and mapped; the heap has it */
-    ARENA_SLOT_PARKED, /* leased and mapped, out of the heap, behind its fence */
+    ARENA_SLOT_BUSY, /* a thread fills or empties it */
+    ARENA_SLOT_HELD, /* leased and mapped; the heap has it */
     ARENA_SLOT_LEAVING,
 };
 
 struct arena_slot {
-    struct lending lending;  /* while HELD, PARKED, LEAVING */
+    struct lending lending;  /* while HELD, LEAVING */
     struct segment *segment; /* of the lease; borrowed */
     struct segment_mapping mapping;
     enum arena_slot_state state;
     bool is_new;           /* BUSY: it was VACANT, and has nothing yet */
     uint64_t absent_bytes; /* while HELD: of what left it; LEAVING: all */
-    struct fence fence;    /* of what left it last, or PARKED: of its last use */
+    struct fence fence;    /* of what left it last */
     bool has_fences; /* several that nothing orders: its addresses are not used again before it is unmapped */
     unsigned n_out;  /* parts that left, of which it is not known yet behind which fence */
 };
@@ -100,18 +102,17 @@ static inline uint32_t arena_slot_at(const struct arena *arena, uint64_t offset_
  * left; -ENOMEM. */
 int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place);
 
-/* Takes up to count slots outside of a place that are wholly free: they become BUSY. Those that are PARKED
- * and whose fence is ready come first: they may be emptied at once (*ret_ready of them). Returns how many
- * were taken. */
+/* Takes up to count slots outside of a place that are wholly free: they become BUSY. Returns how many were
+ * taken. */
 uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *place, uint32_t *ret_slots,
-                                uint32_t count, uint32_t *ret_ready);
+                                uint32_t count);
 
-/* Parks a slot that was taken and not emptied, behind a fence. FENCE_NONE: it goes back to the heap. */
-void arena_park_locked(struct arena *arena, uint32_t number, struct fence fence);
+/* A slot that was taken goes back to the heap. */
+void arena_return_locked(struct arena *arena, uint32_t number);
 
-/* A slot was emptied: its segment and its lease are another's. Or: a slot has been filled with a lease and
- * its segment, which is mapped there. */
-void arena_empty_locked(struct arena *arena, uint32_t number);
+/* A slot that was taken is emptied: its segment and its lease are another's. Its old mapping may go when the
+ * fence is ready. Or: a slot has been filled with a lease and its segment, which is mapped there. */
+void arena_empty_locked(struct arena *arena, uint32_t number, struct fence fence);
 void arena_fill_locked(struct arena *arena, uint32_t number, const struct lending *lending,
                        struct segment *segment);
 

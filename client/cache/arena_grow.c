@@ -5,16 +5,12 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/grow.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"
-
-/* So long is looked whether a stream passes the fence behind which idle segments of it can be moved. */
-#define MOMENT_NS (10 * NS_PER_US)
 
 /* A segment for a slot, and the lease on it. */
 struct filling {
@@ -83,52 +79,36 @@ void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap)
         (void)gpu->address_free((unsigned)stream_heap->device, arena->extent.memory, arena->reserved_bytes);
 }
 
-/* Whether the stream has passed all work on memory that is free in the stream heap. *ret_fence: of what it
- * has not. */
-static bool stream_is_through(struct row *row, struct fence *ret_fence) {
-    uint64_t end_ns = clock_now_ns() + MOMENT_NS;
-
+/* Leaves a fence behind all work on memory that is free in the stream heap. Returns whether that can be. */
+static bool leave_fence(struct row *row, struct fence *ret_fence) {
     *ret_fence = FENCE_NONE;
-    if (!cache_has_order(row->stream_heap))
-        return true;
-    if (fences_enqueue(row->cache->session, (unsigned)row->stream_heap->device, row->stream_heap->stream,
-                       ret_fence) < 0)
-        return false;
-    while (!fence_is_ready(row->cache->session, *ret_fence))
-        if (clock_now_ns() > end_ns)
-            return false;
-    return true;
+    return !cache_has_order(row->stream_heap) ||
+           fences_enqueue(row->cache->session, (unsigned)row->stream_heap->device, row->stream_heap->stream,
+                          ret_fence) == 0;
 }
 
-/* Takes the segment of an idle slot for the place. */
-static bool move_out(struct row *row, uint32_t number) {
-    struct arena_slot *slot = &row->arena->slots[number];
-
-    if (segments_unmap(&row->cache->session->segments, &slot->mapping) < 0)
-        return false;
-    row->fillings[row->n_fillings++] = (struct filling){.lending = slot->lending, .segment = slot->segment};
-    pthread_mutex_lock(&row->stream_heap->lock);
-    arena_empty_locked(row->arena, number);
-    pthread_mutex_unlock(&row->stream_heap->lock);
-    return true;
-}
-
-/* Moves what is idle elsewhere in the arena. */
+/* Takes the segments of slots that are idle elsewhere in the arena. They are mapped there until their slots
+ * are filled. */
 static void gather_idle(struct row *row) {
-    struct fence fence = FENCE_NONE;
-    uint32_t ready;
+    struct arena *arena = row->arena;
+    struct fence fence;
 
     pthread_mutex_lock(&row->stream_heap->lock);
-    uint32_t count = arena_take_idle_locked(row->arena, &row->place, row->idle, row->place.n_vacant, &ready);
+    uint32_t count = arena_take_idle_locked(arena, &row->place, row->idle, row->place.n_vacant);
     pthread_mutex_unlock(&row->stream_heap->lock);
-    bool is_through = count == ready || stream_is_through(row, &fence);
+    bool can_move = count > 0 && leave_fence(row, &fence);
+    pthread_mutex_lock(&row->stream_heap->lock);
     for (uint32_t i = 0; i < count; i++) {
-        if ((i < ready || is_through) && move_out(row, row->idle[i]))
+        const struct arena_slot *slot = &arena->slots[row->idle[i]];
+        if (!can_move) {
+            arena_return_locked(arena, row->idle[i]);
             continue;
-        pthread_mutex_lock(&row->stream_heap->lock);
-        arena_park_locked(row->arena, row->idle[i], is_through ? FENCE_NONE : fence);
-        pthread_mutex_unlock(&row->stream_heap->lock);
+        }
+        row->fillings[row->n_fillings++] =
+            (struct filling){.lending = slot->lending, .segment = slot->segment};
+        arena_empty_locked(arena, row->idle[i], fence);
     }
+    pthread_mutex_unlock(&row->stream_heap->lock);
 }
 
 /* Asks the daemon for what is missing. *ret_odd: it lent something that is no whole segment of the size. */

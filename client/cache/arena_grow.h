@@ -5,9 +5,8 @@
  * How a stream heap with an arena gets memory for a large request: a place, whose missing segments are taken
  * from where they are idle in the arena, and then from the daemon.
  *
- * Nothing here waits for the GPU. A segment that was used lately is moved only when its stream has passed a
- * fence; until then it is parked, and the pool grows instead. The memory that a place is made of is mapped
- * beside running kernels.
+ * Nothing here waits for the GPU: memory is mapped beside running kernels, and where it was before it stays
+ * mapped until a fence is ready (arena.h).
  */
 #include <stdint.h>
 

@@ -133,7 +133,6 @@ struct stream_heap {
     struct arena *arena;                  /* among the extents; NULL: none */
     bool has_no_arena;                    /* it cannot have one */
     uint64_t absent_bytes;                /* of all extents */
-    uint64_t parked_bytes;                /* of the arena: absent, and leased all the same */
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */
@@ -239,8 +238,7 @@ bool stream_heap_extent_is_idle_locked(const struct extent *extent);
 /* Bytes that the daemon lends this stream heap. */
 static inline uint64_t stream_heap_held_bytes_locked(const struct stream_heap *stream_heap) {
     return stream_heap->heaps[0].free_bytes + stream_heap->heaps[0].taken_bytes +
-           stream_heap->heaps[1].free_bytes + stream_heap->heaps[1].taken_bytes - stream_heap->absent_bytes +
-           stream_heap->parked_bytes;
+           stream_heap->heaps[1].free_bytes + stream_heap->heaps[1].taken_bytes - stream_heap->absent_bytes;
 }
 
 /* Bytes that are free here. */

@@ -2,7 +2,9 @@
 /*
  * The bytes that a pool reserves for programs that allocate as real ones do: the traces under tests/traces,
  * recorded with PyTorch. A pool reserves no more at its peak than PyTorch's caching allocator did. The memory
- * after the first pass suffices for all that follow: then nothing grows, and no mapping is ever closed.
+ * after the first pass suffices for all that follow: then nothing grows, and no mapping is ever closed. With
+ * arenas a later pass, whose pieces lie elsewhere, may want a few slots more, and all of it is little more
+ * than what is live.
  * GPUPOOL_TEST_TRACES says where the traces are.
  */
 #include <glob.h>
@@ -13,6 +15,7 @@
 #include "tests/bench/replay_trace.h"
 
 #define TORCH_SHARE_MAX 1.02
+#define ARENA_SHARE_MAX 1.12 /* of what is live */
 
 /* The bytes that the stream heaps hold: cheaper than asking the daemon 90,000 times. */
 static uint64_t held_bytes(struct gpupool_client *client) {
@@ -62,9 +65,11 @@ static void play_thrice(const struct trace *trace) {
                   (double)bytes[0] / live, (double)bytes[1] / live, (double)bytes[2] / live, torch / live,
                   (unsigned long long)daemon_pool(&daemon, "device", 0, "grows"));
     assert_true((double)bytes[2] <= TORCH_SHARE_MAX * torch);
+    bool has_arenas = replay.client->cache.has_arenas;
     /* When fences of several streams become ready differs from pass to pass: then a little more may be made.
      */
-    assert_in_range(bytes[2], bytes[0], bytes[0] + (trace->streams > 1 ? bytes[0] / 16 : 0));
+    assert_in_range(bytes[2], bytes[0], bytes[0] + (trace->streams > 1 || has_arenas ? bytes[0] / 16 : 0));
+    assert_true(!has_arenas || (double)bytes[2] <= ARENA_SHARE_MAX * live);
     assert_int_equal(daemon_pool(&daemon, "device", 0, "closes"), 0);
     replay_close(&replay);
     daemon_stop(&daemon);
