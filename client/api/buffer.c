@@ -19,7 +19,7 @@
 
 static struct gpupool_buffer buffer_make(const struct grant *grant) {
     return (struct gpupool_buffer){
-        .data = grant_memory(grant),
+        .data = grant->memory,
         .size_bytes = grant->lease.size_bytes,
         .capacity_bytes = grant->lease.capacity_bytes,
         .pool = grant->lease.pool,
@@ -286,8 +286,12 @@ static int release_behind(struct gpupool_client *client, const struct gpupool_bu
         return cache_put_behind(&client->cache, piece, fence);
     struct proto_lease_name lease = lease_of(buffer, piece);
     int r = lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
-    if (r < 0 || piece == NULL)
+    if (r < 0)
         return r;
+    if (piece == NULL) {
+        rows_release(&client->session, lease.lease, lease.generation, fence);
+        return 0;
+    }
     pthread_mutex_lock(&piece->stream_heap->lock);
     piece->generation++;
     stream_heap_forget_piece_locked(piece->stream_heap, piece, fence);
@@ -354,8 +358,12 @@ static int release_tail(struct gpupool_client *client, const struct gpupool_buff
     recorded_put_back(&client->recorded, others); /* they use what is left, too */
     if (piece == NULL || piece->split_off) {
         struct proto_lease_name lease = lease_of(buffer, piece);
-        return lease_release_patiently(&client->session, lease.lease, lease.generation, kept_bytes,
-                                       buffer->capacity_bytes - kept_bytes, fence);
+        r = lease_release_patiently(&client->session, lease.lease, lease.generation, kept_bytes,
+                                    buffer->capacity_bytes - kept_bytes, fence);
+        return r != GPUPOOL_E_INVALID || piece == NULL
+                   ? r
+                   : error_prefix(r, "a buffer that was about to be shared is given back whole if it lies in "
+                                     "several segments");
     }
     if (kept_bytes >= piece->capacity_bytes)
         return error_set(GPUPOOL_E_INVALID, "a copy of the buffer was shrunk before");
@@ -542,8 +550,10 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         if (!piece->split_off) /* the lease is the extent's: the buffer is where it is in that */
             offset_bytes += stream_heap_offset_in_lease(piece);
     } else {
-        known.data = segments_locate(&client->session.segments, info->segment, info->pool, info->offset_bytes,
-                                     info->capacity_bytes);
+        known.data = info->parts != 0
+                         ? rows_locate(&client->session.rows, buffer->lease, buffer->generation, info)
+                         : segments_locate(&client->session.segments, info->segment, info->pool,
+                                           info->offset_bytes, info->capacity_bytes);
         if (known.data == NULL)
             return connection_refuse(&client->session.connection,
                                      "INFO of a block that this client has not mapped");

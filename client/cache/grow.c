@@ -53,7 +53,7 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
                       const struct grant *grant, struct piece **ret_piece) {
     enum stream_heap_half heap = stream_heap_half_of(needed);
     const struct proto_lease *lease = &grant->lease;
-    char *memory = grant_memory(grant);
+    char *memory = grant->memory;
     int r = 0;
 
     pthread_mutex_lock(&stream_heap->lock);

@@ -105,12 +105,9 @@ int cache_split_off(struct cache *cache, struct piece *piece) {
 
     if (parts == NULL)
         return error_no_memory();
-    if (count > 1)
-        return error_set(
-            GPUPOOL_E_INVALID,
-            "the buffer lies in %u segments, and a lease covers one: acquire it in a client without "
-            "GPUPOOL_ARENAS",
-            count);
+    if (count > PROTO_ROW_PARTS_MAX)
+        return error_set(GPUPOOL_E_LIMIT, "the buffer lies in %u segments, and a lease covers %u at most",
+                         count, PROTO_ROW_PARTS_MAX);
     pthread_mutex_lock(&stream_heap->lock);
     list_parts_locked(piece, parts, count);
     stream_heap_begin_split_locked(piece);

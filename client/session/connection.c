@@ -132,8 +132,8 @@ struct request *connection_request(struct connection *connection, enum proto_ope
         request->connection = connection;
         request->fd = -1;
     }
-    if (request->spare == NULL &&
-        (operation == PROTO_ACQUIRE || operation == PROTO_ATTACH || operation == PROTO_SPLIT)) {
+    if (request->spare == NULL && (operation == PROTO_ACQUIRE || operation == PROTO_ATTACH ||
+                                   operation == PROTO_SPLIT || operation == PROTO_DESCRIBE)) {
         request->spare = calloc(1, sizeof *request->spare);
         if (request->spare == NULL) {
             request_recycle(request);
@@ -169,14 +169,14 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
         [PROTO_RELEASE] = PROTO_OK,        [PROTO_SHARE] = PROTO_TOKEN,      [PROTO_ATTACH] = PROTO_LEASE,
         [PROTO_QUERY] = PROTO_INFO,        [PROTO_BYE] = PROTO_OK,           [PROTO_SPLIT] = PROTO_LEASE,
         [PROTO_ASK_PAGE] = PROTO_PAGE,     [PROTO_MERGE] = PROTO_OK,         [PROTO_IDLE] = PROTO_SEGMENTS,
-        [PROTO_CLOSED] = PROTO_OK,
+        [PROTO_CLOSED] = PROTO_OK,         [PROTO_ASK_PARTS] = PROTO_PARTS,  [PROTO_DESCRIBE] = PROTO_LEASE,
     };
     return reply == PROTO_ERROR || reply == replies[request];
 }
 
-/* Copies a message as far as its operation goes: POOLS alone is long, and is rare. */
+/* Copies a message as far as its operation goes: POOLS and PARTS are long, and are rare. */
 static void message_copy(struct proto_message *to, const struct proto_message *from) {
-    size_t bytes = from->header.operation == PROTO_POOLS
+    size_t bytes = from->header.operation == PROTO_POOLS || from->header.operation == PROTO_PARTS
                        ? sizeof *to
                        : offsetof(struct proto_message, failure) + sizeof(struct proto_failure);
     memcpy(to, from, bytes);
@@ -251,9 +251,9 @@ static const char *reader_deliver(struct connection *connection, int *fd) {
         if (request->asleep)
             pthread_cond_signal(&request->wake);
     } else if (flaw == NULL && message->header.operation == PROTO_LEASE &&
-               request->operation != PROTO_SPLIT) {
+               (request->operation == PROTO_ACQUIRE || request->operation == PROTO_ATTACH)) {
         /* Stays abandoned, until the answer to its RELEASE comes. The part that was split off, though, is in
-         * use: it is the session's until its end. */
+         * use: it is the session's until its end. A DESCRIBE is answered by a lease that its caller has. */
         late = request;
         late->operation = PROTO_RELEASE;
         late->id = ++connection->last_id;

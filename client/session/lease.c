@@ -24,24 +24,39 @@ static bool is_whole(const struct proto_lease *lease, const struct segment *segm
            lease->capacity_bytes == segment->size_bytes;
 }
 
+/* Makes the memory of a lease accessible: *ret_memory. imports: its segment is only imported, and *ret_memory
+ * NULL, unless the lease is a row. */
+static int open_memory(struct session *session, const struct proto_lease *lease, struct segment *segment,
+                       const struct pool *pool, bool imports, char **ret_memory) {
+    int r = imports ? segments_import(&session->segments, segment, &session->devices, pool->uuid)
+                    : segments_open(&session->segments, segment, &session->devices, pool->uuid);
+    if (r < 0)
+        return r;
+    *ret_memory = imports ? NULL : (char *)segment->memory + lease->offset_bytes;
+    return lease->parts == 0 ? 0 : rows_open(session, lease, pool->uuid, ret_memory);
+}
+
 /* may_import: a whole segment that is movable need not be opened. */
 static int take(struct session *session, struct request *request, uint64_t deadline_ns, bool may_import,
                 struct grant *ret_grant) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
+    char *memory;
 
     int r = connection_exchange(&session->connection, &reply, deadline_ns);
     if (r < 0)
         return r;
     const struct proto_lease *lease = &reply->message.lease;
     struct segment *segment = reply->segment;
+    if (lease->parts != 0 && reply->operation != PROTO_ATTACH)
+        return connection_refuse(&session->connection,
+                                 "a lease in several segments, which was not asked for");
     r = pools_find(session, lease->pool, &pool);
     if (r == 0 && segment_kind(segment->kind)->pool_kind != pool.kind)
         return connection_refuse(&session->connection, "a segment of another kind than its pool");
-    bool imports = may_import && is_whole(lease, segment);
+    bool imports = lease->parts != 0 || (may_import && is_whole(lease, segment));
     if (r == 0)
-        r = imports ? segments_import(&session->segments, segment, &session->devices, pool.uuid)
-                    : segments_open(&session->segments, segment, &session->devices, pool.uuid);
+        r = open_memory(session, lease, segment, &pool, imports, &memory);
     if (r < 0) {
         lease_give_back(session, lease);
         return r;
@@ -49,8 +64,11 @@ static int take(struct session *session, struct request *request, uint64_t deadl
     if (segment_is_movable(segment))
         pools_note_movable(&session->pools, lease->pool);
     fences_show(&session->fences);
-    *ret_grant =
-        (struct grant){.lease = *lease, .segment = segment, .pool_kind = pool.kind, .is_whole = imports};
+    *ret_grant = (struct grant){.lease = *lease,
+                                .segment = segment,
+                                .memory = memory,
+                                .pool_kind = pool.kind,
+                                .is_whole = memory == NULL};
     return 0;
 }
 
@@ -89,7 +107,7 @@ int lease_acquire_whole(struct session *session, const struct proto_acquire *acq
  * its end. */
 static int close_segment(struct session *session, uint32_t pool_id, uint64_t segment) {
     uint64_t start_ns = clock_now_ns();
-    int r = segments_remove(&session->segments, segment, pool_id);
+    int r = rows_remove_segment(session, segment, pool_id);
     if (r == -EBADMSG)
         return connection_refuse(&session->connection, "it has a segment closed that is not there");
     if (r < 0)
@@ -196,7 +214,7 @@ int lease_split(struct session *session, uint64_t lease, uint64_t generation, ui
         connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return r;
-    if (request->message.lease.capacity_bytes != size_bytes)
+    if (request->message.lease.capacity_bytes != size_bytes || request->message.lease.parts != 0)
         return connection_refuse(&session->connection, "a lease of another part than asked for");
     *ret_lease = request->message.lease;
     return 0;

@@ -21,18 +21,14 @@ struct session;
 /* Far fewer than the daemon has room for (PROTO_ONE_WAY_MAX): an answer costs some 10 us. */
 #define LEASE_ONE_WAY_MAX 256u
 
-/* A lease that the daemon granted, its segment, which is open, and the kind of its pool. */
+/* A lease that the daemon granted, its segment (a row's first one), and the kind of its pool. */
 struct grant {
     struct proto_lease lease;
     struct segment *segment; /* the session's */
+    char *memory;            /* its first byte; NULL: is_whole */
     uint32_t pool_kind;
     bool is_whole; /* see lease_acquire_whole() */
 };
-
-/* The first byte of a grant's memory. */
-static inline char *grant_memory(const struct grant *grant) {
-    return (char *)grant->segment->memory + grant->lease.offset_bytes;
-}
 
 /* Acquires a lease and opens its segment. */
 int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant);
@@ -49,7 +45,8 @@ int lease_acquire_whole(struct session *session, const struct proto_acquire *acq
 int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_bytes, bool is_busy,
                      bool *ret_any);
 
-/* Sends a request that is answered by a LEASE (it is taken), and opens the segment. */
+/* Sends an ACQUIRE or ATTACH (it is taken), and makes the memory of the lease accessible: opens its segment,
+ * or maps the segments of a row side by side (row.h). */
 int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
                struct grant *ret_grant);
 

@@ -95,6 +95,13 @@ static struct segment *find(struct segments *segments, uint64_t id) {
     return NULL;
 }
 
+struct segment *segments_find(struct segments *segments, uint64_t id) {
+    pthread_mutex_lock(&segments->lock);
+    struct segment *segment = find(segments, id);
+    pthread_mutex_unlock(&segments->lock);
+    return segment;
+}
+
 int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
     pthread_mutex_lock(&segments->lock);
     struct segment *segment = find(segments, id);
@@ -188,9 +195,9 @@ static const char *enter(struct segments *segments, const struct proto_lease *le
         return "a lease is in a segment that was never described";
     if (segment->pool != lease->pool)
         return "a lease names another pool than its segment's";
-    if (lease->parts != 0)
-        return "a lease lies in several segments";
-    if (!segment_covers(segment, lease->offset_bytes, lease->capacity_bytes))
+    if (lease->parts != 0 && !segment_is_movable(segment))
+        return "a lease lies in several segments that cannot be mapped side by side";
+    if (lease->parts == 0 && !segment_covers(segment, lease->offset_bytes, lease->capacity_bytes))
         return "a lease reaches beyond its segment";
     *ret_segment = segment;
     return NULL;

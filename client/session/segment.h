@@ -109,6 +109,9 @@ const char *segments_enter(struct segments *segments, const struct proto_lease *
 void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uint64_t offset_bytes,
                       uint64_t capacity_bytes);
 
+/* The segment of an id, or NULL. It stays as long as something of it is leased. */
+struct segment *segments_find(struct segments *segments, uint64_t id);
+
 /* Opens a segment, unless it is open: afterwards its memory can be used. uuid names the device of a device
  * pool. Returns 0, DRIVER, NO_POOL (device not visible in this process), NO_GPU. */
 int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,

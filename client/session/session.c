@@ -8,6 +8,7 @@
 void session_init(struct session *session, uint64_t answer_timeout_ns) {
     fork_guard_init(&session->guard);
     segments_init(&session->segments);
+    rows_init(&session->rows);
     pthread_mutex_init(&session->devices.lock, NULL);
     pthread_mutex_init(&session->pools.lock, NULL);
     pthread_mutex_init(&session->page.lock, NULL);
@@ -18,6 +19,7 @@ void session_init(struct session *session, uint64_t answer_timeout_ns) {
 void session_deinit(struct session *session) {
     connection_deinit(&session->connection);
     segments_deinit(&session->segments);
+    rows_deinit(&session->rows);
     fences_close(&session->fences);
     fences_deinit(&session->fences);
     page_close(&session->page);
@@ -29,6 +31,7 @@ void session_deinit(struct session *session) {
 void session_forget(struct session *session) {
     connection_forget(&session->connection);
     segments_forget(&session->segments);
+    rows_forget(&session->rows);
     fences_forget(&session->fences);
     fork_guard_deinit(&session->guard);
 }
@@ -71,6 +74,8 @@ static void say_farewell(struct session *session) {
 }
 
 void session_close(struct session *session, bool is_idle) {
+    if (is_idle)
+        rows_close(session);
     bool is_unmapped = segments_close(&session->segments, is_idle);
 
     fences_close(&session->fences);

@@ -9,8 +9,8 @@
  * A session is made without a connection, and opened. From then on the daemon has it until the farewell, or
  * until this process ends. A forked child only forgets it.
  *
- * Locks: the fences', the page's, the connection's, then the segments'. Those of devices and pools are
- * leaves.
+ * Locks: the rows', the fences', the page's, the connection's, then the segments'. Those of devices and pools
+ * are leaves.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,12 +21,14 @@
 #include "client/session/fork_guard.h"
 #include "client/session/page.h"
 #include "client/session/pool.h"
+#include "client/session/row.h"
 #include "client/session/segment.h"
 
 struct session {
     struct fork_guard guard;
     struct connection connection;
     struct segments segments;
+    struct rows rows;
     struct devices devices;
     struct pools pools;
     struct page page; /* the counters' and the fences' */

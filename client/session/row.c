@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/row.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
+#include "client/session/session.h"
+
+static void init_lists(struct list *lists) {
+    for (unsigned i = 0; i < ROW_BUCKETS; i++)
+        list_init(&lists[i]);
+}
+
+void rows_init(struct rows *rows) {
+    pthread_mutex_init(&rows->making, NULL);
+    pthread_mutex_init(&rows->lock, NULL);
+    init_lists(rows->rows);
+    init_lists(rows->leases);
+    list_init(&rows->idle);
+    list_init(&rows->stuck);
+}
+
+static void use_free(struct row_use *use) {
+    list_remove(&use->link);
+    list_remove(&use->lease_link);
+    free(use);
+}
+
+static void uses_free(struct list *uses) {
+    list_for_each_entry_safe(struct row_use, use, uses, link) {
+        use_free(use);
+    }
+}
+
+static void row_free(struct mapped_row *row) {
+    uses_free(&row->uses);
+    uses_free(&row->waiting);
+    list_remove(&row->link);
+    free(row);
+}
+
+static void free_all(struct list *rows) {
+    list_for_each_entry_safe(struct mapped_row, row, rows, link) {
+        list_remove(&row->idle_link);
+        row_free(row);
+    }
+}
+
+void rows_forget(struct rows *rows) {
+    for (unsigned i = 0; i < ROW_BUCKETS; i++)
+        free_all(&rows->rows[i]);
+    free_all(&rows->stuck);
+}
+
+void rows_deinit(struct rows *rows) {
+    rows_forget(rows);
+    pthread_mutex_destroy(&rows->making);
+    pthread_mutex_destroy(&rows->lock);
+}
+
+/* --- the table; rows->lock is held --- */
+
+static struct list *bucket_of(struct rows *rows, uint64_t first_segment, uint32_t n_parts) {
+    return &rows->rows[(first_segment * 31 + n_parts) % ROW_BUCKETS];
+}
+
+static bool has_segments(const struct mapped_row *row, const struct proto_part *parts, uint32_t count) {
+    if (row->n_parts != count)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (row->parts[i].segment != parts[i].segment)
+            return false;
+    return true;
+}
+
+static struct mapped_row *find(struct rows *rows, const struct proto_part *parts, uint32_t count) {
+    list_for_each_entry(struct mapped_row, row, bucket_of(rows, parts[0].segment, count), link) {
+        if (has_segments(row, parts, count))
+            return row;
+    }
+    return NULL;
+}
+
+static struct row_use *find_use(struct rows *rows, uint64_t lease, uint64_t generation) {
+    list_for_each_entry(struct row_use, use, &rows->leases[lease % ROW_BUCKETS], lease_link) {
+        if (use->lease == lease && use->generation == generation)
+            return use;
+    }
+    return NULL;
+}
+
+static void leave_idle(struct rows *rows, struct mapped_row *row) {
+    list_remove(&row->idle_link);
+    rows->n_idle--;
+}
+
+static void add_use(struct rows *rows, struct mapped_row *row, const struct proto_lease *lease,
+                    struct row_use *use) {
+    *use = (struct row_use){.row = row, .lease = lease->lease, .generation = lease->generation};
+    list_init(&use->link);
+    list_init(&use->lease_link);
+    list_append(&row->uses, &use->link);
+    list_append(&rows->leases[use->lease % ROW_BUCKETS], &use->lease_link);
+    if (row->n_leases++ == 0)
+        leave_idle(rows, row);
+}
+
+/* Forgets the leases whose fence is ready. Returns whether any are left, released or not. */
+static bool is_in_use(const struct session *session, struct mapped_row *row) {
+    list_for_each_entry_safe(struct row_use, use, &row->waiting, link) {
+        if (fence_is_ready(session, use->fence))
+            use_free(use);
+    }
+    return row->n_leases > 0 || !list_is_empty(&row->waiting);
+}
+
+/* Takes a row out of the table: it is not found any more. */
+static void take_out(struct rows *rows, struct mapped_row *row) {
+    if (row->n_leases == 0)
+        leave_idle(rows, row);
+    list_remove(&row->link);
+    uses_free(&row->uses);
+    uses_free(&row->waiting);
+    row->n_leases = 0;
+}
+
+/* --- rows that end; rows->making is held --- */
+
+/* Unmaps a row that was taken out, and frees its addresses. They stay if the driver fails to unmap a part. */
+static void row_end(struct session *session, struct mapped_row *row) {
+    bool is_unmapped = true;
+
+    for (uint32_t i = 0; i < row->n_parts; i++)
+        is_unmapped = segments_unmap(&session->segments, &row->parts[i].mapping) == 0 && is_unmapped;
+    if (!is_unmapped) {
+        list_append(&session->rows.stuck, &row->link);
+        return;
+    }
+    (void)row->gpu->address_free(row->device, row->memory, row->size_bytes);
+    row_free(row);
+}
+
+/* The row that was idle for longest, if there are more than `most` and the GPU is through with it; taken out.
+ * NULL: none. */
+static struct mapped_row *take_idle(struct session *session, unsigned most) {
+    struct rows *rows = &session->rows;
+    struct mapped_row *found = NULL;
+
+    pthread_mutex_lock(&rows->lock);
+    if (rows->n_idle > most)
+        list_for_each_entry(struct mapped_row, row, &rows->idle, idle_link) {
+            if (!is_in_use(session, row)) {
+                found = row;
+                break;
+            }
+        }
+    if (found != NULL)
+        take_out(rows, found);
+    pthread_mutex_unlock(&rows->lock);
+    return found;
+}
+
+static void end_idle(struct session *session, unsigned most) {
+    char text[ERROR_TEXT_SIZE];
+    struct mapped_row *row;
+
+    error_save(text);
+    while ((row = take_idle(session, most)) != NULL)
+        row_end(session, row);
+    error_restore(text);
+}
+
+static bool has_segment(const struct mapped_row *row, uint64_t id) {
+    for (uint32_t i = 0; i < row->n_parts; i++)
+        if (row->parts[i].segment == id)
+            return true;
+    return false;
+}
+
+/* Takes out the rows that a segment is a part of; id 0: all. */
+static void take_out_all(struct rows *rows, uint64_t id, struct list *ret_taken) {
+    list_init(ret_taken);
+    pthread_mutex_lock(&rows->lock);
+    for (unsigned i = 0; i < ROW_BUCKETS; i++)
+        list_for_each_entry_safe(struct mapped_row, row, &rows->rows[i], link) {
+            if (id != 0 && !has_segment(row, id))
+                continue;
+            take_out(rows, row);
+            list_append(ret_taken, &row->link);
+        }
+    pthread_mutex_unlock(&rows->lock);
+}
+
+static void end_all(struct session *session, uint64_t id) {
+    char text[ERROR_TEXT_SIZE];
+    struct list taken;
+
+    error_save(text);
+    take_out_all(&session->rows, id, &taken);
+    list_for_each_entry_safe(struct mapped_row, row, &taken, link) {
+        list_remove(&row->link);
+        row_end(session, row);
+    }
+    error_restore(text);
+}
+
+void rows_close(struct session *session) {
+    pthread_mutex_lock(&session->rows.making);
+    end_all(session, 0);
+    pthread_mutex_unlock(&session->rows.making);
+}
+
+int rows_remove_segment(struct session *session, uint64_t id, uint32_t pool) {
+    pthread_mutex_lock(&session->rows.making);
+    end_all(session, id);
+    int r = segments_remove(&session->segments, id, pool);
+    pthread_mutex_unlock(&session->rows.making);
+    return r;
+}
+
+/* --- what the daemon tells of a row --- */
+
+/* Asks for all parts of a row. */
+static int ask_parts(struct session *session, const struct proto_lease *lease, struct proto_part *parts) {
+    uint32_t have = 0;
+
+    while (have < lease->parts) {
+        _cleanup_(request_recyclep) struct request *request =
+            connection_request(&session->connection, PROTO_ASK_PARTS);
+        if (request == NULL)
+            return GPUPOOL_E_NO_MEMORY;
+        request->message.ask_parts =
+            (struct proto_part_name){.lease = lease->lease, .generation = lease->generation, .part = have};
+        int r = connection_exchange(&session->connection, &request,
+                                    connection_deadline_ns(&session->connection, 0));
+        if (r < 0)
+            return r;
+        const struct proto_parts *reply = &request->message.parts;
+        uint32_t left = lease->parts - have, count = left < PROTO_PARTS_MAX ? left : PROTO_PARTS_MAX;
+        if (reply->total != lease->parts || reply->count != count)
+            return connection_refuse(&session->connection, "PARTS of another number than the row has");
+        memcpy(&parts[have], reply->parts, count * sizeof *parts);
+        have += count;
+    }
+    return 0;
+}
+
+/* Returns the fault of a row's parts, or NULL. Each part ends in its segment: proto/check.c saw to that. */
+static const char *parts_flaw(const struct proto_lease *lease, const struct proto_part *parts) {
+    uint64_t bytes = 0;
+
+    if (parts[0].segment != lease->segment || parts[0].offset_bytes != lease->offset_bytes)
+        return "the first part of a row is not where the row begins";
+    for (uint32_t i = 0; i < lease->parts; i++) {
+        const struct proto_part *part = &parts[i];
+        bool is_last = i + 1 == lease->parts;
+        if ((i > 0 && part->offset_bytes != 0) ||
+            (!is_last && part->offset_bytes + part->size_bytes != part->segment_bytes))
+            return "the parts of a row have a gap";
+        if (part->size_bytes > lease->capacity_bytes - bytes)
+            return "the parts of a row are longer than the row";
+        bytes += part->size_bytes;
+    }
+    return bytes == lease->capacity_bytes ? NULL : "the parts of a row are shorter than the row";
+}
+
+/* Has the daemon describe the segment of a part. The thread that reads the answer enters the description. */
+static int describe(struct session *session, const struct proto_lease *lease, uint32_t number,
+                    const struct proto_part *part) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&session->connection, PROTO_DESCRIBE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.describe =
+        (struct proto_part_name){.lease = lease->lease, .generation = lease->generation, .part = number};
+    int r =
+        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
+    if (r < 0)
+        return r;
+    const struct proto_lease *reply = &request->message.lease;
+    if (reply->lease != lease->lease || reply->generation != lease->generation || reply->parts != 0 ||
+        reply->segment != part->segment || reply->offset_bytes != part->offset_bytes ||
+        reply->capacity_bytes != part->size_bytes)
+        return connection_refuse(&session->connection, "a description of another part than asked for");
+    return 0;
+}
+
+static int describe_unseen(struct session *session, const struct proto_lease *lease,
+                           const struct proto_part *parts) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < lease->parts && r == 0; i++)
+        if (segments_find(&session->segments, parts[i].segment) == NULL)
+            r = describe(session, lease, i, &parts[i]);
+    return r;
+}
+
+/* --- rows that are made; rows->making is held --- */
+
+/* The segments of a row that is made, with what segments_map() wants. */
+struct plan {
+    const struct proto_lease *lease;
+    const struct proto_part *parts;
+    const uint8_t *uuid; /* of the device */
+    struct segment **segments;
+    struct segment_mapping **mappings;
+};
+
+static int list_segments(struct session *session, struct plan *plan) {
+    for (uint32_t i = 0; i < plan->lease->parts; i++) {
+        struct segment *segment = segments_find(&session->segments, plan->parts[i].segment);
+        if (segment == NULL || segment->pool != plan->lease->pool || !segment_is_movable(segment) ||
+            segment->size_bytes != plan->parts[i].segment_bytes)
+            return connection_refuse(&session->connection,
+                                     "a part of a row in another segment than was described");
+        plan->segments[i] = segment;
+    }
+    return 0;
+}
+
+static int import_segments(struct session *session, const struct plan *plan) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < plan->lease->parts && r == 0; i++)
+        r = segments_import(&session->segments, plan->segments[i], &session->devices, plan->uuid);
+    return r;
+}
+
+/* Reserves the addresses of a row and maps its segments there. */
+static int map_row(struct session *session, const struct plan *plan, struct mapped_row *row) {
+    void *memory;
+
+    row->gpu = plan->segments[0]->gpu;
+    row->device = (unsigned)plan->segments[0]->device;
+    for (uint32_t i = 0; i < row->n_parts; i++)
+        row->size_bytes += plan->parts[i].segment_bytes;
+    int error = row->gpu->address_reserve(row->device, row->size_bytes, &memory);
+    if (error != 0)
+        return devices_fail_on(row->gpu, row->device, error, "reserving addresses for its segments");
+    int r = segments_map(&session->segments, plan->segments, plan->mappings, row->n_parts, memory);
+    if (r < 0) {
+        (void)row->gpu->address_free(row->device, memory, row->size_bytes);
+        return r;
+    }
+    row->memory = memory;
+    return 0;
+}
+
+static struct mapped_row *row_new(const struct plan *plan) {
+    const uint32_t count = plan->lease->parts;
+    struct mapped_row *row = calloc(1, sizeof *row + count * sizeof *row->parts);
+
+    if (row == NULL)
+        return NULL;
+    list_init(&row->link);
+    list_init(&row->idle_link);
+    list_init(&row->uses);
+    list_init(&row->waiting);
+    row->n_parts = count;
+    for (uint32_t i = 0; i < count; i++) {
+        row->parts[i].segment = plan->parts[i].segment;
+        plan->mappings[i] = &row->parts[i].mapping;
+    }
+    return row;
+}
+
+static int make(struct session *session, struct plan *plan, struct mapped_row **ret_row) {
+    int r = list_segments(session, plan);
+    if (r == 0)
+        r = import_segments(session, plan);
+    if (r < 0)
+        return r;
+    struct mapped_row *row = row_new(plan);
+    if (row == NULL)
+        return error_no_memory();
+    r = map_row(session, plan, row);
+    if (r < 0) {
+        row_free(row);
+        return r;
+    }
+    *ret_row = row;
+    return 0;
+}
+
+static int make_row(struct session *session, struct plan *plan, struct mapped_row **ret_row) {
+    const uint32_t count = plan->lease->parts;
+    _cleanup_(freep) struct segment **segments = calloc(count, sizeof *segments);
+    _cleanup_(freep) struct segment_mapping **mappings = calloc(count, sizeof *mappings);
+
+    if (segments == NULL || mappings == NULL)
+        return error_no_memory();
+    plan->segments = segments;
+    plan->mappings = mappings;
+    end_idle(session, ROWS_IDLE_MAX - 1);
+    return make(session, plan, ret_row);
+}
+
+/* Adds a use to the row of the plan, if there is one. *use is taken then. Returns the row's memory or NULL.
+ */
+static char *use_row(struct rows *rows, const struct plan *plan, struct row_use **use) {
+    char *memory = NULL;
+
+    pthread_mutex_lock(&rows->lock);
+    struct mapped_row *row = find(rows, plan->parts, plan->lease->parts);
+    if (row != NULL) {
+        add_use(rows, row, plan->lease, take_ptr(use));
+        memory = row->memory;
+    }
+    pthread_mutex_unlock(&rows->lock);
+    return memory;
+}
+
+/* Makes the row of the plan, and adds a use to it, which is taken. */
+static int make_and_use(struct session *session, struct plan *plan, struct row_use **use, char **ret_memory) {
+    struct rows *rows = &session->rows;
+    struct mapped_row *row = NULL;
+    int r = make_row(session, plan, &row);
+
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&rows->lock);
+    list_append(bucket_of(rows, row->parts[0].segment, row->n_parts), &row->link);
+    list_append(&rows->idle, &row->idle_link);
+    rows->n_idle++;
+    add_use(rows, row, plan->lease, take_ptr(use));
+    pthread_mutex_unlock(&rows->lock);
+    *ret_memory = row->memory;
+    return 0;
+}
+
+/* Uses the row of the plan, which is made if there is none. */
+static int use_or_make(struct session *session, struct plan *plan, struct row_use **use, char **ret_memory) {
+    struct rows *rows = &session->rows;
+    int r = 0;
+
+    *ret_memory = use_row(rows, plan, use);
+    if (*ret_memory != NULL)
+        return 0;
+    pthread_mutex_lock(&rows->making);
+    *ret_memory = use_row(rows, plan, use); /* another thread may have made it meanwhile */
+    if (*ret_memory == NULL)
+        r = make_and_use(session, plan, use, ret_memory);
+    pthread_mutex_unlock(&rows->making);
+    return r;
+}
+
+int rows_open(struct session *session, const struct proto_lease *lease, const uint8_t uuid[PROTO_UUID_BYTES],
+              char **ret_memory) {
+    _cleanup_(freep) struct proto_part *parts = calloc(lease->parts, sizeof *parts);
+    _cleanup_(freep) struct row_use *use = malloc(sizeof *use);
+    char *memory = NULL;
+
+    if (parts == NULL || use == NULL)
+        return error_no_memory();
+    int r = ask_parts(session, lease, parts);
+    if (r < 0)
+        return r;
+    const char *flaw = parts_flaw(lease, parts);
+    if (flaw != NULL)
+        return connection_refuse(&session->connection, flaw);
+    r = describe_unseen(session, lease, parts);
+    if (r < 0)
+        return r;
+    struct plan plan = {.lease = lease, .parts = parts, .uuid = uuid};
+    r = use_or_make(session, &plan, &use, &memory);
+    if (r < 0)
+        return error_prefix(r, "mapping %u segments side by side", lease->parts);
+    *ret_memory = memory + lease->offset_bytes;
+    return 0;
+}
+
+/* --- leases --- */
+
+void rows_release(struct session *session, uint64_t lease, uint64_t generation, struct fence fence) {
+    struct rows *rows = &session->rows;
+
+    pthread_mutex_lock(&rows->lock);
+    struct row_use *use = find_use(rows, lease, generation);
+    if (use != NULL) {
+        struct mapped_row *row = use->row;
+        list_remove(&use->lease_link);
+        list_remove(&use->link);
+        list_append(&row->waiting, &use->link);
+        use->fence = fence;
+        if (--row->n_leases == 0) {
+            list_append(&rows->idle, &row->idle_link);
+            rows->n_idle++;
+        }
+        (void)is_in_use(session, row);
+    }
+    pthread_mutex_unlock(&rows->lock);
+}
+
+void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const struct proto_info *info) {
+    void *memory = NULL;
+
+    pthread_mutex_lock(&rows->lock);
+    const struct row_use *use = find_use(rows, lease, generation);
+    const struct mapped_row *row = use == NULL ? NULL : use->row;
+    if (row != NULL && row->n_parts == info->parts && row->parts[0].segment == info->segment &&
+        info->capacity_bytes <= row->size_bytes &&
+        info->offset_bytes <= row->size_bytes - info->capacity_bytes)
+        memory = row->memory + info->offset_bytes;
+    pthread_mutex_unlock(&rows->lock);
+    return memory;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_SESSION_ROW_H
+#define CLIENT_SESSION_ROW_H
+/*
+ * The rows that this process has attached: blocks in several segments, which are mapped side by side at
+ * addresses of their own. A session owns one table of them.
+ *
+ * A row is found by the list of its segments. Each lease on it is a *use*: several leases, of one block or of
+ * blocks that lie in the same segments one after another, use one mapping. A row that no lease uses stays
+ * mapped, as a segment does, and serves the next lease without a call of the driver.
+ *
+ *     rows_open ──▶ USED ──the last lease is released──▶ IDLE ──rows_open──▶ USED
+ *                                                          │
+ *        above ROWS_IDLE_MAX and behind its fences, or ────┴──▶ unmapped, its addresses freed
+ *        the daemon has a segment of it closed
+ *
+ * Invariants: n_leases counts the uses that are not released; a row is in the list of idle rows exactly when
+ * it is 0. A use that was released stays until its fence is ready.
+ *
+ * Locks: `making` is held over the driver's calls that make or end a row, and while a segment is removed: so
+ * the segments that a thread looks up under it stay. `lock` is held briefly, for the table. Order: making,
+ * lock; both before the connection's and the segments'. No exchange with the daemon is made under them.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "client/session/fence.h"
+#include "client/session/segment.h"
+#include "proto/proto.h"
+
+struct session;
+
+/* A client attaches few buffers at a time, most of them in segments of an earlier one. An idle row costs
+ * addresses, and the page tables of its mappings. */
+#define ROWS_IDLE_MAX 64u
+#define ROW_BUCKETS   64u
+
+struct row_part {
+    uint64_t segment; /* its id */
+    struct segment_mapping mapping;
+};
+
+struct mapped_row {
+    struct list link;      /* in its bucket, or among those that could not be unmapped */
+    struct list idle_link; /* in rows.idle, the one that was used last at the end */
+    struct list uses;      /* struct row_use.link */
+    struct list waiting;   /* likewise, those that were released */
+    unsigned n_leases;
+    const struct gpu *gpu;
+    unsigned device;
+    char *memory; /* of the first segment, not of the block */
+    uint64_t size_bytes;
+    uint32_t n_parts;
+    struct row_part parts[];
+};
+
+struct row_use {
+    struct list link;       /* in row->uses, or row->waiting */
+    struct list lease_link; /* in its bucket of rows.leases; in none once it was released */
+    struct mapped_row *row;
+    uint64_t lease, generation;
+    struct fence fence; /* behind which it was released */
+};
+
+struct rows {
+    pthread_mutex_t making, lock;
+    struct list rows[ROW_BUCKETS];   /* by their segments */
+    struct list leases[ROW_BUCKETS]; /* uses, by their leases */
+    struct list idle, stuck;         /* stuck: the driver would not unmap them */
+    unsigned n_idle;
+};
+
+void rows_init(struct rows *rows);
+
+/* Unmaps all rows and frees their addresses. No thread and no GPU uses them any more. Those that the driver
+ * would not unmap stay until rows_deinit(): segments_close() tries again, and tells. */
+void rows_close(struct session *session);
+
+/* Frees the bookkeeping. The segments were closed before, and with them what was still mapped. Also for a
+ * forked child, where the locks and the mappings are the parent's: rows_forget(). */
+void rows_deinit(struct rows *rows);
+void rows_forget(struct rows *rows);
+
+/* Makes the memory of a lease with parts accessible: asks the daemon for the parts, has it describe the
+ * segments that this session has not seen, imports all, and maps them side by side, unless they are so
+ * mapped already. uuid names the pool's device. *ret_memory: the first byte of the block, the session's until
+ * rows_release(). On failure nothing is mapped, and the lease is still the caller's to give back.
+ * Thread-safe.
+ *
+ * Returns 0; as segments_import(); DRIVER; NO_MEMORY; PROTOCOL (what the daemon said does not check out, and
+ * the connection is broken); or what the daemon and the connection say. */
+int rows_open(struct session *session, const struct proto_lease *lease, const uint8_t uuid[PROTO_UUID_BYTES],
+              char **ret_memory);
+
+/* A lease was released behind a fence. Does nothing for a lease that is not of a row. Thread-safe. */
+void rows_release(struct session *session, uint64_t lease, uint64_t generation, struct fence fence);
+
+/* Where the block of a lease lies in this process; NULL: the lease is of no row, or of another one than the
+ * daemon tells. Thread-safe. */
+void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const struct proto_info *info);
+
+/* As segments_remove(), with the rows that the segment is a part of: they are ended before. The daemon said
+ * that nothing is leased in it, behind no fence either, so nothing uses these rows. */
+int rows_remove_segment(struct session *session, uint64_t id, uint32_t pool);
+
+#endif
