@@ -91,6 +91,8 @@ static const char *check_pool(const struct proto_pool *pool) {
         return "POOLS.pools.id: 0";
     if (pool->kind != PROTO_POOL_DEVICE && pool->kind != PROTO_POOL_HOST)
         return "POOLS.pools.kind: unknown";
+    if ((pool->flags & ~PROTO_POOL_FLAGS) != 0)
+        return "POOLS.pools.flags: unknown ones are set";
     if (pool->kind == PROTO_POOL_DEVICE ? pool->device < 0 : pool->device != -1)
         return "POOLS.pools.device: not one that goes with the kind";
     if (pool->numa_node < -1)

@@ -134,9 +134,13 @@ struct proto_hello_reply {
                             has no descriptor left */
 };
 
+#define PROTO_POOL_VMM   UINT16_C(1) /* its segments are PROTO_SEGMENT_VMM_FD */
+#define PROTO_POOL_FLAGS PROTO_POOL_VMM
+
 struct proto_pool {
     uint32_t id;                    /* never 0 */
-    uint32_t kind;                  /* enum proto_pool_kind */
+    uint16_t kind;                  /* enum proto_pool_kind */
+    uint16_t flags;                 /* PROTO_POOL_… */
     int32_t device;                 /* the daemon's ordinal; -1 for host pools */
     int32_t numa_node;              /* -1 unknown */
     uint8_t uuid[PROTO_UUID_BYTES]; /* zero for host pools */

@@ -108,6 +108,7 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_POOLS, proto_pools, reserved),
     WIRE_POOL(id),
     WIRE_POOL(kind),
+    WIRE_POOL(flags),
     WIRE_POOL_AS(device, WIRE_SIGNED),
     WIRE_POOL_AS(numa_node, WIRE_SIGNED),
     WIRE_POOL_AS(uuid, WIRE_BYTES),

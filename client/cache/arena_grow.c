@@ -53,11 +53,11 @@ bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t
     struct pool pool;
 
     if (!cache->has_arenas || stream_heap->kind != GPUPOOL_POOL_DEVICE ||
-        stream_heap_half_of(size_bytes) != STREAM_HEAP_LARGE ||
-        !pools_are_movable(&cache->session->pools, stream_heap->pool))
+        stream_heap_half_of(size_bytes) != STREAM_HEAP_LARGE)
         return false;
     error_save(text);
-    bool serves = pools_find(cache->session, stream_heap->pool, &pool) == 0 && size_bytes <= pool.limit_bytes;
+    bool serves = pools_find(cache->session, stream_heap->pool, &pool) == 0 && pool.is_movable &&
+                  size_bytes <= pool.limit_bytes;
     pthread_mutex_lock(&stream_heap->lock);
     bool has_arena = stream_heap->arena != NULL, may_have = !stream_heap->has_no_arena;
     pthread_mutex_unlock(&stream_heap->lock);

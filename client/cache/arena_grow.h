@@ -15,8 +15,8 @@
 struct cache;
 struct proto_acquire;
 
-/* Whether large requests of a stream heap are served from an arena. It is made when this is asked first,
- * and once a lease has shown that the pool's segments can be mapped side by side. */
+/* Whether large requests of a stream heap are served from an arena: where the pool's segments can be mapped
+ * side by side. It is made when this is asked first. */
 bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Serves a request (a multiple of HEAP_GRANULE). acquire: how the daemon is asked for each segment that is

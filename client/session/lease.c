@@ -61,8 +61,6 @@ static int take(struct session *session, struct request *request, uint64_t deadl
         lease_give_back(session, lease);
         return r;
     }
-    if (segment_is_movable(segment))
-        pools_note_movable(&session->pools, lease->pool);
     fences_show(&session->fences);
     *ret_grant = (struct grant){.lease = *lease,
                                 .segment = segment,

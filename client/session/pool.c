@@ -26,6 +26,7 @@ int pools_fetch(struct session *session, struct request **ret_reply) {
             .kind = (enum proto_pool_kind)reply->pools[i].kind,
             .numa_node = reply->pools[i].numa_node,
             .limit_bytes = reply->pools[i].limit_bytes,
+            .is_movable = (reply->pools[i].flags & PROTO_POOL_VMM) != 0,
         };
         memcpy(pools->list[i].uuid, reply->pools[i].uuid, sizeof pools->list[i].uuid);
     }

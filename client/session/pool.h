@@ -24,13 +24,13 @@ struct pool {
     int numa_node;
     uint8_t uuid[PROTO_UUID_BYTES];
     uint64_t limit_bytes; /* as it was when the pools were listed last */
+    bool is_movable;      /* its segments can be mapped side by side, see segment.h */
 };
 
 struct pools {
     pthread_mutex_t lock;
     unsigned count;
     struct pool list[PROTO_POOLS_MAX];
-    _Atomic uint64_t movable; /* bit id - 1: the session has a movable segment of the pool, see segment.h */
 };
 
 /* Asks the daemon, and remembers. On success the reply, a POOLS message, is the caller's to recycle, unless
@@ -50,15 +50,5 @@ bool pools_look_up(struct pools *pools, bool (*accept)(const struct pool *pool, 
  * that says too little: the caller knows what was sought), or what the connection says. */
 int pools_select(struct session *session, bool (*accept)(const struct pool *pool, const void *wanted),
                  const void *wanted, struct pool *ret_pool);
-
-/* Notes that a pool has movable segments; whether that was noted. The first lease in a pool shows it. */
-static inline void pools_note_movable(struct pools *pools, uint32_t id) {
-    if ((atomic_load_explicit(&pools->movable, memory_order_relaxed) & UINT64_C(1) << (id - 1)) == 0)
-        atomic_fetch_or(&pools->movable, UINT64_C(1) << (id - 1));
-}
-
-static inline bool pools_are_movable(const struct pools *pools, uint32_t id) {
-    return (atomic_load_explicit(&pools->movable, memory_order_relaxed) & UINT64_C(1) << (id - 1)) != 0;
-}
 
 #endif

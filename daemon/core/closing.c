@@ -98,7 +98,7 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
                     uint64_t now_ns, struct proto_segments *ret_segments) {
     uint64_t missing_bytes =
         idle->size_bytes != 0 ? plan_missing_for(pool, idle->size_bytes) : plan_missing_bytes(pool);
-    bool is_busy = (idle->flags & PROTO_IDLE_BUSY) != 0;
+    bool is_stopped = (idle->flags & PROTO_IDLE_BUSY) != 0 && !pool_is_of_vmm(pool);
     struct segment *segment;
 
     if (pool->state != POOL_READY)
@@ -116,7 +116,7 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
         .mappers_max = is_last_resort ? UINT_MAX : 1,
         .deaf_mappers = idle->size_bytes != 0 && !session->wants_reclaim,
     };
-    while (missing_bytes > 0 && (is_last_resort || !is_busy) &&
+    while (missing_bytes > 0 && (is_last_resort || !is_stopped) &&
            (segment = choose(&search, missing_bytes)) != NULL) {
         if (!tell(session, segment, ret_segments))
             return;

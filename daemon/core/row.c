@@ -15,16 +15,12 @@ static const struct heap_range *last_of(const struct block *block) {
     return container_of(block->ranges.previous, struct heap_range, user_link);
 }
 
-static bool is_of_descriptors(const struct pool *pool) {
-    return (pool->core->pools_of_vmm >> (pool->id - 1) & 1) != 0;
-}
-
 bool row_can_continue(const struct block *block, const struct block *from) {
     const struct heap_range *last = last_of(block);
 
     /* Only the first part can lie in the segment of what begins at an offset of 0. */
     return !from->is_row && from->segment != block->segment && from->segment->pool == block->segment->pool &&
-           is_of_descriptors(block->segment->pool) && block->held_bytes == block->capacity_bytes &&
+           pool_is_of_vmm(block->segment->pool) && block->held_bytes == block->capacity_bytes &&
            from->held_bytes == from->capacity_bytes && end_of(last) == last->span->size &&
            from->offset_bytes == 0;
 }
@@ -39,7 +35,7 @@ const struct heap_range *row_part(const struct block *row, unsigned i) {
 
 bool row_is_valid(const struct block *row) {
     if (row->n_ranges < 2 || row->n_ranges > PROTO_ROW_PARTS_MAX || row->held_bytes != row->capacity_bytes ||
-        !is_of_descriptors(row->segment->pool) || first_of(row)->span != row->segment->span ||
+        !pool_is_of_vmm(row->segment->pool) || first_of(row)->span != row->segment->span ||
         first_of(row)->offset != row->offset_bytes)
         return false;
     list_for_each_entry(const struct heap_range, range, &row->ranges, user_link) {

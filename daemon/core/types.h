@@ -374,4 +374,9 @@ struct core {
     struct policy *policy;      /* NULL: nothing is limited or forbidden */
 };
 
+/* Whether its segments are handed over as descriptors of device memory. */
+static inline bool pool_is_of_vmm(const struct pool *pool) {
+    return (pool->core->pools_of_vmm >> (pool->id - 1) & 1) != 0;
+}
+
 #endif

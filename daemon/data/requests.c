@@ -190,7 +190,8 @@ static void list_pools(struct client *client, struct proto_pools *ret_pools) {
         struct proto_pool *wire = &ret_pools->pools[ret_pools->count++];
         *wire = (struct proto_pool){
             .id = pool->id,
-            .kind = pool->kind,
+            .kind = (uint16_t)pool->kind,
+            .flags = pool_is_of_vmm(pool) ? PROTO_POOL_VMM : 0,
             .device = pool->device,
             .numa_node = pool->numa_node,
             .limit_bytes = pool->limit_bytes,

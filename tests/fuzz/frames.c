@@ -45,6 +45,7 @@ static void check_pools(const struct proto_pools *pools) {
         const struct proto_pool *pool = &pools->pools[i];
         MUST(pool->id != 0);
         MUST(pool->kind == PROTO_POOL_DEVICE || pool->kind == PROTO_POOL_HOST);
+        MUST((pool->flags & ~PROTO_POOL_FLAGS) == 0);
         MUST((pool->device >= 0) == (pool->kind == PROTO_POOL_DEVICE) && pool->device >= -1);
         MUST(pool->numa_node >= -1);
         MUST(pool->kind == PROTO_POOL_DEVICE || is_zero(pool->uuid, sizeof pool->uuid));

@@ -82,6 +82,7 @@ static inline size_t random_text(char *text, size_t size) {
 static inline void random_pool(struct proto_pool *pool) {
     pool->id = (uint32_t)random_size(UINT32_MAX);
     pool->kind = random_to(1) ? PROTO_POOL_DEVICE : PROTO_POOL_HOST;
+    pool->flags = (uint16_t)random_to(1);
     pool->device = pool->kind == PROTO_POOL_DEVICE ? (int32_t)random_to(INT32_MAX) : -1;
     pool->numa_node = (int32_t)random_to(8) - 1;
     if (pool->kind == PROTO_POOL_DEVICE)

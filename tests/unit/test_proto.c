@@ -58,7 +58,8 @@ static bool pool_promises_hold(const struct proto_pool *pool) {
     size_t length = strnlen(pool->name, sizeof pool->name);
     if (length == sizeof pool->name || memcmp(pool->name + length, zero, sizeof pool->name - length) != 0)
         return false;
-    if (pool->id == 0 || pool->numa_node < -1 || !is_printable(pool->name, length))
+    if (pool->id == 0 || pool->numa_node < -1 || pool->flags > PROTO_POOL_VMM ||
+        !is_printable(pool->name, length))
         return false;
     if (pool->reserved_bytes > PROTO_SIZE_MAX || pool->leased_bytes > PROTO_SIZE_MAX ||
         pool->free_bytes > PROTO_SIZE_MAX || pool->quarantined_bytes > PROTO_SIZE_MAX ||

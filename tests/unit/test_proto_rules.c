@@ -144,6 +144,7 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_POOLS, IN_POOL(id), U32, 0},
         {PROTO_POOLS, IN_POOL(kind), U32, 0},
         {PROTO_POOLS, IN_POOL(kind), U32, 3},
+        {PROTO_POOLS, IN_POOL(flags), U16, 2},
         {PROTO_POOLS, IN_POOL(kind), U32, PROTO_POOL_DEVICE}, /* its device is -1 */
         {PROTO_POOLS, IN_POOL(device), U32, 0},
         {PROTO_POOLS, IN_POOL(device), U32, UINT32_MAX - 1},
