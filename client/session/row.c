@@ -180,7 +180,7 @@ static bool has_segment(const struct mapped_row *row, uint64_t id) {
     return false;
 }
 
-/* Takes out the rows that a segment is a part of; id 0: all. */
+/* Takes out the rows that a segment is a part of; id 0: all, with those that could not be unmapped before. */
 static void take_out_all(struct rows *rows, uint64_t id, struct list *ret_taken) {
     list_init(ret_taken);
     pthread_mutex_lock(&rows->lock);
@@ -192,6 +192,11 @@ static void take_out_all(struct rows *rows, uint64_t id, struct list *ret_taken)
             list_append(ret_taken, &row->link);
         }
     pthread_mutex_unlock(&rows->lock);
+    if (id == 0)
+        list_for_each_entry_safe(struct mapped_row, row, &rows->stuck, link) {
+            list_remove(&row->link);
+            list_append(ret_taken, &row->link);
+        }
 }
 
 static void end_all(struct session *session, uint64_t id) {
