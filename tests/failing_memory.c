@@ -15,8 +15,8 @@ void *__wrap_realloc(void *pointer, size_t size);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
 
-static unsigned left, allocations;
-static bool failed;
+static _Thread_local unsigned left, allocations;
+static _Thread_local bool failed;
 
 void memory_fail_nth(unsigned n) {
     left = n;

@@ -2,7 +2,7 @@
 #ifndef TESTS_FAILING_MEMORY_H
 #define TESTS_FAILING_MEMORY_H
 /* Allocations that fail. A program that links the library failing-memory has its malloc() and the like
- * wrapped. */
+ * wrapped. Each thread plans its own failures, and counts its own allocations. */
 #include <stdbool.h>
 #include <stddef.h>
 

@@ -91,6 +91,16 @@ static inline uint64_t count_addresses(void) {
     return bytes;
 }
 
+/* Rows that a client keeps mapped and does not use. */
+static inline unsigned count_idle_rows(struct gpupool_client *client) {
+    struct rows *rows = &client->session.rows;
+
+    pthread_mutex_lock(&rows->lock);
+    unsigned count = rows->n_idle;
+    pthread_mutex_unlock(&rows->lock);
+    return count;
+}
+
 static inline unsigned count_descriptors(void) {
     return count_entries("/proc/self/fd");
 }

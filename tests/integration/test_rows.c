@@ -332,9 +332,9 @@ static void a_row_is_mapped_once(void **state) {
     assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
     assert_int_equal(count_descriptors(), descriptors);
     assert_int_equal(count_addresses(), addresses);
-    assert_int_equal(client->session.rows.n_idle, 0);
+    assert_int_equal(count_idle_rows(client), 0);
     MUST(gpupool_release(client, &first, GPUPOOL_NO_STREAM));
-    assert_int_equal(client->session.rows.n_idle, 1);
+    assert_int_equal(count_idle_rows(client), 1);
     gpupool_close(client);
     puppet_quit(&owner);
     rows_stop(&daemon);
@@ -422,8 +422,8 @@ static void rows_that_nothing_uses_are_few(void **state) {
         hand_over(owner, other, pool, 5 * MIB + test_random(&random) % (20 * MIB) / 8 * 8,
                   test_random(&random));
         MUST(gpupool_release(owner, &aside, NULL));
-        if (other->session.rows.n_idle > most)
-            most = other->session.rows.n_idle;
+        if (count_idle_rows(other) > most)
+            most = count_idle_rows(other);
     }
     assert_int_equal(most, ROWS_IDLE_MAX);
     busy_end(&busy);
@@ -457,12 +457,12 @@ static void a_row_ends_with_its_segments(void **state) {
     MUST(gpupool_attach(client, &token, &buffer));
     MUST(puppet_read_pattern(client, &buffer, 1, NULL));
     MUST(gpupool_release(client, &buffer, NULL));
-    assert_int_equal(client->session.rows.n_idle, 1);
+    assert_int_equal(count_idle_rows(client), 1);
     puppet_quit(&owner);
     puppet_connect(&large, &daemon);
     PUPPET_MUST(&large, puppet_acquire(&large, 0, GPUPOOL_POOL_DEVICE, 126 * MIB, GPUPOOL_FOREVER, 0));
     WAIT_UNTIL(count_addresses() == addresses);
-    assert_int_equal(client->session.rows.n_idle, 0);
+    assert_int_equal(count_idle_rows(client), 0);
     PUPPET_MUST(&large, puppet_release(&large, 0));
     puppet_quit(&large);
     gpupool_close(client);

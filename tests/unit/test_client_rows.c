@@ -30,7 +30,7 @@ enum lie {
     LIE_OTHER_OFFSET,  /* or at another place of it */
     LIE_TOTAL,         /* another number of parts than the lease has */
     LIE_FEW,           /* PARTS without an end: the same one each time */
-    LIE_SEGMENT_BYTES, /* a segment of another size than its description */
+    LIE_SEGMENT_BYTES, /* a description of a segment of another size */
     LIE_HOST_SEGMENT,  /* a segment that cannot be mapped side by side */
     LIE_OTHER_PART,    /* the description of another part's segment */
     LIE_OTHER_LEASE,   /* a description for another lease */
@@ -78,12 +78,14 @@ static struct proto_part part_of(unsigned i) {
 
 /* Sends a lease in a segment, with its description if the session has not seen it. */
 static void send_lease(struct false_session *session, struct proto_message *reply, unsigned i) {
-    bool describes = !row.described[i] && row.lie != LIE_NOT_DESCRIBED && row.lie != LIE_FIRST_HOST;
+    bool is_hidden = row.lie == LIE_FIRST_HOST || (row.lie == LIE_NOT_DESCRIBED && i > 0);
+    bool describes = !row.described[i] && !is_hidden;
+    bool is_larger = row.lie == LIE_SEGMENT_BYTES && i > 0;
 
     reply->header.operation = PROTO_LEASE;
     if (describes) {
         reply->lease.description = (struct proto_segment){.id = FIRST_SEGMENT + i,
-                                                          .size_bytes = SEGMENT_BYTES,
+                                                          .size_bytes = (is_larger ? 2 : 1) * SEGMENT_BYTES,
                                                           .pool = FALSE_POOL_DEVICE,
                                                           .kind = PROTO_SEGMENT_VMM_FD};
         row.described[i] = true;
@@ -97,7 +99,7 @@ static void send_lease(struct false_session *session, struct proto_message *repl
 static void send_row(struct false_daemon *daemon, struct false_session *session, uint64_t request) {
     struct proto_message reply = {.header.request = request};
     uint64_t lease = ++daemon->last_lease;
-    bool is_longer = row.lie == LIE_SEGMENT_BYTES || row.lie == LIE_HOST_SEGMENT;
+    bool is_longer = row.lie == LIE_HOST_SEGMENT;
 
     reply.lease = (struct proto_lease){.lease = lease,
                                        .generation = lease * 3,
@@ -145,9 +147,6 @@ static void lie_about_parts(struct proto_parts *parts) {
         parts->parts[1].segment = FALSE_POOL_HOST;
         parts->parts[1].segment_bytes = parts->parts[1].size_bytes = FALSE_SEGMENT_SIZE;
         break;
-    case LIE_SEGMENT_BYTES:
-        parts->parts[1].segment_bytes = parts->parts[1].size_bytes = 2 * SEGMENT_BYTES;
-        break;
     default:
         break;
     }
@@ -174,13 +173,14 @@ static void send_description(struct false_session *session, uint64_t request,
     struct proto_message reply = {.header.request = request};
     unsigned number = name->part + (row.lie == LIE_OTHER_PART);
     struct proto_part part = part_of(number);
+    uint64_t more_bytes = row.lie == LIE_DESCRIBES_ROW ? SEGMENT_BYTES : 0;
 
     reply.lease = (struct proto_lease){.lease = name->lease + (row.lie == LIE_OTHER_LEASE),
                                        .generation = name->generation,
                                        .segment = part.segment,
                                        .offset_bytes = part.offset_bytes,
                                        .size_bytes = part.size_bytes,
-                                       .capacity_bytes = part.size_bytes,
+                                       .capacity_bytes = part.size_bytes + more_bytes,
                                        .pool = FALSE_POOL_DEVICE,
                                        .parts = row.lie == LIE_DESCRIBES_ROW ? 2 : 0};
     send_lease(session, &reply, number);
@@ -347,6 +347,24 @@ static void parts_come_in_several_messages(void **state) {
 }
 
 static void a_lie_ends_the_session(void **state) {
+    static const char *const texts[] = {
+        [LIE_GAP] = "have a gap",
+        [LIE_SHORT_PART] = "have a gap",
+        [LIE_LONG] = "longer than the row",
+        [LIE_SHORT] = "shorter than the row",
+        [LIE_OTHER_FIRST] = "not where the row begins",
+        [LIE_OTHER_OFFSET] = "not where the row begins",
+        [LIE_TOTAL] = "another number than the row has",
+        [LIE_FEW] = "another number than the row has",
+        [LIE_SEGMENT_BYTES] = "in another segment than was described",
+        [LIE_HOST_SEGMENT] = "in another segment than was described",
+        [LIE_OTHER_PART] = "another part than asked for",
+        [LIE_OTHER_LEASE] = "another part than asked for",
+        [LIE_NOT_DESCRIBED] = "never described",
+        [LIE_DESCRIBES_ROW] = "another part than asked for",
+        [LIE_FIRST_HOST] = "cannot be mapped side by side",
+        [LIE_ACQUIRED] = "was not asked for",
+    };
     struct gpupool_buffer host, buffer;
     size_t count;
 
@@ -360,7 +378,7 @@ static void a_lie_ends_the_session(void **state) {
                     : attach(client, &buffer);
         if (r != GPUPOOL_E_PROTOCOL)
             fail_msg("lie %u: %s: %s", lie, gpupool_error_name(r), r != 0 ? gpupool_error_text() : "");
-        assert_text_has("does not check out");
+        assert_text_has(texts[lie]);
         assert_error(gpupool_pools(client, NULL, 0, &count), GPUPOOL_E_PROTOCOL);
         assert_true(row.asks <= 1);
         finish(client);

@@ -175,7 +175,7 @@ struct gpupool_token {
 
 struct gpupool_buffer_info {
     struct gpupool_buffer buffer;
-    uint64_t segment;      /**< the driver allocation that the buffer lies in */
+    uint64_t segment;      /**< the driver allocation that the buffer lies in, the first one if there are several */
     uint64_t offset_bytes; /**< and where */
     uint32_t holders;      /**< leases on this memory, this one included */
     uint32_t shared;       /**< 1: a token was made for it */
@@ -374,11 +374,18 @@ GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
 /**
  * Names a buffer to other processes of the same user. The token is good while any process holds the buffer: keep yours
  * until the other side has attached. The contents that it reads must have been written: synchronise the stream first.
+ * LIMIT: the buffer lies in more than 4,096 segments, or the session has as many leases as it may.
  */
 GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                               struct gpupool_token *ret_token);
 
-/** Takes a shared buffer, as a lease of this client's own. NO_TOKEN when it is not known, gone or another user's. */
+/**
+ * Takes a shared buffer, as a lease of this client's own. The first buffer in a segment maps the segment; a buffer that lies
+ * in several segments has them mapped side by side. It can be at other addresses than in the process that
+ * shared it.
+ * @return 0; NO_TOKEN when the token is not known, gone or another user's; NO_GPU, NO_POOL (its device is not visible in this
+ * process), DRIVER, NO_MEMORY, LIMIT: nothing was taken
+ */
 GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
                                struct gpupool_buffer *ret_buffer);
 
