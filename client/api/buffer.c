@@ -482,7 +482,7 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
     if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
-    if (piece != NULL && !piece->split_off) {
+    if (piece != NULL) {
         r = cache_split_off(&client->cache, piece);
         if (r < 0)
             return fail_buffer(r, "sharing", buffer);

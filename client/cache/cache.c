@@ -33,6 +33,7 @@
 void cache_init(struct cache *cache, struct session *session) {
     cache->session = session;
     pthread_mutex_init(&cache->stream_heaps_lock, NULL);
+    pthread_mutex_init(&cache->split_lock, NULL);
     pthread_mutex_init(&cache->give_lock, NULL);
     list_init(&cache->stream_heaps);
     list_init(&cache->threads);
@@ -50,6 +51,7 @@ static void free_bookkeeping(struct cache *cache) {
     purger_deinit(&cache->purger);
     counters_deinit(&cache->counters);
     shortage_deinit(&cache->shortage);
+    pthread_mutex_destroy(&cache->split_lock);
     pthread_mutex_destroy(&cache->give_lock);
     pthread_mutex_destroy(&cache->stream_heaps_lock);
 }

@@ -15,9 +15,10 @@
  * stream first (deferred.h). Memory that goes to the daemon does so behind a fence of its stream heap's
  * stream. No thread waits for a stream.
  *
- * Locks, in this order: that of who gives back; the list of stream heaps; the registry of thread caches; a
- * thread cache; a stream heap; a stream heap's depot, or the counters'. Only the first is held over an
- * exchange with the daemon, and only the first two while the driver is asked something.
+ * Locks, in this order: that of pieces that are split off, or that of who gives back; the list of stream
+ * heaps; the registry of thread caches; a thread cache; a stream heap; a stream heap's depot, or the
+ * counters'. Only the first is held over an exchange with the daemon, and only the first two while the driver
+ * is asked something.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -42,6 +43,7 @@ struct cache {
     struct list threads;      /* thread_cache.link */
     struct counters counters; /* where the threads count */
     struct shortage shortage;
+    pthread_mutex_t split_lock; /* one piece at a time is split off */
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct stream_heap_part *pending; /* taken out of stream heaps and not released yet */
     size_t pending_count, pending_capacity;

@@ -98,7 +98,7 @@ static int split(struct cache *cache, struct piece *piece, struct part *parts, u
     return r;
 }
 
-int cache_split_off(struct cache *cache, struct piece *piece) {
+static int split_off(struct cache *cache, struct piece *piece) {
     struct stream_heap *stream_heap = piece->stream_heap;
     unsigned count = count_parts(piece);
     _cleanup_(freep) struct part *parts = malloc(count * sizeof *parts);
@@ -123,4 +123,11 @@ int cache_split_off(struct cache *cache, struct piece *piece) {
         return r;
     cache_count_given(cache, stream_heap, piece->capacity_bytes);
     return 0;
+}
+
+int cache_split_off(struct cache *cache, struct piece *piece) {
+    pthread_mutex_lock(&cache->split_lock);
+    int r = piece->split_off ? 0 : split_off(cache, piece);
+    pthread_mutex_unlock(&cache->split_lock);
+    return r;
 }

@@ -10,8 +10,9 @@
 struct cache;
 struct piece;
 
-/* Makes a lease of its own of a piece that a buffer is. Thread-safe. 0, or what the daemon says; the piece is
- * as before then. */
+/* Makes a lease of its own of a piece that a buffer is, unless it has one. Thread-safe, also for threads that
+ * share one buffer. 0, or what the daemon says; the piece is as before then. LIMIT: it is in too many
+ * segments. */
 int cache_split_off(struct cache *cache, struct piece *piece);
 
 #endif

@@ -138,6 +138,58 @@ static void a_row_of_many_parts_is_attached(void **state) {
     rows_stop(&daemon);
 }
 
+struct sharer {
+    struct gpupool_client *client;
+    const struct gpupool_buffer *buffer;
+    pthread_barrier_t *barrier;
+    struct gpupool_token token;
+    int result;
+};
+
+static void *share_it(void *argument) {
+    struct sharer *sharer = argument;
+
+    pthread_barrier_wait(sharer->barrier);
+    sharer->result = gpupool_share(sharer->client, sharer->buffer, &sharer->token);
+    return NULL;
+}
+
+/* One of them makes the row, and all get its token. */
+static void threads_share_one_buffer_at_once(void **state) {
+    struct test_daemon daemon;
+    pthread_barrier_t barrier;
+    uint32_t pool;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    rows_start(&daemon, 1);
+    struct gpupool_client *client = client_open(&daemon, true);
+    MUST(gpupool_device_pool(client, 0, &pool));
+    assert_int_equal(pthread_barrier_init(&barrier, NULL, 3), 0);
+    for (unsigned round = 0; round < 100; round++) {
+        struct gpupool_buffer buffer;
+        struct sharer sharers[3];
+        pthread_t threads[3];
+        /* Whole segments, or parts of the first and the last one. */
+        MUST(gpupool_acquire(client, pool, round % 2 == 0 ? 6 * MIB : 5 * MIB, NULL, GPUPOOL_FOREVER, 0,
+                             &buffer));
+        for (unsigned i = 0; i < 3; i++) {
+            sharers[i] = (struct sharer){.client = client, .buffer = &buffer, .barrier = &barrier};
+            assert_int_equal(pthread_create(&threads[i], NULL, share_it, &sharers[i]), 0);
+        }
+        for (unsigned i = 0; i < 3; i++) {
+            TEST_JOIN(threads[i], NULL);
+            assert_int_equal(sharers[i].result, 0);
+            assert_memory_equal(&sharers[i].token, &sharers[0].token, sizeof sharers[0].token);
+        }
+        MUST(gpupool_release(client, &buffer, NULL));
+    }
+    pthread_barrier_destroy(&barrier);
+    gpupool_close(client);
+    rows_stop(&daemon);
+}
+
 /* --- processes that end --- */
 
 static void a_row_outlives_its_owner(void **state) {
@@ -475,6 +527,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_row_is_given_back_in_any_order),
         cmocka_unit_test(a_shared_row_is_not_divided),
         cmocka_unit_test(a_row_of_many_parts_is_attached),
+        cmocka_unit_test(threads_share_one_buffer_at_once),
         cmocka_unit_test(a_row_outlives_its_owner),
         cmocka_unit_test(a_row_comes_back_from_a_dead_process),
         cmocka_unit_test(an_attach_goes_on_when_the_owner_dies),
