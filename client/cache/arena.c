@@ -118,7 +118,7 @@ static void consider_run(const struct arena *arena, uint64_t start, uint64_t end
     if (end <= arena->extent.size_bytes)
         consider(arena, end - size_bytes, best);
     for (uint64_t at = (start / slot_bytes + 1) * slot_bytes;
-         best->n_vacant > 1 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes)
+         best->n_vacant > 0 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes)
         consider(arena, at, best);
 }
 
