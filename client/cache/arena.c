@@ -380,17 +380,84 @@ bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range 
     return false;
 }
 
-bool arena_is_valid(const struct arena *arena) {
-    uint64_t absent = 0;
+/* Whether a range that the heap cannot cut may lie across slots of these states: a thread has claimed it, or
+ * it was abandoned. */
+static bool may_span(const struct arena *arena, uint32_t first, uint32_t last) {
+    for (uint32_t i = first; i < last; i++)
+        if (arena->slots[i].state != ARENA_SLOT_HELD && arena->slots[i].state != ARENA_SLOT_LEAVING)
+            return false;
+    return true;
+}
 
-    for (uint32_t i = 0; i < arena->n_slots; i++) {
-        const struct arena_slot *slot = &arena->slots[i];
-        absent += slot->state == ARENA_SLOT_HELD ? slot->absent_bytes : arena->slot_bytes;
-        if (slot->absent_bytes > arena->slot_bytes ||
-            (slot->state == ARENA_SLOT_HELD && slot->absent_bytes == arena->slot_bytes))
+/* Walks the ranges of a slot from *range on, to the one that goes on in the next slot. *ret_absent: bytes
+ * that the heap does not have. */
+static bool ranges_are_valid(const struct arena *arena, uint32_t number, const struct heap_range **range,
+                             uint64_t *ret_absent) {
+    uint64_t start = slot_offset(arena, number), end = start + arena->slot_bytes;
+
+    *ret_absent = 0;
+    while (*range != NULL && (*range)->offset < end) {
+        uint64_t range_end = (*range)->offset + (*range)->size;
+        uint64_t from = (*range)->offset > start ? (*range)->offset : start;
+        uint64_t to = range_end < end ? range_end : end;
+        if ((*range)->free || (*range)->user != NULL) {
+            if (arena->slots[number].state != ARENA_SLOT_HELD)
+                return false;
+        } else {
+            *ret_absent += to - from;
+            if (range_end > end && !may_span(arena, number, arena_slot_at(arena, range_end - 1) + 1))
+                return false;
+        }
+        if (range_end > end)
+            break;
+        *range = (*range)->upper;
+    }
+    return true;
+}
+
+/* absent_bytes: what the heap does not have of the slot. Of a slot that is HELD, that is also what a thread
+ * has claimed. */
+static bool slot_is_valid(const struct arena *arena, const struct arena_slot *slot, uint64_t absent_bytes) {
+    switch (slot->state) {
+    case ARENA_SLOT_HELD:
+        return slot->absent_bytes <= absent_bytes && slot->absent_bytes < arena->slot_bytes &&
+               slot->segment != NULL && (slot->n_out == 0 || slot->absent_bytes > 0);
+    case ARENA_SLOT_LEAVING:
+        return absent_bytes == arena->slot_bytes && slot->absent_bytes == arena->slot_bytes &&
+               slot->n_out > 0;
+    case ARENA_SLOT_BUSY:
+        return absent_bytes == arena->slot_bytes && slot->n_out == 0 &&
+               (slot->is_new || (slot->segment != NULL && slot->absent_bytes == 0));
+    case ARENA_SLOT_VACANT:
+        return absent_bytes == arena->slot_bytes && slot->n_out == 0;
+    }
+    return false;
+}
+
+/* Whether a lease is of one slot only. */
+static bool lease_is_single(const struct arena *arena, uint32_t number) {
+    const struct arena_slot *slot = &arena->slots[number];
+
+    for (uint32_t i = 0; slot->state == ARENA_SLOT_HELD && i < number; i++) {
+        const struct arena_slot *other = &arena->slots[i];
+        if (other->state == ARENA_SLOT_HELD && other->lending.lease == slot->lending.lease &&
+            other->lending.generation == slot->lending.generation)
             return false;
     }
-    return absent == arena->extent.absent_bytes &&
+    return true;
+}
+
+bool arena_is_valid(const struct arena *arena) {
+    const struct heap_range *range = arena->extent.span->lowest;
+    uint64_t absent = 0, of_slot;
+
+    for (uint32_t i = 0; i < arena->n_slots; i++) {
+        if (!ranges_are_valid(arena, i, &range, &of_slot) ||
+            !slot_is_valid(arena, &arena->slots[i], of_slot) || !lease_is_single(arena, i))
+            return false;
+        absent += of_slot;
+    }
+    return range == NULL && absent == arena->extent.absent_bytes &&
            arena->n_slots * arena->slot_bytes == arena->extent.size_bytes &&
-           arena->n_slots <= arena->capacity;
+           arena->n_slots <= arena->capacity && arena->capacity * arena->slot_bytes <= arena->reserved_bytes;
 }

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_ARENA_FIXTURE_H
+#define TESTS_UNIT_ARENA_FIXTURE_H
+/*
+ * The fixture of the arenas' tests: a stream heap with an arena of small slots, over memory that does not
+ * exist. The words of the fences are the test's own, so that the test decides when a fence is ready; segments
+ * are mapped by entering them into a slot's mapping. To be included once, by a test program.
+ */
+#include "client/cache/arena.h"
+#include "client/cache/cache.h"
+#include "client/session/session.h"
+#include "stream_heap_fixture.h"
+
+#define QUARTER    (4 * HEAP_GRANULE)
+#define SLOT_BYTES (4 * QUARTER)
+
+static struct proto_page page;
+static struct session session; /* nothing of it but its fences and its mappings' lock is looked at */
+static struct cache owner = {.session = &session};
+
+static inline void arrive(uint32_t word, uint64_t value) {
+    atomic_store(&page.fences[word - 1], value);
+}
+
+/* Forgets all fences. */
+static inline void fences_reset(void) {
+    memset(&page, 0, sizeof page);
+    session.fences.page = &page;
+}
+
+/* Makes a stream heap with an arena; the arena has one slot, which is vacant. NULL without memory. */
+static inline struct arena *arena_try(uint32_t capacity) {
+    struct stream_heap *stream_heap = stream_heap_new(&owner, POOL, GPUPOOL_POOL_DEVICE, 0, NULL);
+
+    if (stream_heap == NULL)
+        return NULL;
+    if (arena_add_locked(stream_heap, STREAM_HEAP_LARGE, address_in(1, 0), capacity * SLOT_BYTES,
+                         SLOT_BYTES) < 0) {
+        assert_null(stream_heap->arena);
+        assert_true(stream_heap_is_valid(stream_heap));
+        stream_heap_free(stream_heap);
+        return NULL;
+    }
+    return stream_heap->arena;
+}
+
+static inline struct arena *arena_make(uint32_t capacity) {
+    struct arena *arena = arena_try(capacity);
+    assert_non_null(arena);
+    return arena;
+}
+
+static inline bool all_is_valid(const struct arena *arena) {
+    return stream_heap_is_valid(arena->extent.stream_heap);
+}
+
+static inline void arena_end(struct arena *arena) {
+    stream_heap_free(arena->extent.stream_heap);
+}
+
+static inline uint64_t slot_start(uint32_t number) {
+    return number * SLOT_BYTES;
+}
+
+/* Takes free memory of an arena out of the heap, and makes it absent. Returns whether its lease ends. */
+static inline bool arena_lose(struct arena *arena, uint64_t offset_bytes, uint64_t size_bytes) {
+    struct heap_range *range = heap_range_at(arena->extent.span, offset_bytes);
+
+    assert_int_equal(heap_claim_part(range, offset_bytes, size_bytes, &range), 0);
+    return arena_lose_locked(arena, offset_bytes, size_bytes);
+}
+
+#endif
