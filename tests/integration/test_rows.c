@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/failing_memory.h"
 #include "tests/integration/rows_fixture.h"
 
 /* --- what is shared --- */
@@ -352,6 +353,48 @@ static void an_attach_fails_whole_and_succeeds_later(void **state) {
     rows_stop(&daemon);
 }
 
+/* Memory for bookkeeping runs out at each step of the call that shares. The buffer stays as it is, and is
+ * shared later. */
+static void a_share_without_memory_changes_nothing(void **state) {
+    struct gpupool_buffer begin, buffer, attached;
+    struct gpupool_token token;
+    struct test_daemon daemon;
+    unsigned failures = 0;
+    uint32_t pool;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    rows_start(&daemon, 1);
+    struct gpupool_client *other = client_open(&daemon, false);
+    for (unsigned n = 1, failed = 1; failed; n++) {
+        struct gpupool_client *client = client_open(&daemon, true);
+        MUST(gpupool_device_pool(client, 0, &pool));
+        MUST(gpupool_acquire(client, pool, 5 * MIB, NULL, GPUPOOL_FOREVER, 0, &begin));
+        MUST(gpupool_acquire(client, pool, ROW_BYTES, NULL, GPUPOOL_FOREVER, 0, &buffer));
+        MUST(puppet_write_pattern(client, &buffer, n, NULL));
+        memory_fail_nth(n);
+        int r = gpupool_share(client, &buffer, &token);
+        failed = memory_failed();
+        memory_fail_nth(0);
+        if (r != 0) {
+            assert_int_equal(r, GPUPOOL_E_NO_MEMORY);
+            failures++;
+            MUST(gpupool_share(client, &buffer, &token));
+        }
+        MUST(gpupool_attach(other, &token, &attached));
+        MUST(puppet_read_pattern(other, &attached, n, NULL));
+        MUST(gpupool_release(other, &attached, GPUPOOL_NO_STREAM));
+        MUST(gpupool_release(client, &buffer, NULL));
+        MUST(gpupool_release(client, &begin, NULL));
+        gpupool_close(client);
+        assert_int_equal(daemon_sum(&daemon, "leased_bytes"), 0);
+    }
+    assert_true(failures > 0);
+    gpupool_close(other);
+    rows_stop(&daemon);
+}
+
 /* --- what is kept mapped --- */
 
 static void a_row_is_mapped_once(void **state) {
@@ -533,6 +576,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_attach_goes_on_when_the_owner_dies),
         cmocka_unit_test(a_process_without_the_device_is_refused),
         cmocka_unit_test(an_attach_fails_whole_and_succeeds_later),
+        cmocka_unit_test(a_share_without_memory_changes_nothing),
         cmocka_unit_test(a_row_is_mapped_once),
         cmocka_unit_test(rows_that_nothing_uses_are_few),
         cmocka_unit_test(a_row_ends_with_its_segments),
