@@ -272,6 +272,59 @@ static void an_attach_goes_on_when_the_owner_dies(void **state) {
     rows_stop(&daemon);
 }
 
+struct attacher {
+    struct gpupool_client *client;
+    struct gpupool_token token;
+    unsigned attached;
+    int result; /* of the call that ended it */
+};
+
+/* Attaches until there is nothing to attach. */
+static void *attach_on(void *argument) {
+    struct attacher *attacher = argument;
+    struct gpupool_buffer buffer;
+
+    while ((attacher->result = gpupool_attach(attacher->client, &attacher->token, &buffer)) == 0) {
+        __atomic_add_fetch(&attacher->attached, 1, __ATOMIC_RELAXED);
+        attacher->result = gpupool_release(attacher->client, &buffer, GPUPOOL_NO_STREAM);
+        if (attacher->result != 0)
+            break;
+    }
+    return NULL;
+}
+
+/* At any point of an attach. */
+static void attaches_race_with_the_owners_death(void **state) {
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    rows_start(&daemon, 1);
+    struct gpupool_client *client = client_open(&daemon, false);
+    for (unsigned round = 0; round < 10; round++) {
+        struct puppet owner;
+        struct attacher attachers[2];
+        struct gpupool_token token;
+        pthread_t threads[2];
+        owner_start(&owner, &daemon);
+        owner_share(&owner, 0, 1, &token);
+        for (unsigned i = 0; i < 2; i++) {
+            attachers[i] = (struct attacher){.client = client, .token = token};
+            assert_int_equal(pthread_create(&threads[i], NULL, attach_on, &attachers[i]), 0);
+        }
+        WAIT_UNTIL(round == 0 || __atomic_load_n(&attachers[0].attached, __ATOMIC_RELAXED) > round);
+        puppet_kill(&owner);
+        for (unsigned i = 0; i < 2; i++) {
+            TEST_JOIN(threads[i], NULL);
+            assert_int_equal(attachers[i].result, GPUPOOL_E_NO_TOKEN);
+        }
+        WAIT_UNTIL(daemon_sum(&daemon, "leased_bytes") == 0 && daemon_sum(&daemon, "quarantined_bytes") == 0);
+    }
+    gpupool_close(client);
+    rows_stop(&daemon);
+}
+
 /* --- failures --- */
 
 /* A process that cannot use the memory gets an error, and holds nothing. */
@@ -574,6 +627,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_row_outlives_its_owner),
         cmocka_unit_test(a_row_comes_back_from_a_dead_process),
         cmocka_unit_test(an_attach_goes_on_when_the_owner_dies),
+        cmocka_unit_test(attaches_race_with_the_owners_death),
         cmocka_unit_test(a_process_without_the_device_is_refused),
         cmocka_unit_test(an_attach_fails_whole_and_succeeds_later),
         cmocka_unit_test(a_share_without_memory_changes_nothing),
