@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/row.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -403,44 +404,47 @@ static int make_row(struct session *session, struct plan *plan, struct mapped_ro
     return make(session, plan, ret_row);
 }
 
-/* Adds a use to the row of the plan, if there is one. *use is taken then. Returns the row's memory or NULL.
- */
-static char *use_row(struct rows *rows, const struct plan *plan, struct row_use **use) {
+/* Adds a use to the row of the plan, if there is one: it is taken. Returns the row's memory or NULL. */
+static char *use_row(struct rows *rows, const struct plan *plan, struct row_use *use) {
     char *memory = NULL;
 
     pthread_mutex_lock(&rows->lock);
     struct mapped_row *row = find(rows, plan->parts, plan->lease->parts);
     if (row != NULL) {
-        add_use(rows, row, plan->lease, take_ptr(use));
+        add_use(rows, row, plan->lease, use);
         memory = row->memory;
     }
     pthread_mutex_unlock(&rows->lock);
     return memory;
 }
 
-/* Makes the row of the plan, and adds a use to it, which is taken. */
-static int make_and_use(struct session *session, struct plan *plan, struct row_use **use, char **ret_memory) {
+/* Makes the row of the plan, and adds a use to it, which is taken on success. */
+static int make_and_use(struct session *session, struct plan *plan, struct row_use *use, char **ret_memory) {
     struct rows *rows = &session->rows;
     struct mapped_row *row = NULL;
     int r = make_row(session, plan, &row);
 
     if (r < 0)
         return r;
+    assert(row != NULL);
     pthread_mutex_lock(&rows->lock);
     list_append(bucket_of(rows, row->parts[0].segment, row->n_parts), &row->link);
     list_append(&rows->idle, &row->idle_link);
     rows->n_idle++;
-    add_use(rows, row, plan->lease, take_ptr(use));
+    add_use(rows, row, plan->lease, use);
     pthread_mutex_unlock(&rows->lock);
     *ret_memory = row->memory;
     return 0;
 }
 
 /* Uses the row of the plan, which is made if there is none. */
-static int use_or_make(struct session *session, struct plan *plan, struct row_use **use, char **ret_memory) {
+static int use_or_make(struct session *session, struct plan *plan, char **ret_memory) {
+    struct row_use *use = malloc(sizeof *use);
     struct rows *rows = &session->rows;
     int r = 0;
 
+    if (use == NULL)
+        return error_no_memory();
     *ret_memory = use_row(rows, plan, use);
     if (*ret_memory != NULL)
         return 0;
@@ -449,16 +453,17 @@ static int use_or_make(struct session *session, struct plan *plan, struct row_us
     if (*ret_memory == NULL)
         r = make_and_use(session, plan, use, ret_memory);
     pthread_mutex_unlock(&rows->making);
+    if (r < 0)
+        free(use);
     return r;
 }
 
 int rows_open(struct session *session, const struct proto_lease *lease, const uint8_t uuid[PROTO_UUID_BYTES],
               char **ret_memory) {
     _cleanup_(freep) struct proto_part *parts = calloc(lease->parts, sizeof *parts);
-    _cleanup_(freep) struct row_use *use = malloc(sizeof *use);
     char *memory = NULL;
 
-    if (parts == NULL || use == NULL)
+    if (parts == NULL)
         return error_no_memory();
     int r = ask_parts(session, lease, parts);
     if (r < 0)
@@ -470,7 +475,7 @@ int rows_open(struct session *session, const struct proto_lease *lease, const ui
     if (r < 0)
         return r;
     struct plan plan = {.lease = lease, .parts = parts, .uuid = uuid};
-    r = use_or_make(session, &plan, &use, &memory);
+    r = use_or_make(session, &plan, &memory);
     if (r < 0)
         return error_prefix(r, "mapping %u segments side by side", lease->parts);
     *ret_memory = memory + lease->offset_bytes;

@@ -51,7 +51,7 @@ static struct {
     bool described[SEGMENTS_MAX];
     uint64_t late; /* the DESCRIBE that was not answered */
     uint64_t closing;
-    _Atomic enum lie lie;
+    _Atomic unsigned lie; /* enum lie */
     _Atomic unsigned asks, describes, releases, closed;
 } row;
 
@@ -115,7 +115,7 @@ static void send_row(struct false_daemon *daemon, struct false_session *session,
 }
 
 static void lie_about_parts(struct proto_parts *parts) {
-    switch (row.lie) {
+    switch ((enum lie)row.lie) {
     case LIE_GAP:
         parts->parts[1].offset_bytes = 512;
         parts->parts[1].size_bytes -= 512;
