@@ -36,6 +36,9 @@
 #define DRIVER_VERSION 12000
 #define DEVICES_MAX    64 /* of a process: twice what the largest servers have */
 
+/* CU_MEM_LOCATION_TYPE_HOST_NUMA, which the headers have since CUDA 12.2. Older drivers refuse it. */
+#define LOCATION_HOST_NUMA ((CUmemLocationType)3)
+
 /* The driver's functions: member, symbol, type. */
 #define DRIVER_CALLS(X)                                                                                      \
     X(init, "cuInit", PFN_cuInit_v2000)                                                                      \
@@ -310,16 +313,35 @@ static CUmemAllocationProp vmm_properties(unsigned device) {
     return properties;
 }
 
-static int cuda_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
-    CUmemGenericAllocationHandle handle;
+/* The properties of memory that vmm_host_create() makes. */
+static CUmemAllocationProp vmm_host_properties(int node) {
+    return (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = LOCATION_HOST_NUMA, .id = node},
+    };
+}
 
-    if (device >= cuda.device_count)
-        return GPU_ERROR_INVALID_DEVICE;
-    CUmemAllocationProp properties = vmm_properties(device);
-    int r = IN_CONTEXT(device, driver.vmm_create(&handle, size_bytes, &properties, 0));
+static int vmm_create(unsigned device, uint64_t size_bytes, const CUmemAllocationProp *properties,
+                      uint64_t *ret_handle) {
+    CUmemGenericAllocationHandle handle;
+    int r = IN_CONTEXT(device, driver.vmm_create(&handle, size_bytes, properties, 0));
+
     if (r == 0)
         *ret_handle = handle;
     return r;
+}
+
+static int cuda_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    CUmemAllocationProp properties = vmm_properties(device);
+    return vmm_create(device, size_bytes, &properties, ret_handle);
+}
+
+static int cuda_vmm_host_create(unsigned device, int node, uint64_t size_bytes, uint64_t *ret_handle) {
+    CUmemAllocationProp properties = vmm_host_properties(node);
+    return vmm_create(device, size_bytes, &properties, ret_handle);
 }
 
 static int cuda_vmm_release(unsigned device, uint64_t handle) {
@@ -347,21 +369,22 @@ static int cuda_vmm_import(unsigned device, int fd, uint64_t *ret_handle) {
     return r;
 }
 
-static int cuda_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
+/* Whether a device has this kind of memory at all, of the device or of the host. */
+static bool has_vmm(unsigned device) {
+    return attribute_of(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0 &&
+           attribute_of(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
+}
+
+/* The granule of memory with such properties, if it can be made and exported. */
+static int granule_of(unsigned device, const CUmemAllocationProp *properties, uint64_t *ret_granule_bytes) {
     uint64_t handle;
     size_t granule;
     int fd;
-
-    if (device >= cuda.device_count)
-        return GPU_ERROR_INVALID_DEVICE;
-    if (attribute_of(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0 ||
-        attribute_of(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0)
-        return GPU_ERROR_NOT_SUPPORTED;
-    CUmemAllocationProp properties = vmm_properties(device);
     int r = IN_CONTEXT(device,
-                       driver.vmm_granularity(&granule, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+                       driver.vmm_granularity(&granule, properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+
     if (r == 0)
-        r = cuda_vmm_create(device, granule, &handle);
+        r = vmm_create(device, granule, properties, &handle);
     if (r != 0)
         return r;
     r = cuda_vmm_export(device, handle, &fd);
@@ -371,6 +394,25 @@ static int cuda_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
     if (r == 0)
         *ret_granule_bytes = granule;
     return r;
+}
+
+static int cuda_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    if (!has_vmm(device))
+        return GPU_ERROR_NOT_SUPPORTED;
+    CUmemAllocationProp properties = vmm_properties(device);
+    return granule_of(device, &properties, ret_granule_bytes);
+}
+
+/* No attribute is asked for: drivers that have such memory are older than the attribute for it. */
+static int cuda_vmm_host_granule(unsigned device, int node, uint64_t *ret_granule_bytes) {
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    if (!has_vmm(device))
+        return GPU_ERROR_NOT_SUPPORTED;
+    CUmemAllocationProp properties = vmm_host_properties(node);
+    return granule_of(device, &properties, ret_granule_bytes);
 }
 
 static int cuda_address_reserve(unsigned device, uint64_t size_bytes, void **ret_address) {
@@ -405,6 +447,16 @@ static int cuda_vmm_set_access(unsigned device, void *address, uint64_t size_byt
     int r = any_device(&any);
     return r != 0 ? r
                   : IN_CONTEXT(any, driver.vmm_set_access((uintptr_t)address, size_bytes, &description, 1));
+}
+
+/* The location names no node: the driver ignores it here (cuda.h). */
+static int cuda_vmm_host_set_access(unsigned device, void *address, uint64_t size_bytes,
+                                    enum gpu_access access) {
+    CUmemAccessDesc description = {
+        .location = {.type = LOCATION_HOST_NUMA},
+        .flags = (CUmemAccess_flags)access,
+    };
+    return IN_CONTEXT(device, driver.vmm_set_access((uintptr_t)address, size_bytes, &description, 1));
 }
 
 /* --- host memory --- */
@@ -528,6 +580,9 @@ static const struct gpu table = {
     .vmm_map = cuda_vmm_map,
     .vmm_unmap = cuda_vmm_unmap,
     .vmm_set_access = cuda_vmm_set_access,
+    .vmm_host_granule = cuda_vmm_host_granule,
+    .vmm_host_create = cuda_vmm_host_create,
+    .vmm_host_set_access = cuda_vmm_host_set_access,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
     .stream_create = cuda_stream_create,

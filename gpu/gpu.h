@@ -128,6 +128,21 @@ struct gpu {
      * memory; it needs no context. */
     int (*vmm_set_access)(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access);
 
+    /* Host memory that is made like that, of one NUMA node, pinned as long as it exists. It is released,
+     * exported, imported, mapped and unmapped by the calls above. Devices get access by vmm_set_access(),
+     * host code by vmm_host_set_access(). It is not registered, and host_register() refuses it. device: one
+     * in whose context the call is made.
+     *
+     * [slow] The granule, asked for by making and exporting memory as vmm_granule() does. NOT_SUPPORTED, or
+     * the error of the node: drivers refuse nodes without CPUs. */
+    int (*vmm_host_granule)(unsigned device, int node, uint64_t *ret_granule_bytes);
+    /* [slow] 60–92 ms for 256 MiB. node: one of the machine's; 0 where the kernel knows no nodes. New memory
+     * may have any contents. */
+    int (*vmm_host_create)(unsigned device, int node, uint64_t size_bytes, uint64_t *ret_handle);
+    /* [slow] 9 ms for 256 MiB, mapping and a device's access included. Refused for memory of a device
+     * (INVALID_VALUE). */
+    int (*vmm_host_set_access)(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access);
+
     /* [slow] Pins mapped host memory for all devices (portable, mapped). Page-aligned. */
     int (*host_register)(void *memory, uint64_t size_bytes);
     int (*host_unregister)(void *memory);

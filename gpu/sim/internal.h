@@ -52,6 +52,9 @@
     X(VMM_MAP, vmm_map)                                                                                      \
     X(VMM_UNMAP, vmm_unmap)                                                                                  \
     X(VMM_SET_ACCESS, vmm_set_access)                                                                        \
+    X(VMM_HOST_GRANULE, vmm_host_granule)                                                                    \
+    X(VMM_HOST_CREATE, vmm_host_create)                                                                      \
+    X(VMM_HOST_SET_ACCESS, vmm_host_set_access)                                                              \
     X(HOST_REGISTER, host_register)                                                                          \
     X(HOST_UNREGISTER, host_unregister)                                                                      \
     X(STREAM_CREATE, stream_create)                                                                          \
@@ -146,6 +149,7 @@ struct sim_range {
     /* SIM_RANGE_VMM: under its lock */
     struct sim_memory *memory;
     uint8_t access[GPU_SIM_DEVICES_MAX]; /* enum gpu_access, by physical device */
+    uint8_t host_access;                 /* enum gpu_access; of host memory alone */
 };
 
 /* Finds the registered range that holds an address; the caller gets a reference. NULL: none. */
@@ -262,6 +266,9 @@ int sim_address_free(unsigned device, void *address, uint64_t size_bytes);
 int sim_vmm_map(unsigned device, void *address, uint64_t size_bytes, uint64_t handle);
 int sim_vmm_unmap(unsigned device, void *address, uint64_t size_bytes);
 int sim_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access);
+int sim_vmm_host_granule(unsigned device, int node, uint64_t *ret_granule_bytes);
+int sim_vmm_host_create(unsigned device, int node, uint64_t size_bytes, uint64_t *ret_handle);
+int sim_vmm_host_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access);
 
 /* Whether any of the addresses is reserved, mapped or not. */
 bool sim_is_reserved(const void *start, uint64_t size_bytes);

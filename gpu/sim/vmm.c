@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated GPU's memory that is made apart from its addresses (VMM, gpu.h). Memory is a sealed memfd.
- * Other processes get a descriptor of it, whose name says which exporter made it, on which
- * device. Reserved addresses map nothing that can be read; a mapping lies over them and goes away at once
- * when it is taken away, whatever a stream still does there.
+ * The simulated GPU's memory that is made apart from its addresses (VMM, gpu.h), of a device or of the host.
+ * Memory is a sealed memfd. Other processes get a descriptor of it, whose name says which exporter made it,
+ * on which device, and whether it is host memory. Reserved addresses map nothing that can be read; a mapping
+ * lies over them and goes away at once when it is taken away, whatever a stream still does there.
  *
  * A range in the registry is one mapped handle (SIM_RANGE_VMM). The addresses that streams use are checked
  * when an operation is given, as for other memory, and again while it is done, piece by piece: the memory may
@@ -35,8 +35,14 @@
 #define UNMAP_EACH_NS  (17 * NS_PER_US)
 #define ACCESS_NS      (25 * NS_PER_US)
 #define ACCESS_EACH_NS (28 * NS_PER_US)
+/* Of host memory, by its size. */
+#define HOST_CREATE_GIB_NS (240 * NS_PER_MS)
+#define HOST_ACCESS_GIB_NS (35 * NS_PER_MS)
+#define HOST_UNMAP_GIB_NS  (25 * NS_PER_MS)
 
-#define NAME_FORMAT           "gpupool-sim-vmm/%u/%u/%s" /* device, the exporter's pid and nonce */
+/* The names of the memfds, with device, the exporter's pid and nonce. */
+#define NAME_FORMAT           "gpupool-sim-vmm/%u/%u/%s"
+#define HOST_NAME_FORMAT      "gpupool-sim-vmm-host/%u/%u/%s"
 #define NAME_MAX_SIZE         96u
 #define ERROR_ILLEGAL_ADDRESS 700
 
@@ -44,8 +50,8 @@
 struct sim_memory {
     uint64_t handle;
     unsigned references; /* of the handle, while it is not released, and of each mapping */
-    bool is_released, is_imported;
-    unsigned physical;
+    bool is_released, is_imported, is_host;
+    unsigned physical; /* of host memory: in whose context it was made */
     uint64_t size_bytes;
     int memfd;
     struct sim_link *exporter; /* NULL: this process, or one that is dead */
@@ -88,7 +94,7 @@ static void memory_unref(struct sim_memory *memory) {
     list_remove(&memory->link);
     if (memory->exporter != NULL)
         sim_link_leave(memory->exporter);
-    if (!memory->is_imported)
+    if (!memory->is_imported && !memory->is_host)
         sim_memory_discharge(memory->physical, memory->size_bytes);
     close_fd(memory->memfd);
     free(memory);
@@ -108,7 +114,7 @@ static int memory_add(const struct sim_memory *members, uint64_t *ret_handle) {
     return 0;
 }
 
-static int memfd_make(unsigned physical, uint64_t size_bytes, int *ret_memfd) {
+static int memfd_make(unsigned physical, bool is_host, uint64_t size_bytes, int *ret_memfd) {
     char nonce[SIM_NONCE_TEXT_SIZE], name[NAME_MAX_SIZE];
     struct sim_handle own;
     int r = sim_exporter(&own);
@@ -116,24 +122,55 @@ static int memfd_make(unsigned physical, uint64_t size_bytes, int *ret_memfd) {
     if (r != 0)
         return r;
     sim_nonce_format(own.nonce, nonce);
-    snprintf(name, sizeof(name), NAME_FORMAT, physical, (unsigned)own.pid, nonce);
+    snprintf(name, sizeof(name), is_host ? HOST_NAME_FORMAT : NAME_FORMAT, physical, (unsigned)own.pid,
+             nonce);
     return sim_memfd_make(name, size_bytes, ret_memfd);
 }
 
-int sim_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
-    unsigned physical;
+/* A driver exports memory to find out. */
+static int granule_get(uint64_t *ret_granule_bytes) {
     struct sim_handle own;
-    int r = sim_enter_context(SIM_VMM_GRANULE, device, &physical);
+    int r = sim_exporter(&own);
 
-    if (r == 0)
-        r = sim_exporter(&own); /* a driver exports memory to find out */
     if (r == 0)
         *ret_granule_bytes = GPU_ALLOCATION_GRANULE;
     return r;
 }
 
-int sim_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
+int sim_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
+    unsigned physical;
+    int r = sim_enter_context(SIM_VMM_GRANULE, device, &physical);
+    return r != 0 ? r : granule_get(ret_granule_bytes);
+}
+
+int sim_vmm_host_granule(unsigned device, int node, uint64_t *ret_granule_bytes) {
+    unsigned physical;
+    int r = sim_enter_context(SIM_VMM_HOST_GRANULE, device, &physical);
+
+    if (r == 0 && node < 0)
+        r = GPU_ERROR_INVALID_VALUE;
+    return r != 0 ? r : granule_get(ret_granule_bytes);
+}
+
+/* Makes memory that is charged already, and its handle. */
+static int memory_make(unsigned physical, bool is_host, uint64_t size_bytes, uint64_t *ret_handle) {
     _cleanup_(close_fdp) int memfd = -1;
+    int r = memfd_make(physical, is_host, size_bytes, &memfd);
+
+    if (r != 0)
+        return r;
+    pthread_rwlock_wrlock(&vmm.lock);
+    r = memory_add(
+        &(struct sim_memory){
+            .physical = physical, .is_host = is_host, .size_bytes = size_bytes, .memfd = memfd},
+        ret_handle);
+    pthread_rwlock_unlock(&vmm.lock);
+    if (r == 0)
+        memfd = -1;
+    return r;
+}
+
+int sim_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
     unsigned physical;
     int r = sim_enter_context(SIM_VMM_CREATE, device, &physical);
 
@@ -144,20 +181,26 @@ int sim_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
     r = sim_memory_charge(physical, size_bytes);
     if (r != 0)
         return r;
-    r = memfd_make(physical, size_bytes, &memfd);
-    if (r == 0) {
-        pthread_rwlock_wrlock(&vmm.lock);
-        r = memory_add(&(struct sim_memory){.physical = physical, .size_bytes = size_bytes, .memfd = memfd},
-                       ret_handle);
-        pthread_rwlock_unlock(&vmm.lock);
-    }
-    if (r != 0) {
+    r = memory_make(physical, false, size_bytes, ret_handle);
+    if (r != 0)
         sim_memory_discharge(physical, size_bytes);
+    else
+        sim_spend(CREATE_NS, 0, 0);
+    return r;
+}
+
+int sim_vmm_host_create(unsigned device, int node, uint64_t size_bytes, uint64_t *ret_handle) {
+    unsigned physical;
+    int r = sim_enter_context(SIM_VMM_HOST_CREATE, device, &physical);
+
+    if (r != 0)
         return r;
-    }
-    memfd = -1;
-    sim_spend(CREATE_NS, 0, 0);
-    return 0;
+    if (!is_granular(size_bytes) || node < 0)
+        return GPU_ERROR_INVALID_VALUE;
+    r = memory_make(physical, true, size_bytes, ret_handle);
+    if (r == 0)
+        sim_spend(CREATE_NS, HOST_CREATE_GIB_NS, size_bytes);
+    return r;
 }
 
 int sim_vmm_release(unsigned device, uint64_t handle) {
@@ -199,9 +242,22 @@ int sim_vmm_export(unsigned device, uint64_t handle, int *ret_fd) {
     return 0;
 }
 
+/* Reads the name of a memfd, as /proc shows it. False: it is no memory's. */
+static bool name_read(const char *link, struct sim_handle *exporter, bool *ret_is_host) {
+    static const char device[] = "/memfd:gpupool-sim-vmm/", host[] = "/memfd:gpupool-sim-vmm-host/";
+    char nonce[SIM_NONCE_TEXT_SIZE];
+
+    *ret_is_host = strncmp(link, host, sizeof(host) - 1) == 0;
+    if (!*ret_is_host && strncmp(link, device, sizeof(device) - 1) != 0)
+        return false;
+    link += *ret_is_host ? sizeof(host) - 1 : sizeof(device) - 1;
+    return sscanf(link, "%u/%u/%32[0-9a-f]", &exporter->physical, &exporter->pid, nonce) == 3 &&
+           exporter->physical < GPU_SIM_DEVICES_MAX && sim_nonce_parse(nonce, exporter->nonce) == 0;
+}
+
 /* Finds out what a descriptor is of. Returns 0 or INVALID_VALUE. */
-static int descriptor_read(int fd, struct sim_handle *ret_exporter, uint64_t *ret_size_bytes) {
-    char path[32], link[NAME_MAX_SIZE + 32], nonce[SIM_NONCE_TEXT_SIZE];
+static int descriptor_read(int fd, struct sim_handle *ret_exporter, struct sim_memory *memory) {
+    char path[32], link[NAME_MAX_SIZE + 32];
     struct sim_handle exporter = {.magic = SIM_MAGIC};
     struct stat status;
     int seals = fcntl(fd, F_GET_SEALS);
@@ -213,12 +269,10 @@ static int descriptor_read(int fd, struct sim_handle *ret_exporter, uint64_t *re
         !is_granular((uint64_t)status.st_size))
         return GPU_ERROR_INVALID_VALUE;
     link[length] = '\0';
-    if (sscanf(link, "/memfd:gpupool-sim-vmm/%u/%u/%32[0-9a-f]", &exporter.physical, &exporter.pid, nonce) !=
-            3 ||
-        exporter.physical >= GPU_SIM_DEVICES_MAX || sim_nonce_parse(nonce, exporter.nonce) < 0)
+    if (!name_read(link, &exporter, &memory->is_host))
         return GPU_ERROR_INVALID_VALUE;
     *ret_exporter = exporter;
-    *ret_size_bytes = (uint64_t)status.st_size;
+    memory->size_bytes = (uint64_t)status.st_size;
     return 0;
 }
 
@@ -230,7 +284,7 @@ int sim_vmm_import(unsigned device, int fd, uint64_t *ret_handle) {
     int r = sim_enter_context(SIM_VMM_IMPORT, device, &physical);
 
     if (r == 0)
-        r = descriptor_read(fd, &exporter, &members.size_bytes);
+        r = descriptor_read(fd, &exporter, &members);
     if (r != 0)
         return r;
     members.physical = exporter.physical;
@@ -415,6 +469,7 @@ static void unmap(struct sim_range *range) {
 
 int sim_vmm_unmap(unsigned device, void *address, uint64_t size_bytes) {
     uintptr_t start = (uintptr_t)address, end = start + size_bytes;
+    uint64_t host_bytes = 0;
     unsigned physical, count;
     int r = sim_enter_context(SIM_VMM_UNMAP, device, &physical);
 
@@ -426,46 +481,75 @@ int sim_vmm_unmap(unsigned device, void *address, uint64_t size_bytes) {
     while (r == 0 && start < end) {
         _cleanup_(sim_range_unrefp) struct sim_range *range = mapping_at(start, end);
         start += range->size_bytes;
+        host_bytes += range->memory->is_host ? range->size_bytes : 0;
         unmap(range);
     }
     pthread_rwlock_unlock(&vmm.lock);
     if (r == 0)
-        sim_spend(UNMAP_NS + count * UNMAP_EACH_NS, 0, 0);
+        sim_spend(UNMAP_NS + count * UNMAP_EACH_NS, HOST_UNMAP_GIB_NS, host_bytes);
     return r;
 }
 
 /* The access of the CPU, by which host code reaches device memory here: that of any device. */
 static int protection_of(const struct sim_range *range) {
-    unsigned any = 0;
+    unsigned any = range->host_access;
 
     for (unsigned i = 0; i < GPU_SIM_DEVICES_MAX; i++)
         any |= range->access[i];
     return any == GPU_ACCESS_NONE ? PROT_NONE : any == GPU_ACCESS_READ ? PROT_READ : PROT_READ | PROT_WRITE;
 }
 
-int sim_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access) {
-    uintptr_t start = (uintptr_t)address, end = start + size_bytes;
-    unsigned physical, count;
-    int r = sim_enter_on(SIM_VMM_SET_ACCESS, device, &physical);
+/* Sets the access of a device, or of host code (physical GPU_SIM_DEVICES_MAX), to a mapping. */
+static int access_set(struct sim_range *range, unsigned physical, enum gpu_access access) {
+    uint8_t *accessor = physical < GPU_SIM_DEVICES_MAX ? &range->access[physical] : &range->host_access;
+    uint8_t before = *accessor;
 
-    if (r != 0)
-        return r;
+    if (accessor == &range->host_access && !range->memory->is_host)
+        return GPU_ERROR_INVALID_VALUE;
+    *accessor = (uint8_t)access;
+    if (mprotect((void *)range->start, range->size_bytes, protection_of(range)) == 0)
+        return 0;
+    *accessor = before;
+    return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+}
+
+/* Sets the access of a device, or of host code, to mappings that lie side by side. */
+static int access_set_all(unsigned physical, void *address, uint64_t size_bytes, enum gpu_access access,
+                          unsigned *ret_count) {
+    uintptr_t start = (uintptr_t)address, end = start + size_bytes;
+    int r = 0;
+
     pthread_rwlock_wrlock(&vmm.lock);
-    if (!is_row(start, size_bytes, &count) || (access & ~GPU_ACCESS_READ_WRITE) != 0)
+    if (!is_row(start, size_bytes, ret_count) || (access & ~GPU_ACCESS_READ_WRITE) != 0)
         r = GPU_ERROR_INVALID_VALUE;
     while (r == 0 && start < end) {
         _cleanup_(sim_range_unrefp) struct sim_range *range = mapping_at(start, end);
-        uint8_t before = range->access[physical];
-        range->access[physical] = (uint8_t)access;
-        if (mprotect((void *)start, range->size_bytes, protection_of(range)) < 0) {
-            range->access[physical] = before;
-            r = GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
-        }
+        r = access_set(range, physical, access);
         start += range->size_bytes;
     }
     pthread_rwlock_unlock(&vmm.lock);
+    return r;
+}
+
+int sim_vmm_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access) {
+    unsigned physical, count;
+    int r = sim_enter_on(SIM_VMM_SET_ACCESS, device, &physical);
+
+    if (r == 0)
+        r = access_set_all(physical, address, size_bytes, access, &count);
     if (r == 0)
         sim_spend(ACCESS_NS + count * ACCESS_EACH_NS, 0, 0);
+    return r;
+}
+
+int sim_vmm_host_set_access(unsigned device, void *address, uint64_t size_bytes, enum gpu_access access) {
+    unsigned physical, count;
+    int r = sim_enter_context(SIM_VMM_HOST_SET_ACCESS, device, &physical);
+
+    if (r == 0)
+        r = access_set_all(GPU_SIM_DEVICES_MAX, address, size_bytes, access, &count);
+    if (r == 0)
+        sim_spend(ACCESS_NS + count * ACCESS_EACH_NS, HOST_ACCESS_GIB_NS, size_bytes);
     return r;
 }
 

@@ -383,6 +383,96 @@ static void memory_is_made_apart_from_its_addresses(void) {
     mappings_change_beside_work(granule);
 }
 
+/* --- host memory apart from its addresses --- */
+
+/* Host code and the device see one memory, in this process and in the one that imports it. */
+static void host_memory_is_shared_by_descriptor(int node, uint64_t granule) {
+    struct peer peer = start_peer();
+    char *memory = reserve(2 * granule);
+    uint64_t handle = 0;
+    int fd = -1;
+
+    check_error(gpu->vmm_host_create(0, node, 2 * granule, &handle), 0);
+    map_with_access(memory, 2 * granule, handle);
+    check_error(gpu->vmm_host_set_access(0, memory, 2 * granule, GPU_ACCESS_READ_WRITE), 0);
+    memset(memory, 1, 2 * granule);
+    check(read_word(memory + 2 * granule - 8) == UINT64_C(0x0101010101010101));
+    check_error(gpu->memory_set(0, memory, 2, granule, NULL), 0);
+    check_error(gpu->device_synchronize(0), 0);
+    check(memory[0] == 2 && memory[granule - 1] == 2 && memory[granule] == 1);
+    check_error(gpu->vmm_export(0, handle, &fd), 0);
+    check((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    check_error(gpu->vmm_release(0, handle), 0);
+    check_error(peer_ask_line(&peer, "import", fd), 0);
+    handle = peer_value(&peer);
+    check_error(peer_ask(&peer, "map %" PRIu64 " %" PRIu64 " 3 3", handle, 2 * granule), 0);
+    check_error(peer_ask(&peer, "release %" PRIu64, handle), 0);
+    check_error(peer_ask(&peer, "load 0 0"), 0);
+    check(peer_value(&peer) == UINT64_C(0x0202020202020202));
+    check_error(peer_ask(&peer, "store 0 0 31"), 0);
+    check(*(volatile uint64_t *)memory == 31 && read_word(memory) == 31);
+    check_error(peer_ask(&peer, "put 0 8 32"), 0);
+    check(*(volatile uint64_t *)(memory + 8) == 32);
+    check_error(gpu->vmm_unmap(0, memory, 2 * granule), 0);
+    check_error(gpu->address_free(0, memory, 2 * granule), 0);
+    check_error(peer_ask(&peer, "load 0 8"), 0);
+    check(peer_value(&peer) == 32);
+    peer_end(&peer, SIGKILL);
+    close_fd(fd);
+}
+
+/* Every device of this process can use it, and unmapping waits for no work. */
+static void host_memory_is_for_all_devices(int node, uint64_t granule) {
+    char *memory = reserve(granule);
+    uint64_t handle = 0;
+    unsigned count = 0;
+    void *stream = NULL;
+
+    check_error(gpu->vmm_host_create(0, node, granule, &handle), 0);
+    check_error(gpu->vmm_map(0, memory, granule, handle), 0);
+    check_error(gpu->vmm_host_set_access(0, memory, granule, GPU_ACCESS_READ_WRITE), 0);
+    check(gpu->host_register(memory, granule) != 0);
+    check_error(gpu->device_count(&count), 0);
+    for (unsigned i = 0; i < count; i++) {
+        check_error(gpu->vmm_set_access(i, memory, granule, GPU_ACCESS_READ_WRITE), 0);
+        check_error(gpu->memory_set(i, memory + 8, (uint8_t)(40 + i), 1, NULL), 0);
+        check_error(gpu->stream_synchronize(i, NULL), 0);
+        check(*(volatile uint8_t *)(memory + 8) == 40 + i);
+    }
+    shared[0] = 0;
+    check_error(gpu->stream_create(0, &stream), 0);
+    check_error(gpu->stream_wait64(0, stream, &shared[0], 1), 0);
+    check_error(gpu->vmm_unmap(0, memory, granule), 0);
+    check_error(gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);
+    __atomic_store_n(&shared[0], 1, __ATOMIC_RELEASE);
+    check_error(gpu->stream_synchronize(0, stream), 0);
+    check_error(gpu->stream_destroy(0, stream), 0);
+    check_error(gpu->vmm_release(0, handle), 0);
+    check_error(gpu->address_free(0, memory, granule), 0);
+}
+
+static void host_memory_is_made_apart_from_its_addresses(void) {
+    struct gpu_device device = {0};
+    uint64_t granule = 0, untouched = 7;
+
+    check_error(gpu->device_describe(0, &device), 0);
+    int node = device.numa_node >= 0 ? device.numa_node : 0;
+    int r = gpu->vmm_host_granule(0, node, &granule);
+    if (r != 0) {
+        printf("host memory cannot be made apart from its addresses here: %s\n", gpu->error_name(r));
+        check(is_cuda);
+        return;
+    }
+    printf("host memory apart from its addresses, node %d: multiples of %" PRIu64 " KiB\n", node,
+           granule / KIB);
+    check(granule > 0 && GPU_ALLOCATION_GRANULE % granule == 0);
+    check_error(gpu->vmm_host_create(99, node, granule, &untouched), GPU_ERROR_INVALID_DEVICE);
+    check(gpu->vmm_host_create(0, -1, granule, &untouched) != 0);
+    check(untouched == 7);
+    host_memory_is_shared_by_descriptor(node, granule);
+    host_memory_is_for_all_devices(node, granule);
+}
+
 static void host_memory_is_registered_once(void) {
     check_error(gpu->host_register(shared, PEER_SHARED_BYTES), GPU_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     check_error(gpu->host_unregister(shared), 0);
@@ -583,6 +673,7 @@ int main(int argc, char **argv) {
     mappings_outlive_the_exporter();
     processes_are_listed_while_they_hold_memory();
     memory_is_made_apart_from_its_addresses();
+    host_memory_is_made_apart_from_its_addresses();
     host_memory_is_registered_once();
     streams_work_in_order_and_on_their_own();
     words_order_streams_of_two_processes();

@@ -34,8 +34,9 @@ static int word_copy(unsigned slot, uint64_t offset, uint64_t *value, bool is_re
     return r != 0 ? r : gpu->stream_synchronize(0, NULL);
 }
 
-/* Maps a handle at addresses of its own. */
-static int map_handle(uint64_t handle, uint64_t size_bytes, unsigned access, unsigned *ret_slot) {
+/* Maps a handle at addresses of its own. host_access: of host code, to host memory. */
+static int map_handle(uint64_t handle, uint64_t size_bytes, unsigned access, unsigned host_access,
+                      unsigned *ret_slot) {
     void *memory;
     int r = gpu->address_reserve(0, size_bytes, &memory);
 
@@ -43,13 +44,15 @@ static int map_handle(uint64_t handle, uint64_t size_bytes, unsigned access, uns
         r = gpu->vmm_map(0, memory, size_bytes, handle);
     if (r == 0)
         r = gpu->vmm_set_access(0, memory, size_bytes, (enum gpu_access)access);
+    if (r == 0 && host_access != GPU_ACCESS_NONE)
+        r = gpu->vmm_host_set_access(0, memory, size_bytes, (enum gpu_access)host_access);
     return r != 0 ? r : slot_add(memory, ret_slot);
 }
 
 /* Memory apart from its addresses. Returns -1 for another command. */
 static int vmm_command_do(const char *line, int fd, char *text, size_t size) {
     uint64_t handle, bytes;
-    unsigned slot, access;
+    unsigned slot, access, host_access = GPU_ACCESS_NONE;
     int r, exported;
 
     if (strcmp(line, "import") == 0) {
@@ -58,11 +61,20 @@ static int vmm_command_do(const char *line, int fd, char *text, size_t size) {
             snprintf(text, size, "%" PRIu64, handle);
         return r;
     }
-    if (sscanf(line, "map %" SCNu64 " %" SCNu64 " %u", &handle, &bytes, &access) == 3) {
-        r = map_handle(handle, bytes, access, &slot);
+    if (sscanf(line, "map %" SCNu64 " %" SCNu64 " %u %u", &handle, &bytes, &access, &host_access) >= 3) {
+        r = map_handle(handle, bytes, access, host_access, &slot);
         if (r == 0)
             snprintf(text, size, "%u", slot);
         return r;
+    }
+    /* By host code, as "get" and "put" by the device. */
+    if (sscanf(line, "load %u %" SCNu64, &slot, &bytes) == 2 && slot < slot_count) {
+        snprintf(text, size, "%" PRIu64, *(volatile uint64_t *)((char *)slots[slot] + bytes));
+        return 0;
+    }
+    if (sscanf(line, "store %u %" SCNu64 " %" SCNu64, &slot, &bytes, &handle) == 3 && slot < slot_count) {
+        *(volatile uint64_t *)((char *)slots[slot] + bytes) = handle;
+        return 0;
     }
     if (sscanf(line, "access %u %" SCNu64 " %u", &slot, &bytes, &access) == 3 && slot < slot_count)
         return gpu->vmm_set_access(0, slots[slot], bytes, (enum gpu_access)access);

@@ -134,6 +134,57 @@ static void each_device_has_its_own_access(void **state) {
     assert_int_equal(gpu->address_free(0, memory, GRANULE), 0);
 }
 
+/* --- host memory --- */
+
+static uint64_t create_host(uint64_t size_bytes) {
+    uint64_t handle;
+
+    assert_int_equal(gpu->vmm_host_create(0, 0, size_bytes, &handle), 0);
+    return handle;
+}
+
+static void host_memory_counts_for_no_device(void **state) {
+    uint64_t free_before = free_bytes(), handle = create_host(4 * GRANULE), untouched = 3;
+
+    (void)state;
+    assert_int_equal(free_bytes(), free_before);
+    assert_int_equal(gpu->vmm_release(0, handle), 0);
+    assert_int_equal(free_bytes(), free_before);
+    assert_int_equal(gpu->vmm_host_create(0, -1, GRANULE, &untouched), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->vmm_host_create(0, 0, GRANULE / 2, &untouched), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->vmm_host_granule(0, -1, &untouched), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(untouched, 3);
+}
+
+static void host_code_and_each_device_have_their_own_access(void **state) {
+    uint64_t handle = create_host(GRANULE), device_handle = create(GRANULE);
+    char *memory = reserve(GRANULE), *device_memory = reserve(GRANULE);
+
+    (void)state;
+    assert_int_equal(gpu->vmm_map(0, memory, GRANULE, handle), 0);
+    assert_int_equal(gpu->vmm_host_set_access(0, memory, GRANULE, GPU_ACCESS_READ_WRITE), 0);
+    memset(memory, 1, GRANULE);
+    assert_int_equal(gpu->memory_set(0, memory, 2, 8, NULL), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->vmm_set_access(1, memory, GRANULE, GPU_ACCESS_READ_WRITE), 0);
+    assert_int_equal(gpu->memory_set(0, memory, 2, 8, NULL), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->memory_set(1, memory, 2, 8, NULL), 0);
+    assert_int_equal(gpu->device_synchronize(1), 0);
+    assert_true(*(uint64_t *)memory == 2 * ONES && *(uint64_t *)(memory + 8) == ONES);
+    assert_int_equal(gpu->host_register(memory, 4096), GPU_ERROR_INVALID_VALUE);
+    /* Host code gets no access to memory of a device. */
+    map_at(device_memory, GRANULE, device_handle);
+    assert_int_equal(gpu->vmm_host_set_access(0, device_memory, GRANULE, GPU_ACCESS_READ_WRITE),
+                     GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->vmm_host_set_access(0, memory, GRANULE / 2, GPU_ACCESS_READ_WRITE),
+                     GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->vmm_unmap(0, memory, GRANULE), 0);
+    assert_int_equal(gpu->vmm_unmap(0, device_memory, GRANULE), 0);
+    assert_int_equal(gpu->vmm_release(0, handle), 0);
+    assert_int_equal(gpu->vmm_release(0, device_handle), 0);
+    assert_int_equal(gpu->address_free(0, memory, GRANULE), 0);
+    assert_int_equal(gpu->address_free(0, device_memory, GRANULE), 0);
+}
+
 /* --- addresses --- */
 
 static void reserved_addresses_are_not_host_memory(void **state) {
@@ -211,15 +262,21 @@ static void only_such_memory_is_imported(void **state) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     int plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     int unsealed = memfd_create("gpupool-sim-vmm/0/1/000102030405060708090a0b0c0d0e0f", MFD_CLOEXEC);
+    int no_device = memfd_create("gpupool-sim-vmm-host/99/1/000102030405060708090a0b0c0d0e0f",
+                                 MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     (void)state;
     assert_int_equal(ftruncate(plain, (off_t)GRANULE), 0);
     assert_int_equal(ftruncate(unsealed, (off_t)GRANULE), 0);
+    assert_int_equal(ftruncate(no_device, (off_t)GRANULE), 0);
     assert_int_equal(fcntl(plain, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    assert_int_equal(fcntl(no_device, F_ADD_SEALS, F_SEAL_SHRINK), 0);
     assert_int_equal(gpu->vmm_import(0, -1, &handle), GPU_ERROR_INVALID_VALUE);
     assert_int_equal(gpu->vmm_import(0, null, &handle), GPU_ERROR_INVALID_VALUE);
     assert_int_equal(gpu->vmm_import(0, plain, &handle), GPU_ERROR_INVALID_VALUE);
     assert_int_equal(gpu->vmm_import(0, unsealed, &handle), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->vmm_import(0, no_device, &handle), GPU_ERROR_INVALID_VALUE);
+    close(no_device);
     close(null);
     close(plain);
     close(unsealed);
@@ -251,16 +308,22 @@ static void a_failing_call_does_nothing(void **state) {
     static const char *const calls[] = {"vmm_granule",     "vmm_create",  "vmm_export",     "vmm_import",
                                         "address_reserve", "vmm_map",     "vmm_set_access", "vmm_unmap",
                                         "vmm_release",     "address_free"};
+    static const char *const host_calls[] = {"vmm_host_granule", "vmm_host_create", "vmm_host_set_access"};
+    enum {
+        CALLS = sizeof(calls) / sizeof(calls[0])
+    };
     uint64_t free_before = free_bytes();
     unsigned fds = open_fds();
 
     (void)state;
-    for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+    for (unsigned i = 0; i < CALLS + sizeof(host_calls) / sizeof(host_calls[0]); i++) {
+        const char *call = i < CALLS ? calls[i] : host_calls[i - CALLS];
+        bool is_host = i >= CALLS;
         uint64_t granule = 0, handle = 0, imported = 0;
         void *room = NULL;
         int fd = -1, errors = 0;
 
-        assert_int_equal(gpu_sim_fail(calls[i], 1, GPU_ERROR_UNKNOWN), 0);
+        assert_int_equal(gpu_sim_fail(call, 1, GPU_ERROR_UNKNOWN), 0);
 #define TWICE(call) /* the failing call fails once, and then succeeds */                                     \
     do {                                                                                                     \
         if ((call) != 0) {                                                                                   \
@@ -268,19 +331,21 @@ static void a_failing_call_does_nothing(void **state) {
             assert_int_equal((call), 0);                                                                     \
         }                                                                                                    \
     } while (0)
-        TWICE(gpu->vmm_granule(0, &granule));
-        TWICE(gpu->vmm_create(0, granule, &handle));
+        TWICE(is_host ? gpu->vmm_host_granule(0, 0, &granule) : gpu->vmm_granule(0, &granule));
+        TWICE(is_host ? gpu->vmm_host_create(0, 0, granule, &handle) : gpu->vmm_create(0, granule, &handle));
         TWICE(gpu->vmm_export(0, handle, &fd));
         TWICE(gpu->vmm_import(0, fd, &imported));
         TWICE(gpu->address_reserve(0, granule, &room));
         TWICE(gpu->vmm_map(0, room, granule, imported));
         TWICE(gpu->vmm_set_access(0, room, granule, GPU_ACCESS_READ_WRITE));
+        if (is_host)
+            TWICE(gpu->vmm_host_set_access(0, room, granule, GPU_ACCESS_READ_WRITE));
         TWICE(gpu->vmm_unmap(0, room, granule));
         TWICE(gpu->vmm_release(0, imported));
         assert_int_equal(gpu->vmm_release(0, handle), 0);
         TWICE(gpu->address_free(0, room, granule));
         assert_int_equal(errors, 1);
-        assert_int_equal(gpu_sim_fail(calls[i], 0, 0), 0);
+        assert_int_equal(gpu_sim_fail(call, 0, 0), 0);
         close(fd);
         assert_int_equal(free_bytes(), free_before);
         assert_int_equal(open_fds(), fds);
@@ -387,6 +452,8 @@ int main(void) {
         cmocka_unit_test(work_on_unmapped_memory_ends_the_device),
         cmocka_unit_test(work_uses_what_is_mapped_there_by_then),
         cmocka_unit_test(each_device_has_its_own_access),
+        cmocka_unit_test(host_memory_counts_for_no_device),
+        cmocka_unit_test(host_code_and_each_device_have_their_own_access),
         cmocka_unit_test(reserved_addresses_are_not_host_memory),
         cmocka_unit_test(only_whole_rows_are_changed),
         cmocka_unit_test(memory_counts_until_nobody_here_has_it),
