@@ -87,6 +87,7 @@ class Run(unittest.TestCase):
                 ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("busy", cases.ALONE, {"p50_ns", "p99_ns", "max_ns"}),
                 ("busy", cases.BUSY, {"p50_ns", "p99_ns", "max_ns"}),
+                ("rows", cases.GPUPOOL, {"p50_ns", "max_ns", "launch_max_ns"}),
                 ("busy_acquire", cases.GPUPOOL, {"ns", "grows", "retires"}),
                 ("limit", cases.GPUPOOL, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
                 ("limit", cases.UNCACHED, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),

@@ -248,6 +248,18 @@ def busy(bench):
     bench.add("busy_acquire", GPUPOOL, {"size_bytes": found["wanted_bytes"]}, {"ns": found["acquire_ns"], **counters})
 
 
+def rows(bench):
+    """An acquire that only scattered memory serves, beside a kernel of 100 ms."""
+    output = bench.work / "rows.json"
+    options = ["--rounds", 1, "--milliseconds", 5, "--want", "256MiB"] if bench.quick else []
+    with bench.daemon(f"[device]\nlimit = {576 if bench.quick else 2112}MiB\nlow_water = 0\n") as daemon:
+        bench.run([bench.program("rows" if bench.has_gpu else "rows_sim"), "--json", output, *options],
+                  daemon.environment(bench.inside))
+    found = json.loads(output.read_text())
+    bench.add("rows", GPUPOOL, {"size_bytes": found["want_bytes"]},
+              {name: found[name] for name in ("p50_ns", "max_ns", "launch_max_ns")})
+
+
 def hostile(bench):
     output = bench.work / "hostile.json"
     with bench.daemon("[host]\nlow_water = 0\n") as daemon:
@@ -411,6 +423,7 @@ CASES = [
     Case("limit", GPUPOOL, limit, ONCE),
     Case("hostile", GPUPOOL, hostile, ONCE),
     Case("busy", GPUPOOL, busy, ONCE),
+    Case("rows", GPUPOOL, rows, ONCE),
     Case("restart", GPUPOOL, restart, ONCE),
     Case("pipeline", "similar steps", pipeline_of_similar_steps, ONCE),
     Case("pipeline", "equal steps", pipeline_of_equal_steps, ONCE),
