@@ -120,6 +120,6 @@ int options_read_arenas(bool *ret_arenas) {
 
     if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
         return error_set(GPUPOOL_E_INVALID, "GPUPOOL_ARENAS is '%s': not 0 or 1", text);
-    *ret_arenas = text != NULL && *text == '1';
+    *ret_arenas = text == NULL || *text == '1';
     return 0;
 }

@@ -35,7 +35,7 @@ int options_read(const struct gpupool_options *options, struct gpupool_options *
  * started. 0 or INVALID. */
 int options_read_copying(bool with_threads, struct copy_options *ret_copying);
 
-/* Reads $GPUPOOL_ARENAS: 1 or 0, which it is if it is not set. 0 or INVALID. */
+/* Reads $GPUPOOL_ARENAS: 0, or 1, which it is if it is not set. 0 or INVALID. */
 int options_read_arenas(bool *ret_arenas);
 
 #endif

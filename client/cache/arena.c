@@ -9,14 +9,6 @@
 #include "client/cache/deferred.h"
 #include "client/session/session.h"
 
-uint64_t arena_slot_bytes(uint64_t limit_bytes) {
-    uint64_t bytes = ARENA_SLOT_BYTES_MAX;
-
-    while (bytes > ARENA_SLOT_BYTES_MIN && bytes * ARENA_SLOT_SHARE > limit_bytes)
-        bytes /= 2;
-    return bytes;
-}
-
 int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half, char *memory,
                      uint64_t reserved_bytes, uint64_t slot_bytes) {
     struct arena *arena = calloc(1, sizeof *arena);

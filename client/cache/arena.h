@@ -34,12 +34,6 @@
 #include "client/cache/stream_heap.h"
 #include "client/session/segment.h"
 
-/* Copies within an H200 reached 4,103 GB/s from handles of 64 MiB, 4,045 of 16, 3,521 of 2, and 4,254 from
- * one allocation; smaller slots leave less memory unused (docs/architecture.md, "Arenas"). */
-#define ARENA_SLOT_BYTES_MAX (16 * MIB)
-#define ARENA_SLOT_BYTES_MIN (2 * MIB)
-/* Of a pool, so that a slot which is used for little is a small part of it. */
-#define ARENA_SLOT_SHARE 64u
 /* Addresses of an arena are so many times the pool's memory: a place for a long piece is to be found beside
  * pieces that stay. */
 #define ARENA_ADDRESS_FACTOR 4u
@@ -77,9 +71,6 @@ struct arena_place {
     uint32_t first, last;
     uint32_t n_vacant; /* slots that have to be filled */
 };
-
-/* How large slots of a pool are. The same for all its clients: then a free segment suits any of them. */
-uint64_t arena_slot_bytes(uint64_t limit_bytes);
 
 /* Makes an arena without slots over reserved addresses, and adds it to the stream heap. -ENOMEM: nothing was
  * done. */

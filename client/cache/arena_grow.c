@@ -32,7 +32,7 @@ struct row {
 
 static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, const struct pool *pool) {
     const struct gpu *gpu;
-    uint64_t slot_bytes = arena_slot_bytes(pool->limit_bytes);
+    uint64_t slot_bytes = proto_slot_bytes(pool->limit_bytes);
     uint64_t bytes = (pool->limit_bytes + slot_bytes - 1) / slot_bytes * slot_bytes * ARENA_ADDRESS_FACTOR;
     void *memory;
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "client/cache/arena_grow.h"
@@ -24,8 +25,8 @@
 /* For a request that does not wait, and for which segments were closed: freeing these and making another. */
 #define GROWTH_NS (20 * NS_PER_MS)
 
-/* So long a request for memory out of several segments waits for one of them, before it looks what has come
- * back in this process. */
+/* So long a request for memory out of several segments waits for one of them, and at most as long before it
+ * tries again. */
 #define SLICE_NS (10 * NS_PER_MS)
 
 /* Where the daemon grants less than that of what a stream heap should have more of, the pool is nearly full.
@@ -213,51 +214,67 @@ static int wait_for_room(struct cache *cache, struct stream_heap *stream_heap, u
     return r;
 }
 
-/* Waits for memory for the arena, for a slice of the time that is left. */
+/* Waits for each segment that the arena lacks. */
 static int wait_for_segments(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                             uint64_t left_ns, uint64_t grace_ns, uint32_t probe, struct piece **ret_piece) {
+                             uint64_t timeout_ns, uint32_t probe, struct piece **ret_piece) {
     const bool has_purger = cache->purger.runs;
-    struct proto_acquire acquire = {.pool = stream_heap->pool,
-                                    .flags = left_ns > SLICE_NS ? PROTO_ACQUIRE_PROBES : probe,
-                                    .timeout_ns = left_ns < SLICE_NS ? left_ns : SLICE_NS};
-    bool any_closed = false;
+    const struct proto_acquire acquire = {
+        .pool = stream_heap->pool, .flags = probe, .timeout_ns = timeout_ns};
+    bool any_closed;
     int r = 0;
 
-    if (acquire.timeout_ns < grace_ns)
-        acquire.timeout_ns = grace_ns;
-    if (!has_purger || acquire.timeout_ns < GRACE_NS)
+    if (!has_purger || timeout_ns < GRACE_NS)
         r = lease_close_idle(cache->session, stream_heap->pool, needed, has_purger && cache_is_busy(cache),
                              &any_closed);
-    if (any_closed && acquire.timeout_ns < GROWTH_NS)
-        acquire.timeout_ns = GROWTH_NS;
     return r == 0 ? arena_grow(cache, stream_heap, needed, &acquire, ret_piece) : r;
+}
+
+/* Waits until all segments that the arena lacks are there at once. In between it gives up those that it has,
+ * for as long as chance wants: two processes that have halves would wait for each other for ever. So
+ * processes are not served in the order in which they asked. */
+static int wait_for_all_segments(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
+                                 uint64_t deadline_ns, uint64_t least_ns, uint32_t probe,
+                                 struct piece **ret_piece) {
+    for (;;) {
+        uint64_t left_ns = clock_left_ns(deadline_ns);
+        bool is_last = left_ns <= SLICE_NS;
+        uint64_t timeout_ns = is_last ? left_ns : SLICE_NS;
+        int r = wait_for_segments(cache, stream_heap, needed, timeout_ns < least_ns ? least_ns : timeout_ns,
+                                  is_last ? probe : PROTO_ACQUIRE_PROBES, ret_piece);
+        if (!is_refused(r))
+            return r;
+        if (has_now(stream_heap, needed))
+            return 0;
+        give_back_stream_heap(cache, stream_heap);
+        if (is_last)
+            return r;
+        uint64_t pause_ns = clock_now_ns() % SLICE_NS;
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+    }
 }
 
 /* As stream_heap_grow(), from an arena. *ret_odd: the daemon lends the pool's memory in another form. */
 static int grow_arena(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
                       uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece, bool *ret_odd) {
-    uint64_t bytes, left_ns = clock_left_ns(deadline_ns);
     const struct proto_acquire acquire = {.pool = stream_heap->pool,
                                           .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
-                                          .timeout_ns = left_ns};
-    int r;
+                                          .timeout_ns = clock_left_ns(deadline_ns)};
+    int r = GPUPOOL_E_EXHAUSTED;
+    uint64_t bytes;
 
     *ret_odd = false;
-    if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
+    if (!shortage_is_on(&cache->shortage, stream_heap->pool))
         r = arena_grow(cache, stream_heap, needed, &acquire, ret_piece);
-        *ret_odd = r == 0 && *ret_piece == NULL;
-        if (!is_refused(r))
-            return r;
+    if (is_refused(r)) {
+        if (collect(cache, stream_heap, needed, &bytes))
+            return 0;
+        r = wait_for_all_segments(cache, stream_heap, needed, deadline_ns, bytes > 0 ? GRACE_NS : 0, probe,
+                                  ret_piece);
+        if (r == 0 && has_now(stream_heap, needed))
+            return 0;
     }
-    if (collect(cache, stream_heap, needed, &bytes))
-        return 0;
-    do {
-        left_ns = clock_left_ns(deadline_ns);
-        r = wait_for_segments(cache, stream_heap, needed, left_ns, bytes > 0 ? GRACE_NS : 0, probe,
-                              ret_piece);
-        *ret_odd = r == 0 && *ret_piece == NULL;
-    } while (is_refused(r) && left_ns > SLICE_NS && !has_now(stream_heap, needed));
-    return is_refused(r) && has_now(stream_heap, needed) ? 0 : r;
+    *ret_odd = r == 0 && *ret_piece == NULL;
+    return r;
 }
 
 int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,

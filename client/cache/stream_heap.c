@@ -578,7 +578,7 @@ bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimu
         bool idle = stream_heap_extent_is_idle_locked(extent);
         struct heap_range *range = extent->span->lowest;
         if (extent->is_arena) {
-            if (!arena_reclaim_locked(arena_of(extent), minimum_bytes < ARENA_SLOT_BYTES_MIN, &range))
+            if (!arena_reclaim_locked(arena_of(extent), minimum_bytes < PROTO_SLOT_BYTES_MIN, &range))
                 continue;
             lose_part(extent, range, ret_part);
             return true;

@@ -274,6 +274,8 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
         if (section_is_for(section, kind, uuid, number) && (section->by_uuid || one == &pool_unset))
             one = &section->pool; /* the UUID's section wins over the number's */
     }
+    int export_as = one->export_as >= 0 ? one->export_as : common->export_as;
+    ret_sizes->export_as = export_as < 0 ? CONFIG_EXPORT_IPC : (enum config_export)export_as;
     ret_sizes->limit_bytes = resolve_size(&one->limit, &common->limit,
                                           config_percent_of(total_bytes, default_percent), total_bytes);
     ret_sizes->reserve_bytes = resolve_size(&one->reserve, &common->reserve, 0, total_bytes);
@@ -282,6 +284,11 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
     bool has_step = one->step.set || common->step.set;
     if (has_step && ret_sizes->step_bytes == POOL_STEP_BY_SIZE)
         ret_sizes->step_bytes = SEGMENT_GRANULE; /* a step that is told is never none */
+    /* Clients ask for whole segments there. */
+    uint64_t slot_bytes = proto_slot_bytes(ret_sizes->limit_bytes);
+    if (kind == PROTO_POOL_DEVICE && ret_sizes->export_as == CONFIG_EXPORT_VMM &&
+        ret_sizes->step_bytes > slot_bytes)
+        ret_sizes->step_bytes = slot_bytes;
     /* Half a step: a client that needs little is not given two steps, one that takes piece after piece finds
      * the next step made. A pool that grows by what is asked for makes nothing ahead: no request tells the
      * next size, and the memory of a GPU is what users run out of. */
@@ -290,8 +297,6 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
                      ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? 0 : ret_sizes->step_bytes / 2, total_bytes);
     int enabled = one->enabled >= 0 ? one->enabled : common->enabled;
     int huge_pages = one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
-    int export_as = one->export_as >= 0 ? one->export_as : common->export_as;
-    ret_sizes->export_as = export_as < 0 ? CONFIG_EXPORT_IPC : (enum config_export)export_as;
     const char *allow = one->allow != NULL ? one->allow : common->allow;
     ret_sizes->allow = allow != NULL && strcmp(allow, "all") == 0 ? NULL : allow;
     ret_sizes->enabled = enabled != 0;

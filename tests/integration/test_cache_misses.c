@@ -115,7 +115,7 @@ static void own_idle_memory_is_given_up_before_exhausted_is_said(void **state) {
     MUST(puppet_write_pattern(client, &held, 4, NULL));
     MUST_BE(gpupool_acquire(client, pool, large, stream, 20 * NS_PER_MS, 0, &buffer), GPUPOOL_E_EXHAUSTED);
     assert_non_null(strstr(gpupool_error_text(), "64 MiB")); /* the limit */
-    assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), smaller);
+    WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == smaller);
     assert_int_equal(daemon_sum(&daemon_, "waiters"), 0);
     assert_int_equal(puppet_read_pattern(client, &held, 4, NULL), 0);
     MUST(gpupool_release(client, &held, NULL));
@@ -240,12 +240,14 @@ static void keep_place(unsigned kind, unsigned flags) {
     puppet_quit(&holder);
 }
 
+/* Where a buffer is made of several segments, processes are served in no order (docs/limits.md). */
 static void who_waits_keeps_its_place_in_line(void **state) {
     unsigned kinds[2], count = puppet_kinds(kinds);
 
     (void)state;
     for (unsigned i = 0; i < 2 * count; i++) /* the purger gives way, or who waits does */
-        keep_place(kinds[i / 2], i % 2 == 0 ? 0 : GPUPOOL_OPEN_NO_THREAD);
+        if (kinds[i / 2] == GPUPOOL_POOL_HOST || !test_exports_vmm())
+            keep_place(kinds[i / 2], i % 2 == 0 ? 0 : GPUPOOL_OPEN_NO_THREAD);
 }
 
 /* In segments each of which is too small: unused memory goes back to where it came from. */
@@ -301,7 +303,8 @@ static void any_number_of_idle_segments_is_closed(void **state) {
     MUST(gpupool_stream_create(client, 0, &stream));
     for (unsigned i = 0; i < COUNT; i++)
         buffers[i] = acquire(client, GPUPOOL_POOL_DEVICE, SIZE_MIB * MIB, stream);
-    assert_true(daemon_pool(&daemon, "device", 0, "segments") > 2 * PROTO_CLOSE_MAX);
+    /* Segments of descriptors hold more than one, and none is closed. */
+    assert_true(test_exports_vmm() || daemon_pool(&daemon, "device", 0, "segments") > 2 * PROTO_CLOSE_MAX);
     for (unsigned i = 0; i < COUNT; i++)
         MUST(gpupool_release(client, &buffers[i], stream));
     MUST(gpupool_acquire(client, pool_of(client, GPUPOOL_POOL_DEVICE), 2040 * MIB, stream, TEST_WAIT_NS / 4,

@@ -8,7 +8,11 @@
 #define PREPARED (32 * MIB)
 #define THREADS  4u
 
-/* Mappings of the client: each is one registration, or one handle that was opened. */
+static bool is_there(const struct segment *segment) {
+    return segment->state == SEGMENT_OPEN || segment->has_vmm_handle;
+}
+
+/* Segments that the client has: each is one registration, or one handle that was opened or imported. */
 static unsigned mapped_segments(struct gpupool_client *client, uint64_t *ret_bytes) {
     unsigned count = 0;
     uint64_t bytes = 0;
@@ -16,8 +20,8 @@ static unsigned mapped_segments(struct gpupool_client *client, uint64_t *ret_byt
     pthread_mutex_lock(&client->session.segments.lock);
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
         list_for_each_entry(const struct segment, segment, &client->session.segments.buckets[i], link) {
-            count += segment->state == SEGMENT_OPEN;
-            bytes += segment->state == SEGMENT_OPEN ? segment->size_bytes : 0;
+            count += is_there(segment);
+            bytes += is_there(segment) ? segment->size_bytes : 0;
         }
     pthread_mutex_unlock(&client->session.segments.lock);
     if (ret_bytes != NULL)

@@ -151,7 +151,7 @@ static void slots_are_a_share_of_the_limit(void **state) {
 
     (void)state;
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        assert_int_equal(arena_slot_bytes(sizes[i].limit_bytes), sizes[i].slot_bytes);
+        assert_int_equal(proto_slot_bytes(sizes[i].limit_bytes), sizes[i].slot_bytes);
 }
 
 static void a_new_arena_has_a_slot_and_no_memory(void **state) {
@@ -694,7 +694,7 @@ static void a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do(
     struct stream_heap_part part;
 
     (void)state;
-    assert_true(stream_heap_reclaim(stream_heap, ARENA_SLOT_BYTES_MIN, &part));
+    assert_true(stream_heap_reclaim(stream_heap, PROTO_SLOT_BYTES_MIN, &part));
     assert_ptr_equal(part.arena, arena);
     assert_int_equal(part.slot, 1);
     assert_int_equal(part.lease, 2);
@@ -702,7 +702,7 @@ static void a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do(
     assert_int_equal(part.offset_bytes, 0);
     assert_int_equal(part.size_bytes, SLOT_BYTES);
     assert_true(part.whole);
-    assert_false(stream_heap_reclaim(stream_heap, ARENA_SLOT_BYTES_MIN, &part));
+    assert_false(stream_heap_reclaim(stream_heap, PROTO_SLOT_BYTES_MIN, &part));
     assert_true(stream_heap_reclaim(stream_heap, 1, &part));
     assert_int_equal(part.slot, 0);
     assert_int_equal(part.offset_bytes, 2 * QUARTER); /* in its lease */

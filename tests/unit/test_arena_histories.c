@@ -538,7 +538,7 @@ static bool reclaim(struct model *model, bool any_size) {
 
     if (model->n_out == OUT_MAX)
         return false;
-    if (!stream_heap_reclaim(model->stream_heap, any_size ? 1 : ARENA_SLOT_BYTES_MIN, &part)) {
+    if (!stream_heap_reclaim(model->stream_heap, any_size ? 1 : PROTO_SLOT_BYTES_MIN, &part)) {
         for (uint32_t i = 0; i < model->arena->n_slots; i++)
             assert_int_equal(any_size ? count_in_slot(model, i, FREE) : slot_is_all(model, i, FREE), 0);
         return false;
