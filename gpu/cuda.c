@@ -74,6 +74,7 @@
     X(host_register, "cuMemHostRegister", PFN_cuMemHostRegister_v6050)                                       \
     X(host_unregister, "cuMemHostUnregister", PFN_cuMemHostUnregister_v4000)                                 \
     X(host_device_pointer, "cuMemHostGetDevicePointer", PFN_cuMemHostGetDevicePointer_v3020)                 \
+    X(pointer_attribute, "cuPointerGetAttribute", PFN_cuPointerGetAttribute_v4000)                           \
     X(stream_create, "cuStreamCreate", PFN_cuStreamCreate_v2000)                                             \
     X(stream_destroy, "cuStreamDestroy", PFN_cuStreamDestroy_v4000)                                          \
     X(stream_synchronize, "cuStreamSynchronize", PFN_cuStreamSynchronize_v2000)                              \
@@ -511,12 +512,15 @@ static int cuda_stream_is_capturing(unsigned device, void *stream, bool *ret_cap
     return r;
 }
 
-/* In the device's context: writes, or waits for, the word at the address by which the device reaches
- * registered host memory. Both calls of the driver have one type. */
+/* In the device's context: writes, or waits for, the word at the address by which the device reaches host
+ * memory. Memory that was not registered but mapped has that address as an attribute. Both calls of the
+ * driver have one type. */
 static CUresult word_call(PFN_cuStreamWriteValue64_v11070 call, unsigned flags, void *stream, uint64_t *word,
                           uint64_t value) {
     CUdeviceptr address;
     CUresult result = driver.host_device_pointer(&address, word, 0);
+    if (result != CUDA_SUCCESS)
+        result = driver.pointer_attribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, (uintptr_t)word);
     return result != CUDA_SUCCESS ? result : call(stream, address, value, flags);
 }
 

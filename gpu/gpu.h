@@ -152,8 +152,8 @@ struct gpu {
     int (*stream_synchronize)(unsigned device, void *stream); /* [slow] */
     int (*stream_query)(unsigned device, void *stream);       /* 0 idle, NOT_READY busy */
     int (*stream_is_capturing)(unsigned device, void *stream, bool *ret_capturing);
-    /* In stream order: writes a 64-bit word in registered host memory; holds the stream until the word (unsigned, as a
-     * cyclic difference) is ≥ value. */
+    /* In stream order: writes a 64-bit word in registered host memory, or in host memory of
+     * vmm_host_create(); holds the stream until the word (unsigned, as a cyclic difference) is ≥ value. */
     int (*stream_write64)(unsigned device, void *stream, uint64_t *word, uint64_t value);
     int (*stream_wait64)(unsigned device, void *stream, uint64_t *word, uint64_t value);
     int (*memory_set)(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream);

@@ -275,6 +275,8 @@ bool sim_is_reserved(const void *start, uint64_t size_bytes);
 /* Whether a device may use all of a range of mapped addresses so. The answer holds until the end of the use,
  * in between sim_vmm_use_begin() and sim_vmm_use_end(). */
 bool sim_vmm_reaches(unsigned physical, const void *start, uint64_t size_bytes, enum gpu_access access);
+/* Whether host memory is mapped at an address, between these two. */
+bool sim_vmm_is_host(const void *address);
 void sim_vmm_use_begin(void);
 void sim_vmm_use_end(void);
 /* A stream met an address that it may not use: the device fails for this process. */

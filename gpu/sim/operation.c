@@ -29,16 +29,6 @@ void operation_free(struct operation *operation) {
     free(operation);
 }
 
-static void wait_for_word(const uint64_t *word, uint64_t value) {
-    uint64_t pause_ns = WAIT_NS_MIN;
-
-    /* The device compares cyclically too: CU_STREAM_WAIT_VALUE_GEQ is (int64_t)(*word - value) >= 0. */
-    while ((int64_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) {
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
-        pause_ns = 2 * pause_ns < WAIT_NS_MAX ? 2 * pause_ns : WAIT_NS_MAX;
-    }
-}
-
 /* Zeroes without making the pages real: the daemon zeroes each new segment, and a simulated GPU may have more
  * memory than this machine. Memory that cannot be punched out (locked host memory) is written. */
 static void zero(char *start, uint64_t size_bytes) {
@@ -95,15 +85,42 @@ static void do_in_parts(const struct operation *operation) {
     }
 }
 
+/* Writes the word (OPERATION_WRITE64), or looks at it once. Returns whether it has the value by then. A
+ * mapping that was taken away ends the device, and the wait. */
+static bool word_has_value(const struct operation *operation) {
+    bool is_handle = is_mapped_handle(operation->to_range), has_value = true;
+    uint64_t *word = operation->to;
+
+    if (is_handle)
+        sim_vmm_use_begin();
+    bool is_reached = reaches(operation, 0, sizeof(*word));
+    if (is_reached && operation->kind == OPERATION_WRITE64)
+        __atomic_store_n(word, operation->value, __ATOMIC_RELEASE);
+    else if (is_reached) /* The device compares cyclically too, by CU_STREAM_WAIT_VALUE_GEQ. */
+        has_value = (int64_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - operation->value) >= 0;
+    if (is_handle)
+        sim_vmm_use_end();
+    if (!is_reached)
+        sim_vmm_fault(operation->physical);
+    return has_value;
+}
+
+static void do_word(const struct operation *operation) {
+    uint64_t pause_ns = WAIT_NS_MIN;
+
+    while (!word_has_value(operation)) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        pause_ns = 2 * pause_ns < WAIT_NS_MAX ? 2 * pause_ns : WAIT_NS_MAX;
+    }
+}
+
 void operation_do(const struct operation *operation) {
     if (sim_vmm_has_faulted(operation->physical))
         return;
     switch (operation->kind) {
     case OPERATION_WRITE64:
-        __atomic_store_n((uint64_t *)operation->to, operation->value, __ATOMIC_RELEASE);
-        return;
     case OPERATION_WAIT64:
-        wait_for_word(operation->to, operation->value);
+        do_word(operation);
         return;
     case OPERATION_SET:
     case OPERATION_COPY:
@@ -129,13 +146,24 @@ static int operation_make(const struct operation *members, struct operation **re
     return 0;
 }
 
+/* Whether a word lies in host memory by a handle that the device may use. */
+static bool is_host_handle(unsigned physical, const struct sim_range *range, const uint64_t *word) {
+    if (!is_mapped_handle(range))
+        return false;
+    sim_vmm_use_begin();
+    bool is_host =
+        sim_vmm_is_host(word) && sim_vmm_reaches(physical, word, sizeof(*word), GPU_ACCESS_READ_WRITE);
+    sim_vmm_use_end();
+    return is_host;
+}
+
 int operation_make_word(enum operation_kind kind, unsigned physical, uint64_t *word, uint64_t value,
                         struct operation **ret_operation) {
     if (word == NULL || (uintptr_t)word % sizeof(*word) != 0)
         return GPU_ERROR_INVALID_VALUE;
     _cleanup_(sim_range_unrefp) struct sim_range *range = sim_range_find(word);
     /* A word that is aligned lies in the range as a whole. */
-    if (range == NULL || range->kind != SIM_RANGE_HOST)
+    if (range == NULL || (range->kind != SIM_RANGE_HOST && !is_host_handle(physical, range, word)))
         return GPU_ERROR_INVALID_VALUE;
     return operation_make(
         &(struct operation){

@@ -569,6 +569,11 @@ bool sim_vmm_reaches(unsigned physical, const void *address, uint64_t size_bytes
     return true;
 }
 
+bool sim_vmm_is_host(const void *address) {
+    _cleanup_(sim_range_unrefp) struct sim_range *range = sim_range_find(address);
+    return range != NULL && range->kind == SIM_RANGE_VMM && range->memory->is_host;
+}
+
 void sim_vmm_use_begin(void) {
     pthread_rwlock_rdlock(&vmm.lock);
 }

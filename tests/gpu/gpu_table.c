@@ -440,7 +440,13 @@ static void host_memory_is_for_all_devices(int node, uint64_t granule) {
         check(*(volatile uint8_t *)(memory + 8) == 40 + i);
     }
     shared[0] = 0;
+    *(uint64_t *)memory = 0;
     check_error(gpu->stream_create(0, &stream), 0);
+    /* Streams write and wait for words of it. */
+    check_error(gpu->stream_write64(0, stream, (uint64_t *)memory, 5), 0);
+    check_error(gpu->stream_wait64(0, stream, (uint64_t *)memory, 5), 0);
+    check_error(gpu->stream_synchronize(0, stream), 0);
+    check(*(volatile uint64_t *)memory == 5);
     check_error(gpu->stream_wait64(0, stream, &shared[0], 1), 0);
     check_error(gpu->vmm_unmap(0, memory, granule), 0);
     check_error(gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);

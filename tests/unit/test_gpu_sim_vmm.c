@@ -185,6 +185,35 @@ static void host_code_and_each_device_have_their_own_access(void **state) {
     assert_int_equal(gpu->address_free(0, device_memory, GRANULE), 0);
 }
 
+/* A stream waits for a word of such memory, which host code writes. */
+static void words_lie_in_mapped_host_memory(void **state) {
+    uint64_t handle = create_host(GRANULE), device_handle = create(GRANULE), *words = reserve(GRANULE);
+    uint64_t *device_words = reserve(GRANULE);
+    void *stream;
+
+    (void)state;
+    map_at(device_words, GRANULE, device_handle);
+    assert_int_equal(gpu->stream_create(0, &stream), 0);
+    assert_int_equal(gpu->vmm_map(0, words, GRANULE, handle), 0);
+    assert_int_equal(gpu->vmm_host_set_access(0, words, GRANULE, GPU_ACCESS_READ_WRITE), 0);
+    assert_int_equal(gpu->stream_wait64(0, stream, words, 1), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->vmm_set_access(0, words, GRANULE, GPU_ACCESS_READ_WRITE), 0);
+    assert_int_equal(gpu->stream_wait64(0, stream, device_words, 1), GPU_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu->stream_wait64(0, stream, words, 1), 0);
+    assert_int_equal(gpu->stream_write64(0, stream, words + 1, 2), 0);
+    assert_int_equal(gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);
+    __atomic_store_n(words, 1, __ATOMIC_RELEASE);
+    assert_int_equal(gpu->stream_synchronize(0, stream), 0);
+    assert_int_equal(words[1], 2);
+    assert_int_equal(gpu->stream_destroy(0, stream), 0);
+    assert_int_equal(gpu->vmm_unmap(0, words, GRANULE), 0);
+    assert_int_equal(gpu->vmm_unmap(0, device_words, GRANULE), 0);
+    assert_int_equal(gpu->vmm_release(0, handle), 0);
+    assert_int_equal(gpu->vmm_release(0, device_handle), 0);
+    assert_int_equal(gpu->address_free(0, words, GRANULE), 0);
+    assert_int_equal(gpu->address_free(0, device_words, GRANULE), 0);
+}
+
 /* --- addresses --- */
 
 static void reserved_addresses_are_not_host_memory(void **state) {
@@ -454,6 +483,7 @@ int main(void) {
         cmocka_unit_test(each_device_has_its_own_access),
         cmocka_unit_test(host_memory_counts_for_no_device),
         cmocka_unit_test(host_code_and_each_device_have_their_own_access),
+        cmocka_unit_test(words_lie_in_mapped_host_memory),
         cmocka_unit_test(reserved_addresses_are_not_host_memory),
         cmocka_unit_test(only_whole_rows_are_changed),
         cmocka_unit_test(memory_counts_until_nobody_here_has_it),
