@@ -257,6 +257,7 @@ static const char *check_description(const struct proto_lease *lease) {
         break;
     case PROTO_SEGMENT_MEMFD:
     case PROTO_SEGMENT_VMM_FD:
+    case PROTO_SEGMENT_HOST_VMM_FD:
         if (!bytes_are_zero(segment->handle, sizeof segment->handle))
             return "LEASE.description.handle: not 0 beside a descriptor";
         break;

@@ -230,7 +230,8 @@ unsigned proto_message_fds(const struct proto_message *message) {
     if (message->header.operation != PROTO_LEASE)
         return 0;
     return message->lease.description.kind == PROTO_SEGMENT_MEMFD ||
-           message->lease.description.kind == PROTO_SEGMENT_VMM_FD;
+           message->lease.description.kind == PROTO_SEGMENT_VMM_FD ||
+           message->lease.description.kind == PROTO_SEGMENT_HOST_VMM_FD;
 }
 
 const char *proto_operation_name(unsigned operation) {

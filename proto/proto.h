@@ -33,7 +33,9 @@
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 2u
-#define PROTO_VERSION_VMM 2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, and rows of them */
+#define PROTO_VERSION_VMM                                                                                    \
+    2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD and rows of them, and                        \
+          PROTO_SEGMENT_HOST_VMM_FD */
 
 enum proto_operation {
     /* client → daemon */
@@ -93,8 +95,9 @@ enum proto_pool_kind {
 enum proto_segment_kind {
     PROTO_SEGMENT_LEGACY_IPC = 1, /* handle[] is a cudaIpcMemHandle_t */
     PROTO_SEGMENT_MEMFD = 2,      /* the message carries a sealed memfd; handle[] is zero */
-    PROTO_SEGMENT_VMM_FD =
-        3, /* the message carries a descriptor for cuMemImportFromShareableHandle(); handle[] is zero */
+    /* The message carries a descriptor for cuMemImportFromShareableHandle(); handle[] is zero. */
+    PROTO_SEGMENT_VMM_FD = 3,      /* of device memory */
+    PROTO_SEGMENT_HOST_VMM_FD = 4, /* of host memory */
 };
 
 enum proto_gpu_kind {

@@ -72,28 +72,40 @@ int devices_gpu(struct devices *devices, const struct gpu **ret_gpu) {
     return 0;
 }
 
-int devices_need_gpu(struct devices *devices, const struct gpu **ret_gpu) {
-    const struct gpu *gpu;
-    int r = devices_gpu(devices, &gpu);
-    if (r < 0)
-        return r;
-    if (gpu == NULL) {
-        if (devices->kind == PROTO_GPU_NONE)
-            return error_set(GPUPOOL_E_NO_GPU, "the daemon serves no GPU: host pools only");
-        if (devices->forbidden)
-            return error_set(GPUPOOL_E_NO_GPU,
-                             "this client was opened with GPUPOOL_OPEN_NO_CUDA: host pools only");
-        if (devices->kind == PROTO_GPU_SIM && gpu_sim_missing() != NULL)
-            return error_set(GPUPOOL_E_NO_GPU,
-                             "the daemon's GPU is simulated, and the library for that cannot be loaded: %s",
-                             gpu_sim_missing());
+/* Why this process has no GPU. suffix: what follows from that. Returns NO_GPU. */
+static int fail_without_gpu(const struct devices *devices, const char *suffix) {
+    if (devices->kind == PROTO_GPU_NONE)
+        return error_set(GPUPOOL_E_NO_GPU, "the daemon serves no GPU: %s", suffix);
+    if (devices->forbidden)
+        return error_set(GPUPOOL_E_NO_GPU, "this client was opened with GPUPOOL_OPEN_NO_CUDA: %s", suffix);
+    if (devices->kind == PROTO_GPU_SIM && gpu_sim_missing() != NULL)
         return error_set(GPUPOOL_E_NO_GPU,
-                         "this process has no usable %s driver (error %d%s): host pools only",
-                         devices->kind == PROTO_GPU_CUDA ? "CUDA" : "simulated", devices->error,
-                         gpu_cuda_built() ? "" : "; the library was built without CUDA");
-    }
-    *ret_gpu = gpu;
-    return 0;
+                         "the daemon's GPU is simulated, and the library for that cannot be loaded: %s",
+                         gpu_sim_missing());
+    return error_set(GPUPOOL_E_NO_GPU, "this process has no usable %s driver (error %d%s): %s",
+                     devices->kind == PROTO_GPU_CUDA ? "CUDA" : "simulated", devices->error,
+                     gpu_cuda_built() ? "" : "; the library was built without CUDA", suffix);
+}
+
+static int need_gpu(struct devices *devices, const struct gpu **ret_gpu, const char *suffix) {
+    const struct gpu *gpu = NULL;
+    int r = devices_gpu(devices, &gpu);
+
+    if (r == 0 && gpu == NULL)
+        r = fail_without_gpu(devices, suffix);
+    if (r == 0)
+        *ret_gpu = gpu;
+    return r;
+}
+
+int devices_need_gpu(struct devices *devices, const struct gpu **ret_gpu) {
+    return need_gpu(devices, ret_gpu, "host pools only");
+}
+
+int devices_need_gpu_for_host(struct devices *devices, const struct gpu **ret_gpu) {
+    return need_gpu(devices, ret_gpu,
+                    "the memory of this host pool (export = vmm) is for processes with CUDA; for others, the "
+                    "daemon's configuration has to say export = memfd in the section [host]");
 }
 
 int devices_need_device(struct devices *devices, int ordinal, const struct gpu **ret_gpu) {

@@ -42,6 +42,10 @@ int devices_gpu(struct devices *devices, const struct gpu **ret_gpu);
 /* As devices_gpu, for what cannot be done without: NO_GPU where there is none. */
 int devices_need_gpu(struct devices *devices, const struct gpu **ret_gpu);
 
+/* As devices_need_gpu, for host memory that only the driver can map: the error says what an operator can do.
+ */
+int devices_need_gpu_for_host(struct devices *devices, const struct gpu **ret_gpu);
+
 /* As devices_need_gpu, and checks that ordinal is a device of this process: INVALID. Notes the device as
  * used. */
 int devices_need_device(struct devices *devices, int ordinal, const struct gpu **ret_gpu);

@@ -8,14 +8,15 @@
  * The daemon describes a segment once in a session, with the first lease in it. The thread that reads that
  * lease from the socket enters the description (segments_enter), in order of arrival, so that a later lease
  * without a description finds it. Opening is left to the thread that got the lease, because it may take long:
- * a host segment is mapped and registered with the driver, a device segment's handle is opened.
+ * a memfd is mapped and registered with the driver, a handle is opened, a descriptor for the driver imported
+ * and mapped.
  *
  *     DESCRIBED ──segments_open──▶ OPENING ──▶ OPEN
  *         ▲                           │
  *         └────────── failed ─────────┘   the description is kept: the daemon will not repeat it
  *
- * A segment of descriptors can be mapped at further places (segments_map), whether it is OPEN or not: what
- * it needs for that is its handle (segments_import), which stays until the segment is closed.
+ * A segment of device memory by descriptor can be mapped at further places (segments_map), whether it is OPEN
+ * or not: what it needs for that is its handle (segments_import), which stays until the segment is closed.
  *
  * Invariants: fd ≥ 0 only for a segment that came with a descriptor, is not OPEN and has no handle;
  * memory != NULL exactly when OPEN.
@@ -55,6 +56,7 @@ struct segment {
     struct gpu_ipc_handle handle;
     void *memory;
     int device;            /* ordinal in this process; -1 for host memory */
+    unsigned context;      /* the device in whose context the driver mapped it */
     const struct gpu *gpu; /* the table it was opened or registered with; NULL: plain host memory */
     bool is_registered;
     bool has_vmm_handle; /* it was imported */

@@ -128,7 +128,41 @@ static bool legacy_close(struct segment *segment) {
     return segment->gpu->ipc_close((unsigned)segment->device, segment->memory) == 0;
 }
 
-/* --- device memory by a descriptor, at addresses of its own --- */
+/* --- memory by a descriptor for the driver, at addresses of its own --- */
+
+/* Maps a handle, whole, at new addresses. give_access: to what uses the memory. Returns 0 or the driver's
+ * error, and the step that failed. */
+static int map_handle(const struct segment *segment, uint64_t handle,
+                      int (*give_access)(const struct segment *segment, void *memory, uint64_t size_bytes),
+                      void **ret_memory, const char **ret_doing) {
+    const struct gpu *gpu = segment->gpu;
+    uint64_t size_bytes = segment->size_bytes;
+
+    *ret_doing = "reserving addresses for it";
+    int error = gpu->address_reserve(segment->context, size_bytes, ret_memory);
+    if (error != 0)
+        return error;
+    *ret_doing = "mapping it";
+    error = gpu->vmm_map(segment->context, *ret_memory, size_bytes, handle);
+    if (error == 0) {
+        *ret_doing = "giving devices access to it";
+        error = give_access(segment, *ret_memory, size_bytes);
+        if (error != 0)
+            gpu->vmm_unmap(segment->context, *ret_memory, size_bytes);
+    }
+    if (error != 0)
+        gpu->address_free(segment->context, *ret_memory, size_bytes);
+    return error;
+}
+
+/* The daemon named it because nothing is leased there, behind no fence either; or the client closes, and its
+ * streams are idle. */
+static bool vmm_close(struct segment *segment) {
+    return segment->gpu->vmm_unmap(segment->context, segment->memory, segment->size_bytes) == 0 &&
+           segment->gpu->address_free(segment->context, segment->memory, segment->size_bytes) == 0;
+}
+
+/* --- of device memory --- */
 
 int segment_give_access(const struct segment *segment, void *memory, uint64_t size_bytes) {
     const struct gpu *gpu = segment->gpu;
@@ -161,35 +195,13 @@ static int vmm_import(struct segment *segment, struct devices *devices,
     segment->has_vmm_handle = true;
     segment->gpu = gpu;
     segment->device = (int)device;
+    segment->context = device;
     return 0;
 }
 
 static bool vmm_drop(struct segment *segment) {
     segment->has_vmm_handle = false;
     return segment->gpu->vmm_release((unsigned)segment->device, segment->vmm_handle) == 0;
-}
-
-/* Maps an imported segment at addresses of its own. */
-static int vmm_make(struct segment *segment, void **ret_memory, const char **ret_doing) {
-    const struct gpu *gpu = segment->gpu;
-    unsigned device = (unsigned)segment->device;
-    uint64_t size_bytes = segment->size_bytes;
-
-    *ret_doing = "reserving addresses for it";
-    int error = gpu->address_reserve(device, size_bytes, ret_memory);
-    if (error != 0)
-        return error;
-    *ret_doing = "mapping it";
-    error = gpu->vmm_map(device, *ret_memory, size_bytes, segment->vmm_handle);
-    if (error == 0) {
-        *ret_doing = "giving devices access to it";
-        error = segment_give_access(segment, *ret_memory, size_bytes);
-        if (error != 0)
-            gpu->vmm_unmap(device, *ret_memory, size_bytes);
-    }
-    if (error != 0)
-        gpu->address_free(device, *ret_memory, size_bytes);
-    return error;
 }
 
 static int vmm_open(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
@@ -199,20 +211,66 @@ static int vmm_open(struct segment *segment, struct devices *devices, const uint
 
     if (r < 0)
         return r;
-    int error = vmm_make(segment, &memory, &doing);
+    int error = map_handle(segment, segment->vmm_handle, segment_give_access, &memory, &doing);
     if (error != 0)
         return devices_fail_on(segment->gpu, (unsigned)segment->device, error, doing);
     segment->memory = memory;
     return 0;
 }
 
-/* The daemon named it because nothing is leased there, behind no fence either; or the client closes, and its
- * streams are idle. */
-static bool vmm_close(struct segment *segment) {
-    unsigned device = (unsigned)segment->device;
+/* --- of host memory --- */
 
-    return segment->gpu->vmm_unmap(device, segment->memory, segment->size_bytes) == 0 &&
-           segment->gpu->address_free(device, segment->memory, segment->size_bytes) == 0;
+/* Host code and every device of this process. */
+static int give_access_to_all(const struct segment *segment, void *memory, uint64_t size_bytes) {
+    const struct gpu *gpu = segment->gpu;
+    unsigned count = 0;
+    int error = gpu->vmm_host_set_access(segment->context, memory, size_bytes, GPU_ACCESS_READ_WRITE);
+
+    if (error == 0)
+        error = gpu->device_count(&count);
+    for (unsigned device = 0; error == 0 && device < count; device++)
+        error = gpu->vmm_set_access(device, memory, size_bytes, GPU_ACCESS_READ_WRITE);
+    return error;
+}
+
+/* Imports the memory and maps it. The mapping alone keeps the memory. */
+static int host_vmm_map(const struct segment *segment, void **ret_memory, const char **ret_doing) {
+    const struct gpu *gpu = segment->gpu;
+    uint64_t handle;
+
+    *ret_doing = "importing its descriptor";
+    int error = gpu->vmm_import(segment->context, segment->fd, &handle);
+    if (error != 0)
+        return error;
+    error = map_handle(segment, handle, give_access_to_all, ret_memory, ret_doing);
+    /* A handle that the driver does not release keeps the memory until this process ends. */
+    (void)gpu->vmm_release(segment->context, handle);
+    return error;
+}
+
+static int host_vmm_open(struct segment *segment, struct devices *devices,
+                         const uint8_t uuid[PROTO_UUID_BYTES]) {
+    const struct gpu *gpu = NULL;
+    const char *doing = "";
+    unsigned current = 0;
+    void *memory;
+
+    (void)uuid;
+    int r = devices_need_gpu_for_host(devices, &gpu);
+    if (r == 0)
+        r = devices_current(devices, &current);
+    if (r < 0)
+        return r;
+    segment->gpu = gpu;
+    segment->context = current;
+    int error = host_vmm_map(segment, &memory, &doing);
+    if (error != 0)
+        return devices_fail_on(gpu, current, error, doing);
+    /* For forked children, as with memfds: the driver's own mappings may be left out of them anyway. */
+    (void)madvise(memory, segment->size_bytes, MADV_DONTFORK);
+    devices_note_use(devices, current);
+    segment->memory = memory;
+    return 0;
 }
 
 const struct segment_kind *segment_kind(uint32_t kind) {
@@ -221,6 +279,8 @@ const struct segment_kind *segment_kind(uint32_t kind) {
                                       NULL, true},
         [PROTO_SEGMENT_VMM_FD] = {PROTO_POOL_DEVICE, is_never_flawed, vmm_open, vmm_close, vmm_import,
                                   vmm_drop, false},
+        [PROTO_SEGMENT_HOST_VMM_FD] = {PROTO_POOL_HOST, is_never_flawed, host_vmm_open, vmm_close, NULL, NULL,
+                                       false},
         [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close, NULL, NULL, true},
     };
     return &kinds[kind];

@@ -146,10 +146,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_string(object, "uuid", is_host ? NULL : uuid);
     put_optional(object, "device", !is_host, (uint64_t)pool->device);
     put_optional(object, "numa_node", pool->numa_node >= 0, (uint64_t)pool->numa_node);
-    report_string(object, "export",
-                  is_host                                          ? "memfd"
-                  : supplier->segment_kind == PROTO_SEGMENT_VMM_FD ? "vmm"
-                                                                   : "ipc");
+    report_string(object, "export", backing_export_name(supplier->segment_kind));
     report_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
     cJSON_AddStringToObject(object, "state", states[pool->state]);
     report_integer(object, "limit_bytes", pool->limit_bytes);

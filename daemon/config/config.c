@@ -143,7 +143,7 @@ static int set_daemon(struct config *config, const struct config_setting *settin
 static int set_pool(struct config_pool *pool, bool is_host, const struct config_setting *setting) {
     static const char *const booleans[] = {"no", "yes", NULL};
     static const char *const huge_pages[] = {"auto", "off", "require", NULL};
-    static const char *const exports[] = {"ipc", "vmm", NULL};
+    static const char *const exports[] = {"ipc", "vmm", NULL}, *const host_exports[] = {"memfd", "vmm", NULL};
     const char *key = setting->key;
     struct config_size *size = strcmp(key, "limit") == 0       ? &pool->limit
                                : strcmp(key, "step") == 0      ? &pool->step
@@ -161,8 +161,9 @@ static int set_pool(struct config_pool *pool, bool is_host, const struct config_
         return config_add_allowed(&pool->allow, setting);
     if (is_host && strcmp(key, "huge_pages") == 0)
         return set_choice(&pool->huge_pages, huge_pages, setting, "none of auto, off, require");
-    if (!is_host && strcmp(key, "export") == 0)
-        return set_choice(&pool->export_as, exports, setting, "neither ipc nor vmm");
+    if (strcmp(key, "export") == 0)
+        return set_choice(&pool->export_as, is_host ? host_exports : exports, setting,
+                          is_host ? "neither memfd nor vmm" : "neither ipc nor vmm");
     return config_complain(setting, "[%s] has no key '%s'; see gpupoold.conf(5)", is_host ? "host" : "device",
                            key);
 }
@@ -275,7 +276,7 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
             one = &section->pool; /* the UUID's section wins over the number's */
     }
     int export_as = one->export_as >= 0 ? one->export_as : common->export_as;
-    ret_sizes->export_as = export_as < 0 ? CONFIG_EXPORT_IPC : (enum config_export)export_as;
+    ret_sizes->export_as = export_as < 0 ? CONFIG_EXPORT_USUAL : (enum config_export)export_as;
     ret_sizes->limit_bytes = resolve_size(&one->limit, &common->limit,
                                           config_percent_of(total_bytes, default_percent), total_bytes);
     ret_sizes->reserve_bytes = resolve_size(&one->reserve, &common->reserve, 0, total_bytes);
@@ -322,6 +323,13 @@ unsigned config_check_sizes(const char *name, const struct config_pool_sizes *si
     if (sizes->reserve_bytes > sizes->limit_bytes) {
         log_warning("%s: its reserve of %s is above its limit of %s and is cut to it", name,
                     BYTES_TEXT(sizes->reserve_bytes), BYTES_TEXT(sizes->limit_bytes));
+        return 1;
+    }
+    if (sizes->export_as == CONFIG_EXPORT_VMM && sizes->huge_pages == CONFIG_HUGE_PAGES_REQUIRE) {
+        log_warning(
+            "%s: huge_pages = require has no effect with export = vmm, where the driver makes the pages: "
+            "leave one of them out",
+            name);
         return 1;
     }
     return 0;

@@ -35,9 +35,9 @@ enum config_huge_pages {
     CONFIG_HUGE_PAGES_REQUIRE,
 };
 
-/* How device memory is handed to clients. */
+/* How memory is handed to clients. */
 enum config_export {
-    CONFIG_EXPORT_IPC,
+    CONFIG_EXPORT_USUAL, /* "ipc" of device pools, "memfd" of host pools */
     CONFIG_EXPORT_VMM,
 };
 

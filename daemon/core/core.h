@@ -51,7 +51,7 @@ struct pool_config {
     uint8_t uuid[PROTO_UUID_BYTES];
     const char *name;
     struct pool_sizes sizes;
-    bool needs_vmm; /* its segments are for sessions that know descriptors of device memory */
+    bool needs_vmm; /* its segments are for sessions that know descriptors for the driver */
 };
 
 /* Adds a pool, STARTING. Returns 0, -ENOMEM or -ENOSPC (PROTO_POOLS_MAX). */

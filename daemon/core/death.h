@@ -11,8 +11,8 @@
  * them applies depends on what could be observed while the process lived:
  *
  * - DEATH_BY_END: no work on a GPU is possible. The machine has no driver, or the client said that it uses no
- *   GPU and was given no device memory, or it had ended before it was given any memory. The process's end is
- *   enough.
+ *   GPU and was given no memory that needs one, or it had ended before it was given any memory. The process's
+ * end is enough.
  *
  * - DEATH_BY_LISTING: the driver's list of processes (NVML's) had the process while it lived and had memory
  *   mapped. Then its absence after the process's end proves that nothing is left: the list kept the dead pid

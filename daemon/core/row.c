@@ -20,7 +20,7 @@ bool row_can_continue(const struct block *block, const struct block *from) {
 
     /* Only the first part can lie in the segment of what begins at an offset of 0. */
     return !from->is_row && from->segment != block->segment && from->segment->pool == block->segment->pool &&
-           pool_is_of_vmm(block->segment->pool) && block->held_bytes == block->capacity_bytes &&
+           pool_has_rows(block->segment->pool) && block->held_bytes == block->capacity_bytes &&
            from->held_bytes == from->capacity_bytes && end_of(last) == last->span->size &&
            from->offset_bytes == 0;
 }
@@ -35,7 +35,7 @@ const struct heap_range *row_part(const struct block *row, unsigned i) {
 
 bool row_is_valid(const struct block *row) {
     if (row->n_ranges < 2 || row->n_ranges > PROTO_ROW_PARTS_MAX || row->held_bytes != row->capacity_bytes ||
-        !pool_is_of_vmm(row->segment->pool) || first_of(row)->span != row->segment->span ||
+        !pool_has_rows(row->segment->pool) || first_of(row)->span != row->segment->span ||
         first_of(row)->offset != row->offset_bytes)
         return false;
     list_for_each_entry(const struct heap_range, range, &row->ranges, user_link) {

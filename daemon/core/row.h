@@ -7,8 +7,8 @@
  * that order, whole. So the first part alone may begin after the start of its segment, and the last alone may
  * end before the end of its segment; the parts are one stretch of addresses then.
  *
- * Only segments that are handed over as descriptors can be mapped at chosen addresses: rows are in pools of
- * such segments (core->pools_of_vmm).
+ * Only segments of device memory that are handed over as descriptors can be mapped at chosen addresses: rows
+ * are in pools of such segments (pool_has_rows()).
  *
  * A row is held as a whole: nothing of it comes back alone, so that capacity_bytes, held_bytes and the sum of
  * the parts are equal. It has two parts at least.

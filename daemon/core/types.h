@@ -374,9 +374,15 @@ struct core {
     struct policy *policy;      /* NULL: nothing is limited or forbidden */
 };
 
-/* Whether its segments are handed over as descriptors of device memory. */
+/* Whether its segments are handed over as descriptors for the driver. */
 static inline bool pool_is_of_vmm(const struct pool *pool) {
     return (pool->core->pools_of_vmm >> (pool->id - 1) & 1) != 0;
+}
+
+/* Whether a block of it may lie in several segments (row.h). Host memory is mapped once, where the driver
+ * places it. */
+static inline bool pool_has_rows(const struct pool *pool) {
+    return pool->kind == PROTO_POOL_DEVICE && pool_is_of_vmm(pool);
 }
 
 #endif

@@ -87,12 +87,12 @@ static void page_drop(struct page *page) {
     close_fd(page->fd);
 }
 
-void client_lend_segment(struct client *client, bool is_device) {
-    bool first = client->session->n_segments == 1, was_lent = client->device_lent;
+void client_lend_segment(struct client *client, bool needs_driver) {
+    bool first = client->session->n_segments == 1, was_lent = client->driver_lent;
 
-    client->device_lent |= is_device;
+    client->driver_lent |= needs_driver;
     client_note_gpu_work(client);
-    if ((first || (is_device && !was_lent)) && !client->watched.facts.no_gpu_work)
+    if ((first || (needs_driver && !was_lent)) && !client->watched.facts.no_gpu_work)
         watcher_watch_living(&client->daemon->watcher, &client->watched);
 }
 
@@ -174,7 +174,7 @@ static void client_give_back(struct client *client) {
 
 static void client_note_gpu_work(struct client *client) {
     client->watched.facts.no_gpu_work = client->daemon->watcher.no_driver || client->watched.too_late ||
-                                        (client->no_gpu && !client->device_lent);
+                                        (client->no_gpu && !client->driver_lent);
 }
 
 bool client_process_is_over(const struct client *client) {

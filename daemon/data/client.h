@@ -72,7 +72,7 @@ struct client {
     unsigned n_last; /* packets that were read since the process ended */
     uint64_t accepted_ns;
     bool no_gpu;      /* the client said that its process uses no GPU */
-    bool device_lent; /* it was given device memory all the same */
+    bool driver_lent; /* it was given memory that needs the driver all the same */
     struct watched watched;
     char reason[DEATH_TEXT_SIZE]; /* LOST: why the session's memory is held; the session refers to it */
     struct list link;             /* in daemon->clients */
@@ -97,8 +97,9 @@ void client_greeted(struct client *client);
 /* Makes the session's page, of zeros. Returns 0 or a negative errno. */
 int client_make_page(struct client *client);
 
-/* The session is told of a segment for the first time. */
-void client_lend_segment(struct client *client, bool is_device);
+/* The session is told of a segment for the first time. needs_driver: its process needs the driver to use it.
+ */
+void client_lend_segment(struct client *client, bool needs_driver);
 
 /* Asks the client for its idle memory. */
 void client_ask_reclaim(struct client *client);

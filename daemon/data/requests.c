@@ -40,7 +40,7 @@ static int send_described(struct client *client, struct proto_message *message, 
     int fd = -1;
 
     if (describe) {
-        client_lend_segment(client, backing_is_of_device(backing));
+        client_lend_segment(client, backing_needs_driver(backing));
         fd = backing_describe(backing, &message->lease.description);
     }
     return client_send(client, message, fd);
@@ -191,7 +191,7 @@ static void list_pools(struct client *client, struct proto_pools *ret_pools) {
         *wire = (struct proto_pool){
             .id = pool->id,
             .kind = (uint16_t)pool->kind,
-            .flags = pool_is_of_vmm(pool) ? PROTO_POOL_VMM : 0,
+            .flags = pool_has_rows(pool) ? PROTO_POOL_VMM : 0,
             .device = pool->device,
             .numa_node = pool->numa_node,
             .limit_bytes = pool->limit_bytes,

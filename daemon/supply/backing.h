@@ -3,8 +3,8 @@
 #define DAEMON_SUPPLY_BACKING_H
 /*
  * A segment's backing: the allocation itself, made and freed on a worker's thread, zeroed and exported. A
- * device backing is a cudaMalloc with its IPC handle, or memory of cuMemCreate() with a descriptor; a host
- * backing is a sealed memfd whose pages are there and stay there.
+ * device backing is a cudaMalloc with its IPC handle, or memory of cuMemCreate() with a descriptor. A host
+ * backing is a sealed memfd whose pages are there and stay there, or memory of cuMemCreate() as well.
  */
 #include <stdint.h>
 
@@ -15,7 +15,7 @@
 struct worker;
 
 enum backing_pages {
-    BACKING_PAGES_NONE,        /* device memory */
+    BACKING_PAGES_NONE,        /* the driver's: device memory, and host memory that it makes */
     BACKING_PAGES_HUGETLB,     /* 2 MiB pages from the system's reserve */
     BACKING_PAGES_TRANSPARENT, /* 2 MiB pages that the kernel put together, half of the memory or more */
     BACKING_PAGES_PLAIN,
@@ -24,10 +24,10 @@ enum backing_pages {
 struct backing {
     enum proto_segment_kind kind;
     uint64_t size_bytes;
-    /* device */
+    /* device, and VMM */
     const struct gpu *gpu;
-    unsigned device;
-    void *memory; /* of cudaMalloc */
+    unsigned device; /* in whose context the driver is called */
+    void *memory;    /* of cudaMalloc */
     struct gpu_ipc_handle handle;
     bool has_vmm_handle;
     uint64_t vmm_handle;
@@ -46,7 +46,7 @@ struct backing {
 struct backing_order {
     enum proto_segment_kind kind;
     uint64_t size_bytes;
-    /* device */
+    /* device, and VMM */
     const struct gpu *gpu;
     unsigned device;
     /* host */
@@ -60,12 +60,15 @@ struct backing_order {
 int backing_new(const struct backing_order *order, struct worker *worker, struct backing **ret_backing,
                 char error[BACKING_ERROR_SIZE]);
 
-/* Whether it is memory of a device. */
-bool backing_is_of_device(const struct backing *backing);
+/* Whether a process needs the driver to use it: such a process may have work on a GPU. */
+bool backing_needs_driver(const struct backing *backing);
 
 /* Fills in the kind and the handle of a description. Returns the descriptor that goes along, which stays the
  * backing's, or -1. */
 int backing_describe(const struct backing *backing, struct proto_segment *description);
+
+/* How backings of the kind reach clients, as the configuration has it: "ipc", "vmm", "memfd". */
+const char *backing_export_name(enum proto_segment_kind kind);
 
 /* The call that frees a backing of the kind, for people. */
 const char *backing_end_call(enum proto_segment_kind kind);
@@ -79,7 +82,7 @@ struct backing *backing_free(struct backing *backing);
  * zeros, which counts as its own): it was told that they are gone, and would keep the daemon's memory. */
 struct backing *backing_retire(struct backing *backing);
 
-/* "hugetlb", "transparent", "plain"; NULL for device memory. */
+/* "hugetlb", "transparent", "plain"; NULL for BACKING_PAGES_NONE. */
 const char *backing_pages_name(enum backing_pages pages);
 
 #endif

@@ -18,13 +18,27 @@ struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes) {
 }
 
 enum proto_segment_kind pools_segment_kind(enum proto_pool_kind kind, const struct config_pool_sizes *sizes) {
-    return kind == PROTO_POOL_HOST                 ? PROTO_SEGMENT_MEMFD
-           : sizes->export_as == CONFIG_EXPORT_VMM ? PROTO_SEGMENT_VMM_FD
-                                                   : PROTO_SEGMENT_LEGACY_IPC;
+    bool is_vmm = sizes->export_as == CONFIG_EXPORT_VMM;
+
+    if (kind == PROTO_POOL_HOST)
+        return is_vmm ? PROTO_SEGMENT_HOST_VMM_FD : PROTO_SEGMENT_MEMFD;
+    return is_vmm ? PROTO_SEGMENT_VMM_FD : PROTO_SEGMENT_LEGACY_IPC;
 }
 
-static int add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct gpu *gpu,
-                    uint64_t total_bytes) {
+/* A device on the NUMA node, else the first one. */
+static unsigned device_near(const struct gpu *gpu, int node) {
+    struct gpu_device description;
+    unsigned count = 0;
+
+    if (gpu->device_count(&count) != 0)
+        return 0;
+    for (unsigned device = 0; device < count; device++)
+        if (gpu->device_describe(device, &description) == 0 && description.numa_node == node)
+            return device;
+    return 0;
+}
+
+static int add_pool(struct daemon *daemon, struct pool_config *pool_config, uint64_t total_bytes) {
     struct config_pool_sizes sizes;
     struct pool *pool;
     bool is_host = pool_config->kind == PROTO_POOL_HOST;
@@ -36,7 +50,7 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     if (!sizes.enabled)
         return 0;
     pool_config->sizes = pools_sizes(&sizes);
-    pool_config->needs_vmm = pools_segment_kind(pool_config->kind, &sizes) == PROTO_SEGMENT_VMM_FD;
+    pool_config->needs_vmm = sizes.export_as == CONFIG_EXPORT_VMM;
     daemon->n_mistakes += config_check_sizes(pool_config->name, &sizes);
     struct supplier *supplier = calloc(1, sizeof *supplier);
     if (supplier == NULL)
@@ -48,9 +62,12 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     }
     supplier->daemon = daemon;
     supplier->pool = pool;
-    supplier->gpu = gpu;
     supplier->total_bytes = total_bytes;
     supplier->segment_kind = pools_segment_kind(pool_config->kind, &sizes);
+    if (supplier->segment_kind != PROTO_SEGMENT_MEMFD)
+        supplier->gpu = daemon->gpu;
+    if (supplier->gpu != NULL)
+        supplier->device = is_host ? device_near(supplier->gpu, number) : (unsigned)number;
     supplier->huge_pages = sizes.huge_pages;
     pool->owner = supplier;
     return 0;
@@ -76,7 +93,7 @@ static int add_device_pools(struct daemon *daemon) {
         memcpy(pool.uuid, description.uuid.bytes, sizeof pool.uuid);
         pool.numa_node = description.numa_node;
         pool.name = description.name;
-        r = add_pool(daemon, &pool, daemon->gpu, description.total_bytes);
+        r = add_pool(daemon, &pool, description.total_bytes);
         if (r < 0)
             return r;
     }
@@ -99,7 +116,7 @@ static int add_host_pools(struct daemon *daemon) {
             continue;
         }
         snprintf(name, sizeof name, "host memory, node %d", nodes[i]);
-        r = add_pool(daemon, &pool, NULL, total);
+        r = add_pool(daemon, &pool, total);
         if (r < 0)
             return r;
     }

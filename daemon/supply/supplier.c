@@ -42,20 +42,27 @@ static struct supply_job *supply_job_new(struct supplier *supplier, void (*run)(
 
 /* Whether the device's driver does what "export = vmm" needs. */
 static void ask_for_vmm(struct supply_job *start) {
-    struct supplier *supplier = start->supplier;
+    const struct supplier *supplier = start->supplier;
     const struct gpu *gpu = supplier->gpu;
-    uint64_t granule_bytes;
+    bool is_host = supplier->segment_kind == PROTO_SEGMENT_HOST_VMM_FD;
+    uint64_t granule_bytes = 0;
+    char place[64] = "such memory";
 
-    worker_enter_call(&supplier->worker, "cuMemGetAllocationGranularity");
-    start->result = gpu->vmm_granule((unsigned)supplier->pool->device, &granule_bytes);
+    worker_enter_call(&start->supplier->worker, "cuMemGetAllocationGranularity");
+    start->result = is_host
+                        ? gpu->vmm_host_granule(supplier->device, supplier->pool->numa_node, &granule_bytes)
+                        : gpu->vmm_granule(supplier->device, &granule_bytes);
     if (start->result == 0 && SEGMENT_GRANULE % granule_bytes != 0)
         start->result = GPU_ERROR_NOT_SUPPORTED;
-    if (start->result != 0)
-        snprintf(
-            start->error, sizeof start->error,
-            "export = vmm, but device %d's driver cannot make or export such memory (%s: %s); use export = "
-            "ipc, or another driver",
-            supplier->pool->device, gpu->error_name(start->result), gpu->error_text(start->result));
+    if (start->result == 0)
+        return;
+    if (is_host)
+        snprintf(place, sizeof place, "host memory of NUMA node %d", supplier->pool->numa_node);
+    snprintf(start->error, sizeof start->error,
+             "export = vmm, but device %u's driver cannot make or export %s (%s: %s); use export = %s, or "
+             "another driver",
+             supplier->device, place, gpu->error_name(start->result), gpu->error_text(start->result),
+             is_host ? "memfd" : "ipc");
 }
 
 static void start_run(struct worker_job *job) {
@@ -63,15 +70,23 @@ static void start_run(struct worker_job *job) {
     struct supplier *supplier = start->supplier;
     uint64_t free_bytes, total_bytes;
 
-    if (supplier->gpu == NULL)
+    if (supplier->segment_kind == PROTO_SEGMENT_MEMFD)
         return;
+    if (supplier->gpu == NULL) {
+        start->result = GPU_ERROR_NO_DEVICE;
+        snprintf(
+            start->error, sizeof start->error,
+            "export = vmm, but the daemon has no GPU, whose driver makes such memory; use export = memfd "
+            "for host pools, or see why there is no GPU (gpupoold --gpu cuda)");
+        return;
+    }
     worker_enter_call(&supplier->worker, "cuDevicePrimaryCtxRetain");
-    start->result = supplier->gpu->device_memory((unsigned)supplier->pool->device, &free_bytes, &total_bytes);
+    start->result = supplier->gpu->device_memory(supplier->device, &free_bytes, &total_bytes);
     if (start->result != 0)
-        snprintf(start->error, sizeof start->error, "making a context on device %d failed with %s (%s)",
-                 supplier->pool->device, supplier->gpu->error_name(start->result),
+        snprintf(start->error, sizeof start->error, "making a context on device %u failed with %s (%s)",
+                 supplier->device, supplier->gpu->error_name(start->result),
                  supplier->gpu->error_text(start->result));
-    else if (supplier->segment_kind == PROTO_SEGMENT_VMM_FD)
+    else if (supplier->segment_kind != PROTO_SEGMENT_LEGACY_IPC)
         ask_for_vmm(start);
     worker_leave_call(&supplier->worker);
 }
@@ -131,8 +146,8 @@ static bool device_answers(const struct gpu *gpu, unsigned device, struct worker
 /* On the worker's thread, after a call has failed. */
 static void look_for_loss(struct supply_job *job) {
     struct supplier *supplier = job->supplier;
-    job->lost = supplier->gpu != NULL && !device_answers(supplier->gpu, (unsigned)supplier->pool->device,
-                                                         &supplier->worker, job->lost_error);
+    job->lost = supplier->gpu != NULL &&
+                !device_answers(supplier->gpu, supplier->device, &supplier->worker, job->lost_error);
 }
 
 /* On the loop, when a job is done. */
@@ -151,7 +166,7 @@ static void grow_run(struct worker_job *job) {
     const struct backing_order order = {.kind = supplier->segment_kind,
                                         .size_bytes = grow->size_bytes,
                                         .gpu = supplier->gpu,
-                                        .device = (unsigned)supplier->pool->device,
+                                        .device = supplier->device,
                                         .node = supplier->pool->numa_node,
                                         .huge_pages = grow->huge_pages};
 
@@ -195,7 +210,7 @@ static void grow_done(struct worker_job *job) {
         if (pool->last_error[0] == '\0') /* once for a series of failures */
             log_warning("%s: growth by %s failed: %s; lower the pool's limit, or free memory of the %s",
                         pool->name, BYTES_TEXT(grow->size_bytes), grow->error,
-                        supplier->gpu != NULL ? "device" : "machine");
+                        pool->kind == PROTO_POOL_DEVICE ? "device" : "machine");
         core_growth_failed(pool, grow->error, clock_now_ns());
     } else {
         supplier->pages = grow->backing->pages;
@@ -218,10 +233,11 @@ static void retire_done(struct worker_job *job) {
 }
 
 int supplier_start(struct supplier *supplier) {
+    bool is_host = supplier->pool->kind == PROTO_POOL_HOST;
     char name[16];
 
-    snprintf(name, sizeof name, "%s %d", supplier->gpu != NULL ? "device" : "host",
-             supplier->gpu != NULL ? supplier->pool->device : supplier->pool->numa_node);
+    snprintf(name, sizeof name, "%s %d", is_host ? "host" : "device",
+             is_host ? supplier->pool->numa_node : supplier->pool->device);
     struct supply_job *start = supply_job_new(supplier, start_run, start_done);
     if (start == NULL)
         return -ENOMEM;

@@ -21,7 +21,8 @@ struct supplier {
     struct daemon *daemon;
     struct pool *pool;
     struct worker worker;
-    const struct gpu *gpu; /* NULL for host pools */
+    const struct gpu *gpu; /* NULL where the kernel makes the memory, and where there is none to make it */
+    unsigned device;       /* whose driver makes the memory; of host memory, in whose context */
     uint64_t total_bytes;  /* the device's or the node's memory: percentages are of it */
     enum proto_segment_kind segment_kind; /* of all its segments */
     enum config_huge_pages huge_pages;
@@ -42,7 +43,7 @@ void supplier_grow(struct supplier *supplier, uint64_t size_bytes);
 void supplier_retire(struct supplier *supplier, struct segment *segment);
 
 /* Has the worker ask its device whether it still works; the pool is lost when it does not. Nothing happens
- * for host pools, for pools that are closed, and while the worker has other things to do. */
+ * for pools without a device, for pools that are closed, and while the worker has other things to do. */
 void supplier_check(struct supplier *supplier);
 
 /* Whether the worker gets on; to be asked at intervals (see worker_is_alive). Says in the log and the pool

@@ -69,7 +69,7 @@ static void check_lease(const struct proto_lease *lease) {
         MUST(is_zero(description, sizeof *description));
         return;
     }
-    MUST(description->kind >= PROTO_SEGMENT_LEGACY_IPC && description->kind <= PROTO_SEGMENT_VMM_FD);
+    MUST(description->kind >= PROTO_SEGMENT_LEGACY_IPC && description->kind <= PROTO_SEGMENT_HOST_VMM_FD);
     MUST(description->id == lease->segment && description->pool == lease->pool);
     MUST(description->size_bytes > 0 && description->size_bytes % (UINT64_C(2) << 20) == 0);
     MUST((lease->offset_bytes + lease->capacity_bytes <= description->size_bytes) == (lease->parts == 0));

@@ -106,6 +106,10 @@ bool test_exports_vmm(void) {
     return device_export_is_vmm();
 }
 
+bool test_host_exports_vmm(void) {
+    return test_has_device() && host_export_is_vmm();
+}
+
 /* A call of the driver for legacy handles, and its counterpart. */
 static const char *const counterparts[][2] = {
     {"memory_allocate", "vmm_create"},
@@ -242,18 +246,19 @@ bool test_has_ended(pid_t pid) {
 
 /* --- life --- */
 
-/* Writes a configuration, with the export of device memory that the environment asks for: at its end, so that
- * the lines keep their numbers. */
-static void write_config(const char *path, const char *text) {
-    _cleanup_(fclosep) FILE *file = fopen(path, "we");
+static const char *gpu_of(const struct test_daemon *daemon) {
+    return daemon->options.gpu != NULL ? daemon->options.gpu : test_gpu();
+}
+
+/* With the exports that the environment asks for, where there is a GPU to make such memory: at the end, so
+ * that the lines keep their numbers. */
+void daemon_write_config(struct test_daemon *daemon, const char *text) {
+    _cleanup_(fclosep) FILE *file = fopen(daemon->config, "we");
 
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
-    assert_true(fputs(device_export_lines(text), file) >= 0);
-}
-
-void daemon_write_config(struct test_daemon *daemon, const char *text) {
-    write_config(daemon->config, text);
+    if (strcmp(gpu_of(daemon), "none") != 0)
+        assert_true(fputs(device_export_lines(text), file) >= 0);
 }
 
 void daemon_prepare(struct test_daemon *daemon, const struct daemon_options *options) {
@@ -268,7 +273,7 @@ void daemon_prepare(struct test_daemon *daemon, const struct daemon_options *opt
     snprintf(daemon->admin_socket, sizeof daemon->admin_socket, "%s/admin.sock", daemon->directory);
     snprintf(daemon->config, sizeof daemon->config, "%s/gpupoold.conf", daemon->directory);
     snprintf(daemon->log, sizeof daemon->log, "%s/log", daemon->directory);
-    write_config(daemon->config, options->config != NULL ? options->config : "");
+    daemon_write_config(daemon, options->config != NULL ? options->config : "");
 }
 
 void daemon_command(const struct test_daemon *daemon, const char *argv[static ARGV_SIZE]) {
@@ -283,7 +288,7 @@ void daemon_command(const struct test_daemon *daemon, const char *argv[static AR
     argv[n++] = "--admin-socket";
     argv[n++] = daemon->admin_socket;
     argv[n++] = "--gpu";
-    argv[n++] = daemon->options.gpu != NULL ? daemon->options.gpu : test_gpu();
+    argv[n++] = gpu_of(daemon);
     if (daemon->options.sim_gpus > 0) {
         snprintf(sim_gpus, sizeof sim_gpus, "%u", daemon->options.sim_gpus);
         argv[n++] = "--sim-gpus";

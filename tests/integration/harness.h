@@ -15,6 +15,7 @@
  *   GPUPOOL_TEST_TOOL    gpupoolctl, else the built one
  *   GPUPOOL_TEST_GPU     sim (the default), cuda or none
  *   GPUPOOL_TEST_EXPORT  ipc (the default) or vmm: the kind of device memory's segments
+ *   GPUPOOL_TEST_HOST_EXPORT  memfd (the default) or vmm: the kind of host memory's segments
  *   GPUPOOL_TEST_FULL    loops over every call run at full length
  * Clients are processes of their own: see puppet.h.
  */
@@ -82,6 +83,8 @@ bool test_is_sanitized(void);
  * that are given to programs name the calls for legacy handles: test_spawn() puts their counterparts there.
  */
 bool test_exports_vmm(void);
+/* Whether host memory is (GPUPOOL_TEST_HOST_EXPORT). A daemon without a GPU has memfds all the same. */
+bool test_host_exports_vmm(void);
 /* The counterpart of a call for legacy handles, by its name in the table or in the daemon's texts. */
 const char *test_device_call(const char *call);
 /* The daemon's text of an allocation that hangs. */

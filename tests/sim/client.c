@@ -70,7 +70,7 @@ void step_acquire(struct world *world) {
     if (r == SIM_REQUESTS)
         return;
     uint64_t timeout_ns = timeouts_ns[random_below(world, sizeof timeouts_ns / sizeof *timeouts_ns)];
-    uint64_t size = world->is_vmm[p] && one_in(world, 2) ? SEGMENT_GRANULE : random_size(world);
+    uint64_t size = world->has_rows[p] && one_in(world, 2) ? SEGMENT_GRANULE : random_size(world);
     world->requests[r] = (struct model_request){.id = ++world->next_request,
                                                 .session = s,
                                                 .pool = p,
@@ -283,7 +283,7 @@ static bool can_continue(const struct world *world, const struct model_block *bl
     const struct model_part *last = &parts[model_parts(block, parts) - 1];
 
     return from->n_parts == 0 && from->segment != block->segment && from->offset == 0 &&
-           world->segments[from->segment].pool == first->pool && world->is_vmm[first->pool] &&
+           world->segments[from->segment].pool == first->pool && world->has_rows[first->pool] &&
            block->held == block->capacity && from->held == from->capacity &&
            last->offset + last->size == world->segments[last->segment].size;
 }

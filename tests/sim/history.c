@@ -75,7 +75,8 @@ static void draw_weights(struct world *world) {
 }
 
 static void add_pool(struct world *world, unsigned p) {
-    world->is_vmm[p] = p != 2 && one_in(world, 2);
+    world->is_vmm[p] = one_in(world, 2);
+    world->has_rows[p] = world->is_vmm[p] && p != 2;
     const struct pool_config config = {
         .kind = p == 2 ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
         .device = (int)p,

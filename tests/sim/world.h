@@ -204,7 +204,8 @@ struct world {
     struct kernel kernel;
     uint64_t now_ns;
     uint64_t grain, limit_max;
-    bool is_vmm[SIM_POOLS]; /* its segments are handed over as descriptors */
+    bool is_vmm[SIM_POOLS];   /* its segments are handed over as descriptors for the driver */
+    bool has_rows[SIM_POOLS]; /* they are of device memory */
     unsigned n_pools, n_tenants, n_sessions, weights[STEPS], weight_sum;
     unsigned memory_fails;               /* one in so many steps; 0: never */
     unsigned validate_every, drain_late; /* one in so many steps; 0: never */

@@ -110,7 +110,7 @@ static inline void random_lease(struct proto_lease *lease) {
     struct proto_segment *segment = &lease->description;
     segment->id = lease->segment;
     segment->pool = lease->pool;
-    segment->kind = PROTO_SEGMENT_LEGACY_IPC + (uint32_t)random_to(2);
+    segment->kind = PROTO_SEGMENT_LEGACY_IPC + (uint32_t)random_to(3);
     if (segment->kind == PROTO_SEGMENT_LEGACY_IPC)
         random_bytes(segment->handle, sizeof segment->handle);
     /* The smallest segment that holds the block, so that every byte more would be out of it. */

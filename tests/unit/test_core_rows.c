@@ -59,6 +59,28 @@ static struct proto_parts parts_of(struct session *session, const struct lease *
     return parts;
 }
 
+/* Host memory that is handed over as descriptors has the same flag in the core. */
+static void host_pools_have_no_rows(void **state) {
+    struct core *core = *state;
+    const struct pool_config config = {
+        .kind = PROTO_POOL_HOST,
+        .device = -1,
+        .name = "host pool",
+        .sizes = {.limit_bytes = 8 * MIB, .step_bytes = 2 * MIB},
+        .needs_vmm = true,
+    };
+    struct session *session = open_knowing(core, 1, UID_A), *old = open_session(core, 2, UID_A);
+    struct pool *pool = NULL;
+
+    assert_int_equal(core_add_pool(core, &config, &pool), 0);
+    core_pool_ready(pool, 0);
+    assert_true(session_may_use(session, pool));
+    assert_false(session_may_use(old, pool));
+    struct lease *first = take_told(session, pool, 2 * MIB), *second = take_told(session, pool, 2 * MIB);
+    assert_int_equal(merge(session, first, second), PROTO_E_INVALID);
+    assert_int_equal(query(session, first).parts, 0);
+}
+
 static void leases_of_whole_segments_become_a_row(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 16 * MIB);
@@ -314,6 +336,7 @@ int main(void) {
         CORE_TEST(leases_of_whole_segments_become_a_row),
         CORE_TEST(the_ends_of_a_row_may_lie_within_their_segments),
         CORE_TEST(only_memory_that_can_lie_side_by_side_becomes_a_row),
+        CORE_TEST(host_pools_have_no_rows),
         CORE_TEST(a_row_does_not_begin_where_it_ends),
         CORE_TEST(a_row_is_given_back_whole),
         CORE_TEST(a_row_has_as_many_parts_as_it_may),

@@ -104,7 +104,7 @@ static void assert_is_reply(const char *line) {
 
 /* --- a daemon with a pool and no loop */
 
-static struct supplier supplier;
+static struct supplier supplier = {.segment_kind = PROTO_SEGMENT_LEGACY_IPC};
 static struct daemon *the_daemon;
 
 static int make_daemon(void **state) {

@@ -22,7 +22,7 @@ static bool lease_promises_hold(const struct proto_lease *lease) {
         return false;
     if (segment->kind == 0)
         return memcmp(segment, &none, sizeof none) == 0;
-    if (segment->kind > PROTO_SEGMENT_VMM_FD)
+    if (segment->kind > PROTO_SEGMENT_HOST_VMM_FD)
         return false;
     if (segment->kind != PROTO_SEGMENT_LEGACY_IPC &&
         memcmp(segment->handle, none.handle, sizeof none.handle) != 0)

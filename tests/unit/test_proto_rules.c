@@ -208,7 +208,7 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_LEASE, IN_SEGMENT(size_bytes), U64, PROTO_SIZE_MAX + SEGMENT_STEP},
         {PROTO_LEASE, IN_SEGMENT(pool), U32, 2},
         {PROTO_LEASE, IN_SEGMENT(kind), U32, 0},
-        {PROTO_LEASE, IN_SEGMENT(kind), U32, 4},
+        {PROTO_LEASE, IN_SEGMENT(kind), U32, 5},
         {PROTO_LEASE, IN_SEGMENT(handle), BYTE, 1},
         {PROTO_LEASE, INTO_SEGMENT(handle, 63), BYTE, 1},
         {PROTO_INFO, BODY(proto_info, segment), U64, 0},
@@ -310,6 +310,8 @@ static void the_segment_of_a_row_ends_before_its_block_does(void **state) {
         {2, PROTO_SEGMENT_VMM_FD, SEGMENT_STEP, SEGMENT_STEP, false}, /* nothing of it is in the segment */
         {2, PROTO_SEGMENT_MEMFD, 512, SEGMENT_STEP, false},
         {2, PROTO_SEGMENT_LEGACY_IPC, 512, SEGMENT_STEP, false},
+        {2, PROTO_SEGMENT_HOST_VMM_FD, 512, SEGMENT_STEP, false},
+        {0, PROTO_SEGMENT_HOST_VMM_FD, 512, SEGMENT_STEP - 512, true},
         {0, PROTO_SEGMENT_VMM_FD, 512, SEGMENT_STEP, false},
         {0, PROTO_SEGMENT_VMM_FD, 512, SEGMENT_STEP - 512, true},
     };
@@ -563,7 +565,7 @@ static void encoding_what_would_be_refused_is_caught(void **state) {
             message.acquire.size_bytes = 0;
             break;
         case 1:
-            message.lease.description.kind = PROTO_SEGMENT_VMM_FD + 1;
+            message.lease.description.kind = PROTO_SEGMENT_HOST_VMM_FD + 1;
             break;
         case 2:
             message.pools.count = PROTO_POOLS_MAX + 1;
