@@ -29,6 +29,7 @@
 #define SAMPLES_MAX 100000u
 #define PIECES_MAX  1024u
 #define WAIT_NS     (30 * NS_PER_S)
+#define REFUSED_NS  (2 * NS_PER_S)
 #define PAUSE_NS    20000 /* between launches */
 
 static struct {
@@ -74,7 +75,9 @@ static void scatter(struct gpupool_client *client, uint32_t pool, void *stream, 
             fail("release");
 }
 
-/* Returns how long the acquire took. *ret_is_beside: the kernel still ran when it was over. */
+/* Returns how long the acquire took; 0: it was refused. *ret_is_beside: the kernel still ran when it was
+ * over.
+ */
 static uint64_t play(struct samples *launches, bool *ret_is_beside) {
     struct gpupool_buffer pieces[PIECES_MAX], buffer;
     unsigned count = (unsigned)(2 * options.want_bytes / options.piece_bytes);
@@ -94,13 +97,14 @@ static uint64_t play(struct samples *launches, bool *ret_is_beside) {
         fail("a thread");
     nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS}, NULL); /* launches are under way */
     uint64_t start_ns = clock_now_ns();
-    if (gpupool_acquire(client, pool, options.want_bytes, stream, WAIT_NS, 0, &buffer) < 0)
-        fail("the buffer");
+    int r = gpupool_acquire(client, pool, options.want_bytes, stream, REFUSED_NS, 0, &buffer);
     uint64_t end_ns = clock_now_ns();
     *ret_is_beside = end_ns - kernel_ns < options.milliseconds * NS_PER_MS;
     ends = true;
     pthread_join(thread, NULL);
-    if (gpupool_release(client, &buffer, stream) < 0)
+    if (r < 0 && r != GPUPOOL_E_EXHAUSTED)
+        fail("the buffer");
+    if (r == 0 && gpupool_release(client, &buffer, stream) < 0)
         fail("release");
     for (unsigned i = 1; i < count; i += 2)
         if (gpupool_release(client, &pieces[i], stream) < 0)
@@ -108,7 +112,7 @@ static uint64_t play(struct samples *launches, bool *ret_is_beside) {
     if (gpupool_stream_destroy(client, 0, stream) < 0)
         fail("the stream");
     gpupool_close(client);
-    return end_ns - start_ns;
+    return r == 0 ? end_ns - start_ns : 0;
 }
 
 static void parse(int argc, char **argv) {
@@ -151,7 +155,14 @@ int main(int argc, char **argv) {
     need(busy_begin(), "the kernels");
     for (unsigned round = 0; round < options.rounds; round++) {
         bool is_beside;
-        samples_add(&acquires, play(&launches, &is_beside));
+        uint64_t took_ns = play(&launches, &is_beside);
+        if (took_ns == 0) {
+            printf("refused: the memory that is free lies in segments that are also in use\n");
+            if (options.json != NULL)
+                fprintf(options.json, "{\"refused\": true}\n");
+            return 0;
+        }
+        samples_add(&acquires, took_ns);
         beside += is_beside;
     }
     samples_sort(&acquires);
