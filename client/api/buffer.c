@@ -504,7 +504,7 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
     return error_end(0);
 }
 
-int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
+int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token, uint32_t flags,
                    struct gpupool_buffer *ret_buffer) {
     struct grant grant;
 
@@ -513,11 +513,14 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
         return r;
     if (token == NULL || ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
+    if ((flags & ~GPUPOOL_READ_ONLY) != 0)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
     struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     memcpy(request->message.attach.bytes, token->bytes, sizeof token->bytes);
-    r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0), &grant);
+    r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
+                   (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
     if (r < 0)
         return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
     *ret_buffer = buffer_make(&grant);
@@ -550,10 +553,10 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         if (!piece->split_off) /* the lease is the extent's: the buffer is where it is in that */
             offset_bytes += stream_heap_offset_in_lease(piece);
     } else {
-        known.data = info->parts != 0
-                         ? rows_locate(&client->session.rows, buffer->lease, buffer->generation, info)
-                         : segments_locate(&client->session.segments, info->segment, info->pool,
-                                           info->offset_bytes, info->capacity_bytes);
+        known.data = rows_locate(&client->session.rows, buffer->lease, buffer->generation, info);
+        if (known.data == NULL && info->parts == 0)
+            known.data = segments_locate(&client->session.segments, info->segment, info->pool,
+                                         info->offset_bytes, info->capacity_bytes);
         if (known.data == NULL)
             return connection_refuse(&client->session.connection,
                                      "INFO of a block that this client has not mapped");

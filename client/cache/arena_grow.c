@@ -176,7 +176,8 @@ static int map_run(struct row *row, uint32_t from, uint32_t to) {
     }
     return r < 0 ? r
                  : segments_map(segments, list, mappings, to - from,
-                                row->arena->extent.memory + row->slots[from] * row->arena->slot_bytes);
+                                row->arena->extent.memory + row->slots[from] * row->arena->slot_bytes,
+                                GPU_ACCESS_READ_WRITE);
 }
 
 static void fill(struct row *row, uint32_t from, uint32_t to) {

@@ -222,7 +222,7 @@ static int take_parcel(struct writer *writer, const struct parcel *parcel) {
 
     if (parcel->file >= writer->files || (writer->fd >= 0 && parcel->file < writer->file))
         return fail("a parcel of file %u, out of order", parcel->file);
-    if (gpupool_attach(client, &parcel->token, &device) < 0)
+    if (gpupool_attach(client, &parcel->token, 0, &device) < 0)
         return fail_gpupool("attaching a device buffer");
     if (device.size_bytes != parcel->size_bytes)
         return fail("the buffer is not of the parcel's size");

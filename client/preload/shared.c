@@ -76,7 +76,7 @@ static int attach(struct gpupool_client *client, const struct gpupool_token *tok
         opened = calloc(1, sizeof *opened);
         if (opened == NULL)
             return GPUPOOL_E_NO_MEMORY;
-        int r = gpupool_attach(client, token, &opened->buffer);
+        int r = gpupool_attach(client, token, 0, &opened->buffer);
         if (r < 0) {
             free(opened);
             return r;

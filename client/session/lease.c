@@ -24,21 +24,34 @@ static bool is_whole(const struct proto_lease *lease, const struct segment *segm
            lease->capacity_bytes == segment->size_bytes;
 }
 
+static int refuse_reading(const struct segment *segment) {
+    bool is_of_host = segment_kind(segment->kind)->pool_kind == PROTO_POOL_HOST;
+
+    return error_set(GPUPOOL_E_INVALID,
+                     "%s cannot be mapped for reading alone: attach without GPUPOOL_READ_ONLY%s",
+                     is_of_host ? "host memory" : "memory by legacy handles",
+                     is_of_host ? "" : ", or have the pool configured with export = vmm");
+}
+
 /* Makes the memory of a lease accessible: *ret_memory. imports: its segment is only imported, and *ret_memory
- * NULL, unless the lease is a row. */
+ * NULL, unless it is mapped apart: a row is, and memory that is for reading. */
 static int open_memory(struct session *session, const struct proto_lease *lease, struct segment *segment,
-                       const struct pool *pool, bool imports, char **ret_memory) {
-    int r = imports ? segments_import(&session->segments, segment, &session->devices, pool->uuid)
-                    : segments_open(&session->segments, segment, &session->devices, pool->uuid);
+                       const struct pool *pool, bool imports, enum gpu_access access, char **ret_memory) {
+    bool is_apart = lease->parts != 0 || access == GPU_ACCESS_READ;
+
+    if (is_apart && !segment_is_movable(segment))
+        return refuse_reading(segment);
+    int r = imports || is_apart ? segments_import(&session->segments, segment, &session->devices, pool->uuid)
+                                : segments_open(&session->segments, segment, &session->devices, pool->uuid);
     if (r < 0)
         return r;
-    *ret_memory = imports ? NULL : (char *)segment->memory + lease->offset_bytes;
-    return lease->parts == 0 ? 0 : rows_open(session, lease, pool->uuid, ret_memory);
+    *ret_memory = imports || is_apart ? NULL : (char *)segment->memory + lease->offset_bytes;
+    return is_apart ? rows_open(session, lease, segment, pool->uuid, access, ret_memory) : 0;
 }
 
 /* may_import: a whole segment that is movable need not be opened. */
 static int take(struct session *session, struct request *request, uint64_t deadline_ns, bool may_import,
-                struct grant *ret_grant) {
+                enum gpu_access access, struct grant *ret_grant) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
     char *memory;
@@ -54,9 +67,9 @@ static int take(struct session *session, struct request *request, uint64_t deadl
     r = pools_find(session, lease->pool, &pool);
     if (r == 0 && segment_kind(segment->kind)->pool_kind != pool.kind)
         return connection_refuse(&session->connection, "a segment of another kind than its pool");
-    bool imports = lease->parts != 0 || (may_import && is_whole(lease, segment));
+    bool imports = may_import && is_whole(lease, segment);
     if (r == 0)
-        r = open_memory(session, lease, segment, &pool, imports, &memory);
+        r = open_memory(session, lease, segment, &pool, imports, access, &memory);
     if (r < 0) {
         lease_give_back(session, lease);
         return r;
@@ -70,9 +83,9 @@ static int take(struct session *session, struct request *request, uint64_t deadl
     return 0;
 }
 
-int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
                struct grant *ret_grant) {
-    return take(session, request, deadline_ns, false, ret_grant);
+    return take(session, request, deadline_ns, false, access, ret_grant);
 }
 
 static int acquire_lease(struct session *session, const struct proto_acquire *acquire, bool may_import,
@@ -82,7 +95,7 @@ static int acquire_lease(struct session *session, const struct proto_acquire *ac
         return GPUPOOL_E_NO_MEMORY;
     request->message.acquire = *acquire;
     int r = take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
-                 may_import, ret_grant);
+                 may_import, GPU_ACCESS_READ_WRITE, ret_grant);
     if (r < 0)
         return r;
     uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;

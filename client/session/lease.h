@@ -47,7 +47,7 @@ int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_by
 
 /* Sends an ACQUIRE or ATTACH (it is taken), and makes the memory of the lease accessible: opens its segment,
  * or maps the segments of a row side by side (row.h). */
-int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
                struct grant *ret_grant);
 
 /* Gives a part of a lease back; size 0: all of it. No session gets the memory before the fence is ready.

@@ -2,6 +2,7 @@
 #include "client/session/row.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,11 @@ void rows_deinit(struct rows *rows) {
     pthread_mutex_destroy(&rows->lock);
 }
 
+/* Parts of a block that the daemon says so many of. */
+static uint32_t row_parts(uint32_t parts) {
+    return parts == 0 ? 1 : parts;
+}
+
 /* --- the table; rows->lock is held --- */
 
 static struct list *bucket_of(struct rows *rows, uint64_t first_segment, uint32_t n_parts) {
@@ -77,9 +83,10 @@ static bool has_segments(const struct mapped_row *row, const struct proto_part *
     return true;
 }
 
-static struct mapped_row *find(struct rows *rows, const struct proto_part *parts, uint32_t count) {
+static struct mapped_row *find(struct rows *rows, const struct proto_part *parts, uint32_t count,
+                               enum gpu_access access) {
     list_for_each_entry(struct mapped_row, row, bucket_of(rows, parts[0].segment, count), link) {
-        if (has_segments(row, parts, count))
+        if (row->access == access && has_segments(row, parts, count))
             return row;
     }
     return NULL;
@@ -310,13 +317,15 @@ static int describe_unseen(struct session *session, const struct proto_lease *le
 struct plan {
     const struct proto_lease *lease;
     const struct proto_part *parts;
+    uint32_t n_parts;
+    enum gpu_access access;
     const uint8_t *uuid; /* of the device */
     struct segment **segments;
     struct segment_mapping **mappings;
 };
 
 static int list_segments(struct session *session, struct plan *plan) {
-    for (uint32_t i = 0; i < plan->lease->parts; i++) {
+    for (uint32_t i = 0; i < plan->n_parts; i++) {
         struct segment *segment = segments_find(&session->segments, plan->parts[i].segment);
         if (segment == NULL || segment->pool != plan->lease->pool || !segment_is_movable(segment) ||
             segment->size_bytes != plan->parts[i].segment_bytes)
@@ -330,7 +339,7 @@ static int list_segments(struct session *session, struct plan *plan) {
 static int import_segments(struct session *session, const struct plan *plan) {
     int r = 0;
 
-    for (uint32_t i = 0; i < plan->lease->parts && r == 0; i++)
+    for (uint32_t i = 0; i < plan->n_parts && r == 0; i++)
         r = segments_import(&session->segments, plan->segments[i], &session->devices, plan->uuid);
     return r;
 }
@@ -346,7 +355,8 @@ static int map_row(struct session *session, const struct plan *plan, struct mapp
     int error = row->gpu->address_reserve(row->device, row->size_bytes, &memory);
     if (error != 0)
         return devices_fail_on(row->gpu, row->device, error, "reserving addresses for its segments");
-    int r = segments_map(&session->segments, plan->segments, plan->mappings, row->n_parts, memory);
+    int r =
+        segments_map(&session->segments, plan->segments, plan->mappings, row->n_parts, memory, row->access);
     if (r < 0) {
         (void)row->gpu->address_free(row->device, memory, row->size_bytes);
         return r;
@@ -356,7 +366,7 @@ static int map_row(struct session *session, const struct plan *plan, struct mapp
 }
 
 static struct mapped_row *row_new(const struct plan *plan) {
-    const uint32_t count = plan->lease->parts;
+    const uint32_t count = plan->n_parts;
     struct mapped_row *row = calloc(1, sizeof *row + count * sizeof *row->parts);
 
     if (row == NULL)
@@ -366,6 +376,7 @@ static struct mapped_row *row_new(const struct plan *plan) {
     list_init(&row->uses);
     list_init(&row->waiting);
     row->n_parts = count;
+    row->access = plan->access;
     for (uint32_t i = 0; i < count; i++) {
         row->parts[i].segment = plan->parts[i].segment;
         plan->mappings[i] = &row->parts[i].mapping;
@@ -392,7 +403,7 @@ static int make(struct session *session, struct plan *plan, struct mapped_row **
 }
 
 static int make_row(struct session *session, struct plan *plan, struct mapped_row **ret_row) {
-    const uint32_t count = plan->lease->parts;
+    const uint32_t count = plan->n_parts;
     _cleanup_(freep) struct segment **segments = calloc(count, sizeof *segments);
     _cleanup_(freep) struct segment_mapping **mappings = calloc(count, sizeof *mappings);
 
@@ -409,7 +420,7 @@ static char *use_row(struct rows *rows, const struct plan *plan, struct row_use 
     char *memory = NULL;
 
     pthread_mutex_lock(&rows->lock);
-    struct mapped_row *row = find(rows, plan->parts, plan->lease->parts);
+    struct mapped_row *row = find(rows, plan->parts, plan->n_parts, plan->access);
     if (row != NULL) {
         add_use(rows, row, plan->lease, use);
         memory = row->memory;
@@ -458,26 +469,41 @@ static int use_or_make(struct session *session, struct plan *plan, char **ret_me
     return r;
 }
 
-int rows_open(struct session *session, const struct proto_lease *lease, const uint8_t uuid[PROTO_UUID_BYTES],
-              char **ret_memory) {
-    _cleanup_(freep) struct proto_part *parts = calloc(lease->parts, sizeof *parts);
-    char *memory = NULL;
-
-    if (parts == NULL)
-        return error_no_memory();
+/* Lists the parts of a lease, whose segments the session has seen then. */
+static int list_parts(struct session *session, const struct proto_lease *lease, const struct segment *segment,
+                      struct proto_part *parts) {
+    if (lease->parts == 0) {
+        parts[0] = (struct proto_part){.segment = segment->id,
+                                       .segment_bytes = segment->size_bytes,
+                                       .offset_bytes = lease->offset_bytes,
+                                       .size_bytes = lease->capacity_bytes};
+        return 0;
+    }
     int r = ask_parts(session, lease, parts);
     if (r < 0)
         return r;
     const char *flaw = parts_flaw(lease, parts);
-    if (flaw != NULL)
-        return connection_refuse(&session->connection, flaw);
-    r = describe_unseen(session, lease, parts);
+    return flaw != NULL ? connection_refuse(&session->connection, flaw)
+                        : describe_unseen(session, lease, parts);
+}
+
+int rows_open(struct session *session, const struct proto_lease *lease, const struct segment *segment,
+              const uint8_t uuid[PROTO_UUID_BYTES], enum gpu_access access, char **ret_memory) {
+    struct plan plan = {.lease = lease, .n_parts = row_parts(lease->parts), .uuid = uuid, .access = access};
+    _cleanup_(freep) struct proto_part *parts = calloc(plan.n_parts, sizeof *parts);
+    char *memory = NULL;
+
+    if (parts == NULL)
+        return error_no_memory();
+    int r = list_parts(session, lease, segment, parts);
     if (r < 0)
         return r;
-    struct plan plan = {.lease = lease, .parts = parts, .uuid = uuid};
+    plan.parts = parts;
     r = use_or_make(session, &plan, &memory);
-    if (r < 0)
+    if (r < 0 && lease->parts > 0)
         return error_prefix(r, "mapping %u segments side by side", lease->parts);
+    if (r < 0)
+        return error_prefix(r, "mapping segment %" PRIu64 " for reading", segment->id);
     *ret_memory = memory + lease->offset_bytes;
     return 0;
 }
@@ -510,7 +536,7 @@ void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const 
     pthread_mutex_lock(&rows->lock);
     const struct row_use *use = find_use(rows, lease, generation);
     const struct mapped_row *row = use == NULL ? NULL : use->row;
-    if (row != NULL && row->n_parts == info->parts && row->parts[0].segment == info->segment &&
+    if (row != NULL && row->n_parts == row_parts(info->parts) && row->parts[0].segment == info->segment &&
         info->capacity_bytes <= row->size_bytes &&
         info->offset_bytes <= row->size_bytes - info->capacity_bytes)
         memory = row->memory + info->offset_bytes;

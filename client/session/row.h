@@ -5,9 +5,13 @@
  * The rows that this process has attached: blocks in several segments, which are mapped side by side at
  * addresses of their own. A session owns one table of them.
  *
- * A row is found by the list of its segments. Each lease on it is a *use*: several leases, of one block or of
- * blocks that lie in the same segments one after another, use one mapping. A row that no lease uses stays
- * mapped, as a segment does, and serves the next lease without a call of the driver.
+ * A block that is attached for reading is mapped like a row, also if it lies in one segment: the segment's
+ * other mapping, if there is one, is for writing.
+ *
+ * A row is found by the list of its segments, and what it may be used for. Each lease on it is a *use*:
+ * several leases, of one block or of blocks that lie in the same segments one after another, use one mapping.
+ * A row that no lease uses stays mapped, as a segment does, and serves the next lease without a call of the
+ * driver.
  *
  *     rows_open ──▶ USED ──the last lease is released──▶ IDLE ──rows_open──▶ USED
  *                                                          │
@@ -45,6 +49,7 @@ struct row_part {
 struct mapped_row {
     struct list link;      /* in its bucket, or among those that could not be unmapped */
     struct list idle_link; /* in rows.idle, the one that was used last at the end */
+    enum gpu_access access;
     struct list uses;      /* struct row_use.link */
     struct list waiting;   /* likewise, those that were released */
     unsigned n_leases;
@@ -83,7 +88,8 @@ void rows_close(struct session *session);
 void rows_deinit(struct rows *rows);
 void rows_forget(struct rows *rows);
 
-/* Makes the memory of a lease with parts accessible: asks the daemon for the parts, has it describe the
+/* Makes the memory of a lease accessible, apart from other mappings of its segments: of a lease with parts,
+ * or of one in a segment that is movable (which is given): asks the daemon for the parts, has it describe the
  * segments that this session has not seen, imports all, and maps them side by side, unless they are so
  * mapped already. uuid names the pool's device. *ret_memory: the first byte of the block, the session's until
  * rows_release(). On failure nothing is mapped, and the lease is still the caller's to give back.
@@ -91,8 +97,8 @@ void rows_forget(struct rows *rows);
  *
  * Returns 0; as segments_import(); DRIVER; NO_MEMORY; PROTOCOL (what the daemon said does not check out, and
  * the connection is broken); or what the daemon and the connection say. */
-int rows_open(struct session *session, const struct proto_lease *lease, const uint8_t uuid[PROTO_UUID_BYTES],
-              char **ret_memory);
+int rows_open(struct session *session, const struct proto_lease *lease, const struct segment *segment,
+              const uint8_t uuid[PROTO_UUID_BYTES], enum gpu_access access, char **ret_memory);
 
 /* A lease was released behind a fence. Does nothing for a lease that is not of a row. Thread-safe. */
 void rows_release(struct session *session, uint64_t lease, uint64_t generation, struct fence fence);

@@ -287,7 +287,8 @@ static unsigned map_all(struct segment *const *list, struct segment_mapping *con
 }
 
 int segments_map(struct segments *segments, struct segment *const *list,
-                 struct segment_mapping *const *mappings, unsigned count, char *memory) {
+                 struct segment_mapping *const *mappings, unsigned count, char *memory,
+                 enum gpu_access access) {
     uint64_t size_bytes = 0;
     const char *doing = "mapping it";
     int error;
@@ -298,7 +299,7 @@ int segments_map(struct segments *segments, struct segment *const *list,
     unsigned mapped = map_all(list, mappings, count, memory, &error);
     if (error == 0) {
         doing = "giving devices access to it";
-        error = segment_give_access(list[0], memory, size_bytes);
+        error = segment_give_access(list[0], memory, size_bytes, access);
     }
     while (error != 0 && mapped > 0)
         (void)mapping_end(mappings[--mapped]);

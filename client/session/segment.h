@@ -128,12 +128,13 @@ int segments_import(struct segments *segments, struct segment *segment, struct d
                     const uint8_t uuid[PROTO_UUID_BYTES]);
 
 /* Maps imported segments of one device side by side from memory on, addresses that the caller reserved and
- * that map nothing, and gives the devices of this process access: all, or none. Each mapping gets its
+ * that map nothing, and gives the devices of this process that access: all, or none. Each mapping gets its
  * segment; they stay where they are until segments_unmap(), and may be read under the caller's own lock as
  * long as nothing of their segments is told to be closed, which the daemon does where nothing of it is
  * leased. Waits for no kernel. Returns 0 or DRIVER. */
 int segments_map(struct segments *segments, struct segment *const *list,
-                 struct segment_mapping *const *mappings, unsigned count, char *memory);
+                 struct segment_mapping *const *mappings, unsigned count, char *memory,
+                 enum gpu_access access);
 
 /* Takes a mapping away, unless its segment was closed. Nothing that the GPU does may use it any more. Waits
  * for no kernel. Returns 0, or DRIVER: it is as it was. */

@@ -164,16 +164,17 @@ static bool vmm_close(struct segment *segment) {
 
 /* --- of device memory --- */
 
-int segment_give_access(const struct segment *segment, void *memory, uint64_t size_bytes) {
+int segment_give_access(const struct segment *segment, void *memory, uint64_t size_bytes,
+                        enum gpu_access access) {
     const struct gpu *gpu = segment->gpu;
     unsigned device = (unsigned)segment->device, count = 0;
-    int error = gpu->vmm_set_access(device, memory, size_bytes, GPU_ACCESS_READ_WRITE);
+    int error = gpu->vmm_set_access(device, memory, size_bytes, access);
 
     if (error == 0)
         error = gpu->device_count(&count);
     for (unsigned other = 0; error == 0 && other < count; other++)
         if (other != device)
-            (void)gpu->vmm_set_access(other, memory, size_bytes, GPU_ACCESS_READ_WRITE);
+            (void)gpu->vmm_set_access(other, memory, size_bytes, access);
     return error;
 }
 
@@ -204,6 +205,10 @@ static bool vmm_drop(struct segment *segment) {
     return segment->gpu->vmm_release((unsigned)segment->device, segment->vmm_handle) == 0;
 }
 
+static int give_devices_access(const struct segment *segment, void *memory, uint64_t size_bytes) {
+    return segment_give_access(segment, memory, size_bytes, GPU_ACCESS_READ_WRITE);
+}
+
 static int vmm_open(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
     const char *doing = "";
     void *memory;
@@ -211,7 +216,7 @@ static int vmm_open(struct segment *segment, struct devices *devices, const uint
 
     if (r < 0)
         return r;
-    int error = map_handle(segment, segment->vmm_handle, segment_give_access, &memory, &doing);
+    int error = map_handle(segment, segment->vmm_handle, give_devices_access, &memory, &doing);
     if (error != 0)
         return devices_fail_on(segment->gpu, (unsigned)segment->device, error, doing);
     segment->memory = memory;

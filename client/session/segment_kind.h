@@ -27,7 +27,8 @@ struct segment_kind {
 
 /* Gives the device of an imported segment access to addresses that are mapped, and the others of this process
  * that can reach it: which they are, the driver says. 0, or the driver's error. */
-int segment_give_access(const struct segment *segment, void *memory, uint64_t size_bytes);
+int segment_give_access(const struct segment *segment, void *memory, uint64_t size_bytes,
+                        enum gpu_access access);
 
 /* kind: one that proto_decode() lets through. */
 const struct segment_kind *segment_kind(uint32_t kind);

@@ -163,7 +163,7 @@ static void attach(void) {
 
     if (input_below(&scene.input, 2) == 1)
         scene.token.bytes[0] = (uint8_t)input_number(&scene.input, 1);
-    if (scene.buffers[slot].data == NULL && check(gpupool_attach(scene.client, &scene.token, &buffer))) {
+    if (scene.buffers[slot].data == NULL && check(gpupool_attach(scene.client, &scene.token, 0, &buffer))) {
         check_buffer(&buffer);
         scene.buffers[slot] = buffer;
     }

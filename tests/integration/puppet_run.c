@@ -191,7 +191,7 @@ static int try_calls(struct gpupool_client *client) {
         gpupool_release(client, &buffer, NULL),
         gpupool_shrink(client, &buffer, 1, NULL),
         gpupool_share(client, &buffer, &token),
-        gpupool_attach(client, &token, &fresh),
+        gpupool_attach(client, &token, 0, &fresh),
         gpupool_query(client, &buffer, &info),
         gpupool_stream_create(client, 0, &made),
         gpupool_stream_synchronize(client, 0, NULL),
@@ -301,7 +301,7 @@ static int carry_out(const struct puppet_command *command, struct puppet_answer 
     case PUPPET_SHARE:
         return gpupool_share(client, buffer, &answer->token);
     case PUPPET_ATTACH:
-        return gpupool_attach(client, &command->token, buffer);
+        return gpupool_attach(client, &command->token, 0, buffer);
     case PUPPET_QUERY:
         return gpupool_query(client, buffer, &answer->info);
     case PUPPET_COPY:

@@ -467,7 +467,7 @@ static void attach(unsigned kind) {
     PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, kind, MIB, GPUPOOL_FOREVER, 0));
     PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, 11));
     PUPPET_MUST(&puppet, puppet_share(&puppet, 0, &token));
-    MUST(gpupool_attach(client, &token, &buffer));
+    MUST(gpupool_attach(client, &token, 0, &buffer));
     assert_int_equal(puppet_read_pattern(client, &buffer, 11, NULL), 0);
     PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
     copy = buffer;

@@ -54,7 +54,7 @@ static void try_buffers(struct gpupool_client *client, uint32_t pool) {
     CLEAN(gpupool_shrink(client, &buffer, 4096, NULL));
     CLEAN(gpupool_query(client, &buffer, &info));
     CLEAN(gpupool_share(client, &buffer, &token));
-    CLEAN(gpupool_attach(client, &token, &other));
+    CLEAN(gpupool_attach(client, &token, 0, &other));
     CLEAN(gpupool_release(client, &other, GPUPOOL_NO_STREAM));
     CLEAN(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     FAILS(gpupool_release(client, &buffer, NULL), GPUPOOL_E_STALE);

@@ -332,7 +332,7 @@ static void no_arena_is_made_of_it(void **state) {
         gpupool_acquire(local.client, local.pool, 24 * MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &buffer),
         0);
     assert_int_equal(gpupool_share(local.client, &buffer, &token), 0);
-    assert_int_equal(gpupool_attach(local.client, &token, &again), 0);
+    assert_int_equal(gpupool_attach(local.client, &token, 0, &again), 0);
     assert_ptr_equal(again.data, buffer.data);
     assert_int_equal(gpupool_release(local.client, &again, NULL), 0);
     assert_int_equal(gpupool_release(local.client, &buffer, NULL), 0);

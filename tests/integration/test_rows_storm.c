@@ -102,7 +102,7 @@ static void take_one(struct worker *worker) {
         sched_yield();
         return;
     }
-    if (note(worker, gpupool_attach(worker->client, &place->token, &buffer), "attach")) {
+    if (note(worker, gpupool_attach(worker->client, &place->token, 0, &buffer), "attach")) {
         note(worker, has_marks(&buffer, place->seed) ? 0 : 1, "an attached buffer");
         write_marks(&buffer, ++place->seed);
         note(worker, gpupool_release(worker->client, &buffer, NULL), "release of an attached buffer");

@@ -65,7 +65,7 @@ static int mixed_round(struct thread *thread, struct gpupool_buffer *buffer, uin
     case 1:
         r = note(thread, gpupool_share(client, buffer, &token), "share");
         if (r == 0)
-            r = note(thread, gpupool_attach(client, &token, &twin), "attach");
+            r = note(thread, gpupool_attach(client, &token, 0, &twin), "attach");
         if (r == 0)
             r = note(thread, puppet_read_pattern(client, &twin, *seed, NULL), "check of the twin");
         if (r == 0)

@@ -233,7 +233,7 @@ static void a_buffer_in_several_segments_is_shared(void **state) {
     assert_int_equal(gpupool_acquire(client, pool, MIB, NULL, GPUPOOL_FOREVER, 0, &first), 0);
     assert_int_equal(gpupool_acquire(client, pool, 24 * MIB, NULL, GPUPOOL_FOREVER, GPUPOOL_ZERO, &large), 0);
     assert_int_equal(gpupool_share(client, &large, &token), 0);
-    assert_int_equal(gpupool_attach(client, &token, &again), 0);
+    assert_int_equal(gpupool_attach(client, &token, 0, &again), 0);
     assert_int_equal(again.size_bytes, 24 * MIB);
     assert_ptr_not_equal(again.data, large.data);
     assert_int_equal(gpupool_query(client, &large, &info), 0);
@@ -249,6 +249,96 @@ static void a_buffer_in_several_segments_is_shared(void **state) {
     assert_int_equal(gpupool_trim(client, NULL), 0);
     WAIT_UNTIL(daemon_sum(&daemon, "leased_bytes") == 0);
     gpupool_close(client);
+    daemon_stop(&daemon);
+}
+
+static void read_and_do_not_write(struct gpupool_client *owner, struct gpupool_client *reader,
+                                  uint64_t size) {
+    struct gpupool_buffer buffer, view, second, writable;
+    struct gpupool_buffer_info info;
+    struct gpupool_token token;
+    uint32_t pool;
+
+    assert_int_equal(gpupool_device_pool(owner, 0, &pool), 0);
+    assert_int_equal(gpupool_acquire(owner, pool, size, NULL, GPUPOOL_FOREVER, 0, &buffer), 0);
+    assert_int_equal(puppet_write_pattern(owner, &buffer, 1, NULL), 0);
+    assert_int_equal(gpupool_share(owner, &buffer, &token), 0);
+    assert_int_equal(gpupool_attach(reader, &token, GPUPOOL_READ_ONLY, &view), 0);
+    assert_int_equal(puppet_read_pattern(reader, &view, 1, NULL), 0);
+    assert_int_equal(puppet_write_pattern(reader, &view, 9, NULL), GPUPOOL_E_DRIVER);
+    assert_int_equal(puppet_read_pattern(owner, &buffer, 1, NULL), 0);
+    assert_int_equal(gpupool_query(reader, &view, &info), 0);
+    assert_ptr_equal(info.buffer.data, view.data);
+    assert_int_equal(gpupool_attach(reader, &token, GPUPOOL_READ_ONLY, &second), 0);
+    assert_ptr_equal(second.data, view.data); /* one mapping */
+    assert_int_equal(gpupool_attach(reader, &token, 0, &writable), 0);
+    assert_ptr_not_equal(writable.data, view.data);
+    assert_int_equal(gpupool_query(reader, &writable, &info), 0);
+    assert_ptr_equal(info.buffer.data, writable.data);
+    assert_int_equal(puppet_write_pattern(reader, &writable, 2, NULL), 0);
+    assert_int_equal(puppet_read_pattern(reader, &view, 2, NULL), 0);
+    assert_int_equal(gpupool_release(reader, &writable, NULL), 0);
+    assert_int_equal(gpupool_release(reader, &second, NULL), 0);
+    assert_int_equal(gpupool_release(owner, &buffer, NULL), 0);
+    assert_int_equal(puppet_read_pattern(reader, &view, 2, NULL), 0); /* whose it is alone now */
+    assert_int_equal(gpupool_release(reader, &view, NULL), 0);
+}
+
+static struct gpupool_client *open_at(const struct test_daemon *daemon) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client;
+
+    options.socket = daemon->socket;
+    assert_int_equal(gpupool_open(&options, &client), 0);
+    return client;
+}
+
+static void a_buffer_is_attached_for_reading(void **state) {
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    daemon_start(&daemon, &(struct daemon_options){.config = "[device]\nexport = vmm\nlimit = 128MiB\n",
+                                                   .sim_gpus = 1});
+    struct gpupool_client *owner = open_at(&daemon), *reader = open_at(&daemon);
+    read_and_do_not_write(owner, reader, MIB);
+    read_and_do_not_write(owner, reader, 24 * MIB); /* in several segments */
+    read_and_do_not_write(owner, reader, MIB);
+    gpupool_close(reader);
+    gpupool_close(owner);
+    WAIT_UNTIL(daemon_sum(&daemon, "leased_bytes") == 0);
+    daemon_stop(&daemon);
+}
+
+static void attach_in_vain(struct gpupool_client *client, uint32_t pool, const char *text) {
+    struct gpupool_buffer buffer, view;
+    struct gpupool_token token;
+
+    assert_int_equal(gpupool_acquire(client, pool, MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &buffer), 0);
+    assert_int_equal(gpupool_share(client, &buffer, &token), 0);
+    assert_int_equal(gpupool_attach(client, &token, GPUPOOL_READ_ONLY, &view), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), text));
+    assert_int_equal(gpupool_attach(client, &token, 2, &view), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "unknown flags: 0x2"));
+    assert_int_equal(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM), 0);
+}
+
+static void other_memory_is_not_mapped_for_reading_alone(void **state) {
+    struct test_daemon daemon;
+    uint32_t pool;
+
+    (void)state;
+    daemon_start(&daemon, &(struct daemon_options){.config = "[device]\nexport = ipc\n", .sim_gpus = 1});
+    struct gpupool_client *client = open_at(&daemon);
+    assert_int_equal(gpupool_host_pool(client, -1, &pool), 0);
+    attach_in_vain(client, pool, "host memory cannot be mapped for reading alone");
+    if (test_has_device()) {
+        assert_int_equal(gpupool_device_pool(client, 0, &pool), 0);
+        attach_in_vain(client, pool, "have the pool configured with export = vmm");
+    }
+    gpupool_close(client);
+    WAIT_UNTIL(daemon_sum(&daemon, "leased_bytes") == 0);
     daemon_stop(&daemon);
 }
 
@@ -274,6 +364,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_segment_that_cannot_be_opened_is_tried_again),
         cmocka_unit_test(a_close_that_cannot_wait_leaves_the_memory_mapped),
         cmocka_unit_test(a_buffer_in_several_segments_is_shared),
+        cmocka_unit_test(a_buffer_is_attached_for_reading),
+        cmocka_unit_test(other_memory_is_not_mapped_for_reading_alone),
         cmocka_unit_test(another_export_needs_a_restart),
     };
 

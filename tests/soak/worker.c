@@ -269,7 +269,7 @@ static void attach(struct player *player, const struct soak_message *message) {
 
     if (player->n_held == HELD_MAX)
         drop(player, 0);
-    int r = gpupool_attach(worker->client, &message->token, &buffer);
+    int r = gpupool_attach(worker->client, &message->token, 0, &buffer);
     /* Device memory can be offered to one that has no device. */
     if (r == GPUPOOL_E_NO_TOKEN || is_refused(r) ||
         (r == GPUPOOL_E_NO_GPU && is_style(worker, SOAK_HOST_ONLY)))

@@ -164,7 +164,7 @@ static unsigned live(struct gpupool_client **ret_client, struct gpupool_client *
         bool shared = !FAILED(gpupool_share(client, &host, &token), token.bytes[0] == 0);
         failures += !shared;
         if (shared && other != NULL)
-            failures += FAILED(gpupool_attach(other, &token, &attached), attached.data == NULL);
+            failures += FAILED(gpupool_attach(other, &token, 0, &attached), attached.data == NULL);
         failures += FAILED(gpupool_release(client, &host, NULL), host.data != NULL);
     }
     if (attached.data != NULL) {

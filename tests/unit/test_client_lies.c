@@ -132,7 +132,7 @@ static void use_leases(struct script *script) {
     if (taken[0]) {
         went_well(script, gpupool_query(client, &buffers[0], &info));
         if (went_well(script, gpupool_share(client, &buffers[0], &token)) &&
-            took(script, gpupool_attach(client, &token, &other), &other))
+            took(script, gpupool_attach(client, &token, 0, &other), &other))
             went_well(script, gpupool_release(client, &other, NULL));
     }
     if (taken[1] && went_well(script, gpupool_shrink(client, &buffers[1], 1000, NULL)))

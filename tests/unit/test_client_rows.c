@@ -299,7 +299,7 @@ static void finish(struct gpupool_client *client) {
 
 static int attach(struct gpupool_client *client, struct gpupool_buffer *ret_buffer) {
     const struct gpupool_token token = {{1}};
-    return gpupool_attach(client, &token, ret_buffer);
+    return gpupool_attach(client, &token, 0, ret_buffer);
 }
 
 static void assert_there(const struct gpupool_buffer *buffer) {

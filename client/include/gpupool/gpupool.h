@@ -379,15 +379,22 @@ GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
 GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                               struct gpupool_token *ret_token);
 
+/** gpupool_attach() flags */
+#define GPUPOOL_READ_ONLY                                                                                    \
+    1u /**< map it for reading: a copy to it is refused, and a kernel that writes to it ends its process's   \
+        * CUDA context. Its contents stay. A guard against mistakes, not against this process, which         \
+        * can map the memory for writing. Pools with export = vmm (else INVALID) */
+
 /**
- * Takes a shared buffer, as a lease of this client's own. The first buffer in a segment maps the segment; a buffer that lies
- * in several segments has them mapped side by side. It can be at other addresses than in the process that
- * shared it.
- * @return 0; NO_TOKEN when the token is not known, gone or another user's; NO_GPU, NO_POOL (its device is not visible in this
- * process), DRIVER, NO_MEMORY, LIMIT: nothing was taken
+ * Takes a shared buffer, as a lease of this client's own. The first buffer in a segment maps the segment; a
+ * buffer that lies in several segments has them mapped side by side. It can be at other addresses than in the
+ * process that shared it.
+ * @param flags 0 or GPUPOOL_READ_ONLY
+ * @return 0; INVALID; NO_TOKEN when the token is not known, gone or another user's; NO_GPU, NO_POOL (its
+ * device is not visible in this process), DRIVER, NO_MEMORY, LIMIT: nothing was taken
  */
 GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
-                               struct gpupool_buffer *ret_buffer);
+                               uint32_t flags, struct gpupool_buffer *ret_buffer);
 
 /** Asks the daemon about a buffer. STALE when it is not this client's any more. */
 GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
