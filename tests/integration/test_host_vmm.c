@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "gpu/sim/sim.h"
@@ -291,6 +292,44 @@ static void open_local(struct local *local) {
     assert_int_equal(gpu_sim(NULL, &local->gpu), 0);
 }
 
+/* The daemon has an idle segment of a client closed while a stream of the client is held up: the client
+ * unmaps it without waiting, where unregistering a memfd would wait for the stream. */
+static void a_busy_client_closes_a_segment_without_waiting(void **state) {
+    struct gpupool_buffer buffer;
+    struct local local;
+    struct puppet other;
+    void *stream;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    open_local(&local);
+    assert_int_equal(
+        gpupool_acquire(local.client, local.pool, 8 * MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &buffer),
+        0);
+    memset(buffer.data, 1, 8 * MIB);
+    assert_int_equal(gpupool_release(local.client, &buffer, GPUPOOL_NO_STREAM), 0);
+    uint64_t *word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(word != MAP_FAILED);
+    assert_int_equal(local.gpu->host_register(word, 4096), 0);
+    assert_int_equal(local.gpu->stream_create(0, &stream), 0);
+    assert_int_equal(local.gpu->stream_wait64(0, stream, word, 1), 0);
+
+    puppet_connect(&other, &local.daemon);
+    PUPPET_MUST(&other, acquire(&other, 0, 30 * MIB));
+    assert_int_equal(local.gpu->stream_query(0, stream), GPU_ERROR_NOT_READY);
+    assert_true(daemon_pool(&local.daemon, "host", 0, "closes") > 0);
+    puppet_quit(&other);
+
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    assert_int_equal(local.gpu->stream_synchronize(0, stream), 0);
+    assert_int_equal(local.gpu->stream_destroy(0, stream), 0);
+    assert_int_equal(local.gpu->host_unregister(word), 0);
+    munmap(word, 4096);
+    gpupool_close(local.client);
+    daemon_stop(&local.daemon);
+}
+
 /* As memory of cudaHostRegister() with its flags for all devices: host code and every device use one address.
  */
 static void host_code_and_every_device_use_it(void **state) {
@@ -352,6 +391,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_segment_that_cannot_be_opened_is_tried_again),
         cmocka_unit_test(a_lost_device_takes_the_pool_along),
         cmocka_unit_test(nothing_is_registered),
+        cmocka_unit_test(a_busy_client_closes_a_segment_without_waiting),
         cmocka_unit_test(host_code_and_every_device_use_it),
         cmocka_unit_test(no_arena_is_made_of_it),
     };
