@@ -354,10 +354,10 @@ static void host_code_and_every_device_use_it(void **state) {
     daemon_stop(&local.daemon);
 }
 
-/* Large buffers are cut from arenas in pools whose segments can be mapped side by side: not in this one. A
- * shared piece of an arena is mapped a second time where it is attached. */
-static void no_arena_is_made_of_it(void **state) {
-    struct gpupool_buffer buffer, again;
+/* Large buffers are cut from arenas in pools whose segments can be mapped at further places: not in this one.
+ * A shared piece of an arena is mapped a second time where it is attached. */
+static void it_is_mapped_at_one_place(void **state) {
+    struct gpupool_buffer buffer, again, reader;
     struct gpupool_token token;
     struct local local;
 
@@ -373,6 +373,8 @@ static void no_arena_is_made_of_it(void **state) {
     assert_int_equal(gpupool_share(local.client, &buffer, &token), 0);
     assert_int_equal(gpupool_attach(local.client, &token, 0, &again), 0);
     assert_ptr_equal(again.data, buffer.data);
+    assert_int_equal(gpupool_attach(local.client, &token, GPUPOOL_READ_ONLY, &reader), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "host memory cannot be mapped for reading alone"));
     assert_int_equal(gpupool_release(local.client, &again, NULL), 0);
     assert_int_equal(gpupool_release(local.client, &buffer, NULL), 0);
     gpupool_close(local.client);
@@ -393,7 +395,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nothing_is_registered),
         cmocka_unit_test(a_busy_client_closes_a_segment_without_waiting),
         cmocka_unit_test(host_code_and_every_device_use_it),
-        cmocka_unit_test(no_arena_is_made_of_it),
+        cmocka_unit_test(it_is_mapped_at_one_place),
     };
 
     int status = puppet_main(argc, argv, NULL);

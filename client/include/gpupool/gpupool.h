@@ -383,7 +383,7 @@ GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupoo
 #define GPUPOOL_READ_ONLY                                                                                    \
     1u /**< map it for reading: a copy to it is refused, and a kernel that writes to it ends its process's   \
         * CUDA context. Its contents stay. A guard against mistakes, not against this process, which         \
-        * can map the memory for writing. Pools with export = vmm (else INVALID) */
+        * can map the memory for writing. Device pools with export = vmm (else INVALID) */
 
 /**
  * Takes a shared buffer, as a lease of this client's own. The first buffer in a segment maps the segment; a
