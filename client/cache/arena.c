@@ -351,6 +351,23 @@ void arena_note_fence_locked(struct arena *arena, uint32_t number, struct fence 
         slot->state = ARENA_SLOT_VACANT;
 }
 
+/* Whether a slot of which parts left has nothing that is in use or claimed. */
+static bool rest_is_free(const struct arena *arena, uint64_t offset_bytes) {
+    uint32_t number = arena_slot_at(arena, offset_bytes);
+    uint64_t start = slot_offset(arena, number), end = start + arena->slot_bytes,
+             bytes = arena->slots[number].absent_bytes;
+
+    if (bytes == 0)
+        return false;
+    for (const struct heap_range *range = heap_range_at(arena->extent.span, start);
+         range != NULL && range->offset < end; range = range->upper) {
+        uint64_t from = range->offset > start ? range->offset : start;
+        uint64_t to = range->offset + range->size < end ? range->offset + range->size : end;
+        bytes += range->free ? to - from : 0;
+    }
+    return bytes == arena->slot_bytes;
+}
+
 bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range **ret_range) {
     struct heap_range *range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
     uint64_t slot_bytes = arena->slot_bytes;
@@ -358,16 +375,16 @@ bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range 
     for (; range != NULL; range = range->lower) {
         if (!range->free)
             continue;
-        uint64_t end = (range->offset + range->size) / slot_bytes * slot_bytes;
-        if (end >= range->offset + slot_bytes)
-            return heap_claim_part(range, end - slot_bytes, slot_bytes, ret_range) == 0;
-        if (!any_size)
-            continue;
-        /* In no more than one slot. */
-        uint64_t start = range->offset > end ? range->offset : end;
-        if (start == range->offset + range->size)
-            start = range->offset;
-        return heap_claim_part(range, start, range->offset + range->size - start, ret_range) == 0;
+        uint64_t start = range->offset, end = start + range->size, last = end / slot_bytes * slot_bytes;
+        if (last >= start + slot_bytes)
+            return heap_claim_part(range, last - slot_bytes, slot_bytes, ret_range) == 0;
+        /* In no more than two slots. */
+        if (last <= start || last == end)
+            last = start;
+        if (any_size || rest_is_free(arena, last))
+            return heap_claim_part(range, last, end - last, ret_range) == 0;
+        if (last > start && rest_is_free(arena, start))
+            return heap_claim_part(range, start, last - start, ret_range) == 0;
     }
     return false;
 }

@@ -125,8 +125,10 @@ void arena_abandon_locked(struct arena *arena, struct heap_range *range);
 /* Fences that what left a slot stands behind: called when it was released. */
 void arena_note_fence_locked(struct arena *arena, uint32_t number, struct fence fence);
 
-/* A part of the slot that is to go to the daemon: wholly free slots, the highest first; with parts of any
- * size where no slot is. False: nothing is. *ret_range is taken. */
+/* A part of a slot that is to go to the daemon: slots that are free, or of which all that did not leave
+ * before is free, the highest first. any_size: parts of slots in use, too. False: nothing is. *ret_range is
+ * taken.
+ */
 bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range **ret_range);
 
 /* For tests. */

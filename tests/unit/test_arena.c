@@ -688,6 +688,57 @@ static void parts_of_slots_go_back_where_they_are_wanted(void **state) {
     arena_end(arena);
 }
 
+/* A shortage may leave the rest of a slot in use. It goes when it is free, whatever its size: no other call
+ * gives it back. */
+static void the_rest_of_a_slot_goes_back_when_it_is_free(void **state) {
+    struct arena *arena = arena_of_slots(CAPACITY, "p<>p");
+    struct stream_heap *stream_heap = arena->extent.stream_heap;
+    struct piece *low = heap_range_at(arena->extent.span, slot_start(1))->user;
+    struct piece *high = heap_range_at(arena->extent.span, slot_start(3) - 1)->user;
+
+    (void)state;
+    assert_false(reclaims(arena, false, 0, 0));
+    assert_true(reclaims(arena, true, 8, 2));
+    expect_slots(arena, "p<-p");
+    assert_false(reclaims(arena, false, 0, 0));
+    stream_heap_give(high);
+    assert_true(reclaims(arena, false, 10, 2));
+    expect_slots(arena, "p<vp");
+    stream_heap_give(low);
+    assert_true(reclaims(arena, false, 4, 4)); /* it was whole */
+    expect_slots(arena, "pvvp");
+    assert_int_equal(stream_heap_held_bytes_locked(stream_heap), 2 * SLOT_BYTES);
+    arena_end(arena);
+}
+
+/* Of free memory on either side of a border, the side whose slot is in use stays. */
+static void the_rest_of_a_slot_goes_back_without_its_neighbour(void **state) {
+    struct arena *arena = arena_of_slots(CAPACITY, "f>");
+    struct arena_place place;
+    struct piece *piece;
+
+    (void)state;
+    assert_false(arena_lose(arena, 0, QUARTER));
+    arena_note_fence_locked(arena, 0, FENCE_NONE);
+    piece = take_at(arena, QUARTER, QUARTER);
+    assert_false(reclaims(arena, false, 0, 0));
+    stream_heap_give(piece);
+    assert_true(reclaims(arena, false, 1, 3));
+    assert_false(reclaims(arena, false, 0, 0));
+    expect_slots(arena, "v>");
+    /* nor does memory go that a thread has claimed */
+    assert_false(arena_lose(arena, 4 * QUARTER, QUARTER));
+    arena_note_fence_locked(arena, 1, FENCE_NONE);
+    stream_heap_give(heap_range_at(arena->extent.span, slot_start(2) - 1)->user);
+    assert_int_equal(arena_claim_locked(arena, QUARTER, &place), 0);
+    assert_int_equal(place.offset_bytes, 5 * QUARTER);
+    assert_false(reclaims(arena, false, 0, 0));
+    assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
+    assert_true(reclaims(arena, false, 5, 3));
+    expect_slots(arena, "vv");
+    arena_end(arena);
+}
+
 static void a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do(void **state) {
     struct arena *arena = arena_of_slots(CAPACITY, "<f");
     struct stream_heap *stream_heap = arena->extent.stream_heap;
@@ -889,6 +940,8 @@ int main(void) {
         cmocka_unit_test(an_abandoned_range_is_never_filled_again),
         cmocka_unit_test(slots_that_are_free_go_back_the_highest_first),
         cmocka_unit_test(parts_of_slots_go_back_where_they_are_wanted),
+        cmocka_unit_test(the_rest_of_a_slot_goes_back_when_it_is_free),
+        cmocka_unit_test(the_rest_of_a_slot_goes_back_without_its_neighbour),
         cmocka_unit_test(a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do),
         cmocka_unit_test(without_memory_a_call_changes_nothing),
         cmocka_unit_test(without_memory_for_the_piece_the_place_is_free),
