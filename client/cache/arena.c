@@ -64,6 +64,10 @@ static bool is_ready(const struct arena *arena, struct fence fence) {
 
 /* Whether other memory may be mapped at a VACANT slot. */
 static bool may_fill(const struct arena *arena, const struct arena_slot *slot) {
+#ifdef GPUPOOL_PLANT_EARLY_MAPPING
+    /* A fault on purpose, for the test that has to find it: a mapping goes while the GPU uses it. */
+    return true;
+#endif
     if (!slot->has_fences && is_ready(arena, slot->fence))
         return true;
     return segments_mapped_id(&arena->extent.stream_heap->owner->session->segments, &slot->mapping) == 0;
