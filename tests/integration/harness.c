@@ -110,6 +110,10 @@ bool test_host_exports_vmm(void) {
     return test_has_device() && host_export_is_vmm();
 }
 
+void test_needs_memfds(void) {
+    setenv("GPUPOOL_TEST_HOST_EXPORT", "memfd", 1);
+}
+
 /* A call of the driver for legacy handles, and its counterpart. */
 static const char *const counterparts[][2] = {
     {"memory_allocate", "vmm_create"},

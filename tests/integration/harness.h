@@ -85,6 +85,10 @@ bool test_is_sanitized(void);
 bool test_exports_vmm(void);
 /* Whether host memory is (GPUPOOL_TEST_HOST_EXPORT). A daemon without a GPU has memfds all the same. */
 bool test_host_exports_vmm(void);
+/* To be called first in main(), before there are threads: the daemons of this program have memfds, whatever
+ * the environment says. Clients of the program have no CUDA, or it looks at the memfds, or counts
+ * descriptors. */
+void test_needs_memfds(void);
 /* The counterpart of a call for legacy handles, by its name in the table or in the daemon's texts. */
 const char *test_device_call(const char *call);
 /* The daemon's text of an allocation that hangs. */

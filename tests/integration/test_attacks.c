@@ -390,6 +390,7 @@ static void parts_that_come_back_one_way_at_the_limit_come_back(void **state) {
 }
 
 int main(void) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_that_come_and_go_harm_nobody),
         cmocka_unit_test(a_page_that_is_mistreated_harms_nobody),

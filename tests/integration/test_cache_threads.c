@@ -386,6 +386,7 @@ static void a_forked_child_is_refused_and_the_parent_goes_on(void **state) {
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_one_thread_takes_another_gives_back_without_the_daemon),
         cmocka_unit_test(what_lies_in_another_threads_cache_is_had_before_the_daemon_is_asked),

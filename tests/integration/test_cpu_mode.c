@@ -208,6 +208,7 @@ static void no_world_has_a_gpu(void **state) {
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_world_has_a_gpu),
         cmocka_unit_test(a_pair_has_its_host_side),

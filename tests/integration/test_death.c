@@ -513,6 +513,7 @@ static void root_may_have_it_back_by_force(void **state) {
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     static const struct puppet_role roles[] = {{"worker", run_worker}, {NULL, NULL}};
     const struct CMUnitTest ends[] = {
         cmocka_unit_test(every_end_of_a_process_brings_its_memory_back),

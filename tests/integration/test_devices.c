@@ -359,6 +359,7 @@ static void the_admin_socket_is_told_from_the_data_socket(void **state) {
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_that_is_not_there_has_no_streams),
         cmocka_unit_test(the_admin_socket_is_told_from_the_data_socket),

@@ -229,6 +229,7 @@ static void a_forked_child_with_the_device_keeps_the_memory_in_quarantine(void *
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_memory_of_a_killed_worker_comes_back),
         cmocka_unit_test(a_process_that_lives_on_without_its_connection_keeps_its_memory),

@@ -366,6 +366,7 @@ static void lines_that_are_not_quite_json_are_refused_one_by_one(void **state) {
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floods_of_requests_hold_nobody_up),
         cmocka_unit_test(who_never_reads_is_read_no_more),

@@ -324,6 +324,7 @@ static void holes_in_ones_own_memory_are_no_others(void **state) {
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_at_its_ends_harms_nobody),
         cmocka_unit_test(what_belongs_to_others_cannot_be_named),

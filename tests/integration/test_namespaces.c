@@ -105,6 +105,7 @@ static void a_client_from_outside_that_uses_no_gpu_is_over_when_it_ends(void **s
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nobody_can_tell_of_a_client_from_outside),
         cmocka_unit_test(a_client_from_outside_that_uses_no_gpu_is_over_when_it_ends),

@@ -257,6 +257,7 @@ static void a_driver_call_that_hangs_holds_nobody_else_up(void **state) {
 }
 
 int main(int argc, char **argv) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_waiter_gets_what_another_releases),
         cmocka_unit_test(a_deadline_is_kept_and_the_text_names_the_holder),

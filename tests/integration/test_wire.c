@@ -315,6 +315,7 @@ static void what_a_client_counts_is_in_the_stats_and_nothing_else_changes(void *
 }
 
 int main(void) {
+    test_needs_memfds();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_becomes_a_lease_of_its_own),
         cmocka_unit_test(host_memory_that_a_client_keeps_after_its_farewell_goes_with_its_segment),
