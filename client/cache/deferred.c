@@ -138,18 +138,32 @@ struct reclaim {
     size_t count, capacity;
 };
 
-static bool accept_part(struct stream_heap *stream_heap, struct piece *piece, void *user) {
-    struct reclaim *reclaim = user;
-
-    if (reclaim->count == reclaim->capacity || !stream_heap_is_one_part_locked(piece) ||
-        (piece->capacity_bytes < reclaim->minimum_bytes && !stream_heap_extent_is_idle_locked(piece->extent)))
-        return false;
-    struct fence fence = {reclaim->word, piece->fence_value};
+static void add_part(struct reclaim *reclaim, struct fence fence) {
     struct stream_heap_part *part = &reclaim->parts[reclaim->count++];
-    leave(stream_heap, piece);
-    stream_heap_lose_locked(piece, part);
     part->has_fence = true;
     part->fence = fence;
+}
+
+/* A piece in several parts loses the last of them, while there is room. */
+static bool accept_part(struct stream_heap *stream_heap, struct piece *piece, void *user) {
+    struct reclaim *reclaim = user;
+    struct fence fence = {reclaim->word, piece->fence_value};
+
+    if (piece->capacity_bytes < reclaim->minimum_bytes && !stream_heap_extent_is_idle_locked(piece->extent))
+        return false;
+    while (reclaim->count < reclaim->capacity && !stream_heap_is_one_part_locked(piece)) {
+        uint64_t bytes = piece->capacity_bytes;
+        if (!stream_heap_lose_end_locked(piece, &reclaim->parts[reclaim->count]))
+            return false;
+        stream_heap->deferred_bytes -= bytes - piece->capacity_bytes;
+        piece->extent->deferred_bytes -= bytes - piece->capacity_bytes;
+        add_part(reclaim, fence);
+    }
+    if (reclaim->count == reclaim->capacity)
+        return false;
+    leave(stream_heap, piece);
+    stream_heap_lose_locked(piece, &reclaim->parts[reclaim->count]);
+    add_part(reclaim, fence);
     return true;
 }
 

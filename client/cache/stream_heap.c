@@ -626,6 +626,18 @@ void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_p
     lose_part(extent, range, ret_part);
 }
 
+bool stream_heap_lose_end_locked(struct piece *piece, struct stream_heap_part *ret_part) {
+    struct heap_range *range = piece->range, *upper;
+    uint64_t slot_bytes = arena_of(piece->extent)->slot_bytes, end = range->offset + range->size;
+    uint64_t start = (end - 1) / slot_bytes * slot_bytes;
+
+    if (heap_split(range, start - range->offset, &upper) < 0)
+        return false;
+    piece->capacity_bytes -= upper->size;
+    lose_part(piece->extent, upper, ret_part);
+    return true;
+}
+
 static bool deferred_is_valid_locked(const struct stream_heap *stream_heap) {
     uint64_t bytes = 0, of_extents = 0;
     bool valid = true;

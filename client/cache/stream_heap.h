@@ -232,6 +232,10 @@ bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct s
 /* As stream_heap_reclaim_locked(), for the memory of a piece that is one part, whose object goes back. */
 void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_part);
 
+/* Takes the last part out of a piece in several, which is shorter then. False: there is no memory to divide
+ * it; nothing changed. */
+bool stream_heap_lose_end_locked(struct piece *piece, struct stream_heap_part *ret_part);
+
 /* Whether nothing of an extent is in use or cached. */
 bool stream_heap_extent_is_idle_locked(const struct extent *extent);
 
