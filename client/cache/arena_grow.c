@@ -16,6 +16,7 @@
 struct filling {
     struct lending lending;
     struct segment *segment;
+    struct fence fence; /* behind which nothing uses it any more */
 };
 
 /* The work for one request. */
@@ -105,7 +106,7 @@ static void gather_idle(struct row *row) {
             continue;
         }
         row->fillings[row->n_fillings++] =
-            (struct filling){.lending = slot->lending, .segment = slot->segment};
+            (struct filling){.lending = slot->lending, .segment = slot->segment, .fence = fence};
         arena_empty_locked(arena, row->idle[i], fence);
     }
     pthread_mutex_unlock(&row->stream_heap->lock);
@@ -187,6 +188,20 @@ static void fill(struct row *row, uint32_t from, uint32_t to) {
     pthread_mutex_unlock(&row->stream_heap->lock);
 }
 
+/* Gives fillings back to the daemon that could not be mapped. The error that led here is the one to report.
+ */
+static void give_back(struct row *row, uint32_t from) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    for (uint32_t i = from; i < row->n_fillings; i++) {
+        const struct filling *filling = &row->fillings[i];
+        (void)lease_release_patiently(row->cache->session, filling->lending.lease,
+                                      filling->lending.generation, 0, 0, filling->fence);
+    }
+    error_restore(text);
+}
+
 /* Maps the fillings. Those that cannot be mapped go back to the daemon. */
 static int map_all(struct row *row) {
     uint32_t from = 0, to;
@@ -206,11 +221,8 @@ static int map_all(struct row *row) {
             break;
         fill(row, from, to);
     }
-    for (uint32_t i = from; r < 0 && i < row->n_fillings; i++) {
-        const struct lending *lending = &row->fillings[i].lending;
-        lease_give_back(row->cache->session,
-                        &(struct proto_lease){.lease = lending->lease, .generation = lending->generation});
-    }
+    if (r < 0)
+        give_back(row, from);
     return r;
 }
 
