@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arenas beside a stream that stands at a gate: segments of buffers that it still uses are moved, and the
+ * stream finds what it wrote. Device pools have segments of descriptors here, whatever the other tests run
+ * on; slots are of 2 MiB. tests/integration/stream_order_sim.c does the same at random.
+ */
+#include "gpu/sim/sim.h"
+#include "tests/integration/gate.h"
+
+#define SLOT   (2 * MIB)
+#define SLOTS  3u /* of the smaller buffers */
+#define BYTES  (SLOTS * SLOT)
+#define STRIPE 4096u /* of each slot of a buffer that is written and looked at */
+#define LOOKS  4u
+
+struct scene {
+    struct gpupool_client *client;
+    struct gate gate;
+    struct gpupool_buffer small, low, middle, high; /* three that lie side by side */
+    struct gpupool_buffer found;                    /* host memory: what the stream found, for each look */
+};
+
+static void scene_init(struct scene *scene) {
+    empty_the_pools();
+    scene->client = open_cached();
+    gate_init(&scene->gate, scene->client);
+    void *stream = scene->gate.stream;
+    scene->small =
+        acquire(scene->client, GPUPOOL_POOL_DEVICE, MIB, stream); /* which makes the fences' page */
+    scene->low = acquire(scene->client, GPUPOOL_POOL_DEVICE, BYTES, stream);
+    scene->middle = acquire(scene->client, GPUPOOL_POOL_DEVICE, BYTES, stream);
+    scene->high = acquire(scene->client, GPUPOOL_POOL_DEVICE, BYTES, stream);
+    assert_ptr_equal(scene->middle.data, (char *)scene->low.data + BYTES);
+    assert_ptr_equal(scene->high.data, (char *)scene->middle.data + BYTES);
+    scene->found = acquire(scene->client, GPUPOOL_POOL_HOST, LOOKS * 2 * SLOTS * STRIPE, GPUPOOL_NO_STREAM);
+}
+
+static void release(struct scene *scene, struct gpupool_buffer *buffer) {
+    MUST(gpupool_release(scene->client, buffer, scene->gate.stream));
+}
+
+static void scene_deinit(struct scene *scene) {
+    assert_true(stream_heaps_are_valid(scene->client));
+    release(scene, &scene->small);
+    release(scene, &scene->middle);
+    MUST(gpupool_stream_synchronize(scene->client, 0, scene->gate.stream));
+    MUST(gpupool_release(scene->client, &scene->found, GPUPOOL_NO_STREAM));
+    gate_deinit(&scene->gate);
+    close_cached(scene->client);
+}
+
+static unsigned slots_of(const struct gpupool_buffer *buffer) {
+    return (unsigned)(buffer->size_bytes / SLOT);
+}
+
+/* The stream writes a byte to each slot of a buffer. */
+static void write_on_stream(struct scene *scene, const struct gpupool_buffer *buffer, int byte) {
+    for (unsigned i = 0; i < slots_of(buffer); i++)
+        MUST(
+            gpupool_set(scene->client, 0, (char *)buffer->data + i * SLOT, byte, STRIPE, scene->gate.stream));
+}
+
+static uint8_t *found_at(const struct scene *scene, unsigned look, unsigned slot) {
+    return (uint8_t *)scene->found.data + (look * 2 * SLOTS + slot) * STRIPE;
+}
+
+/* The stream looks at the buffer. */
+static void look_on_stream(struct scene *scene, const struct gpupool_buffer *buffer, unsigned look) {
+    for (unsigned i = 0; i < slots_of(buffer); i++)
+        MUST(gpupool_copy(scene->client, 0, found_at(scene, look, i), (char *)buffer->data + i * SLOT, STRIPE,
+                          scene->gate.stream));
+}
+
+static void expect_found(struct scene *scene, unsigned look, unsigned slots, uint8_t byte) {
+    for (unsigned i = 0; i < slots; i++)
+        for (unsigned j = 0; j < STRIPE; j++)
+            assert_int_equal(found_at(scene, look, i)[j], byte);
+}
+
+static bool overlap(const struct gpupool_buffer *one, const struct gpupool_buffer *other) {
+    return (char *)one->data < (char *)other->data + other->size_bytes &&
+           (char *)other->data < (char *)one->data + one->size_bytes;
+}
+
+static uint64_t leased_bytes(void) {
+    return daemon_pool(&daemon_, "device", 0, "leased_bytes");
+}
+
+/* Releases the lower and the upper buffer, with work on them behind the gate. */
+static void release_both_in_use(struct scene *scene) {
+    write_on_stream(scene, &scene->low, 1);
+    write_on_stream(scene, &scene->high, 2);
+    MUST(gpupool_stream_synchronize(scene->client, 0, scene->gate.stream));
+    gate_close(&scene->gate);
+    look_on_stream(scene, &scene->low, 0);
+    look_on_stream(scene, &scene->high, 1);
+    release(scene, &scene->low);
+    release(scene, &scene->high);
+}
+
+static void segments_move_while_a_stream_uses_them(void **state) {
+    struct gpupool_buffer large, next, last;
+    struct scene scene;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    scene_init(&scene);
+    struct gpupool_buffer low = scene.low;
+    release_both_in_use(&scene);
+    uint64_t leased = leased_bytes();
+    /* The upper segments stay, and the lower ones come behind them. */
+    large = acquire(scene.client, GPUPOOL_POOL_DEVICE, 2 * BYTES, scene.gate.stream);
+    assert_int_equal(leased_bytes(), leased);
+    write_on_stream(&scene, &large, 3);
+    look_on_stream(&scene, &large, 2);
+    /* The stream still needs the addresses that they were at. */
+    next = acquire(scene.client, GPUPOOL_POOL_DEVICE, BYTES, scene.gate.stream);
+    assert_int_equal(leased_bytes(), leased + BYTES);
+    assert_false(overlap(&next, &low));
+    write_on_stream(&scene, &next, 4);
+    look_on_stream(&scene, &next, 3);
+    assert_false(gate_was_passed(&scene.gate)); /* no call waited for the stream */
+    assert_true(stream_heaps_are_valid(scene.client));
+    gate_open(&scene.gate);
+    MUST(gpupool_stream_synchronize(scene.client, 0, scene.gate.stream));
+    expect_found(&scene, 0, SLOTS, 1);
+    expect_found(&scene, 1, SLOTS, 2);
+    expect_found(&scene, 2, 2 * SLOTS, 3);
+    expect_found(&scene, 3, SLOTS, 4);
+    /* Now it does not. */
+    last = acquire(scene.client, GPUPOOL_POOL_DEVICE, BYTES, scene.gate.stream);
+    assert_ptr_equal(last.data, low.data);
+    write_on_stream(&scene, &last, 5);
+    look_on_stream(&scene, &last, 0);
+    look_on_stream(&scene, &large, 2);
+    MUST(gpupool_stream_synchronize(scene.client, 0, scene.gate.stream));
+    expect_found(&scene, 0, SLOTS, 5);
+    expect_found(&scene, 2, 2 * SLOTS, 3);
+    release(&scene, &large);
+    release(&scene, &next);
+    release(&scene, &last);
+    scene_deinit(&scene);
+}
+
+#define IN_USE (MIB + 3 * BYTES) /* by a scene */
+#define PART   (5 * MIB)
+#define REST   (POOL_MIB * MIB / SLOT - 1 - 3 * SLOTS) /* segments of the pool that a scene leaves */
+
+static void take_segments(struct puppet *puppet, unsigned count) {
+    puppet_connect(puppet, &daemon_);
+    for (unsigned i = 1; i <= count; i++)
+        PUPPET_MUST(puppet, puppet_acquire(puppet, i, GPUPOOL_POOL_DEVICE, SLOT, GPUPOOL_FOREVER, 0));
+}
+
+static void release_segments(struct puppet *puppet, unsigned count) {
+    for (unsigned i = 1; i <= count; i++)
+        PUPPET_MUST(puppet, puppet_release(puppet, i));
+    puppet_quit(puppet);
+}
+
+/* Segments that were taken from idle slots, and that the driver does not map, go to the daemon. The stream
+ * may still use them. */
+static void segments_that_are_not_mapped_go_back_behind_a_fence(void **state) {
+    struct gpupool_buffer large;
+    struct puppet puppet;
+    struct scene scene;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    scene_init(&scene);
+    take_segments(&puppet, REST);
+    release_both_in_use(&scene);
+    uint64_t leased = leased_bytes();
+    assert_int_equal(gpu_sim_fail("vmm_map", 1, GPU_ERROR_UNKNOWN), 0);
+    MUST_BE(gpupool_acquire(scene.client, pool_of(scene.client, GPUPOOL_POOL_DEVICE), 2 * BYTES,
+                            scene.gate.stream, GPUPOOL_NOW, 0, &large),
+            GPUPOOL_E_DRIVER);
+    assert_true(gpu_sim_failed());
+    assert_true(stream_heaps_are_valid(scene.client));
+    assert_int_equal(leased_bytes(), leased - BYTES);
+    gate_hands_over(&scene.gate, GPUPOOL_POOL_DEVICE, SLOT, &puppet);
+    release_segments(&puppet, REST);
+    scene_deinit(&scene);
+}
+
+/* In a shortage the daemon gets a part of a slot that is in use. The rest goes with a later trim. */
+static void nothing_stays_after_a_trim(void **state) {
+    struct gpupool_buffer parts[2];
+    struct puppet puppet;
+    struct scene scene;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    scene_init(&scene);
+    for (unsigned i = 0; i < 2; i++) /* each has a half of the slot in the middle */
+        parts[i] = acquire(scene.client, GPUPOOL_POOL_DEVICE, PART, scene.gate.stream);
+    assert_ptr_equal(parts[1].data, (char *)parts[0].data + PART);
+    take_segments(&puppet, REST - 5);
+    release(&scene, &parts[0]);
+    PUPPET_MUST_BE(&puppet, puppet_acquire(&puppet, 0, GPUPOOL_POOL_DEVICE, 4 * SLOT, NS_PER_S / 4, 0),
+                   GPUPOOL_E_EXHAUSTED);
+    WAIT_UNTIL(leased_bytes() == IN_USE + PART + (REST - 5) * SLOT);
+    release_segments(&puppet, REST - 5);
+    wait_until_nothing_is_short(scene.client);
+    release(&scene, &parts[1]);
+    MUST(gpupool_trim(scene.client, NULL));
+    WAIT_UNTIL(leased_bytes() == IN_USE);
+    release(&scene, &scene.low);
+    release(&scene, &scene.high);
+    scene_deinit(&scene);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(segments_move_while_a_stream_uses_them),
+        cmocka_unit_test(segments_that_are_not_mapped_go_back_behind_a_fence),
+        cmocka_unit_test(nothing_stays_after_a_trim),
+    };
+
+    setenv("GPUPOOL_TEST_EXPORT", "vmm", 1);
+    setenv("GPUPOOL_ARENAS", "1", 1);
+    return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);
+}
