@@ -8,7 +8,11 @@
  * another that was made to wait for it, or through another thread. Host memory takes turns with the CPU. If a block were
  * handed on too early, its next user would write into it while the kernel looks: a foreign write, which is counted.
  *
- *     stream_order [--rounds N] [--threads N] [--processes N]    exit status 0: none seen; 3: foreign writes seen; 1: it failed
+ *     stream_order [--arenas] [--rounds N] [--threads N] [--processes N]
+ *                                                exit status 0: none seen; 3: foreign writes seen; 1: it failed
+ *
+ * With --arenas the blocks are device memory above 4 MiB in arenas, whose segments are moved while kernels use them. There
+ * a kernel that meets an address which maps nothing counts as a foreign write.
  *
  * Half of the processes have a cache and half have none; the pools are small; memory goes back to the daemon all the time.
  */
@@ -37,6 +41,12 @@
 /* Pools that all processes together fill many times over. */
 #define DEVICE_LIMIT "384MiB"
 #define HOST_LIMIT   "64MiB"
+/* With --arenas: slots are of 8 MiB. The blocks that all threads keep are less than the pool has, with the slots that they
+ * have a part of. */
+#define ARENAS_LIMIT     "960MiB"
+#define ARENAS_LIVE      2u
+#define ARENAS_HANDED    4u
+#define ARENAS_PROCESSES 2u
 
 /* Fills the words with the tag, then looks at them again and again until so many clocks have passed. Each thread looks at
  * what it wrote itself, so no barrier is needed. */
@@ -90,10 +100,15 @@ struct worker {
     unsigned n_live, kernels;
 };
 
+static bool has_arenas; /* of this process */
+
 static void fail(const char *what) {
+    bool is_unmapped = cudaPeekAtLastError() == cudaErrorIllegalAddress ||
+                       strstr(gpupool_error_text(), "cudaErrorIllegalAddress") != NULL;
+
     fprintf(stderr, "stream_order: %s: %s; CUDA: %s\n", what, gpupool_error_text(),
             cudaGetErrorString(cudaPeekAtLastError()));
-    _exit(1);
+    _exit(has_arenas && is_unmapped ? FOREIGN : 1);
 }
 
 static void need(bool holds, const char *what) {
@@ -145,7 +160,7 @@ static void hand_over(struct worker *worker, struct held *held) {
     struct held taken = *held;
 
     pthread_mutex_lock(&exchange->lock);
-    if (exchange->count == HANDED_MAX || (exchange->count > 0 && random64(worker) % 2 == 0)) {
+    if (exchange->count == (has_arenas ? ARENAS_HANDED : HANDED_MAX) || (exchange->count > 0 && random64(worker) % 2 == 0)) {
         unsigned which = (unsigned)(random64(worker) % exchange->count);
         taken = exchange->held[which];
         exchange->held[which] = *held;
@@ -161,15 +176,16 @@ static void hand_over(struct worker *worker, struct held *held) {
 
 static void play_round(struct worker *worker) {
     static const uint64_t sizes[] = {64 << 10, 256 << 10, 256 << 10, 1 << 20, 1 << 20, 3 << 20};
+    static const uint64_t large_sizes[] = {5 * MIB, 8 * MIB, 12 * MIB};
     struct process *process = worker->process;
     struct held held = {};
     cudaStream_t first = worker->streams[random64(worker) % STREAMS];
     cudaStream_t second = worker->streams[random64(worker) % STREAMS];
     bool by_cpu = false;
 
-    held.on_host = random64(worker) % 4 == 0;
+    held.on_host = random64(worker) % 4 == 0 && !has_arenas;
     by_cpu = held.on_host && random64(worker) % 2 == 0;
-    uint64_t size = sizes[random64(worker) % (held.on_host ? 3 : 6)];
+    uint64_t size = has_arenas ? large_sizes[random64(worker) % 3] : sizes[random64(worker) % (held.on_host ? 3 : 6)];
     need(gpupool_acquire(process->client, held.on_host ? process->host_pool : process->device_pool, size,
                          by_cpu ? GPUPOOL_NO_STREAM : (void *)first, PATIENCE_NS, 0, &held.buffer) == 0,
          "acquire");
@@ -193,7 +209,7 @@ static void play_round(struct worker *worker) {
         hand_over(worker, &held);
         break;
     case 1: /* kept for a while */
-        if (worker->n_live == LIVE)
+        if (worker->n_live == (has_arenas ? ARENAS_LIVE : LIVE))
             release(worker, &worker->live[--worker->n_live]);
         worker->live[worker->n_live++] = held;
         break;
@@ -230,7 +246,7 @@ static int play_process(unsigned number, unsigned n_threads, unsigned rounds) {
     static struct worker workers[THREADS_MAX];
     unsigned kernels = 0;
 
-    options.flags = number % 2 == 1 ? GPUPOOL_OPEN_NO_CACHE : 0;
+    options.flags = number % 2 == 1 && !has_arenas ? GPUPOOL_OPEN_NO_CACHE : 0;
     need(gpupool_open(&options, &process.client) == 0, "open");
     need(gpupool_gpu_kind(process.client) == GPUPOOL_GPU_CUDA, "the daemon serves real GPUs");
     need(gpupool_device_pool(process.client, 0, &process.device_pool) == 0 &&
@@ -261,11 +277,12 @@ static int play_process(unsigned number, unsigned n_threads, unsigned rounds) {
 }
 
 /* Starts the processes and waits for them. They are this program again: CUDA does not survive a fork. */
-static int play_all(const char *program, unsigned n_processes, unsigned n_threads, unsigned rounds) {
+static int play_all(const char *program, unsigned n_processes, unsigned n_threads, unsigned rounds, bool in_arenas) {
     char configuration[] = "/tmp/stream_order.XXXXXX";
     static const char text[] = "[device]\nlimit = " DEVICE_LIMIT "\nstep = 16MiB\n[host]\nlimit = " HOST_LIMIT
                                "\nstep = 16MiB\n";
-    need(device_export_write_config(configuration, text), "a configuration file");
+    static const char arenas_text[] = "[device]\nexport = vmm\nlimit = " ARENAS_LIMIT "\n[host]\nlimit = " HOST_LIMIT "\n";
+    need(device_export_write_config(configuration, in_arenas ? arenas_text : text), "a configuration file");
     const char *arguments[] = {"--gpu", "cuda", "--config", configuration, "--log-level", "warning", NULL};
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client;
@@ -277,6 +294,8 @@ static int play_all(const char *program, unsigned n_processes, unsigned n_thread
     need(gpupool_open(&options, &client) == 0, "starting a daemon");
     unlink(configuration);
     setenv("GPUPOOL_SOCKET", gpupool_socket_path(client), 1);
+    if (in_arenas)
+        setenv("GPUPOOL_ARENAS", "1", 1);
     for (unsigned i = 0; i < n_processes; i++) {
         char number[16], threads[16], count[16];
         snprintf(number, sizeof number, "%u", i);
@@ -284,7 +303,7 @@ static int play_all(const char *program, unsigned n_processes, unsigned n_thread
         snprintf(count, sizeof count, "%u", rounds);
         pids[i] = fork();
         if (pids[i] == 0) {
-            execl(program, program, "--process", number, threads, count, (char *)NULL);
+            execl(program, program, "--process", number, threads, count, in_arenas ? "arenas" : "extents", (char *)NULL);
             _exit(1);
         }
         need(pids[i] > 0, "fork");
@@ -304,11 +323,17 @@ static int play_all(const char *program, unsigned n_processes, unsigned n_thread
 }
 
 int main(int argc, char **argv) {
-    unsigned rounds = 400, n_threads = 4, n_processes = 4;
-
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc == 5 && strcmp(argv[1], "--process") == 0)
+    if (argc == 6 && strcmp(argv[1], "--process") == 0) {
+        has_arenas = strcmp(argv[5], "arenas") == 0;
         return play_process((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]), (unsigned)atoi(argv[4]));
+    }
+    const char *program = argv[0];
+    bool in_arenas = argc > 1 && strcmp(argv[1], "--arenas") == 0;
+    unsigned rounds = 400, n_threads = 4, n_processes = in_arenas ? ARENAS_PROCESSES : 4;
+
+    argc -= in_arenas;
+    argv += in_arenas;
     for (int i = 1; i + 1 < argc; i += 2) {
         unsigned value = (unsigned)strtoul(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--rounds") == 0)
@@ -320,5 +345,5 @@ int main(int argc, char **argv) {
         else
             return 2;
     }
-    return play_all(argv[0], n_processes, n_threads, rounds);
+    return play_all(program, n_processes, n_threads, rounds, in_arenas);
 }
