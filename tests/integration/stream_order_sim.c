@@ -15,8 +15,8 @@
  *
  * With --arenas the blocks are large and lie in arenas: their segments are moved while streams use them. The
  * tag is written to a stripe of each slot that a block is in. Each worker keeps a few blocks, so that there
- * are gaps, and both processes have a cache. A stream that meets an address which maps nothing ends its
- * device, which counts as a foreign write.
+ * are gaps, and both processes have a cache. A process ends with the first foreign write. A stream that meets
+ * an address which maps nothing ends its device, which counts as a foreign write.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -40,6 +40,10 @@
 #define CHECKS      8u /* that are under way on a stream at a time */
 #define BLOCK_MAX   (128 * KIB)
 #define DELAY_BYTES (1 * MIB) /* a copy of so much takes a stream a tenth of a millisecond */
+/* Up to so many copies before and after a tag, less one. With --arenas the streams have to be behind when a
+ * segment moves. */
+#define DELAYS        4u
+#define DELAYS_ARENAS 12u
 #define FOREIGN     3
 #define PATIENCE_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 #define TRIM_ROUNDS 16u
@@ -121,7 +125,7 @@ static void finish(struct worker *worker, struct stream *stream) {
 
 static void delay(struct worker *worker, struct stream *stream) {
     char *data = stream->delay.data;
-    for (uint64_t n = random64(worker) % 4; n > 0; n--)
+    for (uint64_t n = random64(worker) % (has_arenas ? DELAYS_ARENAS : DELAYS); n > 0; n--)
         need(gpupool_copy(worker->process->client, 0, data, data + DELAY_BYTES, DELAY_BYTES, stream->handle),
              "a delay");
 }
@@ -249,7 +253,7 @@ static void *worker_main(void *argument) {
                              PATIENCE_NS, 0, &worker->streams[i].delay),
              "acquire");
     }
-    for (unsigned round = 0; round < process->rounds; round++) {
+    for (unsigned round = 0; round < process->rounds && !(has_arenas && process->foreign > 0); round++) {
         if (has_arenas)
             play_large_round(worker);
         else
