@@ -80,14 +80,6 @@ void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap)
         (void)gpu->address_free((unsigned)stream_heap->device, arena->extent.memory, arena->reserved_bytes);
 }
 
-/* Leaves a fence behind all work on memory that is free in the stream heap. Returns whether that can be. */
-static bool leave_fence(struct row *row, struct fence *ret_fence) {
-    *ret_fence = FENCE_NONE;
-    return !cache_has_order(row->stream_heap) ||
-           fences_enqueue(row->cache->session, (unsigned)row->stream_heap->device, row->stream_heap->stream,
-                          ret_fence) == 0;
-}
-
 /* Takes the segments of slots that are idle elsewhere in the arena. They are mapped there until their slots
  * are filled. */
 static void gather_idle(struct row *row) {
@@ -97,7 +89,7 @@ static void gather_idle(struct row *row) {
     pthread_mutex_lock(&row->stream_heap->lock);
     uint32_t count = arena_take_idle_locked(arena, &row->place, row->idle, row->place.n_vacant);
     pthread_mutex_unlock(&row->stream_heap->lock);
-    bool can_move = count > 0 && leave_fence(row, &fence);
+    bool can_move = count > 0 && cache_leave_fence(row->cache, row->stream_heap, &fence) == 0;
     pthread_mutex_lock(&row->stream_heap->lock);
     for (uint32_t i = 0; i < count; i++) {
         const struct arena_slot *slot = &arena->slots[row->idle[i]];

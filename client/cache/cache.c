@@ -420,6 +420,13 @@ static bool stream_heap_stream_is_busy(const struct gpu *gpu, struct stream_heap
     return !is_empty && devices_stream_is_busy(gpu, (unsigned)stream_heap->device, stream_heap->stream);
 }
 
+int cache_leave_fence(struct cache *cache, const struct stream_heap *stream_heap, struct fence *ret_fence) {
+    *ret_fence = FENCE_NONE;
+    return cache_has_order(stream_heap)
+               ? fences_enqueue(cache->session, (unsigned)stream_heap->device, stream_heap->stream, ret_fence)
+               : 0;
+}
+
 bool cache_is_busy(struct cache *cache) {
     const struct gpu *gpu;
     bool busy = false;

@@ -129,6 +129,10 @@ static inline bool cache_has_order(const struct stream_heap *stream_heap) {
            cache_orders(stream_heap, stream_heap->stream);
 }
 
+/* Leaves a fence behind all work on memory that is free in a stream heap; FENCE_NONE where nothing orders
+ * it. 0, or what fences_enqueue() says. */
+int cache_leave_fence(struct cache *cache, const struct stream_heap *stream_heap, struct fence *ret_fence);
+
 /* Host memory has one stream heap, whatever the stream. */
 static inline bool cache_is_stream_heap(const struct stream_heap *stream_heap, uint32_t pool,
                                         const void *stream) {

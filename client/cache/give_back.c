@@ -134,14 +134,6 @@ static bool daemon_is_mute(int error) {
     return error == GPUPOOL_E_TIMED_OUT || error == GPUPOOL_E_DISCONNECTED || error == GPUPOOL_E_PROTOCOL;
 }
 
-/* A fence behind all work on a stream heap's free memory. */
-static int leave_fence(struct cache *cache, const struct stream_heap *stream_heap, struct fence *ret_fence) {
-    *ret_fence = FENCE_NONE;
-    return cache_has_order(stream_heap)
-               ? fences_enqueue(cache->session, (unsigned)stream_heap->device, stream_heap->stream, ret_fence)
-               : 0;
-}
-
 /* Releases a part: without an answer, unless one is wanted, or has been due for long. */
 static int release_part(struct cache *cache, const struct stream_heap_part *part, bool is_answered) {
     cache->one_way = (cache->one_way + 1) % LEASE_ONE_WAY_MAX;
@@ -178,7 +170,7 @@ static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes)
         struct stream_heap_part part = cache->pending[i];
         if (!part.has_fence && part.stream_heap != fenced) {
             fenced = part.stream_heap;
-            left = leave_fence(cache, fenced, &fence);
+            left = cache_leave_fence(cache, fenced, &fence);
         }
         int r = part.has_fence ? 0 : left;
         if (!part.has_fence && r == 0) {

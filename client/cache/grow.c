@@ -163,9 +163,20 @@ static bool collect(struct cache *cache, struct stream_heap *stream_heap, uint64
     return has_now(stream_heap, needed);
 }
 
-/* Waits in the daemon's queue for just what is needed. A client whose purger runs answers the daemon's
- * questions meanwhile; one without closes at once what the daemon names, if nothing else helps its own
- * request. */
+/* A client whose purger runs answers the daemon's questions while a request waits. One without closes at once
+ * what the daemon names, if nothing else helps its own request; so does one whose time would be over. */
+static int close_before_waiting(struct cache *cache, const struct stream_heap *stream_heap, uint64_t needed,
+                                uint64_t timeout_ns, bool *ret_any) {
+    const bool has_purger = cache->purger.runs;
+
+    *ret_any = false;
+    return !has_purger || timeout_ns < GRACE_NS
+               ? lease_close_idle(cache->session, stream_heap->pool, needed,
+                                  has_purger && cache_is_busy(cache), ret_any)
+               : 0;
+}
+
+/* Waits in the daemon's queue for just what is needed. */
 static int ask_and_wait(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
                         uint64_t timeout_ns, uint32_t probe, struct piece **ret_piece) {
     struct proto_acquire acquire = {.pool = stream_heap->pool,
@@ -173,17 +184,13 @@ static int ask_and_wait(struct cache *cache, struct stream_heap *stream_heap, ui
                                     .size_bytes = needed,
                                     .least_bytes = needed,
                                     .timeout_ns = timeout_ns};
-    const bool has_purger = cache->purger.runs;
-    bool any_closed = false;
-    int r = 0;
+    bool any_closed;
 
     if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
         acquire.size_bytes = wanted_bytes(stream_heap, needed);
         acquire.flags |= cache->purger.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
     }
-    if (!has_purger || timeout_ns < GRACE_NS)
-        r = lease_close_idle(cache->session, stream_heap->pool, needed, has_purger && cache_is_busy(cache),
-                             &any_closed);
+    int r = close_before_waiting(cache, stream_heap, needed, timeout_ns, &any_closed);
     if (any_closed && timeout_ns < GROWTH_NS)
         acquire.timeout_ns = GROWTH_NS;
     return r == 0 ? ask(cache, stream_heap, &acquire, ret_piece) : r;
@@ -217,15 +224,10 @@ static int wait_for_room(struct cache *cache, struct stream_heap *stream_heap, u
 /* Waits for each segment that the arena lacks. */
 static int wait_for_segments(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
                              uint64_t timeout_ns, uint32_t probe, struct piece **ret_piece) {
-    const bool has_purger = cache->purger.runs;
     const struct proto_acquire acquire = {
         .pool = stream_heap->pool, .flags = probe, .timeout_ns = timeout_ns};
     bool any_closed;
-    int r = 0;
-
-    if (!has_purger || timeout_ns < GRACE_NS)
-        r = lease_close_idle(cache->session, stream_heap->pool, needed, has_purger && cache_is_busy(cache),
-                             &any_closed);
+    int r = close_before_waiting(cache, stream_heap, needed, timeout_ns, &any_closed);
     return r == 0 ? arena_grow(cache, stream_heap, needed, &acquire, ret_piece) : r;
 }
 
