@@ -87,9 +87,8 @@ static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *st
 }
 
 /* Leases what is missing: in whole segments where buffers are cut from several, else as one range, which
- * serves any buffer of up to its size. Where the pool has no such
- * range and cannot grow by one, as several, the largest first. After the deadline only the smallest is asked
- * for. */
+ * serves any buffer of up to its size. Where the pool has no such range and cannot grow by one, as several,
+ * the largest first. After the deadline only the smallest is asked for. */
 static int lease_missing(struct preparation *preparation, uint64_t missing_bytes, uint64_t deadline_ns) {
     uint64_t slot_bytes = preparation->slot_bytes;
     uint64_t range_bytes = slot_bytes > 0 ? slot_bytes : missing_bytes;

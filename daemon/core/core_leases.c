@@ -201,7 +201,7 @@ int core_query(struct session *session, const struct proto_lease_name *name, str
         .pool = block->segment->pool->id,
         .holders = block->live + block->quarantined,
         .shared = block->shared,
-        .parts = block->is_row ? block->n_ranges : 0,
+        .parts = row_parts(block),
     };
     return 0;
 }
@@ -280,7 +280,7 @@ void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, boo
         .offset_bytes = block->offset_bytes,
         .size_bytes = block->size_bytes,
         .capacity_bytes = block->capacity_bytes,
-        .parts = block->is_row ? block->n_ranges : 0,
+        .parts = row_parts(block),
     };
     describe_segment(lease->session, block->segment, ret_lease, ret_describe);
 }

@@ -21,6 +21,11 @@
  * their leases' alone. */
 bool row_can_continue(const struct block *block, const struct block *from);
 
+/* The parts of a block, as LEASE and INFO tell them: 0 of one that is no row. */
+static inline uint32_t row_parts(const struct block *block) {
+    return block->is_row ? block->n_ranges : 0;
+}
+
 /* Part i of a row, of n_ranges. Linear in i. */
 const struct heap_range *row_part(const struct block *row, unsigned i);
 

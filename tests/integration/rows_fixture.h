@@ -38,9 +38,8 @@ static inline void rows_stop(struct test_daemon *daemon) {
     daemon_stop(daemon);
 }
 
-/* A process whose client has a cache, with arenas. A first small buffer (slot 255) shows it that the pool has
- * movable segments. The next one (slot 254) is the begin of the arena, so that later ones begin inside a
- * segment. */
+/* A process whose client has a cache, with arenas. A small buffer (slot 255) lies beside the arena. The next
+ * one (slot 254) is the begin of it, so that later ones begin inside a segment. */
 static inline void owner_start(struct puppet *owner, const struct test_daemon *daemon) {
     puppet_start_as(owner, daemon, (const char *const[]){"GPUPOOL_ARENAS=1", NULL}, 0);
     PUPPET_MUST(owner, puppet_call(owner, &(struct puppet_command){.verb = PUPPET_OPEN}));

@@ -249,7 +249,7 @@ static void a_lost_device_takes_the_pool_along(void **state) {
     daemon_stop(&daemon);
 }
 
-/* --- what it is for --- */
+/* --- no registration, and no waiting for kernels --- */
 
 /* A client registers nothing of it: it works where the driver registers no host memory at all. */
 static void nothing_is_registered(void **state) {
