@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "client/api/client.h"
+#include "tests/integration/must.h"
 #include "tests/integration/puppet.h"
 
 #define POOL_MIB 64u
@@ -31,15 +32,6 @@
 #endif
 
 #include "tests/integration/daemon_fixture.h"
-
-#define MUST(call) MUST_BE(call, 0)
-#define MUST_BE(call, wanted)                                                                                \
-    do {                                                                                                     \
-        int result_ = (call);                                                                                \
-        if (result_ != (wanted))                                                                             \
-            fail_msg("%s: %s, not %s: %s", #call, gpupool_error_name(result_), gpupool_error_name(wanted),   \
-                     result_ != 0 ? gpupool_error_text() : "");                                              \
-    } while (0)
 
 static inline struct gpupool_client *open_client(const struct test_daemon *daemon, uint32_t flags,
                                                  uint64_t decay_ns) {

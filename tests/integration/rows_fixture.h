@@ -11,20 +11,12 @@
 #include "client/api/client.h"
 #include "gpu/sim/sim.h"
 #include "tests/entries.h"
+#include "tests/integration/must.h"
 #include "tests/integration/puppet.h"
 
 #define SEGMENT_BYTES (2 * MIB)
 #define ROW_BYTES     (22 * MIB)
 #define ROWS_CONFIG   "[device]\nexport = vmm\nlimit = 128MiB\n[host]\nlimit = 32MiB\nstep = 4MiB\n"
-
-#define MUST(call) MUST_BE(call, 0)
-#define MUST_BE(call, wanted)                                                                                \
-    do {                                                                                                     \
-        int result_ = (call);                                                                                \
-        if (result_ != (wanted))                                                                             \
-            fail_msg("%s: %s, not %s: %s", #call, gpupool_error_name(result_), gpupool_error_name(wanted),   \
-                     result_ != 0 ? gpupool_error_text() : "");                                              \
-    } while (0)
 
 static inline void rows_start(struct test_daemon *daemon, unsigned sim_gpus) {
     assert_int_equal(setenv("GPUPOOL_SIM_LATENCY", "0", 1), 0); /* for this process's clients */

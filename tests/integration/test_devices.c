@@ -4,15 +4,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "tests/integration/must.h"
 #include "tests/integration/puppet.h"
-
-#define MUST_BE(call, wanted)                                                                                \
-    do {                                                                                                     \
-        int must_be = (call);                                                                                \
-        if (must_be != (wanted))                                                                             \
-            fail_msg("%s: %d, %s", #call, must_be, gpupool_error_text());                                    \
-    } while (0)
-#define MUST(call) MUST_BE(call, 0)
 
 #define POOL_MIB 32u
 /* Driver calls of a client that connects, takes and gives back a device and a host buffer: all of them fail
