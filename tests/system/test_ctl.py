@@ -231,6 +231,13 @@ class ForPeople(unittest.TestCase):
         for words in (str(2**53), "1234567", "transparent", DEVICE_POOL["uuid"], "64 MiB", "9.5 us", "15 us", "7 ms"):
             self.assertIn(words, text)
 
+    def test_pools_tells_the_kind_of_the_segments(self):
+        pools = [DEVICE_POOL, {**DEVICE_POOL, "id": 2, "export": "vmm"}, {**HOST_POOL, "id": 3}, {**HOST_POOL, "id": 4, "export": "vmm"}]
+        text = self.show("pools", {"pools": pools})
+        table = next(part.splitlines() for part in text.split("\n\n") if "EXPORT" in part)
+        column = table[0].index("EXPORT")
+        self.assertEqual([row[column:].split()[0] for row in table], ["EXPORT", "ipc", "vmm", "memfd", "vmm"])
+
     def test_pools_tells_what_was_refused_and_the_peaks(self):
         text = self.show("pools")
         refused = [line.split() for line in text.splitlines() if "TIMEOUTS" in line]
