@@ -27,9 +27,14 @@ static bool range_is_sane(uint64_t offset, uint64_t size) {
     return offset <= PROTO_SIZE_MAX && size <= PROTO_SIZE_MAX - offset;
 }
 
+static bool segment_size_is_sane(uint64_t size) {
+    return size != 0 && size <= PROTO_SIZE_MAX && is_multiple(size, SEGMENT_GRANULE);
+}
+
 /* The texts of what is wrong name these limits. */
 _Static_assert(PROTO_SIZE_MAX >> 56 == 1 && PROTO_PAGE_FENCES == 512 && PROTO_CLOSE_MAX == 64 &&
-                   PROTO_PARTS_MAX == 64 && PROTO_ROW_PARTS_MAX == 4096 && PROTO_PAGE_BYTES == 65536,
+                   PROTO_PARTS_MAX == 64 && PROTO_ROW_PARTS_MAX == 4096 && PROTO_LEASES_MAX == 4096 &&
+                   PROTO_LEASES_PER_MESSAGE == 64 && PROTO_PAGE_BYTES == 65536,
                "the texts below name other limits");
 
 /* One function for each body that has rules: NULL, or what is wrong, which begins with the message's and the
@@ -126,6 +131,21 @@ static const char *check_acquire(const struct proto_message *message) {
     return NULL;
 }
 
+static const char *check_acquire_segments(const struct proto_message *message) {
+    const struct proto_acquire_segments *acquire = &message->acquire_segments;
+    if ((acquire->flags & ~PROTO_ACQUIRE_FLAGS) != 0)
+        return "ACQUIRE_SEGMENTS.flags: unknown ones are set";
+    if (!segment_size_is_sane(acquire->segment_bytes))
+        return "ACQUIRE_SEGMENTS.segment_bytes: 0, above 2^56 or no multiple of 2 MiB";
+    if (acquire->count == 0 || acquire->count > PROTO_LEASES_MAX)
+        return "ACQUIRE_SEGMENTS.count: 0, or above 4096";
+    if (acquire->segment_bytes > PROTO_SIZE_MAX / acquire->count)
+        return "ACQUIRE_SEGMENTS.segment_bytes * count: above 2^56";
+    if (acquire->reserved != 0)
+        return "ACQUIRE_SEGMENTS.reserved: not 0";
+    return NULL;
+}
+
 static const char *check_release(const struct proto_message *message) {
     const struct proto_release *release = &message->release;
     if (!range_is_sane(release->offset_bytes, release->size_bytes))
@@ -177,16 +197,29 @@ static const char *check_idle(const struct proto_message *message) {
     return NULL;
 }
 
+/* Whether there are so many ids, and zeros behind them. */
+static bool ids_are_counted(const uint64_t ids[static PROTO_CLOSE_MAX], uint32_t count) {
+    for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
+        if ((ids[i] != 0) != (i < count))
+            return false;
+    return true;
+}
+
+static const char *check_offer(const struct proto_message *message) {
+    const struct proto_offer *offer = &message->offer;
+    if (offer->count == 0 || offer->count > PROTO_CLOSE_MAX)
+        return "OFFER.count: 0, or above 64";
+    return ids_are_counted(offer->ids, offer->count) ? NULL : "OFFER.count: not the ids that are there";
+}
+
 static const char *check_segments(const struct proto_message *message) {
     const struct proto_segments *segments = &message->segments;
     if (segments->count > PROTO_CLOSE_MAX)
         return "SEGMENTS.count: above 64";
     if (segments->reserved != 0)
         return "SEGMENTS.reserved: not 0";
-    for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
-        if ((segments->ids[i] != 0) != (i < segments->count))
-            return "SEGMENTS.count: not the ids that are there";
-    return NULL;
+    return ids_are_counted(segments->ids, segments->count) ? NULL
+                                                           : "SEGMENTS.count: not the ids that are there";
 }
 
 static const char *check_ask_parts(const struct proto_message *message) {
@@ -204,8 +237,7 @@ static const char *check_describe(const struct proto_message *message) {
 static const char *check_part(const struct proto_part *part) {
     if (part->segment == 0)
         return "PARTS.parts.segment: 0";
-    if (part->segment_bytes == 0 || part->segment_bytes > PROTO_SIZE_MAX ||
-        !is_multiple(part->segment_bytes, SEGMENT_GRANULE))
+    if (!segment_size_is_sane(part->segment_bytes))
         return "PARTS.parts.segment_bytes: 0, above 2^56 or no multiple of 2 MiB";
     if (!is_multiple(part->offset_bytes, BLOCK_GRANULE))
         return "PARTS.parts.offset_bytes: no multiple of 512";
@@ -268,8 +300,7 @@ static const char *check_description(const struct proto_lease *lease) {
         return "LEASE.description.id: not the lease's segment";
     if (segment->pool != lease->pool)
         return "LEASE.description.pool: not the lease's pool";
-    if (segment->size_bytes == 0 || segment->size_bytes > PROTO_SIZE_MAX ||
-        !is_multiple(segment->size_bytes, SEGMENT_GRANULE))
+    if (!segment_size_is_sane(segment->size_bytes))
         return "LEASE.description.size_bytes: 0, above 2^56 or no multiple of 2 MiB";
     if (lease->parts == 0)
         return lease->offset_bytes + lease->capacity_bytes > segment->size_bytes
@@ -292,6 +323,28 @@ static const char *check_lease(const struct proto_message *message) {
         return "LEASE.pool: 0";
     const char *flaw = BLOCK_FLAW("LEASE", lease);
     return flaw != NULL ? flaw : check_description(lease);
+}
+
+static const char *check_leases(const struct proto_message *message) {
+    const struct proto_leases *leases = &message->leases;
+
+    if (leases->pool == 0)
+        return "LEASES.pool: 0";
+    if (leases->count == 0 || leases->count > PROTO_LEASES_PER_MESSAGE)
+        return "LEASES.count: 0, or above 64";
+    if (leases->n_described > leases->count)
+        return "LEASES.n_described: above count";
+    if (leases->n_left > PROTO_LEASES_MAX - leases->count)
+        return "LEASES.n_left: above 4096 with count";
+    if (!segment_size_is_sane(leases->segment_bytes))
+        return "LEASES.segment_bytes: 0, above 2^56 or no multiple of 2 MiB";
+    for (uint32_t i = 0; i < PROTO_LEASES_PER_MESSAGE; i++) {
+        const struct proto_segment_lease *lease = &leases->leases[i];
+        if (i < leases->count ? lease->segment == 0 : !bytes_are_zero(lease, sizeof *lease))
+            return i < leases->count ? "LEASES.leases.segment: 0, in one of the first count leases"
+                                     : "LEASES.count: not the leases that are there";
+    }
+    return NULL;
 }
 
 static const char *check_info(const struct proto_message *message) {
@@ -345,6 +398,9 @@ const char *proto_check(const struct proto_message *message) {
         [PROTO_ASK_PARTS] = check_ask_parts,
         [PROTO_DESCRIBE] = check_describe,
         [PROTO_PARTS] = check_parts,
+        [PROTO_OFFER] = check_offer,
+        [PROTO_ACQUIRE_SEGMENTS] = check_acquire_segments,
+        [PROTO_LEASES] = check_leases,
     };
     unsigned operation = message->header.operation;
 

@@ -18,9 +18,11 @@
 #define PROTO_CLOSE_MAX     64u    /* segments that one SEGMENTS names: more than a growth takes the place of */
 #define PROTO_ROW_PARTS_MAX 4096u  /* segments that a lease covers: 8 GiB of the smallest */
 #define PROTO_PARTS_MAX     64u    /* parts that one PARTS names */
+#define PROTO_LEASES_MAX    4096u  /* segments of one ACQUIRE_SEGMENTS: 64 GiB of the largest; a millisecond of the loop */
+#define PROTO_LEASES_PER_MESSAGE 64u /* descriptors of one message: the kernel takes 253, and they count as the daemon's until they are read */
 #define PROTO_ONE_WAY_MAX   4096u  /* parts released one-way between two answers: a socket holds some hundred packets */
 
-/* How large the segments are that clients ask for one by one in a pool whose segments are PROTO_SEGMENT_VMM_FD,
+/* How large the segments are that clients ask for by ACQUIRE_SEGMENTS in a pool whose segments are PROTO_SEGMENT_VMM_FD,
  * by the pool's limit. All ask for the same size, so that a free segment suits any of them. Copies within an
  * H200 reached 4,103 GB/s from handles of 64 MiB, 4,045 of 16, 3,521 of 2, and 4,254 from one allocation;
  * smaller ones leave less memory unused (docs/architecture.md, "Arenas"), and one that is used for little is

@@ -31,6 +31,7 @@ SIZE_OF(proto_hello_reply, 24);
 SIZE_OF(proto_pool, 144);
 SIZE_OF(proto_pools, 8 + 144 * PROTO_POOLS_MAX);
 SIZE_OF(proto_acquire, 32);
+SIZE_OF(proto_acquire_segments, 32);
 SIZE_OF(proto_release, 48);
 SIZE_OF(proto_merge, 32);
 SIZE_OF(proto_lease_name, 16);
@@ -40,11 +41,14 @@ SIZE_OF(proto_opened, 8);
 SIZE_OF(proto_closed, 16);
 SIZE_OF(proto_idle, 16);
 SIZE_OF(proto_segments, 8 + 8 * PROTO_CLOSE_MAX);
+SIZE_OF(proto_offer, 8 + 8 * PROTO_CLOSE_MAX);
 SIZE_OF(proto_part_name, 24);
 SIZE_OF(proto_part, 32);
 SIZE_OF(proto_parts, 8 + 32 * PROTO_PARTS_MAX);
 SIZE_OF(proto_segment, 88);
 SIZE_OF(proto_lease, 144);
+SIZE_OF(proto_segment_lease, 24);
+SIZE_OF(proto_leases, 24 + 24 * PROTO_LEASES_PER_MESSAGE);
 SIZE_OF(proto_info, 48);
 SIZE_OF(proto_page_reply, 8);
 
@@ -88,6 +92,9 @@ static const struct operation operations[] = {
                          sizeof(struct proto_part_name)},
     [PROTO_DESCRIBE] = {"DESCRIBE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
                         sizeof(struct proto_part_name)},
+    [PROTO_ACQUIRE_SEGMENTS] = {"ACQUIRE_SEGMENTS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
+                                sizeof(struct proto_acquire_segments)},
+    [PROTO_OFFER] = {"OFFER", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_offer)},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply)},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools)},
@@ -99,6 +106,7 @@ static const struct operation operations[] = {
     [PROTO_PAGE] = {"PAGE", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_page_reply)},
     [PROTO_SEGMENTS] = {"SEGMENTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_segments)},
     [PROTO_PARTS] = {"PARTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_parts)},
+    [PROTO_LEASES] = {"LEASES", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_leases)},
 };
 
 static const struct operation *operation_find(unsigned number) {
@@ -227,6 +235,8 @@ unsigned proto_message_fds(const struct proto_message *message) {
         return (message->hello_reply.flags & PROTO_HELLO_REPLY_EVENTFD) != 0;
     if (message->header.operation == PROTO_PAGE)
         return 1;
+    if (message->header.operation == PROTO_LEASES)
+        return message->leases.n_described;
     if (message->header.operation != PROTO_LEASE)
         return 0;
     return message->lease.description.kind == PROTO_SEGMENT_MEMFD ||

@@ -34,8 +34,8 @@
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 2u
 #define PROTO_VERSION_VMM                                                                                    \
-    2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD and rows of them, and                        \
-          PROTO_SEGMENT_HOST_VMM_FD */
+    2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
+          and PROTO_SEGMENT_HOST_VMM_FD */
 
 enum proto_operation {
     /* client → daemon */
@@ -56,6 +56,8 @@ enum proto_operation {
     PROTO_CLOSED = 14, /* → OK: it has closed one of those; it has no mapping of it any more */
     PROTO_ASK_PARTS = 15, /* → PARTS: in which segments does a row lie? */
     PROTO_DESCRIBE = 16,  /* → LEASE, of one part of a row: what is its segment? */
+    PROTO_ACQUIRE_SEGMENTS = 17, /* → LEASES, one or more: whole segments of one size, all of them or none */
+    PROTO_OFFER = 18,            /* → SEGMENTS: which of these idle segments may the session close? */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -67,6 +69,7 @@ enum proto_operation {
     PROTO_PAGE = 71,  /* carries the sealed memfd of the session's page */
     PROTO_SEGMENTS = 72,
     PROTO_PARTS = 73,
+    PROTO_LEASES = 74, /* carries the descriptors of the segments that it describes */
 };
 
 /* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
@@ -176,6 +179,16 @@ struct proto_acquire {
     uint64_t timeout_ns;  /* 0: only what is free now; UINT64_MAX: for ever */
 };
 
+/* Each of the segments becomes a lease of its own. For pools whose segments are PROTO_SEGMENT_VMM_FD. */
+struct proto_acquire_segments {
+    uint32_t pool;
+    uint32_t flags;         /* PROTO_ACQUIRE_… */
+    uint64_t segment_bytes; /* of each, a multiple of 2 MiB */
+    uint32_t count;         /* 1…PROTO_LEASES_MAX */
+    uint32_t reserved;      /* 0 */
+    uint64_t timeout_ns;    /* as in ACQUIRE */
+};
+
 struct proto_release {
     uint64_t lease, generation;
     /* The part of the block, relative to its start; size 0 (and offset 0): the whole lease, or what is left
@@ -247,6 +260,15 @@ struct proto_segments {
     uint64_t ids[PROTO_CLOSE_MAX];
 };
 
+/* OFFER: segments of a pool whose segments are PROTO_SEGMENT_VMM_FD, of which the session gave back all some
+ * time ago. SEGMENTS names those of which nothing is leased and which no other session has mapped. They stay
+ * the user's, and are described anew with the next lease. */
+struct proto_offer {
+    uint32_t pool;
+    uint32_t count; /* 1…PROTO_CLOSE_MAX; the other ids are 0 */
+    uint64_t ids[PROTO_CLOSE_MAX];
+};
+
 /* A part of a row, whose next part begins where this one ends if the segments are mapped side by side. */
 struct proto_part {
     uint64_t segment, segment_bytes; /* id and size of the segment */
@@ -284,6 +306,24 @@ struct proto_lease {
     struct proto_segment description;
 };
 
+/* A lease on a whole segment. */
+struct proto_segment_lease {
+    uint64_t lease, generation;
+    uint64_t segment; /* its id */
+};
+
+/* An answer to ACQUIRE_SEGMENTS, or a part of it: its messages follow each other in order. The first
+ * n_described segments are new to the session: their kind is PROTO_SEGMENT_VMM_FD, and the packet carries a
+ * descriptor for each, in order. The session gets nothing more until it says OPENED for the first of them. */
+struct proto_leases {
+    uint32_t pool;
+    uint32_t count;       /* 1…PROTO_LEASES_PER_MESSAGE; the other leases are 0 */
+    uint32_t n_described; /* of these */
+    uint32_t n_left;      /* leases that further messages bring */
+    uint64_t segment_bytes;
+    struct proto_segment_lease leases[PROTO_LEASES_PER_MESSAGE];
+};
+
 struct proto_info {
     uint64_t segment, offset_bytes, size_bytes, capacity_bytes;
     uint32_t pool;
@@ -319,10 +359,13 @@ struct proto_message {
         struct proto_opened opened;
         struct proto_idle idle;
         struct proto_segments segments;
+        struct proto_offer offer;
         struct proto_closed closed;
         struct proto_part_name ask_parts, describe;
         struct proto_parts parts;
         struct proto_lease lease;
+        struct proto_acquire_segments acquire_segments;
+        struct proto_leases leases;
         struct proto_info info;
         struct proto_page_reply page;
         struct proto_failure failure;
@@ -348,7 +391,7 @@ uint64_t proto_packet_request(const void *packet, size_t size);
  * one that proto_decode would accept: asserted. */
 size_t proto_encode(const struct proto_message *message, void *packet);
 
-/* How many descriptors accompany the message: 0 or 1. */
+/* How many descriptors accompany the message, up to PROTO_LEASES_PER_MESSAGE. */
 unsigned proto_message_fds(const struct proto_message *message);
 
 /* For messages to people: "ACQUIRE", "the pool has no room…". Never NULL, whatever the number. */

@@ -38,6 +38,8 @@ struct wire_field {
 #define WIRE_POOL(member) WIRE_POOL_AS(member, WIRE_UNSIGNED)
 #define WIRE_PART(member)                                                                                    \
     WIRE_AS(PROTO_PARTS, proto_parts, parts[0].member, "parts[i]." #member, WIRE_UNSIGNED)
+#define WIRE_SEGMENT_LEASE(member)                                                                           \
+    WIRE_AS(PROTO_LEASES, proto_leases, leases[0].member, "leases[i]." #member, WIRE_UNSIGNED)
 #define WIRE_HEADER(member)                                                                                  \
     {                                                                                                        \
         0, offsetof(struct proto_header, member), WIRE_SIZE_OF(proto_header, member), 1, WIRE_UNSIGNED,      \
@@ -98,6 +100,15 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_DESCRIBE, proto_part_name, generation),
     WIRE_FIELD(PROTO_DESCRIBE, proto_part_name, part),
     WIRE_FIELD(PROTO_DESCRIBE, proto_part_name, reserved),
+    WIRE_FIELD(PROTO_ACQUIRE_SEGMENTS, proto_acquire_segments, pool),
+    WIRE_FIELD(PROTO_ACQUIRE_SEGMENTS, proto_acquire_segments, flags),
+    WIRE_FIELD(PROTO_ACQUIRE_SEGMENTS, proto_acquire_segments, segment_bytes),
+    WIRE_FIELD(PROTO_ACQUIRE_SEGMENTS, proto_acquire_segments, count),
+    WIRE_FIELD(PROTO_ACQUIRE_SEGMENTS, proto_acquire_segments, reserved),
+    WIRE_FIELD(PROTO_ACQUIRE_SEGMENTS, proto_acquire_segments, timeout_ns),
+    WIRE_FIELD(PROTO_OFFER, proto_offer, pool),
+    WIRE_FIELD(PROTO_OFFER, proto_offer, count),
+    WIRE_FIELDS_AS(PROTO_OFFER, proto_offer, ids, "ids[i]", WIRE_UNSIGNED, sizeof(uint64_t), PROTO_CLOSE_MAX),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, magic),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, version),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, gpu),
@@ -156,6 +167,14 @@ static const struct wire_field wire_fields[] = {
     WIRE_PART(segment_bytes),
     WIRE_PART(offset_bytes),
     WIRE_PART(size_bytes),
+    WIRE_FIELD(PROTO_LEASES, proto_leases, pool),
+    WIRE_FIELD(PROTO_LEASES, proto_leases, count),
+    WIRE_FIELD(PROTO_LEASES, proto_leases, n_described),
+    WIRE_FIELD(PROTO_LEASES, proto_leases, n_left),
+    WIRE_FIELD(PROTO_LEASES, proto_leases, segment_bytes),
+    WIRE_SEGMENT_LEASE(lease),
+    WIRE_SEGMENT_LEASE(generation),
+    WIRE_SEGMENT_LEASE(segment),
 };
 #define WIRE_FIELDS (sizeof wire_fields / sizeof *wire_fields)
 

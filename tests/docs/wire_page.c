@@ -54,6 +54,8 @@ static const struct {
     {PROTO_CLOSED, sizeof(struct proto_closed)},
     {PROTO_ASK_PARTS, sizeof(struct proto_part_name)},
     {PROTO_DESCRIBE, sizeof(struct proto_part_name)},
+    {PROTO_ACQUIRE_SEGMENTS, sizeof(struct proto_acquire_segments)},
+    {PROTO_OFFER, sizeof(struct proto_offer)},
     {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},
     {PROTO_POOLS, offsetof(struct proto_pools, pools[1])},
     {PROTO_LEASE, sizeof(struct proto_lease)},
@@ -64,6 +66,7 @@ static const struct {
     {PROTO_PAGE, sizeof(struct proto_page_reply)},
     {PROTO_SEGMENTS, sizeof(struct proto_segments)},
     {PROTO_PARTS, offsetof(struct proto_parts, parts[1])},
+    {PROTO_LEASES, offsetof(struct proto_leases, leases[1])},
 };
 
 static const char *sender_name(unsigned operation) {
@@ -141,6 +144,8 @@ static void print_limits(void) {
     LIMIT(PROTO_ONE_WAY_MAX);
     LIMIT(PROTO_PARTS_MAX);
     LIMIT(PROTO_ROW_PARTS_MAX);
+    LIMIT(PROTO_LEASES_MAX);
+    LIMIT(PROTO_LEASES_PER_MESSAGE);
     LIMIT(SEGMENT_GRANULE);
     LIMIT(SESSION_WAITING_MAX);
     LIMIT(SESSION_LEASES_DEFAULT);
@@ -227,10 +232,15 @@ static void print_message(const struct proto_message *message) {
             continue;
         bool in_pool = strncmp(field->name, "pools[i]", strlen("pools[i]")) == 0;
         bool in_part = strncmp(field->name, "parts[i]", strlen("parts[i]")) == 0;
-        size_t count = in_pool ? message->pools.count : in_part ? message->parts.count : field->count;
-        size_t stride = in_pool   ? sizeof(struct proto_pool)
-                        : in_part ? sizeof(struct proto_part)
-                                  : field->size;
+        bool in_lease = strncmp(field->name, "leases[i]", strlen("leases[i]")) == 0;
+        size_t count = in_pool    ? message->pools.count
+                       : in_part  ? message->parts.count
+                       : in_lease ? message->leases.count
+                                  : field->count;
+        size_t stride = in_pool    ? sizeof(struct proto_pool)
+                        : in_part  ? sizeof(struct proto_part)
+                        : in_lease ? sizeof(struct proto_segment_lease)
+                                   : field->size;
         for (size_t n = 0; n < count; n++) {
             print_name(field, n);
             print_value(message, field, field->offset + n * stride);

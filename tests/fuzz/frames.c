@@ -93,6 +93,27 @@ static void check_parts(const struct proto_parts *parts) {
     }
 }
 
+static bool is_segment_size(uint64_t size) {
+    return size > 0 && size <= PROTO_SIZE_MAX && size % (UINT64_C(2) << 20) == 0;
+}
+
+static void check_acquire_segments(const struct proto_acquire_segments *acquire) {
+    MUST((acquire->flags & ~PROTO_ACQUIRE_FLAGS) == 0 && acquire->reserved == 0);
+    MUST(is_segment_size(acquire->segment_bytes));
+    MUST(acquire->count > 0 && acquire->count <= PROTO_LEASES_MAX);
+    MUST(acquire->segment_bytes <= PROTO_SIZE_MAX / acquire->count);
+}
+
+static void check_leases(const struct proto_leases *leases) {
+    MUST(leases->pool != 0 && is_segment_size(leases->segment_bytes));
+    MUST(leases->count > 0 && leases->count <= PROTO_LEASES_PER_MESSAGE);
+    MUST(leases->n_described <= leases->count);
+    MUST(leases->n_left <= PROTO_LEASES_MAX && leases->count + leases->n_left <= PROTO_LEASES_MAX);
+    for (uint32_t i = 0; i < PROTO_LEASES_PER_MESSAGE; i++)
+        MUST(i < leases->count ? leases->leases[i].segment != 0
+                               : is_zero(&leases->leases[i], sizeof leases->leases[i]));
+}
+
 static void check_part(const struct proto_release *part, bool is_split) {
     MUST(is_range(part->offset_bytes, part->size_bytes));
     MUST(part->size_bytes != 0 || (part->offset_bytes == 0 && !is_split));
@@ -151,6 +172,12 @@ static void check_body(const struct proto_message *message) {
     case PROTO_LEASE:
         check_lease(&message->lease);
         return;
+    case PROTO_ACQUIRE_SEGMENTS:
+        check_acquire_segments(&message->acquire_segments);
+        return;
+    case PROTO_LEASES:
+        check_leases(&message->leases);
+        return;
     case PROTO_INFO:
         check_block(message->info.offset_bytes, message->info.size_bytes, message->info.capacity_bytes);
         MUST(message->info.segment != 0 && message->info.pool != 0 && message->info.holders > 0);
@@ -176,8 +203,8 @@ static void check_message(const struct proto_message *message, enum proto_sender
     bool one_way = operation == PROTO_OPENED,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_DESCRIBE
-                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_PARTS);
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_ACQUIRE_SEGMENTS
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_LEASES);
     MUST(message->header.reserved == 0);
     MUST(either || (message->header.request == 0) == one_way);
     MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);
@@ -185,7 +212,7 @@ static void check_message(const struct proto_message *message, enum proto_sender
 
     unsigned fds = proto_message_fds(message);
     bool may_have = operation == PROTO_LEASE || operation == PROTO_HELLO_REPLY || operation == PROTO_PAGE;
-    MUST(fds <= 1 && (fds == 0 || may_have));
+    MUST(operation == PROTO_LEASES ? fds == message->leases.n_described : fds <= 1 && (fds == 0 || may_have));
 }
 
 static bool try(enum proto_sender sender, const uint8_t *packet, size_t size) {

@@ -33,6 +33,11 @@ def lease(kind):
     return struct.pack("<6QII", 1, 2, 9, 512, 1000, 1024, 1, 0) + segment
 
 
+def leases(count, n_described, n_left):
+    names = [value for i in range(count) for value in (1 + i, 2 + i, 9 + i)]
+    return struct.pack("<4IQ192Q", 1, count, n_described, n_left, 2 * MIB, *names, *([0] * (192 - len(names))))
+
+
 def frames():
     text = "the pool has no room: €".encode()
     yield packet(1, 1, struct.pack("<IHHII", MAGIC, 1, 1, 1, 0))
@@ -65,6 +70,13 @@ def frames():
     yield packet(70, 7, struct.pack("<II", 5, len(text)) + text)
     yield packet(70, 0, struct.pack("<II", 11, 0))
     yield packet(71, 8, struct.pack("<II", 65536, 0))
+    for operation in (15, 16):
+        yield packet(operation, 15, struct.pack("<QQII", 1, 2, 1, 0))
+    yield packet(73, 15, struct.pack("<II8Q", 2, 2, 9, 2 * MIB, MIB, MIB, 10, 2 * MIB, 0, 512) + bytes(62 * 32))
+    for count, size_bytes in ((1, 2 * MIB), (2, 16 * MIB), (4096, 2**44), (3, 2**56)):
+        yield packet(17, 17, struct.pack("<IIQIIQ", 1, 0, size_bytes, count, 0, 2**64 - 1))
+    for n in ((1, 1, 0), (2, 0, 0), (3, 2, 70), (64, 64, 4032), (2, 3, 0)):
+        yield packet(74, 17, leases(*n))
 
 
 def configurations():
@@ -135,7 +147,7 @@ def plain(client, index, *more):
     return bytes([2, client, index, *more])
 
 
-ASK_PAGE, LIST, BYE, ATTACH, QUERY, OPENED, IDLE, CLOSED = 10, 12, 11, 5, 6, 7, 15, 16
+ASK_PAGE, LIST, BYE, ATTACH, QUERY, OPENED, IDLE, CLOSED, ACQUIRE_SEGMENTS, OFFER = 10, 12, 11, 5, 6, 7, 15, 16, 19, 20
 DEVICE, HOST = 1, 2
 
 
@@ -197,6 +209,9 @@ def operations():
         told = waits + plain(0, IDLE, busy, 0, 0) + behave(0) + plain(0, IDLE, busy, 0, 0) + behave(0)
         yield told + plain(0, CLOSED, 0) + jobs() + plain(0, CLOSED, 0) + jobs() + passes(2) + jobs() + behave(1)
         yield told + bytes([15, 0, 1]) + passes(2) + jobs() + bytes([16, 0]) + passes(2) + jobs() + behave(1)
+    for pool in (0, 1, 2):
+        yield begin + plain(0, ACQUIRE_SEGMENTS, pool, 2, 0) + behave(0) + plain(0, ACQUIRE_SEGMENTS, pool, 2, 7, 2, 9) + behave(0)
+        yield begin + lease(0, DEVICE, 64) + give_back(0, 0) + plain(0, OFFER, pool) + behave(0) + plain(0, OFFER, pool + 63) + behave(0)
     idle = begin + lease(0, DEVICE, 64) + give_back(0, 0) + behave(0) + plain(0, IDLE, 0, 1, 0, 0x70) + behave(0)
     yield idle + plain(0, CLOSED, 0) + jobs() + lease(0, DEVICE, 0x6000)
     yield idle + lease(0, DEVICE, 0x2000) + plain(0, CLOSED, 0) + plain(0, CLOSED, 0) + behave(0)

@@ -95,6 +95,10 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
         {PROTO_CLOSED, 16, 8, 0, "CLOSED.segment"},
         {PROTO_ASK_PARTS, 32, 4, 4096, "ASK_PARTS.part"},
         {PROTO_DESCRIBE, 36, 4, 1, "DESCRIBE.reserved"},
+        {PROTO_ACQUIRE_SEGMENTS, 24, 8, MIB, "ACQUIRE_SEGMENTS.segment_bytes"},
+        {PROTO_ACQUIRE_SEGMENTS, 24, 8, PROTO_SIZE_MAX, "ACQUIRE_SEGMENTS.segment_bytes * count"},
+        {PROTO_ACQUIRE_SEGMENTS, 32, 4, PROTO_LEASES_MAX + 1, "ACQUIRE_SEGMENTS.count"},
+        {PROTO_ACQUIRE_SEGMENTS, 36, 4, 1, "ACQUIRE_SEGMENTS.reserved"},
     };
     (void)state;
 
@@ -108,6 +112,10 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
             break;
         case PROTO_SPLIT:
             message.split.size_bytes = 512;
+            break;
+        case PROTO_ACQUIRE_SEGMENTS:
+            message.acquire_segments =
+                (struct proto_acquire_segments){.pool = 1, .segment_bytes = 2 * MIB, .count = 2};
             break;
         case PROTO_CLOSED:
             message.closed.segment = 1;

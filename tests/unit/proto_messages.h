@@ -12,11 +12,16 @@
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
 
 static const uint16_t operations[] = {
-    PROTO_HELLO,       PROTO_LIST_POOLS, PROTO_ACQUIRE, PROTO_RELEASE, PROTO_SHARE,    PROTO_ATTACH,
-    PROTO_QUERY,       PROTO_OPENED,     PROTO_BYE,     PROTO_SPLIT,   PROTO_ASK_PAGE, PROTO_MERGE,
-    PROTO_HELLO_REPLY, PROTO_POOLS,      PROTO_LEASE,   PROTO_OK,      PROTO_TOKEN,    PROTO_INFO,
-    PROTO_ERROR,       PROTO_PAGE,       PROTO_IDLE,    PROTO_CLOSED,  PROTO_SEGMENTS, PROTO_ASK_PARTS,
-    PROTO_DESCRIBE,    PROTO_PARTS,
+    PROTO_HELLO,       PROTO_LIST_POOLS, PROTO_ACQUIRE,
+    PROTO_RELEASE,     PROTO_SHARE,      PROTO_ATTACH,
+    PROTO_QUERY,       PROTO_OPENED,     PROTO_BYE,
+    PROTO_SPLIT,       PROTO_ASK_PAGE,   PROTO_MERGE,
+    PROTO_HELLO_REPLY, PROTO_POOLS,      PROTO_LEASE,
+    PROTO_OK,          PROTO_TOKEN,      PROTO_INFO,
+    PROTO_ERROR,       PROTO_PAGE,       PROTO_IDLE,
+    PROTO_CLOSED,      PROTO_SEGMENTS,   PROTO_ASK_PARTS,
+    PROTO_DESCRIBE,    PROTO_PARTS,      PROTO_ACQUIRE_SEGMENTS,
+    PROTO_LEASES,      PROTO_OFFER,
 };
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -127,11 +132,26 @@ static inline void random_lease(struct proto_lease *lease) {
     lease->size_bytes = lease->capacity_bytes - random_to(511);
 }
 
+/* The size of a segment, up to bound. */
+static inline uint64_t random_segment_bytes(uint64_t bound) {
+    return random_size(bound / SEGMENT_STEP) * SEGMENT_STEP;
+}
+
 static inline void random_part(struct proto_part *part) {
     part->segment = random_size(UINT64_MAX);
-    part->segment_bytes = random_size(PROTO_SIZE_MAX / SEGMENT_STEP) * SEGMENT_STEP;
+    part->segment_bytes = random_segment_bytes(PROTO_SIZE_MAX);
     part->size_bytes = random_size(part->segment_bytes / 512) * 512;
     part->offset_bytes = random_to((part->segment_bytes - part->size_bytes) / 512) * 512;
+}
+
+static inline void random_leases(struct proto_leases *leases) {
+    leases->pool = (uint32_t)random_size(UINT32_MAX);
+    leases->count = (uint32_t)random_size(PROTO_LEASES_PER_MESSAGE);
+    leases->n_described = (uint32_t)random_to(leases->count);
+    leases->n_left = (uint32_t)random_to(PROTO_LEASES_MAX - leases->count);
+    leases->segment_bytes = random_segment_bytes(PROTO_SIZE_MAX);
+    for (uint32_t i = 0; i < leases->count; i++)
+        leases->leases[i] = (struct proto_segment_lease){random64(), random64(), random_size(UINT64_MAX)};
 }
 
 /* Makes a valid message. POOLS has at most pools_max pools: large ones make some tests slow. */
@@ -159,6 +179,14 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->acquire.flags = (uint32_t)random_to(PROTO_ACQUIRE_FLAGS);
         if (random_to(1))
             message->acquire.least_bytes = random_size(message->acquire.size_bytes);
+        break;
+    case PROTO_ACQUIRE_SEGMENTS:
+        message->acquire_segments.pool = (uint32_t)random64();
+        message->acquire_segments.flags = (uint32_t)random_to(PROTO_ACQUIRE_FLAGS);
+        message->acquire_segments.count = (uint32_t)random_size(PROTO_LEASES_MAX);
+        message->acquire_segments.segment_bytes =
+            random_segment_bytes(PROTO_SIZE_MAX / message->acquire_segments.count);
+        message->acquire_segments.timeout_ns = random_to(1) ? random64() : UINT64_MAX;
         break;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
@@ -199,6 +227,12 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->idle.flags = (uint32_t)random_to(PROTO_IDLE_FLAGS);
         message->idle.size_bytes = random_to(1) ? random_size(PROTO_SIZE_MAX) : 0;
         break;
+    case PROTO_OFFER:
+        message->offer.pool = (uint32_t)random64();
+        message->offer.count = (uint32_t)random_size(PROTO_CLOSE_MAX);
+        for (uint32_t i = 0; i < message->offer.count; i++)
+            message->offer.ids[i] = random_size(UINT64_MAX);
+        break;
     case PROTO_SEGMENTS:
         message->segments.count = (uint32_t)random_to(PROTO_CLOSE_MAX);
         for (uint32_t i = 0; i < message->segments.count; i++)
@@ -232,6 +266,9 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_LEASE:
         random_lease(&message->lease);
+        break;
+    case PROTO_LEASES:
+        random_leases(&message->leases);
         break;
     case PROTO_INFO:
         message->info.segment = random_size(UINT64_MAX);

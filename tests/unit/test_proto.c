@@ -53,6 +53,29 @@ static bool parts_promises_hold(const struct proto_parts *parts) {
     return true;
 }
 
+static bool leases_promises_hold(const struct proto_leases *leases) {
+    if (leases->pool == 0 || leases->count < 1 || leases->count > 64 || leases->n_described > leases->count ||
+        leases->n_left > 4096 || leases->count + leases->n_left > 4096)
+        return false;
+    if (leases->segment_bytes == 0 || leases->segment_bytes % SEGMENT_STEP != 0 ||
+        leases->segment_bytes > PROTO_SIZE_MAX)
+        return false;
+    for (uint32_t i = 0; i < PROTO_LEASES_PER_MESSAGE; i++) {
+        const struct proto_segment_lease *lease = &leases->leases[i];
+        if (i < leases->count ? lease->segment == 0
+                              : lease->segment != 0 || lease->lease != 0 || lease->generation != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool ids_promises_hold(const uint64_t ids[static PROTO_CLOSE_MAX], uint32_t count) {
+    for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
+        if ((ids[i] == 0) != (i >= count))
+            return false;
+    return true;
+}
+
 static bool pool_promises_hold(const struct proto_pool *pool) {
     static const uint8_t zero[PROTO_NAME_SIZE];
     size_t length = strnlen(pool->name, sizeof pool->name);
@@ -93,6 +116,13 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 32 && message->acquire.flags <= 15 &&
                message->acquire.least_bytes <= message->acquire.size_bytes &&
                message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX;
+    case PROTO_ACQUIRE_SEGMENTS:
+        return size == 32 && message->acquire_segments.flags <= 15 &&
+               message->acquire_segments.reserved == 0 && message->acquire_segments.count >= 1 &&
+               message->acquire_segments.count <= 4096 && message->acquire_segments.segment_bytes > 0 &&
+               message->acquire_segments.segment_bytes % SEGMENT_STEP == 0 &&
+               message->acquire_segments.segment_bytes <= PROTO_SIZE_MAX &&
+               message->acquire_segments.count <= PROTO_SIZE_MAX / message->acquire_segments.segment_bytes;
     case PROTO_RELEASE:
         return size == 48 && message->release.reserved == 0 && message->release.fence <= PROTO_PAGE_FENCES &&
                (message->release.fence > 0 || message->release.fence_value == 0) &&
@@ -121,10 +151,11 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_IDLE:
         return size == 16 && message->idle.flags <= 1 && message->idle.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_SEGMENTS:
-        for (uint32_t i = 0; i < PROTO_CLOSE_MAX; i++)
-            if ((message->segments.ids[i] == 0) != (i >= message->segments.count))
-                return false;
-        return size == 520 && message->segments.count <= 64 && message->segments.reserved == 0;
+        return size == 520 && message->segments.count <= 64 && message->segments.reserved == 0 &&
+               ids_promises_hold(message->segments.ids, message->segments.count);
+    case PROTO_OFFER:
+        return size == 520 && message->offer.count >= 1 && message->offer.count <= 64 &&
+               ids_promises_hold(message->offer.ids, message->offer.count);
     case PROTO_ASK_PARTS:
     case PROTO_DESCRIBE:
         return size == 24 && message->describe.part <= 4095 && message->describe.reserved == 0;
@@ -144,6 +175,8 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return true;
     case PROTO_LEASE:
         return size == 144 && lease_promises_hold(&message->lease);
+    case PROTO_LEASES:
+        return size == 1560 && leases_promises_hold(&message->leases);
     case PROTO_INFO:
         return size == 48 && message->info.parts != 1 && message->info.parts <= 4096 &&
                message->info.shared <= 1 && message->info.holders >= 1 && message->info.segment != 0 &&

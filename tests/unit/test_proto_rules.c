@@ -31,6 +31,9 @@ struct breakage {
 #define IN_POOL(member)             INTO_POOL(member, 0)
 #define INTO_POOL(member, at)       INTO_BODY(proto_pools, pools[0].member, at)
 #define IN_PART(member)             INTO_BODY(proto_parts, parts[0].member, 0)
+#define IN_LEASES(i, member)        INTO_BODY(proto_leases, leases[i].member, 0)
+#define BEHIND_LEASES(i, member)    offsetof(struct proto_leases, leases[i].member), "leases"
+#define IN_OFFER(i)                 offsetof(struct proto_offer, ids[i]), "count"
 #define IN_SEGMENT(member)          INTO_SEGMENT(member, 0)
 #define INTO_SEGMENT(member, at)    INTO_BODY(proto_lease, description.member, at)
 
@@ -70,6 +73,9 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_SEGMENTS:
         message->segments = (struct proto_segments){2, 0, {9, 10}};
         break;
+    case PROTO_OFFER:
+        message->offer = (struct proto_offer){1, 2, {9, 10}};
+        break;
     case PROTO_ASK_PARTS:
     case PROTO_DESCRIBE:
         message->describe = (struct proto_part_name){1, 1, 2, 0};
@@ -81,6 +87,12 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_LEASE:
         message->lease = (struct proto_lease){
             1, 1, 9, 512, 1000, 1024, 1, 0, {9, SEGMENT_STEP, 1, PROTO_SEGMENT_MEMFD, {0}}};
+        break;
+    case PROTO_ACQUIRE_SEGMENTS:
+        message->acquire_segments = (struct proto_acquire_segments){1, 0, SEGMENT_STEP, 2, 0, 1};
+        break;
+    case PROTO_LEASES:
+        message->leases = (struct proto_leases){1, 2, 1, 3, SEGMENT_STEP, {{1, 1, 9}, {2, 2, 10}}};
         break;
     case PROTO_INFO:
         message->info = (struct proto_info){9, 512, 1000, 1024, 1, 1, 0, 0};
@@ -253,6 +265,49 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_PARTS, IN_PART(size_bytes), U64, 0},
         {PROTO_PARTS, IN_PART(size_bytes), U64, 1000},
         {PROTO_PARTS, IN_PART(size_bytes), U64, SEGMENT_STEP},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, flags), U32, PROTO_ACQUIRE_FLAGS + 1},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, flags), U32, UINT32_MAX},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, segment_bytes), U64, 0},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, segment_bytes), U64, SEGMENT_STEP + 512},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, segment_bytes), U64, SEGMENT_STEP / 2},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, segment_bytes), U64,
+         PROTO_SIZE_MAX + SEGMENT_STEP},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, segment_bytes), U64,
+         UINT64_MAX - SEGMENT_STEP + 1},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, segment_bytes), U64,
+         PROTO_SIZE_MAX / 2 + SEGMENT_STEP}, /* its count is 2 */
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, count), U32, 0},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, count), U32, PROTO_LEASES_MAX + 1},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, count), U32, UINT32_MAX},
+        {PROTO_ACQUIRE_SEGMENTS, BODY(proto_acquire_segments, reserved), U32, 1},
+        {PROTO_LEASES, BODY(proto_leases, pool), U32, 0},
+        {PROTO_LEASES, BODY(proto_leases, count), U32, 0},
+        {PROTO_LEASES, BODY(proto_leases, count), U32, 1},
+        {PROTO_LEASES, BODY(proto_leases, count), U32, 3},
+        {PROTO_LEASES, BODY(proto_leases, count), U32, PROTO_LEASES_PER_MESSAGE + 1},
+        {PROTO_LEASES, BODY(proto_leases, count), U32, UINT32_MAX},
+        {PROTO_LEASES, BODY(proto_leases, n_described), U32, 3}, /* its count is 2 */
+        {PROTO_LEASES, BODY(proto_leases, n_described), U32, UINT32_MAX},
+        {PROTO_LEASES, BODY(proto_leases, n_left), U32, PROTO_LEASES_MAX - 1},
+        {PROTO_LEASES, BODY(proto_leases, n_left), U32, UINT32_MAX},
+        {PROTO_LEASES, BODY(proto_leases, segment_bytes), U64, 0},
+        {PROTO_LEASES, BODY(proto_leases, segment_bytes), U64, SEGMENT_STEP + 512},
+        {PROTO_LEASES, BODY(proto_leases, segment_bytes), U64, PROTO_SIZE_MAX + SEGMENT_STEP},
+        {PROTO_LEASES, IN_LEASES(0, segment), U64, 0},
+        {PROTO_LEASES, IN_LEASES(1, segment), U64, 0},
+        {PROTO_LEASES, BEHIND_LEASES(2, lease), U64, 1}, /* its count is 2 */
+        {PROTO_LEASES, BEHIND_LEASES(2, generation), U64, 1},
+        {PROTO_LEASES, BEHIND_LEASES(2, segment), U64, 11},
+        {PROTO_LEASES, BEHIND_LEASES(63, segment), U64, UINT64_MAX},
+        {PROTO_OFFER, BODY(proto_offer, count), U32, 0},
+        {PROTO_OFFER, BODY(proto_offer, count), U32, 1},
+        {PROTO_OFFER, BODY(proto_offer, count), U32, 3},
+        {PROTO_OFFER, BODY(proto_offer, count), U32, PROTO_CLOSE_MAX + 1},
+        {PROTO_OFFER, BODY(proto_offer, count), U32, UINT32_MAX},
+        {PROTO_OFFER, IN_OFFER(0), U64, 0},
+        {PROTO_OFFER, IN_OFFER(1), U64, 0},
+        {PROTO_OFFER, IN_OFFER(2), U64, 11}, /* its count is 2 */
+        {PROTO_OFFER, IN_OFFER(PROTO_CLOSE_MAX - 1), U64, UINT64_MAX},
         {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
         {PROTO_ERROR, BODY(proto_failure, text_length), U32, 6},
@@ -294,6 +349,79 @@ static void an_acquire_may_name_a_smaller_size_whatever_else_it_says(void **stat
                 assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded),
                                  least <= 4 ? 0 : -EBADMSG);
             }
+}
+
+static void the_limits_of_a_request_for_segments_are_reached(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t segment_bytes;
+        uint32_t count;
+        bool is_right;
+    } cases[] = {
+        {SEGMENT_STEP, 1, true},
+        {SEGMENT_STEP, PROTO_LEASES_MAX, true},
+        {PROTO_SIZE_MAX, 1, true},
+        {PROTO_SIZE_MAX, 2, false},
+        {PROTO_SIZE_MAX / PROTO_LEASES_MAX, PROTO_LEASES_MAX, true},
+        {PROTO_SIZE_MAX / PROTO_LEASES_MAX + SEGMENT_STEP, PROTO_LEASES_MAX, false},
+        {PROTO_SIZE_MAX / 3 / SEGMENT_STEP * SEGMENT_STEP, 3, true},
+        {PROTO_SIZE_MAX / 3 / SEGMENT_STEP * SEGMENT_STEP + SEGMENT_STEP, 3, false},
+    };
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        for (uint32_t flags = 0; flags <= PROTO_ACQUIRE_FLAGS; flags++) {
+            plain_message(PROTO_ACQUIRE_SEGMENTS, &message);
+            size_t size = proto_encode(&message, packet);
+            message.acquire_segments = (struct proto_acquire_segments){
+                UINT32_MAX, flags, cases[i].segment_bytes, cases[i].count, 0, flags};
+            memcpy(packet + 16, &message.acquire_segments, sizeof message.acquire_segments);
+            assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded),
+                             cases[i].is_right ? 0 : -EBADMSG);
+        }
+}
+
+static void one_to_64_segments_of_any_pool_are_offered(void **state) {
+    (void)state;
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (uint32_t count = 0; count <= PROTO_CLOSE_MAX; count++) {
+        plain_message(PROTO_OFFER, &message);
+        size_t size = proto_encode(&message, packet);
+        message.offer = (struct proto_offer){count % 2 == 0 ? 0 : UINT32_MAX, count, {0}};
+        for (uint32_t i = 0; i < count; i++)
+            message.offer.ids[i] = i % 2 == 0 ? UINT64_MAX : 1; /* also the same one several times */
+        memcpy(packet + 16, &message.offer, sizeof message.offer);
+        assert_int_equal(decode_exactly(PROTO_FROM_CLIENT, packet, size, &decoded), count > 0 ? 0 : -EBADMSG);
+    }
+}
+
+static void the_leases_of_a_message_and_those_that_are_left_are_at_most_4096(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t count, n_described, n_left;
+        bool is_right;
+    } cases[] = {
+        {0, 0, 0, false},     {1, 0, 0, true},   {1, 1, 0, true},    {1, 0, 4095, true},
+        {1, 0, 4096, false},  {64, 64, 0, true}, {64, 65, 0, false}, {64, 64, 4032, true},
+        {64, 0, 4033, false}, {65, 0, 0, false},
+    };
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        plain_message(PROTO_LEASES, &message);
+        size_t size = proto_encode(&message, packet);
+        message.leases = (struct proto_leases){
+            1, cases[i].count, cases[i].n_described, cases[i].n_left, PROTO_SIZE_MAX, {{0}}};
+        for (uint32_t k = 0; k < cases[i].count && k < PROTO_LEASES_PER_MESSAGE; k++)
+            message.leases.leases[k].segment = k + 1;
+        memcpy(packet + 16, &message.leases, sizeof message.leases);
+        assert_int_equal(decode_exactly(PROTO_FROM_DAEMON, packet, size, &decoded),
+                         cases[i].is_right ? 0 : -EBADMSG);
+    }
 }
 
 static void the_segment_of_a_row_ends_before_its_block_does(void **state) {
@@ -445,20 +573,26 @@ static void malformed_utf8_is_refused(void **state) {
     }
 }
 
-static void a_described_memfd_a_page_and_a_reply_that_says_so_bring_a_descriptor(void **state) {
+static void descriptors_come_with_what_is_described_a_page_and_a_reply_that_says_so(void **state) {
     (void)state;
     static struct proto_message message;
 
     for (size_t i = 0; i < LENGTH(operations); i++) {
         plain_message(operations[i], &message);
-        assert_int_equal(proto_message_fds(&message),
-                         operations[i] == PROTO_LEASE || operations[i] == PROTO_PAGE);
+        assert_int_equal(proto_message_fds(&message), operations[i] == PROTO_LEASE ||
+                                                          operations[i] == PROTO_PAGE ||
+                                                          operations[i] == PROTO_LEASES);
     }
     plain_message(PROTO_LEASE, &message);
     message.lease.description.kind = PROTO_SEGMENT_LEGACY_IPC;
     assert_int_equal(proto_message_fds(&message), 0);
     memset(&message.lease.description, 0, sizeof message.lease.description);
     assert_int_equal(proto_message_fds(&message), 0);
+    plain_message(PROTO_LEASES, &message);
+    for (uint32_t n = 0; n <= message.leases.count; n++) {
+        message.leases.n_described = n;
+        assert_int_equal(proto_message_fds(&message), n);
+    }
     plain_message(PROTO_HELLO_REPLY, &message);
     message.hello_reply.flags = PROTO_HELLO_REPLY_EVENTFD;
     assert_int_equal(proto_message_fds(&message), 1);
@@ -592,13 +726,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_broken_rule_is_refused_by_its_name),
         cmocka_unit_test(an_acquire_may_name_a_smaller_size_whatever_else_it_says),
+        cmocka_unit_test(the_limits_of_a_request_for_segments_are_reached),
+        cmocka_unit_test(one_to_64_segments_of_any_pool_are_offered),
+        cmocka_unit_test(the_leases_of_a_message_and_those_that_are_left_are_at_most_4096),
         cmocka_unit_test(the_segment_of_a_row_ends_before_its_block_does),
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
         cmocka_unit_test(a_broken_header_is_refused_by_its_fields_name),
         cmocka_unit_test(the_request_of_a_refused_packet_is_in_its_header),
         cmocka_unit_test(malformed_utf8_is_refused),
-        cmocka_unit_test(a_described_memfd_a_page_and_a_reply_that_says_so_bring_a_descriptor),
+        cmocka_unit_test(descriptors_come_with_what_is_described_a_page_and_a_reply_that_says_so),
         cmocka_unit_test(numbers_have_names),
         cmocka_unit_test(failure_text_is_cut_between_characters),
         cmocka_unit_test(failure_text_is_made_printable),
