@@ -8,6 +8,7 @@
 #include "daemon/core/pool.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
+#include "daemon/core/wait_queue.h"
 #include "proto/proto.h"
 
 /* A search for segments that a session can close. */
@@ -16,13 +17,16 @@ struct search {
     const struct pool *pool;
     unsigned mappers_max;
     unsigned deaf_mappers; /* the session itself, where it cannot be asked and asks for its own request */
+    bool spares;           /* segments that plan_needs_segment() */
 };
 
-/* Whether the session has the segment mapped, nothing of it is taken, and all its mappers can be told. */
+/* Whether the session has the segment mapped, nothing of it is taken, and all its mappers can be told. A
+ * segment that the waiting request could take as it is stays. */
 static bool is_closable(const struct search *search, const struct segment *segment) {
     return segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
            segment->deaf_mappers == search->deaf_mappers && segment->mappers <= search->mappers_max &&
-           session_has_mapped(search->session, segment);
+           session_has_mapped(search->session, segment) &&
+           !(search->spares && plan_needs_segment(search->pool, segment));
 }
 
 /* The one with the fewest mappers; of these the smallest that is large enough, else the largest. */
@@ -115,6 +119,7 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
         .pool = pool,
         .mappers_max = is_last_resort ? UINT_MAX : 1,
         .deaf_mappers = idle->size_bytes != 0 && !session->wants_reclaim,
+        .spares = idle->size_bytes == 0 || wait_queue_oldest(pool) != NULL,
     };
     while (missing_bytes > 0 && (is_last_resort || !is_stopped) &&
            (segment = choose(&search, missing_bytes)) != NULL) {
@@ -130,6 +135,38 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
         plan_ask_sessions(pool, NULL, now_ns);
 }
 
+static bool is_offered(const struct proto_offer *offer, uint64_t id) {
+    for (uint32_t i = 0; i < offer->count; i++)
+        if (offer->ids[i] == id)
+            return true;
+    return false;
+}
+
+void closing_take_offer(struct session *session, struct pool *pool, const struct proto_offer *offer,
+                        struct proto_segments *ret_segments) {
+    const struct search search = {
+        .session = session,
+        .pool = pool,
+        .mappers_max = 1,
+        .deaf_mappers = !session->wants_reclaim,
+        .spares = true,
+    };
+
+    if (pool->state != POOL_READY || !pool_has_rows(pool) || pool->waiters.count > 0)
+        return;
+    list_for_each_entry(struct segment, segment, &pool->segments, link) {
+        if (!is_closable(&search, segment) || !is_offered(offer, segment->id))
+            continue;
+        /* The charge of a CLOSING segment is not to keep the tenant from its quota. */
+        if (quota_left(&session->tenant->quota, quota_item_of_pool(pool->id)) < segment->size_bytes)
+            return;
+        if (!tell(session, segment, ret_segments))
+            return;
+        begin(segment);
+        segment->keeper = session->tenant;
+    }
+}
+
 /* The last mapper of a CLOSING segment has closed it or is gone. */
 static void end(struct segment *segment) {
     struct pool *pool = segment->pool;
@@ -138,7 +175,12 @@ static void end(struct segment *segment) {
     pool->closing_bytes -= segment->size_bytes;
     charge_free(&segment->charge);
     pool->unassigned_bytes += segment->size_bytes;
-    pool_retire(segment);
+    struct tenant *keeper = segment->keeper;
+    segment->keeper = NULL;
+    if (keeper == NULL || tenant_adopt(keeper, segment) < 0)
+        pool_retire(segment);
+    else
+        pool_mark_ready(pool);
 }
 
 void closing_unmap(struct session *session, struct segment *segment) {

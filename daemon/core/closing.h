@@ -22,7 +22,13 @@
  * ends; growth for other requests does not wait for it. Until then the segment is charged to its former
  * tenant: otherwise a client could bind any number of bytes so, and wait in a wait queue as if it had
  * nothing. A segment is not closed while a session that cannot be asked has it mapped, unless that session
- * itself asks what to close for its own request.
+ * itself asks what to close for its own request. A segment that the oldest waiting request could take as it
+ * is (plan_needs_segment) is not closed.
+ *
+ * A session may also offer segments that it has given back and does not use any more (OFFER), of pools where
+ * closing stops no work. These have a keeper: the tenant, which has them again when they are closed. No
+ * request waits for that: other sessions close segments as if a session that offered some would never close
+ * them. The tenant lives as long as the segment is CLOSING, because the session that has it mapped does.
  */
 #include "daemon/core/types.h"
 
@@ -31,11 +37,19 @@
 void closing_choose(struct session *session, struct pool *pool, const struct proto_idle *idle,
                     uint64_t now_ns, struct proto_segments *ret_segments);
 
+/* Answers an OFFER: names those of the segments of which nothing is taken and that no other session has
+ * mapped, unless requests wait, or the last request that was refused could take the segment as it is. They
+ * are the tenant's again when the session has closed them, and can then be retired for any tenant without a
+ * question to a session. ret_segments is empty before. */
+void closing_take_offer(struct session *session, struct pool *pool, const struct proto_offer *offer,
+                        struct proto_segments *ret_segments);
+
 /* The session has closed a CLOSING segment that it was told to close. Returns its pool, or NULL: there is no
  * such segment. */
 struct pool *closing_finish(struct session *session, uint64_t segment_id);
 
-/* The session does not map the segment any more. Retires a CLOSING segment with its last mapper. */
+/* The session does not map the segment any more. A CLOSING segment is retired with its last mapper, or is its
+ * keeper's again. */
 void closing_unmap(struct session *session, struct segment *segment);
 
 #endif

@@ -55,22 +55,22 @@ void collect_pool(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-/* Whether the tenant may have one more lease. If need be, its fences are polled first. */
-static bool tenant_may_lease(struct tenant *tenant) {
-    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
+/* Whether the tenant may have that many more leases. If need be, its fences are polled first. */
+static bool tenant_may_lease(struct tenant *tenant, uint64_t count) {
+    if (quota_left(&tenant->quota, QUOTA_LEASES) >= count)
         return true;
     list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         collect_heap(heap);
     }
-    if (quota_left(&tenant->quota, QUOTA_LEASES) > 0)
+    if (quota_left(&tenant->quota, QUOTA_LEASES) >= count)
         return true;
     tenant->quota.n_refusals++;
     return false;
 }
 
-bool session_may_lease(struct session *session, unsigned spare) {
+bool session_may_lease(struct session *session, uint64_t count, unsigned spare) {
     uint64_t limit = (uint64_t)session->core->session_leases_limit + spare;
-    if (session->n_leases >= limit && (!collect_session(session) || session->n_leases >= limit))
+    if (session->n_leases + count > limit && (!collect_session(session) || session->n_leases + count > limit))
         return false;
-    return spare > 0 || tenant_may_lease(session->tenant);
+    return spare > 0 || tenant_may_lease(session->tenant, count);
 }

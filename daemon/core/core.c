@@ -13,6 +13,7 @@
 #include "daemon/core/lease.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
+#include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 #include "daemon/core/waiting.h"
@@ -236,11 +237,12 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
      * since. */
     if (ahead) {
         pool->growth.ahead_retry_ns = clock_deadline_ns(now_ns, AHEAD_RETRY_NS);
-    } else if (!pool->growth.is_exact && first != NULL && first->least_bytes + SEGMENT_GRANULE <= tried) {
+    } else if (!pool->growth.is_exact && first != NULL &&
+               request_piece_bytes(first) + SEGMENT_GRANULE <= tried) {
         pool->growth.is_exact = true;
     } else {
         pool->growth.is_exact = false;
-        if (first == NULL || pool_retire_idle(pool, tried, 0) == 0)
+        if (first == NULL || pool_retire_idle(pool, tried, 0, first) == 0)
             pool->growth.retry_ns = clock_deadline_ns(now_ns, GROW_RETRY_NS);
     }
     pool_mark_ready(pool);
@@ -268,7 +270,7 @@ uint64_t core_trim(struct pool *pool) {
     if (pool_is_closed(pool)) /* its driver frees nothing */
         return 0;
     pool->growth.demand = NULL;
-    return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes);
+    return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes, NULL);
 }
 
 void core_tick(struct core *core, uint64_t now_ns) {
@@ -294,6 +296,11 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
     ret_answer->session = request->session;
     ret_answer->request = request->id;
     ret_answer->lease = request->lease;
+    ret_answer->n_leases = request->lease != NULL ? request_n_leases(request) : 0;
+    ret_answer->is_of_segments = request->n_segments > 0;
+    ret_answer->last = request->lease;
+    for (unsigned n = 1; n < ret_answer->n_leases; n++)
+        ret_answer->last = session_next_lease(ret_answer->last);
     ret_answer->pool = request->pool;
     ret_answer->asked_ns = request->asked_ns;
     ret_answer->waited = request->waited;
@@ -302,6 +309,10 @@ bool core_next_answer(struct core *core, struct answer *ret_answer) {
         request_explain(request, &ret_answer->failure);
     request_free(request);
     return true;
+}
+
+struct lease *core_answer_next(const struct answer *answer, const struct lease *lease) {
+    return lease == answer->last ? NULL : session_next_lease(lease);
 }
 
 void core_answer_sent(const struct answer *answer, uint64_t now_ns) {

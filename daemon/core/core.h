@@ -28,7 +28,10 @@
 struct answer {
     struct session *session;
     uint64_t request;
-    struct lease *lease;          /* NULL: refused, see failure */
+    struct lease *lease;          /* the first; NULL: refused, see failure */
+    unsigned n_leases;            /* the others: core_answer_next() */
+    bool is_of_segments;          /* the request was for whole segments */
+    const struct lease *last;     /* of them */
     struct proto_failure failure; /* only when lease is NULL */
     struct pool *pool;            /* NULL: there is none of that id */
     uint64_t asked_ns;
@@ -127,6 +130,11 @@ void core_session_gone(struct session *session, uint64_t now_ns);
 int core_acquire(struct session *session, uint64_t request, const struct proto_acquire *acquire,
                  uint64_t now_ns);
 
+/* Asks for several whole segments of one size, in a pool whose blocks may lie in several (pool_has_rows()):
+ * all of them are granted at once. Otherwise as core_acquire(); the segments are answered together. */
+int core_acquire_segments(struct session *session, uint64_t request,
+                          const struct proto_acquire_segments *acquire, uint64_t now_ns);
+
 /* Gives a lease back, whole or in part. Returns 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED,
  * PROTO_E_LIMIT (for a part: what is left would be in too many ranges, or a fence keeps it as a lease that is
  * one too many), -ENOMEM. A session without a page has no fences: PROTO_E_INVALID. */
@@ -173,7 +181,13 @@ int core_ask_parts(struct session *session, const struct proto_part_name *name,
 int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
               struct proto_segments *ret_segments);
 
-/* The session has closed a segment that core_idle() named. Returns 0 or PROTO_E_INVALID (it was not told to).
+/* Answers an OFFER: names the segments that the session may close (closing.h). Returns 0 or PROTO_E_NO_POOL.
+ */
+int core_offer(struct session *session, const struct proto_offer *offer, uint64_t now_ns,
+               struct proto_segments *ret_segments);
+
+/* The session has closed a segment that core_idle() or core_offer() named. Returns 0 or PROTO_E_INVALID (it
+ * was not told to).
  */
 int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns);
 
@@ -202,6 +216,10 @@ uint64_t core_next_tick_ns(const struct core *core);
 
 /* Takes the next answer for the shell to send. Returns false when there is none. */
 bool core_next_answer(struct core *core, struct answer *ret_answer);
+
+/* The next lease of an answer that has several, in order. Returns NULL after the last one. To be called
+ * before any other call of the core than core_describe_lease(). */
+struct lease *core_answer_next(const struct answer *answer, const struct lease *lease);
 
 /* The shell has sent an answer: its time goes into the pool's histograms. */
 void core_answer_sent(const struct answer *answer, uint64_t now_ns);

@@ -15,8 +15,10 @@
 #include "daemon/core/tenant.h"
 #include "daemon/core/waiting.h"
 
-int core_acquire(struct session *session, uint64_t request_id, const struct proto_acquire *acquire,
-                 uint64_t now_ns) {
+/* segments: those that the request asks for, together as many bytes as acquire says; NULL: it asks for one
+ * block. */
+static int acquire_either(struct session *session, uint64_t request_id, const struct proto_acquire *acquire,
+                          const struct proto_acquire_segments *segments, uint64_t now_ns) {
     struct pool *pool = core_find_pool(session->core, acquire->pool);
     struct request *request;
 
@@ -29,14 +31,37 @@ int core_acquire(struct session *session, uint64_t request_id, const struct prot
             pool->stats.n_failures++;
         return r;
     }
+    if (segments != NULL) {
+        request->n_segments = segments->count;
+        request->segment_bytes = segments->segment_bytes;
+    }
     if (pool == NULL)
         request_refuse(request, PROTO_E_NO_POOL);
+    else if (segments != NULL && !pool_has_rows(pool))
+        request_refuse(request, PROTO_E_INVALID);
     else if (session->n_requests > SESSION_WAITING_MAX)
         request_refuse(request, PROTO_E_LIMIT);
     else
         pool_ask(pool, request, now_ns);
     core_serve(session->core, now_ns);
     return 0;
+}
+
+int core_acquire(struct session *session, uint64_t request_id, const struct proto_acquire *acquire,
+                 uint64_t now_ns) {
+    return acquire_either(session, request_id, acquire, NULL, now_ns);
+}
+
+int core_acquire_segments(struct session *session, uint64_t request_id,
+                          const struct proto_acquire_segments *acquire, uint64_t now_ns) {
+    const struct proto_acquire together = {
+        .pool = acquire->pool,
+        .flags = acquire->flags,
+        .size_bytes = acquire->count * acquire->segment_bytes,
+        .timeout_ns = acquire->timeout_ns,
+    };
+    assert(acquire->count > 0 && acquire->segment_bytes > 0 && acquire->segment_bytes % SEGMENT_GRANULE == 0);
+    return acquire_either(session, request_id, &together, acquire, now_ns);
 }
 
 int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
@@ -51,6 +76,21 @@ int core_idle(struct session *session, const struct proto_idle *idle, uint64_t n
         (void)collect_heap(heap);
     core_serve(session->core, now_ns); /* memory that came back serves as it is, before segments are closed */
     closing_choose(session, pool, idle, now_ns, ret_segments);
+    return 0;
+}
+
+int core_offer(struct session *session, const struct proto_offer *offer, uint64_t now_ns,
+               struct proto_segments *ret_segments) {
+    struct pool *pool = core_find_pool(session->core, offer->pool);
+
+    *ret_segments = (struct proto_segments){0};
+    if (pool == NULL || !session_may_use(session, pool))
+        return PROTO_E_NO_POOL;
+    struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
+    if (heap != NULL)
+        (void)collect_heap(heap);
+    core_serve(session->core, now_ns);
+    closing_take_offer(session, pool, offer, ret_segments);
     return 0;
 }
 
@@ -100,7 +140,7 @@ static int release_within(struct session *session, const struct proto_release *r
     bool is_ready = release->fence == 0 || fence_is_ready(session, release->fence - 1, release->fence_value);
     bool is_part =
         release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes);
-    if (is_part && !is_ready && !session_may_lease(session, spare))
+    if (is_part && !is_ready && !session_may_lease(session, 1, spare))
         return PROTO_E_LIMIT;
     int r = is_part ? find_part(lease, release, spare, &part) : 0;
     if (r != 0)
@@ -130,7 +170,7 @@ int core_split(struct session *session, const struct proto_release *split, struc
     struct lease *lease = lease_find(core, session, split->lease, split->generation);
     if (lease == NULL)
         return PROTO_E_STALE;
-    if (!session_may_lease(session, 0))
+    if (!session_may_lease(session, 1, 0))
         return PROTO_E_LIMIT;
     struct lease_part part;
     int r = find_part(lease, split, 0, &part);
@@ -177,7 +217,7 @@ int core_attach(struct session *session, const struct proto_token *token, struct
         return PROTO_E_NO_TOKEN;
     if (pool_is_closed(block->segment->pool))
         return PROTO_E_DRIVER;
-    if (!session_may_lease(session, 0))
+    if (!session_may_lease(session, 1, 0))
         return PROTO_E_LIMIT;
     /* The session asks for the descriptions of a row's further segments later, which must not fail then. */
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {

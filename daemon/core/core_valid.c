@@ -67,12 +67,12 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
 
     list_for_each_entry(const struct request, request, &queue->requests, link) {
         if (request->queue != kind || request->heap != heap || request->state != REQUEST_WAITING ||
-            request->number <= number || request->least_bytes < queue->least_bytes ||
+            request->number <= number || request_piece_bytes(request) < queue->least_bytes ||
             request->deadline_ns < pool->waiters.next_deadline_ns)
             return false;
         /* no request in the window waits although its quota would do */
         if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool_is_ready(pool) &&
-            !wait_queue_awaits_quota(request, request->least_bytes))
+            !pool->waiters.is_shifted && !wait_queue_awaits_quota(request, request->least_bytes))
             return false;
         number = request->number;
         position++;
@@ -164,6 +164,45 @@ static bool pool_is_valid(const struct pool *pool) {
            waiters == pool->waiters.count && leases == pool->n_leases && overdue_is_valid(pool);
 }
 
+/* Whether a request has what its state and what it asks for say. Adds the leases whose answer is still to be
+ * taken. */
+static bool request_is_valid(const struct request *request, unsigned *unanswered) {
+    const struct lease *lease = request->lease;
+
+    if (request->least_bytes > request->size_bytes || (lease != NULL) != (request->state == REQUEST_GRANTED))
+        return false;
+    if (request->n_segments == 0
+            ? request->segment_bytes != 0
+            : request->segment_bytes % SEGMENT_GRANULE != 0 || request->least_bytes != request->size_bytes ||
+                  request->size_bytes != request->n_segments * request->segment_bytes ||
+                  (request->state != REQUEST_REFUSED && !pool_has_rows(request->pool)))
+        return false;
+    for (unsigned n = lease != NULL ? request_n_leases(request) : 0; n > 0;
+         n--, lease = session_next_lease(lease)) {
+        if (lease == NULL || !lease->unanswered || lease->session != request->session ||
+            lease->block->segment->pool != request->pool)
+            return false;
+        if (request->n_segments > 0 && (lease->block->held_bytes != request->segment_bytes ||
+                                        lease->block->segment->size_bytes != request->segment_bytes))
+            return false;
+        (*unanswered)++;
+    }
+    return true;
+}
+
+static bool requests_of_session_are_valid(const struct session *session) {
+    unsigned unanswered = 0, expected = 0;
+
+    list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
+        expected += lease->unanswered;
+    }
+    list_for_each_entry(const struct request, request, &session->requests, session_link) {
+        if (request->session != session || !request_is_valid(request, &unanswered))
+            return false;
+    }
+    return unanswered == expected;
+}
+
 static bool session_is_valid(const struct session *session) {
     struct session_pool pools[PROTO_POOLS_MAX] = {0};
     uint64_t ranges = 0, leased = 0, fenced = 0;
@@ -209,7 +248,8 @@ static bool session_is_valid(const struct session *session) {
     for (size_t word = 0; word < session->n_segment_words; word++)
         if ((session->segments[word].told & ~session->segments[word].mapped) != 0)
             return false;
-    return leased == session->leased_bytes && fenced == session->fenced_bytes && behind_fences == queued &&
+    return requests_of_session_are_valid(session) && leased == session->leased_bytes &&
+           fenced == session->fenced_bytes && behind_fences == queued &&
            memcmp(pools, session->pools, sizeof pools) == 0 && leases == session->n_leases &&
            ranges == session->n_ranges && requests == session->n_requests &&
            segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
@@ -238,6 +278,25 @@ static bool mappers_are_valid(const struct core *core) {
         const struct segment *segment = core->segments[slot];
         if (segment == NULL ? mappers != 0
                             : segment->mappers != mappers || segment->deaf_mappers != deaf_mappers)
+            return false;
+    }
+    return true;
+}
+
+/* Whether the keeper of each segment is a tenant that lives, and has the segment charged while its one mapper
+ * closes it. */
+static bool keepers_are_valid(const struct core *core) {
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        const struct segment *segment = core->segments[slot];
+        bool is_alive = segment == NULL || segment->keeper == NULL;
+        list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+            is_alive = is_alive || (segment->keeper == tenant && tenant->sessions > 0);
+        }
+        if (!is_alive)
+            return false;
+        if (segment != NULL && segment->keeper != NULL &&
+            (segment->state != SEGMENT_CLOSING || segment->mappers != 1 || !pool_has_rows(segment->pool) ||
+             segment->charge.quota != &segment->keeper->quota))
             return false;
     }
     return true;
@@ -306,5 +365,6 @@ bool core_is_valid(const struct core *core) {
         sessions++;
     }
     return sessions == core->n_sessions && session_leases == pool_leases &&
-           session_leases == core->leases.used && mappers_are_valid(core) && quotas_are_valid(core);
+           session_leases == core->leases.used && mappers_are_valid(core) && keepers_are_valid(core) &&
+           quotas_are_valid(core);
 }

@@ -30,6 +30,9 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
     text->used += n > 0 ? (size_t)n : 0;
 }
 
+/* Room for "4096 segments of 64.0 GiB". */
+#define ASKED_SIZE 64u
+
 struct holder {
     const struct session *session;
     uint64_t bytes;
@@ -69,6 +72,15 @@ static void explain_holders(const struct request *request, bool with_others, cha
         add(&text, "%s other users %s", text.used == 0 ? "; held by" : ",", BYTES_TEXT(others));
 }
 
+/* Writes what the request asks for: a size, or how many segments of which size. */
+static void explain_size(const struct request *request, char *to, size_t size) {
+    if (request->n_segments > 0)
+        snprintf(to, size, "%" PRIu32 " segment%s of %s", request->n_segments,
+                 request->n_segments == 1 ? "" : "s", BYTES_TEXT(request->segment_bytes));
+    else
+        snprintf(to, size, "%s", BYTES_TEXT(request->least_bytes));
+}
+
 /* The largest block that the tenant could take now. */
 static uint64_t largest_free_for(const struct pool *pool, const struct tenant_heap *heap) {
     uint64_t own = heap != NULL ? heap_largest_free(&heap->heap) : 0;
@@ -85,8 +97,12 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
     uint64_t others = pool_free_bytes(pool) - own;
     struct text text = {.to = to, .size = size};
 
-    add(&text, "%s free for user %u (largest block %s)", BYTES_TEXT(own),
-        (unsigned)request->session->tenant->uid, BYTES_TEXT(largest_free_for(pool, heap)));
+    add(&text, "%s free for user %u ", BYTES_TEXT(own), (unsigned)request->session->tenant->uid);
+    if (request->n_segments > 0)
+        add(&text, "(in whole segments of %s: %s)", BYTES_TEXT(request->segment_bytes),
+            BYTES_TEXT(request->size_bytes - pool_lacking_bytes(request)));
+    else
+        add(&text, "(largest block %s)", BYTES_TEXT(largest_free_for(pool, heap)));
     if (others > 0)
         add(&text, ", %s free in segments of other users", BYTES_TEXT(others));
     add(&text, ", %s reserved of at most %s", BYTES_TEXT(pool->reserved_bytes),
@@ -145,7 +161,7 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
 /* Writes the refusal because of a quota. It says nothing of other users: their memory has nothing to do with
  * it. */
 static void request_explain_quota(const struct request *request, struct proto_failure *ret_failure) {
-    char holders[PROTO_TEXT_MAX / 2] = "", quota[PROTO_TEXT_MAX / 2];
+    char holders[PROTO_TEXT_MAX / 2] = "", quota[PROTO_TEXT_MAX / 2], asked[ASKED_SIZE];
     const struct tenant *tenant = request->session->tenant;
     unsigned item = (unsigned)request->quota_item;
 
@@ -159,20 +175,28 @@ static void request_explain_quota(const struct request *request, struct proto_fa
         if (item >= QUOTA_POOLS)
             explain_holders(request, false, holders, sizeof holders);
     }
-    proto_failure_set(ret_failure, request->error, "%s asked of %s: %s%s", BYTES_TEXT(request->least_bytes),
-                      request->pool->name, quota, holders);
+    explain_size(request, asked, sizeof asked);
+    proto_failure_set(ret_failure, request->error, "%s asked of %s: %s%s", asked, request->pool->name, quota,
+                      holders);
 }
 
 void request_explain(const struct request *request, struct proto_failure *ret_failure) {
     const struct pool *pool = request->pool;
-    char holders[PROTO_TEXT_MAX / 2], has[PROTO_TEXT_MAX / 2];
+    char holders[PROTO_TEXT_MAX / 2], has[PROTO_TEXT_MAX / 2], asked[ASKED_SIZE];
 
     assert(request->state == REQUEST_REFUSED);
     if (request->quota_item >= 0) {
         request_explain_quota(request, ret_failure);
         return;
     }
+    explain_size(request, asked, sizeof asked);
     switch (request->error) {
+    case PROTO_E_INVALID:
+        proto_failure_set(ret_failure, request->error,
+                          "%s asked of %s, where only single blocks can be asked for: its segments cannot be "
+                          "mapped side by side",
+                          asked, pool->name);
+        return;
     case PROTO_E_NO_POOL:
         proto_failure_set(ret_failure, request->error,
                           "no pool has this id: list the pools for those there are");
@@ -180,9 +204,10 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
     case PROTO_E_LIMIT:
         proto_failure_set(
             ret_failure, request->error,
-            "this session has %u leases (those behind fences included) and %u requests waiting, and may have "
-            "%u and %u: release buffers, or raise session_leases_limit in the daemon's configuration",
-            request->session->n_leases, request->session->n_requests,
+            "%s asked for: this session has %u leases (those behind fences included) and %u requests "
+            "waiting, and may have %u and %u: release buffers, or raise session_leases_limit in the "
+            "daemon's configuration",
+            asked, request->session->n_leases, request->session->n_requests,
             request->session->core->session_leases_limit, SESSION_WAITING_MAX);
         return;
     case PROTO_E_TOO_LARGE:
@@ -191,14 +216,14 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
                 ret_failure, request->error,
                 "%s asked of %s, where one buffer has %s at most, so that each can be registered "
                 "with CUDA at once: ask for several buffers",
-                BYTES_TEXT(request->least_bytes), pool->name, BYTES_TEXT(pool_segment_max(pool)));
+                asked, pool->name, BYTES_TEXT(pool_segment_max(pool)));
             return;
         }
         proto_failure_set(
             ret_failure, request->error,
             "%s asked of %s, which may grow to %s: raise its limit in the daemon's configuration, or ask "
             "for less",
-            BYTES_TEXT(request->least_bytes), pool->name, BYTES_TEXT(pool->limit_bytes));
+            asked, pool->name, BYTES_TEXT(pool->limit_bytes));
         return;
     case PROTO_E_NO_MEMORY:
         proto_failure_set(ret_failure, request->error,
@@ -210,13 +235,13 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
     pool_explain(request, has, sizeof has);
     explain_holders(request, true, holders, sizeof holders);
     if (request->error == PROTO_E_DRIVER)
-        proto_failure_set(ret_failure, request->error, "%s asked of %s: %s; %s",
-                          BYTES_TEXT(request->least_bytes), pool->name, pool->last_error, has);
+        proto_failure_set(ret_failure, request->error, "%s asked of %s: %s; %s", asked, pool->name,
+                          pool->last_error, has);
     else
         proto_failure_set(ret_failure, request->error, "%s asked of %s, %s within the time given: %s%s%s%s",
-                          BYTES_TEXT(request->least_bytes), pool->name,
-                          request->no_reclaim ? "not free, and no growth" : "not free", has, holders,
-                          pool->last_error[0] != '\0' ? "; the last growth failed: " : "", pool->last_error);
+                          asked, pool->name, request->no_reclaim ? "not free, and no growth" : "not free",
+                          has, holders, pool->last_error[0] != '\0' ? "; the last growth failed: " : "",
+                          pool->last_error);
 }
 
 void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
@@ -247,10 +272,11 @@ enum waiter_reason waiter_reason(const struct request *request) {
     assert(request->state == REQUEST_WAITING);
     if (request->queue == WAIT_QUEUE_QUOTA)
         return WAITER_QUOTA;
-    if (request->no_reclaim || may_grow_by(request->pool, segment_bytes_for(request->least_bytes)))
+    if (request->no_reclaim || may_grow_by(request->pool, pool_lacking_bytes(request)))
         return WAITER_GROWTH;
-    return others_have(request->pool, request->session->tenant, request->least_bytes) ? WAITER_OTHER_USERS
-                                                                                      : WAITER_ROOM;
+    return others_have(request->pool, request->session->tenant, request_piece_bytes(request))
+               ? WAITER_OTHER_USERS
+               : WAITER_ROOM;
 }
 
 const char *waiter_reason_name(enum waiter_reason reason) {

@@ -11,13 +11,15 @@
 
 /* The size of the growth for a request: what the request wants, or a step if that is more. After the driver
  * refused that, and near the pool's limit, only what the request needs counts: the rest would be missing for
- * others. */
+ * others. For whole segments the pool grows by one of them. */
 static uint64_t growth_bytes(const struct pool *pool, const struct request *request) {
     uint64_t left = quota_left(&request->session->tenant->quota, quota_item_of_pool(pool->id));
     uint64_t needed = segment_bytes_for(request->least_bytes),
              wanted = segment_bytes_for(request->size_bytes);
     uint64_t step = pool_step_bytes(pool);
 
+    if (request->n_segments > 0)
+        return request->segment_bytes;
     if (pool->growth.is_exact || wanted > pool_room_bytes(pool) / GROW_ROOM_SHARE ||
         request->size_bytes > left)
         wanted = needed;
@@ -42,22 +44,37 @@ static bool is_stuck(const struct pool *pool, uint64_t now_ns) {
         return false;
     if (now_ns < pool->growth.retry_ns)
         return true;
-    uint64_t need = segment_bytes_for(first->least_bytes), room = pool_room_bytes(pool);
-    return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool);
+    uint64_t need = pool_lacking_bytes(first), room = pool_room_bytes(pool);
+    return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool, first);
+}
+
+/* request: the one that needs the bytes; NULL: none that waits. No request counts on segments that a session
+ * offered by itself: otherwise a session that does not close them could hold up all others. */
+static uint64_t missing_bytes(const struct pool *pool, uint64_t need, const struct request *request) {
+    uint64_t room = pool->growth.retry_ns != 0 ? 0 : pool_room_bytes(pool); /* the driver refuses that room */
+    uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes - pool_kept_bytes(pool, NULL) +
+                     pool_idle_bytes(pool, request);
+    return need > comes ? need - comes : 0;
 }
 
 uint64_t plan_missing_for(const struct pool *pool, uint64_t size_bytes) {
-    uint64_t need = segment_bytes_for(size_bytes);
-    uint64_t room = pool->growth.retry_ns != 0 ? 0 : pool_room_bytes(pool); /* the driver refuses that room */
-    uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes + pool_idle_bytes(pool);
-    return need > comes ? need - comes : 0;
+    return missing_bytes(pool, segment_bytes_for(size_bytes), NULL);
 }
 
 uint64_t plan_missing_bytes(const struct pool *pool) {
     const struct request *first = wait_queue_oldest(pool);
-    return first != NULL && first->no_reclaim
-               ? 0
-               : plan_missing_for(pool, first != NULL ? first->least_bytes : pool->reclaim.refused_bytes);
+    if (first == NULL)
+        return plan_missing_for(pool, pool->reclaim.refused_bytes);
+    return first->no_reclaim ? 0 : missing_bytes(pool, pool_lacking_bytes(first), first);
+}
+
+bool plan_needs_segment(const struct pool *pool, const struct segment *segment) {
+    const struct request *first = wait_queue_oldest(pool);
+
+    if (first != NULL)
+        return pool_segment_suits(segment, first);
+    return pool->reclaim.refused_bytes > 0 && segment->size_bytes == pool->reclaim.refused_segment_bytes &&
+           segment->owner->tenant->uid == pool->reclaim.refused_uid && segment->span->taken_bytes == 0;
 }
 
 bool plan_is_settled(const struct pool *pool) {
@@ -84,7 +101,7 @@ static struct session *find_spared(const struct pool *pool) {
     }
     list_for_each_entry(const struct segment, segment, &pool->segments, link) {
         if (session != NULL && segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
-            session_has_mapped(session, segment))
+            session_has_mapped(session, segment) && !plan_needs_segment(pool, segment))
             return NULL;
     }
     return session;
@@ -167,12 +184,14 @@ uint64_t plan_next_reclaim_ns(const struct pool *pool) {
     return pool->reclaim.n_sessions > 0 ? next_ns : NS_FOREVER;
 }
 
-/* Whether the tenant of the last lease has less at hand than the low-water mark, or than its quota leaves. */
+/* Whether the tenant of the last lease has less at hand than the low-water mark, or than its quota leaves.
+ * Segments that its sessions close by their own offer stay at hand. */
 static bool is_low(const struct pool *pool) {
     uint64_t low_water = pool->low_water_bytes;
     uint64_t left = quota_left(&pool->growth.demand->tenant->quota, quota_item_of_pool(pool->id));
     uint64_t wanted = left < low_water ? left : low_water;
-    return pool->unassigned_bytes + pool->growth.demand->heap.free_bytes < wanted;
+    uint64_t own = pool->growth.demand->heap.free_bytes + pool_kept_bytes(pool, pool->growth.demand->tenant);
+    return pool->unassigned_bytes + own < wanted;
 }
 
 void plan_growth_ahead(struct pool *pool, uint64_t now_ns) {
@@ -192,11 +211,11 @@ void plan_growth(struct pool *pool, uint64_t now_ns) {
         return;
     uint64_t room = pool_room_bytes(pool);
     if (!list_is_empty(&pool->waiters.queues)) {
-        const struct request *request = room >= SEGMENT_GRANULE ? wait_queue_find(pool, room) : NULL;
+        const struct request *request = room >= SEGMENT_GRANULE ? wait_queue_find(pool, room, 0) : NULL;
         if (request != NULL) {
             decide_growth(pool, growth_bytes(pool, request), now_ns);
-        } else if ((request = wait_queue_find(pool, room + pool_idle_bytes(pool))) != NULL) {
-            pool_retire_idle(pool, segment_bytes_for(request->least_bytes) - room, 0);
+        } else if ((request = wait_queue_find(pool, room, pool_idle_bytes(pool, NULL))) != NULL) {
+            pool_retire_idle(pool, pool_lacking_bytes(request) - room, 0, request);
         }
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes, step = pool_step_bytes(pool);
@@ -206,10 +225,11 @@ void plan_growth(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-/* Idle segments are memory that can come back: they are retired when the next growth fails too. */
+/* Idle segments are memory that can come back: they are retired when the next growth fails too. Those that
+ * suit the oldest request are not retired for it. */
 bool plan_is_hopeless(const struct pool *pool, uint64_t now_ns) {
     return pool_is_closed(pool) ||
            (pool->growth.retry_ns > now_ns && pool->leased_bytes == 0 && pool->fenced_bytes == 0 &&
             pool->quarantined_bytes == 0 && pool->closing_bytes == 0 && pool->retiring_bytes == 0 &&
-            pool->reclaim.n_sessions == 0 && pool_idle_bytes(pool) == 0);
+            pool->reclaim.n_sessions == 0 && pool_idle_bytes(pool, wait_queue_oldest(pool)) == 0);
 }

@@ -47,13 +47,17 @@ void plan_begin_shortage(struct pool *pool, uint64_t now_ns);
 /* Ends the shortage, unless requests still wait for memory of sessions. */
 void plan_end_shortage(struct pool *pool, uint64_t now_ns);
 
-/* The bytes that clients have to close so that the pool can grow for a request of that size: memory that is idle, or on
- * its way back to the driver, is subtracted. */
+/* The bytes that clients have to close so that the pool can grow for a request of that size. Memory that is
+ * idle, or on its way back to the driver, is subtracted. */
 uint64_t plan_missing_for(const struct pool *pool, uint64_t size_bytes);
 
 /* As plan_missing_for(), for the oldest request that waits for room. If none waits, for the last request that
  * was refused because the pool was stuck. */
 uint64_t plan_missing_bytes(const struct pool *pool);
+
+/* Whether that request asks for whole segments and could take this one, which is ASSIGNED: to close it would
+ * not help. */
+bool plan_needs_segment(const struct pool *pool, const struct segment *segment);
 
 /* Whether no segment is being made or freed. */
 bool plan_is_settled(const struct pool *pool);

@@ -15,6 +15,33 @@ static bool segment_is_idle(const struct segment *segment) {
            (segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
 }
 
+bool pool_segment_suits(const struct segment *segment, const struct request *request) {
+    if (request == NULL || request->n_segments == 0 || segment->size_bytes != request->segment_bytes)
+        return false;
+    return segment->state == SEGMENT_UNASSIGNED ||
+           (segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
+            segment->owner->tenant == request->session->tenant);
+}
+
+uint64_t pool_suiting_most(const struct request *request) {
+    const struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
+    uint64_t size_bytes = request->segment_bytes;
+    uint64_t own = heap != NULL && heap_may_have(&heap->heap, size_bytes) ? heap->heap.free_bytes : 0;
+    return own / size_bytes + request->pool->unassigned_bytes / size_bytes;
+}
+
+uint64_t pool_lacking_bytes(const struct request *request) {
+    unsigned lacking = request->n_segments;
+
+    if (request->n_segments == 0)
+        return segment_bytes_for(request->least_bytes);
+    if (pool_suiting_most(request) > 0)
+        list_for_each_entry(const struct segment, segment, &request->pool->segments, link) {
+            lacking -= lacking > 0 && pool_segment_suits(segment, request);
+        }
+    return lacking * request->segment_bytes;
+}
+
 static void note_peak(uint64_t *peak_bytes, uint64_t bytes) {
     if (bytes > *peak_bytes)
         *peak_bytes = bytes;
@@ -129,10 +156,22 @@ uint64_t pool_segment_max(const struct pool *pool) {
                                                                                  : pool->limit_bytes;
 }
 
-uint64_t pool_idle_bytes(const struct pool *pool) {
+uint64_t pool_idle_bytes(const struct pool *pool, const struct request *request) {
     uint64_t bytes = 0;
     list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-        if (segment_is_idle(segment))
+        if (segment_is_idle(segment) && !pool_segment_suits(segment, request))
+            bytes += segment->size_bytes;
+    }
+    return bytes;
+}
+
+uint64_t pool_kept_bytes(const struct pool *pool, const struct tenant *keeper) {
+    uint64_t bytes = 0;
+
+    if (pool->closing_bytes == 0)
+        return 0;
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
+        if (segment->keeper != NULL && (keeper == NULL || segment->keeper == keeper))
             bytes += segment->size_bytes;
     }
     return bytes;
@@ -151,13 +190,15 @@ void pool_retire(struct segment *segment) {
     pool->retiring_bytes += segment->size_bytes;
 }
 
-uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes) {
+uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes,
+                          const struct request *request) {
     uint64_t retired = 0;
     list_for_each_entry_safe(struct segment, segment, &pool->segments, link) {
         if (retired >= bytes)
             break;
-        if (!segment_is_idle(segment) || pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
-                                             keep_bytes + segment->size_bytes)
+        if (!segment_is_idle(segment) || pool_segment_suits(segment, request) ||
+            pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
+                keep_bytes + segment->size_bytes)
             continue;
         if (segment->state == SEGMENT_ASSIGNED)
             tenant_disown(segment);

@@ -35,8 +35,24 @@ uint64_t pool_free_bytes(const struct pool *pool);
 /* The bytes that the pool may still grow by. */
 uint64_t pool_room_bytes(const struct pool *pool);
 
-/* The bytes in idle segments. Linear in the segments. */
-uint64_t pool_idle_bytes(const struct pool *pool);
+/* Whether the request asks for whole segments and could take this one: it is of their size, nothing of it is
+ * taken, and it is the tenant's or no tenant's. request: NULL: false. */
+bool pool_segment_suits(const struct segment *segment, const struct request *request);
+
+/* No fewer than the segments that suit the request. Constant time. */
+uint64_t pool_suiting_most(const struct request *request);
+
+/* The bytes of new segments with which the waiting request could be served. Of a request for whole segments
+ * those that suit it are subtracted: linear in the segments then. */
+uint64_t pool_lacking_bytes(const struct request *request);
+
+/* The bytes in idle segments. request: those that suit it are not counted; NULL: all are. Linear in the
+ * segments. */
+uint64_t pool_idle_bytes(const struct pool *pool, const struct request *request);
+
+/* The bytes of CLOSING segments that the tenant has again when they are closed. keeper: NULL: those of all
+ * tenants. */
+uint64_t pool_kept_bytes(const struct pool *pool, const struct tenant *keeper);
 
 /* The largest segment without a tenant; 0: there is none. Linear in the segments. */
 uint64_t pool_largest_unassigned_bytes(const struct pool *pool);
@@ -73,7 +89,8 @@ int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
 void pool_retire(struct segment *segment);
 
 /* Retires idle segments of at least that many bytes in all, or as many as there are; keep_bytes stay
- * reserved. Returns the bytes. */
-uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes);
+ * reserved, and so do the segments that suit the request (NULL: none). Returns the bytes. */
+uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes,
+                          const struct request *request);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
+#include "daemon/core/session.h"
 #include "daemon/core/wait_queue.h"
 
 int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
@@ -48,11 +49,19 @@ static void request_end_wait(struct request *request) {
     charge_free(&request->charge);
 }
 
+/* Notes at the leases that were granted whether their answer is still to be taken. */
+static void request_mark_leases(const struct request *request, bool unanswered) {
+    struct lease *lease = request->lease;
+
+    for (unsigned n = request_n_leases(request); n > 0; n--, lease = session_next_lease(lease))
+        lease->unanswered = unanswered;
+}
+
 void request_free(struct request *request) {
     request_end_wait(request);
     list_remove(&request->link);
     if (request->state == REQUEST_GRANTED)
-        request->lease->unanswered = false;
+        request_mark_leases(request, false);
     list_remove(&request->session_link);
     request->session->n_requests--;
     free(request);
@@ -63,7 +72,7 @@ void request_grant(struct request *request, struct lease *lease) {
     request_end_wait(request);
     request->state = REQUEST_GRANTED;
     request->lease = lease;
-    lease->unanswered = true;
+    request_mark_leases(request, true);
     list_append(&request->session->core->answered, &request->link);
 }
 

@@ -2,9 +2,12 @@
 #ifndef DAEMON_CORE_REQUEST_H
 #define DAEMON_CORE_REQUEST_H
 /*
- * A request for a block, from its arrival until the shell takes its answer. Its session owns it.
+ * A request, from its arrival until the shell takes its answer. Its session owns it. It asks for one block,
+ * or for several whole segments of one size (n_segments): all of these are granted at once, each as the block
+ * of a lease of its own. Until the answer is taken the session gives none of these leases up, and gets new
+ * ones behind them only, so that they stay neighbours in the session's list.
  *
- *   WAITING (in a wait queue: wait_queue.h) --a block was found--> GRANTED (in core->answered, has the lease)
+ *   WAITING (in a wait queue: wait_queue.h) --memory was found--> GRANTED (in core->answered, has the leases)
  *                                           --cannot be, deadline--> REFUSED (in core->answered, has the
  * error)
  */
@@ -21,7 +24,8 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
 /* Removes the request from its queue or from core->answered. A granted lease stays with the session. */
 void request_free(struct request *request);
 
-/* Ends the wait with a lease. The answer is ready for the shell. */
+/* Ends the wait with the lease, and with those that follow it in the session's list if the request asks for
+ * several. The answer is ready for the shell. */
 void request_grant(struct request *request, struct lease *lease);
 
 /* Ends the wait with an error. The answer is ready for the shell. */

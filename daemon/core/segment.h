@@ -7,6 +7,7 @@
  *   UNASSIGNED --first lease--> ASSIGNED (to one tenant, for good)
  *   either, while idle --limit or trim--> RETIRING --the shell freed it--> gone
  *   ASSIGNED, nothing taken --its mappers are told to close it--> CLOSING --all have, or are gone--> RETIRING
+ *   ASSIGNED, nothing taken --its one mapper offers to close it--> CLOSING --it has, or is gone--> ASSIGNED
  *
  * A segment never goes from one tenant to another: a client that once saw a handle can keep it. The memory
  * has to go back to the driver first, when no process has it mapped.

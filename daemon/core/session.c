@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct lease *session_next_lease(const struct lease *lease) {
+    const struct list *next = lease->session_link.next;
+    return next == &lease->session->leases ? NULL : container_of(next, struct lease, session_link);
+}
+
 int session_reserve_segment(struct session *session, const struct segment *segment) {
     size_t words = (size_t)segment->slot / 64 + 1;
     if (words <= session->n_segment_words)

@@ -29,6 +29,9 @@
  * it has there, whatever the policy becomes. */
 bool session_may_use(const struct session *session, const struct pool *pool);
 
+/* The lease that the session got after this one, of those that it still has. NULL: none. */
+struct lease *session_next_lease(const struct lease *lease);
+
 /* Makes room to remember the segment. Returns 0 or -ENOMEM. */
 int session_reserve_segment(struct session *session, const struct segment *segment);
 

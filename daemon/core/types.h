@@ -125,7 +125,7 @@ struct tenant {
 /* See wait_queue.h. */
 struct wait_queue {
     struct list requests; /* request.link, in order of arrival */
-    uint64_t least_bytes; /* no request in it needs less; 0: not known */
+    uint64_t least_bytes; /* no request in it needs less in one piece; 0: not known */
     uint64_t served;      /* the round (pool->waiters.rounds) in which no more of it could be served */
 };
 
@@ -185,6 +185,7 @@ struct pool_waiters {
     uint64_t rounds;           /* of serving through the queues, see waiting.c */
     uint64_t next_deadline_ns; /* no deadline of a waiting request is before */
     uint64_t poll_fences_ns;   /* when fences are polled again, while requests wait */
+    bool is_shifted;           /* a plan gave requests up: the next tick serves those behind them */
 };
 
 /* The growth of a pool, see plan.h. */
@@ -207,8 +208,10 @@ struct pool_reclaim {
     unsigned n_asks;         /* rounds of questions since the pool became short */
     uint64_t next_ns;        /* sessions are not asked before */
     uint64_t short_until_ns; /* sessions are told until then that the pool is short; 0: it is not */
-    uint64_t refused_bytes;  /* of the last request that was refused because the pool was stuck; 0: none
-                              * since a request was granted */
+    uint64_t refused_bytes;  /* that the last request needed which was refused because the pool was stuck; 0:
+                              * none since a request was granted */
+    uint64_t refused_segment_bytes; /* of each segment that it asked for; 0: it asked for one block */
+    uid_t refused_uid;              /* whose it was */
     struct session *spared; /* the session that was not asked, because all waiting requests are its own; NULL:
                              * none */
 };
@@ -278,6 +281,7 @@ struct segment {
     unsigned mappers;          /* sessions that have it mapped */
     unsigned deaf_mappers;     /* mappers that cannot be told to close it */
     struct charge charge;      /* while CLOSING: its bytes, to the tenant of its mappers */
+    struct tenant *keeper; /* while CLOSING: the tenant that has it again afterwards; NULL: it is retired */
     void *backing;             /* the shell's: what it frees and exports. Borrowed */
     struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
 };
@@ -303,7 +307,7 @@ struct lease {
     struct block *block;
     struct session *session;
     uint64_t id, generation;
-    bool unanswered;           /* the request that it was granted to points here until its answer is taken */
+    bool unanswered;           /* it was granted to a request whose answer is still to be taken */
     struct fence_queue *fence; /* fenced: the queue that it is in; else NULL */
     uint64_t fence_value;      /* fenced: the value that the word has to reach */
     struct charge charge; /* one lease, to the tenant */
@@ -332,13 +336,15 @@ struct request {
     uint64_t number;      /* in order of arrival, over all requests since the start */
     uint64_t size_bytes;  /* wanted; the pool grows by that much for it, where it has the room */
     uint64_t least_bytes; /* that would serve, at most size_bytes. It waits for that much */
+    uint32_t n_segments;  /* that it asks for, whole, at once; 0: it asks for one block */
+    uint64_t segment_bytes; /* of each of these. Together they are size_bytes and least_bytes */
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
     bool no_reclaim; /* it waits for growth only: refused when sessions would have to be asked */
     uint32_t probes; /* PROTO_ACQUIRE_PROBES: the refusals that its client's user does not learn of */
     bool gave_back;  /* its session has given back what it keeps idle, and need not be asked for that */
     bool waited;                /* it could not be answered at once */
-    struct lease *lease;        /* GRANTED */
+    struct lease *lease;        /* GRANTED: the first; the others follow it in session->leases */
     enum proto_error error;     /* REFUSED */
     struct charge charge;       /* one waiting request, to the tenant; until it is answered */
     enum wait_queue_kind queue; /* WAITING: the queue that it is in */
@@ -350,6 +356,16 @@ struct request {
     struct list link;           /* in its queue, then in core->answered */
     struct list session_link;
 };
+
+/* The leases that it gets. */
+static inline uint32_t request_n_leases(const struct request *request) {
+    return request->n_segments > 0 ? request->n_segments : 1;
+}
+
+/* The least that has to lie in one piece to be of use for it. */
+static inline uint64_t request_piece_bytes(const struct request *request) {
+    return request->n_segments > 0 ? request->segment_bytes : request->least_bytes;
+}
 
 /* See core.h. */
 struct core {

@@ -54,8 +54,8 @@ void wait_queue_enter(struct request *request, struct tenant_heap *heap, enum wa
     assert(request->state == REQUEST_WAITING && heap->pool == pool && kind != WAIT_QUEUE_NONE);
     assert(heap->tenant == request->session->tenant);
     wait_queue_leave(request);
-    if (list_is_empty(&queue->requests) || request->least_bytes < queue->least_bytes)
-        queue->least_bytes = request->least_bytes;
+    if (list_is_empty(&queue->requests) || request_piece_bytes(request) < queue->least_bytes)
+        queue->least_bytes = request_piece_bytes(request);
     insert_by_arrival(&queue->requests, request, offsetof(struct request, link));
     request->heap = heap;
     request->queue = kind;
@@ -106,15 +106,21 @@ struct request *wait_queue_oldest(const struct pool *pool) {
     return oldest;
 }
 
-static bool fits(const struct request *request, uint64_t room_bytes) {
-    return segment_bytes_for(request->least_bytes) <= room_bytes &&
-           !wait_queue_awaits_quota(request, request->least_bytes);
+/* Whether the request lacks bytes, and no more than these. idle_bytes: of all idle segments. */
+static bool fits(const struct request *request, uint64_t room_bytes, uint64_t idle_bytes) {
+    uint64_t lacking_bytes = pool_lacking_bytes(request);
+
+    if (lacking_bytes == 0 || lacking_bytes > room_bytes + idle_bytes ||
+        wait_queue_awaits_quota(request, request->least_bytes))
+        return false;
+    return lacking_bytes <= room_bytes || request->n_segments == 0 ||
+           lacking_bytes <= room_bytes + pool_idle_bytes(request->pool, request);
 }
 
-struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes) {
+struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes, uint64_t idle_bytes) {
     struct request *overdue = list_first(&pool->waiters.overdue, struct request, overdue_link), *best = NULL;
 
-    if (overdue != NULL && fits(overdue, room_bytes))
+    if (overdue != NULL && fits(overdue, room_bytes, idle_bytes))
         return overdue;
     list_for_each_entry(struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
         unsigned left = WAIT_QUEUE_WINDOW;
@@ -124,7 +130,7 @@ struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes) {
         list_for_each_entry(struct request, request, &heap->waiting.requests, link) {
             if (left-- == 0 || (overdue != NULL && request->number > overdue->number))
                 break;
-            if (fits(request, room_bytes)) {
+            if (fits(request, room_bytes, idle_bytes)) {
                 best = request;
                 break;
             }
@@ -143,13 +149,19 @@ bool wait_queue_awaits_quota(const struct request *request, uint64_t size_bytes)
            first->number < request->number;
 }
 
+/* Whether the segment is large enough for the request, or of the size that it asks for. */
+static bool has_size_for(const struct segment *segment, const struct request *request) {
+    return request->n_segments > 0 ? segment->size_bytes == request->segment_bytes
+                                   : segment->size_bytes >= request->least_bytes;
+}
+
 /* Whether a waiting request could use memory of a segment that a session is given instead. If the session has
  * the segment mapped already, the segment cannot go back to the driver before the session closes it: then
- * only a request of the segment's own tenant could use it, if the segment is large enough. */
+ * only a request of the segment's own tenant could use it, if the segment has the size for it. */
 static bool could_use(const struct request *waiter, const struct session *session,
                       const struct segment *segment) {
     return !session_has_mapped(session, segment) ||
-           (segment->owner->tenant == waiter->session->tenant && segment->size_bytes >= waiter->least_bytes);
+           (segment->owner->tenant == waiter->session->tenant && has_size_for(segment, waiter));
 }
 
 bool wait_queue_is_behind(const struct request *request) {
@@ -167,15 +179,25 @@ bool wait_queue_is_reserved(const struct request *request, const struct segment 
     return false;
 }
 
-void wait_queue_count_passes(const struct request *request, const struct segment *segment) {
-    struct request *first = wait_queue_first(&segment->owner->held);
+/* Whether the waiting request could use memory of one of the segments that the other request was granted. */
+static bool could_use_some(const struct request *waiter, const struct request *granted) {
+    const struct lease *lease = granted->lease;
+
+    for (unsigned n = request_n_leases(granted); n > 0; n--, lease = session_next_lease(lease))
+        if (could_use(waiter, granted->session, lease->block->segment))
+            return true;
+    return false;
+}
+
+void wait_queue_count_passes(const struct request *request) {
+    struct request *first = wait_queue_first(&request->lease->block->segment->owner->held);
 
     if (first != NULL && first->number < request->number)
         first->passes++;
     list_for_each_entry(const struct tenant_heap, heap, &request->pool->waiters.queues, waiting_link) {
         first = wait_queue_first(&heap->waiting);
         assert(first != NULL); /* see above: wait_queue_oldest() */
-        if (first->number > request->number || !could_use(first, request->session, segment))
+        if (first->number > request->number || !could_use_some(first, request))
             continue;
         first->passes++;
         overdue_enter(first);

@@ -50,9 +50,10 @@ bool wait_queue_comes_before(const struct request *first, const struct request *
 /* The oldest request of all that wait for room in the pool. NULL: there is none. */
 struct request *wait_queue_oldest(const struct pool *pool);
 
-/* The first request, in serving order, that waits for room and needs at most that many bytes of new segments.
- * While a request is overdue, later ones are not considered. NULL: there is none. */
-struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes);
+/* The first request, in serving order, that waits for room and needs at most that many bytes of new segments:
+ * those that the pool may grow by, and those of idle segments, but for such as suit the request. While a
+ * request is overdue, later ones are not considered. NULL: there is none. */
+struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes, uint64_t idle_bytes);
 
 /* Whether the request has to wait for its tenant's quota before it gets that many bytes: they are beyond the
  * quota, or the request is behind one that is overdue. */
@@ -65,7 +66,8 @@ bool wait_queue_is_behind(const struct request *request);
  * it. */
 bool wait_queue_is_reserved(const struct request *request, const struct segment *segment);
 
-/* The request was given memory of the segment: counts the passes. */
-void wait_queue_count_passes(const struct request *request, const struct segment *segment);
+/* The request was granted: counts the passes. Each request that could have used some of its memory is passed
+ * once, however many segments were granted. */
+void wait_queue_count_passes(const struct request *request);
 
 #endif

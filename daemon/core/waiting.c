@@ -43,6 +43,15 @@ static uint64_t take_rest(const struct request *request, struct heap_range *rang
     return range->size;
 }
 
+/* The request was granted the lease, and those that follow it. */
+static void note_grant(struct pool *pool, struct request *request, struct lease *lease) {
+    pool->reclaim.refused_bytes = 0;
+    request_grant(request, lease);
+    pool_note_peaks(pool);
+    wait_queue_count_passes(request);
+    pool->growth.demand = lease->block->segment->owner;
+}
+
 /* Grants the request that many free bytes. Returns 0, PROTO_E_LIMIT, -EDQUOT (it has to wait for its tenant's
  * quota), -ENOSPC (it has to wait for room) or -ENOMEM. */
 static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t size_bytes) {
@@ -51,7 +60,7 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
     struct lease *lease;
 
     /* For waiting requests too: the session may have reached its limit meanwhile. */
-    if (!session_may_lease(session, 0))
+    if (!session_may_lease(session, 1, 0))
         return PROTO_E_LIMIT;
     if (wait_queue_awaits_quota(request, size_bytes))
         return -EDQUOT;
@@ -67,18 +76,106 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
         heap_give(range);
         return r;
     }
-    pool->reclaim.refused_bytes = 0;
-    request_grant(request, lease);
-    pool_note_peaks(pool);
-    wait_queue_count_passes(request, lease->block->segment);
-    pool->growth.demand = lease->block->segment->owner;
+    note_grant(pool, request, lease);
+    return 0;
+}
+
+/* Whether the request may take a segment that suits it, beside an overdue request if there is one. */
+static bool may_take_whole(const struct request *request, const struct segment *segment) {
+    return pool_segment_suits(segment, request) &&
+           !(wait_queue_is_behind(request) && wait_queue_is_reserved(request, segment));
+}
+
+/* In which order segments are taken: what the session has mapped needs no message, and what is the tenant's
+ * already serves no other one. */
+enum whole_turn {
+    WHOLE_MAPPED,
+    WHOLE_OWN,
+    WHOLE_UNASSIGNED,
+    WHOLE_TURNS
+};
+
+static enum whole_turn turn_of(const struct request *request, const struct segment *segment) {
+    if (segment->state == SEGMENT_UNASSIGNED)
+        return WHOLE_UNASSIGNED;
+    return session_has_mapped(request->session, segment) ? WHOLE_MAPPED : WHOLE_OWN;
+}
+
+/* Makes a segment of which nothing is taken one lease. Returns 0 or -ENOMEM, and nothing has changed. */
+static int open_whole(struct session *session, struct segment *segment, struct lease **ret_lease) {
+    bool adopts = segment->state == SEGMENT_UNASSIGNED;
+
+    int r = session_reserve_segment(session, segment);
+    if (r == 0 && adopts)
+        r = tenant_adopt(session->tenant, segment);
+    if (r < 0)
+        return r;
+    struct heap_range *range = segment->span->lowest;
+    heap_claim(range);
+    r = lease_open(session, range, segment->size_bytes, ret_lease);
+    if (r == 0)
+        return 0;
+    heap_give(range);
+    if (adopts)
+        tenant_disown(segment);
+    return r;
+}
+
+/* Undoes open_whole() for the session's last leases. adopted: of that many of them the segments had no tenant
+ * before; they were opened last. */
+static void undo_whole(struct session *session, unsigned opened, unsigned adopted) {
+    for (; opened > 0; opened--) {
+        struct lease *lease = container_of(session->leases.previous, struct lease, session_link);
+        struct segment *segment = lease->block->segment;
+        lease_close(lease);
+        if (adopted == 0)
+            continue;
+        tenant_disown(segment);
+        adopted--;
+    }
+}
+
+/* Grants the request all of its segments, or none. Returns as pool_grant_bytes() does. */
+static int pool_grant_segments(struct pool *pool, struct request *request) {
+    struct session *session = request->session;
+    unsigned opened = 0, adopted = 0, found = 0;
+    struct lease *first = NULL, *lease;
+
+    if (!session_may_lease(session, request->n_segments, 0))
+        return PROTO_E_LIMIT;
+    if (wait_queue_awaits_quota(request, request->size_bytes))
+        return -EDQUOT;
+    if (pool_suiting_most(request) < request->n_segments) /* mostly so, and each release tries */
+        return -ENOSPC;
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
+        found += may_take_whole(request, segment);
+    }
+    if (found < request->n_segments)
+        return -ENOSPC;
+    for (enum whole_turn turn = 0; turn < WHOLE_TURNS; turn++)
+        list_for_each_entry(struct segment, segment, &pool->segments, link) {
+            if (opened == request->n_segments)
+                break;
+            if (!may_take_whole(request, segment) || turn_of(request, segment) != turn)
+                continue;
+            int r = open_whole(session, segment, &lease);
+            if (r < 0) {
+                undo_whole(session, opened, adopted);
+                return r;
+            }
+            first = opened++ == 0 ? lease : first;
+            adopted += turn == WHOLE_UNASSIGNED;
+        }
+    note_grant(pool, request, first);
     return 0;
 }
 
 /* Grants the request the first of these sizes that is free: what it wants, a quarter of that, and so on down
  * to what it needs. Of a pool of which little is available it is granted only what it needs. Returns as
- * pool_grant_bytes() does for the last size that was tried. */
+ * pool_grant_bytes() does for the last size that was tried. Whole segments have one size. */
 static int pool_grant(struct pool *pool, struct request *request) {
+    if (request->n_segments > 0)
+        return pool_grant_segments(pool, request);
     uint64_t available_bytes = pool_free_bytes(pool) + pool_room_bytes(pool);
     uint64_t size_bytes = request->size_bytes, most_bytes = available_bytes / GRANT_SHARE;
 
@@ -130,8 +227,9 @@ static void pool_hold(struct pool *pool, struct request *request) {
 /* Refuses or queues a request by what pool_grant() returned for it. */
 static void pool_settle(struct pool *pool, struct request *request, int r) {
     const struct session *session = request->session;
+    uint64_t n_leases = (uint64_t)session->n_leases + request_n_leases(request);
 
-    if (r == PROTO_E_LIMIT && session->n_leases < session->core->session_leases_limit)
+    if (r == PROTO_E_LIMIT && n_leases <= session->core->session_leases_limit)
         request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_LEASES);
     else if (r == -ENOMEM || r > 0)
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
@@ -160,8 +258,10 @@ static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
         if (is_hopeless)
             (void)collect_heap(request->heap);
         /* Memory that came back may serve the request, and the tick comes at once. */
-        if (is_hopeless && !pool_is_ready(pool))
+        if (is_hopeless && !pool_is_ready(pool)) {
             request_give_up(request);
+            pool->waiters.is_shifted = true;
+        }
     }
 }
 
@@ -194,7 +294,7 @@ static bool serve_queue(struct pool *pool, struct wait_queue *queue) {
     unsigned left = WAIT_QUEUE_WINDOW;
 
     list_for_each_entry_safe(struct request, request, &queue->requests, link) {
-        uint64_t needed_bytes = request->least_bytes;
+        uint64_t needed_bytes = request_piece_bytes(request);
         enum wait_queue_kind kind = request->queue;
         if (left == 0)
             return false;
@@ -257,17 +357,37 @@ static void pool_serve_queues(struct pool *pool) {
 
 /* Serves the waiting requests for which there is free memory. */
 static void pool_serve_free(struct pool *pool) {
+    pool->waiters.is_shifted = false;
     do { /* again if an overdue request left, or fences were polled because of a session's limit of leases */
         list_remove(&pool->ready_link);
         pool_serve_queues(pool);
     } while (pool_is_ready(pool));
 }
 
-/* Plans for the requests that still wait. */
+/* Plans for the requests that still wait. Where only the oldest request keeps idle segments from being
+ * retired, it alone is refused, and the tick comes at once. */
 static void pool_plan_waiting(struct pool *pool, uint64_t now_ns) {
     pool_plan(pool, now_ns);
-    if (plan_is_hopeless(pool, now_ns))
+    if (!plan_is_hopeless(pool, now_ns))
+        return;
+    if (pool_is_closed(pool) || pool_idle_bytes(pool, NULL) == 0) {
         pool_refuse(pool, 0, PROTO_E_DRIVER);
+        return;
+    }
+    request_refuse(wait_queue_oldest(pool), PROTO_E_DRIVER);
+    if (pool->waiters.count > 0)
+        pool_mark_ready(pool);
+}
+
+/* Notes for which request the pool was stuck that is refused and did not wait: sessions that were asked
+ * because of it close segments for it. */
+static void note_refused(struct pool *pool, const struct request *request) {
+    pool->reclaim.refused_bytes = request->least_bytes;
+    if (request->n_segments > 0) /* plan_missing_bytes() subtracts idle segments that suit the request, too */
+        pool->reclaim.refused_bytes =
+            pool_lacking_bytes(request) + pool_idle_bytes(pool, NULL) - pool_idle_bytes(pool, request);
+    pool->reclaim.refused_segment_bytes = request->segment_bytes;
+    pool->reclaim.refused_uid = request->session->tenant->uid;
 }
 
 static void pool_serve_waiting(struct pool *pool, uint64_t now_ns) {
@@ -320,7 +440,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     else
         pool->reclaim.is_owed = pool->reclaim.is_owed || (pool->reclaim.is_stuck && owed);
     if (request->queue == WAIT_QUEUE_ROOM && pool->reclaim.is_stuck && !request->no_reclaim)
-        pool->reclaim.refused_bytes = request->least_bytes;
+        note_refused(pool, request);
     request_give_up(request);
 }
 
@@ -360,6 +480,8 @@ static void pool_serve(struct pool *pool, uint64_t now_ns) {
 void pool_tick(struct pool *pool, uint64_t now_ns) {
     bool is_expiring = pool->waiters.next_deadline_ns <= now_ns;
 
+    if (pool->waiters.is_shifted)
+        pool_mark_ready(pool);
     if (pool->waiters.poll_fences_ns <= now_ns || is_expiring)
         collect_pool(pool, now_ns);
     bool plans = pool_is_ready(pool);
@@ -384,7 +506,7 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
 uint64_t pool_next_tick_ns(const struct pool *pool) {
     uint64_t next = plan_next_reclaim_ns(pool);
 
-    if (pool->waiters.count > 0 && pool_is_ready(pool))
+    if (pool->waiters.count > 0 && (pool_is_ready(pool) || pool->waiters.is_shifted))
         return 0;
     if (pool->waiters.count > 0 && pool->waiters.next_deadline_ns < next)
         next = pool->waiters.next_deadline_ns;

@@ -75,6 +75,15 @@ static bool somebody_can_be_asked(const struct world *world, unsigned p) {
     return false;
 }
 
+/* Returns the bytes of new segments that the waiting request needs. */
+static uint64_t lacks(const struct world *world, const struct model_request *request) {
+    unsigned suiting = model_suiting(world, request);
+
+    if (request->n_segments == 0)
+        return round_up(request->least, SEGMENT_GRANULE);
+    return suiting < request->n_segments ? (request->n_segments - suiting) * request->segment_size : 0;
+}
+
 /* Unless the pool is marked as ready, none of its waiting requests could be served now: no free range of the
  * tenant surely fits, no segment is without a tenant, growth would not help, and the idle segments are too
  * small for the oldest request. When nothing of that helps the oldest request, the sessions that hold the
@@ -85,7 +94,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     uint64_t idle = 0, largest_unassigned = 0, largest[SIM_TENANTS] = {0};
     const struct model_request *first = NULL;
 
-    if (pool_is_ready(pool)) {
+    if (pool_is_ready(pool) || pool->waiters.is_shifted) {
         must(pool->waiters.count == 0 || core_next_tick_ns(world->core) <= world->now_ns,
              "memory came back, and nobody will look at those who wait");
         return;
@@ -125,9 +134,13 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         must(pool->reclaim.spared == NULL || request->no_reclaim ||
                  (request->gave_back && pool->reclaim.spared == world->sessions[request->session].session),
              "a session is spared that others wait for");
+        must(!may_grow || lacks(world, request) > room, "a request waits, and the pool could grow");
+        if (request->n_segments > 0) {
+            must(model_suiting(world, request) < request->n_segments,
+                 "a request waits, and the segments that it asks for are free");
+            continue;
+        }
         must(request->least > largest_unassigned, "a request waits, and a segment without a tenant would do");
-        must(!may_grow || round_up(request->least, SEGMENT_GRANULE) > room,
-             "a request waits, and the pool could grow");
         /* A search that finds many ranges nearly fit may give up, but never where one is larger by a class.
          */
         must(largest[world->sessions[request->session].tenant] <
@@ -137,7 +150,11 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
     must((first != NULL) == (head != NULL), "somebody is first in the queue who does not wait");
     if (first == NULL)
         return;
-    uint64_t need = round_up(first->least, SEGMENT_GRANULE);
+    uint64_t need = lacks(world, first);
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++) /* these are not retired for it */
+        idle -= world->segments[g].mappers == 0 && model_suits(world, &world->segments[g], first)
+                    ? world->segments[g].size
+                    : 0;
     must(!may_grow || need > room + idle,
          "the first in the queue waits, and idle segments could be retired for it");
     bool stuck = pool->state == POOL_READY && !first->no_reclaim &&

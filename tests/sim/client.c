@@ -59,46 +59,92 @@ static uint64_t random_size(struct world *world) {
     return round_up(bytes, world->grain) - (one_in(world, 2) ? 0 : random_below(world, HEAP_GRANULE));
 }
 
-void step_acquire(struct world *world) {
-    static const uint64_t timeouts_ns[] = {0, 0, 50 * NS_PER_MS, 3 * NS_PER_S, NS_FOREVER};
-    unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools), r = 0;
+/* A request of a random session that asks for nothing yet. NULL: there is no session, or no room for another
+ * request. */
+static struct model_request *new_request(struct world *world, unsigned p, uint64_t timeout_ns) {
+    unsigned s = pick_session(world, false), r = 0;
 
-    if (s == SIM_SESSIONS)
-        return;
     while (r < SIM_REQUESTS && world->requests[r].used)
         r++;
-    if (r == SIM_REQUESTS)
-        return;
-    uint64_t timeout_ns = timeouts_ns[random_below(world, sizeof timeouts_ns / sizeof *timeouts_ns)];
-    uint64_t size = world->has_rows[p] && one_in(world, 2) ? SEGMENT_GRANULE : random_size(world);
+    if (s == SIM_SESSIONS || r == SIM_REQUESTS)
+        return NULL;
     world->requests[r] = (struct model_request){.id = ++world->next_request,
                                                 .session = s,
                                                 .pool = p,
-                                                .size = size,
-                                                .least = size,
                                                 .asked_ns = world->now_ns,
                                                 .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
                                                 .no_reclaim = one_in(world, 3),
                                                 .gave_back = one_in(world, 2),
                                                 .used = true};
-    bool has_least = one_in(world, 2);
-    while (has_least && world->requests[r].least % (4 * world->grain) == 0 && one_in(world, 2))
-        world->requests[r].least /= 4;
-    const struct proto_acquire acquire = {.pool = p + 1,
-                                          .flags =
-                                              (world->requests[r].no_reclaim ? PROTO_ACQUIRE_NO_RECLAIM : 0) |
-                                              (world->requests[r].gave_back ? PROTO_ACQUIRE_GAVE_BACK : 0),
-                                          .size_bytes = size,
-                                          .least_bytes = has_least ? world->requests[r].least : 0,
-                                          .timeout_ns = timeout_ns};
-    int error = core_acquire(world->sessions[s].session, world->requests[r].id, &acquire, world->now_ns);
+    return &world->requests[r];
+}
+
+static uint32_t flags_of(const struct model_request *request) {
+    return (request->no_reclaim ? PROTO_ACQUIRE_NO_RECLAIM : 0u) |
+           (request->gave_back ? PROTO_ACQUIRE_GAVE_BACK : 0u);
+}
+
+static uint64_t random_timeout_ns(struct world *world) {
+    static const uint64_t timeouts_ns[] = {0, 0, 50 * NS_PER_MS, 3 * NS_PER_S, NS_FOREVER};
+    return timeouts_ns[random_below(world, sizeof timeouts_ns / sizeof *timeouts_ns)];
+}
+
+/* The core has taken the request, or not. error: what it returned. */
+static void see_asked(struct world *world, struct model_request *request, int error) {
     if (out_of_memory(error)) {
-        world->requests[r].used = false;
+        request->used = false;
         return;
     }
     must(error == 0, "a request is not taken");
     model_see(world);
-    must(timeout_ns != 0 || world->requests[r].answered, "a request that does not wait is left waiting");
+    must(request->deadline_ns > request->asked_ns || request->answered,
+         "a request that does not wait is left waiting");
+}
+
+void step_acquire(struct world *world) {
+    unsigned p = (unsigned)random_below(world, world->n_pools);
+    uint64_t timeout_ns = random_timeout_ns(world);
+    struct model_request *request = new_request(world, p, timeout_ns);
+
+    if (request == NULL)
+        return;
+    uint64_t size = world->has_rows[p] && one_in(world, 2) ? SEGMENT_GRANULE : random_size(world);
+    request->size = request->least = size;
+    bool has_least = one_in(world, 2);
+    while (has_least && request->least % (4 * world->grain) == 0 && one_in(world, 2))
+        request->least /= 4;
+    const struct proto_acquire acquire = {.pool = p + 1,
+                                          .flags = flags_of(request),
+                                          .size_bytes = size,
+                                          .least_bytes = has_least ? request->least : 0,
+                                          .timeout_ns = timeout_ns};
+    see_asked(world, request,
+              core_acquire(world->sessions[request->session].session, request->id, &acquire, world->now_ns));
+}
+
+/* Mostly in a pool that has such segments, and of the size of those that were asked for one by one. */
+void step_acquire_segments(struct world *world) {
+    unsigned p = (unsigned)random_below(world, world->n_pools);
+    uint64_t timeout_ns = random_timeout_ns(world);
+
+    for (unsigned tries = 0; tries < 8 && !world->has_rows[p]; tries++)
+        p = (unsigned)random_below(world, world->n_pools);
+    if (!world->has_rows[p] && !one_in(world, 16))
+        return;
+    struct model_request *request = new_request(world, p, timeout_ns);
+    if (request == NULL)
+        return;
+    request->n_segments = 1 + (unsigned)random_below(world, one_in(world, 8) ? 40 : 5);
+    request->segment_size = SEGMENT_GRANULE * (one_in(world, 4) ? 1 + random_below(world, 3) : 1);
+    request->size = request->least = request->n_segments * request->segment_size;
+    const struct proto_acquire_segments acquire = {.pool = p + 1,
+                                                   .flags = flags_of(request),
+                                                   .segment_bytes = request->segment_size,
+                                                   .count = request->n_segments,
+                                                   .timeout_ns = timeout_ns};
+    see_asked(world, request,
+              core_acquire_segments(world->sessions[request->session].session, request->id, &acquire,
+                                    world->now_ns));
 }
 
 void step_release(struct world *world) {
@@ -588,6 +634,15 @@ static void model_tell(struct world *world, unsigned s, unsigned p, unsigned g, 
     world->tally->closings++;
 }
 
+/* The oldest request that waits for room in the pool; NULL: none. */
+static const struct model_request *find_oldest(const struct world *world, unsigned p) {
+    const struct request *oldest = wait_queue_oldest(world->pools[p].pool);
+    for (unsigned r = 0; oldest != NULL && r < SIM_REQUESTS; r++)
+        if (world->requests[r].used && world->requests[r].id == oldest->id)
+            return &world->requests[r];
+    return NULL;
+}
+
 /* A session asks what it has to close, for its own request or for others. */
 void step_idle(struct world *world) {
     unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools), begun = 0;
@@ -606,9 +661,12 @@ void step_idle(struct world *world) {
     model_see(world);
     bool has_room = pool->growth.retry_ns == 0 && !for_others &&
                     round_up(idle.size_bytes, SEGMENT_GRANULE) + pool->reserved_bytes <= pool->limit_bytes;
+    const struct model_request *oldest = find_oldest(world, p);
     for (unsigned i = 0; r == 0 && i < segments.count; i++) {
         unsigned g = find_segment(world, segments.ids[i]);
         begun += !world->segments[g].closing;
+        must(world->segments[g].closing || oldest == NULL || !model_suits(world, &world->segments[g], oldest),
+             "a session is to close a segment for a request that could take it");
         model_tell(world, s, p, g, is_early, for_others);
     }
     must(!for_others || begun == 0 || !list_is_empty(&pool->waiters.queues) ||
@@ -617,6 +675,75 @@ void step_idle(struct world *world) {
     must(!has_room || begun == 0, "a session is to close segments, and the pool could grow");
     must(!busy || !is_early || begun == 0 || world->is_vmm[p],
          "a busy session is to close segments before idle ones are asked");
+}
+
+/* Segments that the session has mapped, and others. */
+static void draw_offer(struct world *world, unsigned s, unsigned p, struct proto_offer *ret_offer) {
+    *ret_offer = (struct proto_offer){.pool = p + 1};
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
+        if (world->segments[g].segment != NULL &&
+            (world->sessions[s].seen[g] ? one_in(world, 2) : one_in(world, 8)))
+            ret_offer->ids[ret_offer->count++] = world->segments[g].id;
+    if (ret_offer->count < PROTO_CLOSE_MAX)
+        ret_offer->ids[ret_offer->count++] = 1 + random_below(world, world->core->next_segment_id + 1);
+}
+
+/* Whether the session may close the segment, as far as the quota lets it. */
+static bool can_be_offered(const struct world *world, unsigned s, unsigned p, const struct proto_offer *offer,
+                           unsigned g) {
+    const struct model_segment *where = &world->segments[g];
+    bool is_offered = false;
+
+    for (uint32_t i = 0; i < offer->count; i++)
+        is_offered = is_offered || (where->segment != NULL && where->id == offer->ids[i]);
+    return is_offered && where->pool == p && world->sessions[s].seen[g] && where->mappers == 1 &&
+           where->taken == 0 && !where->closing;
+}
+
+static bool somebody_waits(const struct world *world, unsigned p) {
+    for (unsigned r = 0; r < SIM_REQUESTS; r++)
+        if (world->requests[r].used && !world->requests[r].answered && world->requests[r].pool == p)
+            return true;
+    return false;
+}
+
+/* A session offers segments that it does not use. */
+void step_offer(struct world *world) {
+    unsigned s = pick_session(world, false), p = (unsigned)random_below(world, world->n_pools);
+    struct proto_segments segments;
+    struct proto_offer offer;
+    struct model_use use;
+    uint64_t largest = 0;
+    if (s == SIM_SESSIONS)
+        return;
+    const struct pool *pool = world->pools[p].pool;
+    unsigned tenant = world->sessions[s].tenant;
+    draw_offer(world, s, p, &offer);
+    int r = core_offer(world->sessions[s].session, &offer, world->now_ns, &segments);
+    must(r == (model_may_use(world, s, p) ? 0 : PROTO_E_NO_POOL),
+         "a session offers segments of a pool that it may not use");
+    must(r == 0 || segments.count == 0, "an offer is refused, and taken");
+    model_see(world);
+    bool is_open = r == 0 && world->has_rows[p] && pool->state == POOL_READY && !somebody_waits(world, p);
+    must(is_open || segments.count == 0, "an offer is taken that has to wait");
+    for (uint32_t i = 0; i < segments.count; i++) {
+        unsigned g = find_segment(world, segments.ids[i]);
+        must(world->segments[g].tenant == tenant + 1, "a session is to close another tenant's segment");
+        must(!world->segments[g].closing, "a session is to close a segment that is being closed");
+        model_tell(world, s, p, g, true, false);
+        world->segments[g].kept = true;
+        world->tally->offered++;
+    }
+    model_add_up(world, &use);
+    uint64_t used = use.used[tenant][QUOTA_POOLS + p],
+             limit = model_limit(world, tenant, QUOTA_POOLS + p, SIM_GROUPS);
+    must(segments.count == 0 || used <= limit, "an offer is taken beyond the tenant's quota");
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
+        if (can_be_offered(world, s, p, &offer, g) && world->segments[g].size > largest)
+            largest = world->segments[g].size;
+    must(!is_open || largest == 0 || used > limit || largest > limit - used ||
+             pool->reclaim.refused_bytes > 0,
+         "an offer is not taken");
 }
 
 /* It has closed one of those that it was told to, or says so of another. */
@@ -630,17 +757,18 @@ void step_closed(struct world *world) {
         struct model_segment *where = &world->segments[g];
         if (where->segment == NULL || !(session->told[g] || one_in(world, 8)))
             continue;
-        bool told = session->told[g];
+        bool told = session->told[g], kept = where->kept;
         const struct proto_closed closed = {.segment = where->id, .time_ns = random_below(world, NS_PER_MS)};
         if (told) {
-            session->told[g] = session->seen[g] = false;
-            where->mappers--;
-            where->closing = where->mappers > 0;
-            session->segments--;
+            model_unmap(world, s, g);
             world->tally->closed++;
         }
+        const struct pool *pool = world->pools[where->pool].pool;
+        bool wanted = pool->waiters.count > 0;
         int r = core_closed(session->session, &closed, world->now_ns);
         must(r == (told ? 0 : PROTO_E_INVALID), "a session closes what it was not told to");
+        must(!told || !kept || wanted || memory_failed() || where->segment->state != SEGMENT_RETIRING,
+             "a segment that was offered goes back to the driver, and no request waits");
         return;
     }
 }

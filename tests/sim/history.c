@@ -18,6 +18,7 @@ static const struct {
 } steps[STEPS] = {
     [STEP_OPEN] = {"open", step_open, 6},
     [STEP_ACQUIRE] = {"acquire", step_acquire, 24},
+    [STEP_ACQUIRE_SEGMENTS] = {"acquire segments", step_acquire_segments, 10},
     [STEP_RELEASE] = {"release", step_release, 14},
     [STEP_RELEASE_PART] = {"release a part", step_release_part, 6},
     [STEP_SPLIT] = {"split", step_split, 5},
@@ -27,6 +28,7 @@ static const struct {
     [STEP_QUERY] = {"query", step_query, 1},
     [STEP_MISUSE] = {"misuse", step_misuse, 2},
     [STEP_IDLE] = {"idle", step_idle, 10},
+    [STEP_OFFER] = {"offer", step_offer, 6},
     [STEP_CLOSED] = {"closed", step_closed, 4},
     [STEP_BYE] = {"bye", step_bye, 2},
     [STEP_BREAK] = {"break", step_break, 1},

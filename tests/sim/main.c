@@ -20,7 +20,7 @@
 #define STATUS_CRASHED 3
 #define STATUS_IDLE    4 /* nothing was found, but not everything happened that should */
 
-#define TALLIED_STEPS UINT64_C(200000) /* from so many steps on, everything has to have happened */
+#define TALLIED_STEPS UINT64_C(1000000) /* from so many steps on, everything has to have happened */
 
 /* The child's report to its parent. */
 struct progress {
@@ -69,6 +69,7 @@ static const struct {
 } tallied[] = {
     {"sessions", offsetof(struct tally, sessions)},
     {"leases granted", offsetof(struct tally, grants)},
+    {"... several segments at once", offsetof(struct tally, segments)},
     {"requests that waited", offsetof(struct tally, waited)},
     {"refusals", offsetof(struct tally, refusals)},
     {"deadlines that passed", offsetof(struct tally, deadlines)},
@@ -86,6 +87,7 @@ static const struct {
     {"growths that failed", offsetof(struct tally, failures)},
     {"segments retired", offsetof(struct tally, retirements)},
     {"segments to be closed", offsetof(struct tally, closings)},
+    {"... because it was offered", offsetof(struct tally, offered)},
     {"segments closed", offsetof(struct tally, closed)},
     {"passes by later requests", offsetof(struct tally, passes)},
     {"requests that were passed too often", offsetof(struct tally, overdue)},

@@ -230,6 +230,16 @@ void model_describe_part(struct world *world, unsigned session, unsigned l, unsi
 
 /* --- sessions --- */
 
+void model_unmap(struct world *world, unsigned s, unsigned g) {
+    struct model_segment *where = &world->segments[g];
+
+    world->sessions[s].told[g] = world->sessions[s].seen[g] = false;
+    world->sessions[s].segments--;
+    where->mappers--;
+    where->closing = where->closing && where->mappers > 0;
+    where->kept = where->kept && where->closing;
+}
+
 void model_lose_session(struct world *world, unsigned s) {
     struct model_session *session = &world->sessions[s];
     for (unsigned l = 0; l < world->leases_end; l++) {
@@ -260,10 +270,8 @@ void model_remove_session(struct world *world, unsigned s) {
         if (world->requests[r].used && world->requests[r].session == s)
             world->requests[r].used = false;
     for (unsigned g = 0; g < SIM_SEGMENTS && session->segments > 0; g++)
-        if (session->seen[g]) {
-            world->segments[g].mappers--;
-            world->segments[g].closing = world->segments[g].closing && world->segments[g].mappers > 0;
-        }
+        if (session->seen[g])
+            model_unmap(world, s, g);
     must(session->leases == 0 && session->fenced == 0, "the model has lost count of a session's leases");
     world->kernel.processes[session->process].sessions--;
     memset(session, 0, sizeof *session);
@@ -330,18 +338,23 @@ bool model_overlooked(const struct world *world, unsigned s, unsigned p) {
 
 /* --- what the core did by itself --- */
 
-static void model_granted(struct world *world, struct model_request *request,
-                          const struct request *answered) {
-    struct lease *lease = answered->lease;
+/* A lease is what was asked for, and of memory that the session may have. Returns its segment. */
+static unsigned check_granted(struct world *world, const struct model_request *request,
+                              const struct lease *lease) {
     const struct model_session *session = &world->sessions[request->session];
     const struct block *got = lease->block;
     unsigned g = find_segment(world, got->segment->id);
     struct model_segment *where = &world->segments[g];
 
     must(where->pool == request->pool, "a block is of another pool than was asked");
-    must(got->size_bytes >= request->least && got->size_bytes <= request->size &&
-             got->capacity_bytes == round_up(got->size_bytes, HEAP_GRANULE),
-         "a block has another size than was asked");
+    if (request->n_segments > 0)
+        must(where->size == request->segment_size && got->offset_bytes == 0 &&
+                 got->size_bytes == where->size && got->capacity_bytes == where->size,
+             "a block is no whole segment of the size that was asked");
+    else
+        must(got->size_bytes >= request->least && got->size_bytes <= request->size &&
+                 got->capacity_bytes == round_up(got->size_bytes, HEAP_GRANULE),
+             "a block has another size than was asked");
     must(got->capacity_bytes % world->grain == 0, "a request was no number of grains");
     must(!pool_is_closed(world->pools[request->pool].pool), "a pool lends whose device is lost");
     must(model_may_use(world, request->session, request->pool),
@@ -350,8 +363,15 @@ static void model_granted(struct world *world, struct model_request *request,
     must(!where->retiring, "a block is cut from a segment that is on its way back to the driver");
     must(where->tenant == 0 || where->tenant == session->tenant + 1,
          "a block is cut from another tenant's segment");
-    model_take_turn(world, request, answered, where);
-    where->tenant = session->tenant + 1;
+    return g;
+}
+
+static void note_granted(struct world *world, const struct model_request *request,
+                         const struct lease *lease) {
+    const struct block *got = lease->block;
+    unsigned g = find_segment(world, got->segment->id);
+
+    world->segments[g].tenant = world->sessions[request->session].tenant + 1;
     unsigned b = model_new_block(world, &(struct model_block){.segment = g,
                                                               .offset = got->offset_bytes,
                                                               .size = got->size_bytes,
@@ -362,6 +382,24 @@ static void model_granted(struct world *world, struct model_request *request,
     world->tally->grants++;
 }
 
+static void model_granted(struct world *world, struct model_request *request,
+                          const struct request *answered) {
+    const struct lease *lease = answered->lease;
+    unsigned segments[SIM_SEGMENTS], n = request->n_segments > 0 ? request->n_segments : 1;
+
+    must(answered->n_segments == request->n_segments && n <= SIM_SEGMENTS,
+         "another number of segments is granted than was asked");
+    for (unsigned i = 0; i < n; i++, lease = session_next_lease(lease)) {
+        must(lease != NULL && lease->unanswered, "another number of segments is granted than was asked");
+        segments[i] = check_granted(world, request, lease);
+    }
+    model_take_turn(world, request, answered, segments, n);
+    lease = answered->lease;
+    for (unsigned i = 0; i < n; i++, lease = session_next_lease(lease))
+        note_granted(world, request, lease);
+    world->tally->segments += request->n_segments > 1;
+}
+
 /* Whether a refusal for a quota's sake is true. */
 static void model_refused_for_quota(struct world *world, const struct model_request *request, unsigned item) {
     unsigned tenant = world->sessions[request->session].tenant;
@@ -370,8 +408,9 @@ static void model_refused_for_quota(struct world *world, const struct model_requ
 
     world->tally->quota_refusals++;
     model_add_up(world, &use);
+    uint64_t wanted = item == QUOTA_LEASES && request->n_segments > 0 ? request->n_segments : 1;
     if (item < QUOTA_POOLS)
-        must((item == QUOTA_LEASES || item == QUOTA_WAITING) && use.used[tenant][item] >= limit,
+        must((item == QUOTA_LEASES || item == QUOTA_WAITING) && use.used[tenant][item] + wanted > limit,
              "a request is refused for a quota that is not used up");
     else
         must(item == QUOTA_POOLS + request->pool && round_up(request->least, HEAP_GRANULE) > limit,
@@ -423,6 +462,10 @@ static void model_refused(struct world *world, const struct model_request *reque
     case PROTO_E_TOO_LARGE:
         must(request->least > pool->limit_bytes, "a request is called too large that is not");
         break;
+    case PROTO_E_INVALID:
+        must(request->n_segments > 0 && !world->has_rows[request->pool],
+             "a request is called invalid that is not");
+        break;
     case PROTO_E_NO_POOL:
         must(!model_may_use(world, request->session, request->pool),
              "a session is told that there is no such pool");
@@ -438,7 +481,8 @@ static void model_refused(struct world *world, const struct model_request *reque
             model_refused_for_quota(world, request, (unsigned)answered->quota_item);
             break;
         }
-        must(world->sessions[request->session].leases >= world->core->session_leases_limit,
+        must(world->sessions[request->session].leases + (request->n_segments > 0 ? request->n_segments : 1) >
+                 world->core->session_leases_limit,
              "a session is told that it has too many leases, and has not");
         must(model_arrived(world, request->session) == 0,
              "a session is told that it has too many leases, although fences of its own are ready");

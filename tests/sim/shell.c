@@ -29,10 +29,16 @@ static void drain_answers(struct world *world) {
             must(answer.failure.text_length > 0, "a refusal says nothing");
             continue;
         }
-        for (unsigned l = 0; l < world->leases_end; l++)
-            if (world->leases[l].used && world->leases[l].id == answer.lease->id)
-                world->leases[l].unanswered = false;
-        model_describe(world, request->session, answer.lease);
+        unsigned n = 0;
+        for (struct lease *lease = answer.lease; lease != NULL; lease = core_answer_next(&answer, lease)) {
+            for (unsigned l = 0; l < world->leases_end; l++)
+                if (world->leases[l].used && world->leases[l].id == lease->id)
+                    world->leases[l].unanswered = false;
+            model_describe(world, request->session, lease);
+            n++;
+        }
+        must(n == answer.n_leases && n == (request->n_segments > 0 ? request->n_segments : 1),
+             "an answer has another number of leases than was asked");
     }
 }
 

@@ -39,15 +39,43 @@ bool model_is_behind(const struct world *world, const struct model_request *requ
     return first != NULL && first->passes >= world->core->passes_limit && first->id < request->id;
 }
 
+bool model_suits(const struct world *world, const struct model_segment *where,
+                 const struct model_request *request) {
+    return where->segment != NULL && where->pool == request->pool && !where->retiring && !where->closing &&
+           request->n_segments > 0 && where->size == request->segment_size && where->taken == 0 &&
+           (where->tenant == 0 || where->tenant == tenant_of(world, request) + 1);
+}
+
+unsigned model_suiting(const struct world *world, const struct model_request *request) {
+    unsigned n = 0;
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
+        n += model_suits(world, &world->segments[g], request);
+    return n;
+}
+
 /* Whether a waiting request could use the memory that another session gets of a segment. */
 static bool could_use(const struct world *world, const struct model_request *waiter, unsigned session,
                       const struct model_segment *where) {
+    bool has_size =
+        waiter->n_segments > 0 ? where->size == waiter->segment_size : where->size >= waiter->least;
     return !world->sessions[session].seen[where - world->segments] ||
-           (tenant_of(world, waiter) == world->sessions[session].tenant && where->size >= waiter->least);
+           (tenant_of(world, waiter) == world->sessions[session].tenant && has_size);
+}
+
+/* Whether the waiting request could be served with one of the segments, if that has no tenant yet. A segment
+ * may be on its way back to the driver, and the model has not seen that. */
+static bool could_be_served(const struct world *world, const struct model_request *waiter,
+                            const struct model_segment *where) {
+    if (where->tenant != 0)
+        return false;
+    return waiter->n_segments == 0
+               ? waiter->least <= where->size
+               : model_suits(world, where, waiter) && list_is_empty(&world->core->retiring) &&
+                     model_suiting(world, waiter) >= waiter->n_segments;
 }
 
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
-                     const struct model_segment *where) {
+                     const unsigned *segments, unsigned n_segments) {
     unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
     bool somebody_overdue = answered->passes >= world->core->passes_limit ||
                             world->pools[request->pool].somebody_overdue ||
@@ -60,15 +88,20 @@ void model_take_turn(struct world *world, const struct model_request *request, c
         if (!other->used || other->answered || other->pool != request->pool || other == request ||
             model_rank(world, other) > 0)
             continue;
+        bool is_served = false, uses = false;
+        for (unsigned i = 0; i < n_segments; i++) {
+            const struct model_segment *where = &world->segments[segments[i]];
+            is_served = is_served || could_be_served(world, other, where);
+            uses = uses || could_use(world, other, request->session, where);
+        }
         /* Memory that came back meanwhile has changed the tenants' bytes. Overdue requests come before all
          * others. */
-        if (where->tenant == 0 && !world->arrivals && !somebody_overdue && other->least <= where->size &&
-            !model_is_over_quota(world, &use, other)) {
+        if (is_served && !world->arrivals && !somebody_overdue && !model_is_over_quota(world, &use, other)) {
             must(use.used[tenant_of(world, other)][item] >= use.used[tenant][item],
                  "a tenant is served before one that has fewer bytes");
             world->tally->turns++;
         }
-        if (other->id > request->id || !could_use(world, other, request->session, where) ||
+        if (other->id > request->id || !uses ||
             (tenant_of(world, other) != tenant && model_is_over_quota(world, &use, other)))
             continue;
         other->passes++;

@@ -55,6 +55,7 @@
 enum step {
     STEP_OPEN,
     STEP_ACQUIRE,
+    STEP_ACQUIRE_SEGMENTS,
     STEP_RELEASE,
     STEP_RELEASE_PART,
     STEP_SPLIT,
@@ -64,6 +65,7 @@ enum step {
     STEP_QUERY,
     STEP_MISUSE,
     STEP_IDLE,
+    STEP_OFFER,
     STEP_CLOSED,
     STEP_BYE,
     STEP_BREAK, /* the connection ends, and its process lives on */
@@ -92,6 +94,7 @@ struct model_segment {
     uint64_t taken;  /* bytes */
     unsigned mappers;
     bool closing; /* its mappers are told to close it, at least one was */
+    bool kept;    /* closing, because its one mapper offered that: it stays the tenant's */
     bool retiring;
     uint16_t *owners;
     uint8_t *hot; /* a process, plus one, that the core is done with and the GPU was not; 0: none */
@@ -144,6 +147,8 @@ struct model_request {
     uint64_t id;
     unsigned session, pool;
     uint64_t size, least, asked_ns, deadline_ns; /* least: that serves, too */
+    unsigned n_segments;                         /* that it asks for, whole and all at once; 0: one block */
+    uint64_t segment_size;                       /* of each */
     bool no_reclaim;                             /* waits for growth only */
     bool gave_back;                              /* its session need not be asked */
     bool used, answered;                         /* the latter: decided, and still in the core */
@@ -193,7 +198,7 @@ struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         fences, rows, described, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks,
         kills, forks, reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost,
-        out_of_memory, closings, closed, passes, overdue, turns;
+        out_of_memory, segments, closings, offered, closed, passes, overdue, turns;
 };
 
 struct world {
@@ -284,6 +289,8 @@ void model_remove_lease(struct world *world, unsigned l);
 struct proto_lease model_describe(struct world *world, unsigned session, struct lease *lease);
 /* As model_describe(), of one part of a row, if the session is told of its segment. */
 void model_describe_part(struct world *world, unsigned session, unsigned l, unsigned part);
+/* The session does not have the segment mapped any more. The last one that was to close it has. */
+void model_unmap(struct world *world, unsigned s, unsigned g);
 /* The connection is lost: the session's memory is in quarantine. */
 void model_lose_session(struct world *world, unsigned s);
 /* The session is gone, and its memory is free. */
@@ -309,9 +316,15 @@ unsigned model_rank(const struct world *world, const struct model_request *reque
 /* Whether an older request waits in its pool that is overdue: of any tenant, or of its own for their quota.
  */
 bool model_is_behind(const struct world *world, const struct model_request *request);
-/* The request is about to get memory of the segment: it is its turn, and whom it passes can bear that. */
+/* The request is about to get memory of these segments: it is its turn, and whom it passes can bear that. */
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
-                     const struct model_segment *where);
+                     const unsigned *segments, unsigned n_segments);
+/* Whether the request asks for whole segments and could take this one: it has their size, nothing of it is in
+ * use, and it is the tenant's or no tenant's. */
+bool model_suits(const struct world *world, const struct model_segment *where,
+                 const struct model_request *request);
+/* Returns how many segments suit the request. */
+unsigned model_suiting(const struct world *world, const struct model_request *request);
 
 /* Whether the session has been given a segment of the pool, and has it mapped. */
 bool model_has_mapped(const struct world *world, unsigned s, unsigned p);
@@ -335,6 +348,7 @@ void check_all(struct world *world);
 
 /* --- client.c */
 void step_acquire(struct world *world);
+void step_acquire_segments(struct world *world);
 void step_release(struct world *world);
 void step_release_part(struct world *world);
 void step_split(struct world *world);
@@ -345,6 +359,7 @@ void step_query(struct world *world);
 void step_misuse(struct world *world);
 void step_streams(struct world *world);
 void step_idle(struct world *world);
+void step_offer(struct world *world);
 void step_closed(struct world *world);
 
 /* --- ends.c */

@@ -84,6 +84,47 @@ static inline struct session *open_with_page(struct core *core, pid_t pid, uid_t
     return session;
 }
 
+/* A pool whose segments are handed over as descriptors. Each request of at least a segment gets one of its
+ * own. */
+static inline struct pool *add_vmm_pool(struct core *core, uint64_t limit) {
+    struct pool *pool = NULL;
+    const struct pool_config config = {
+        .kind = PROTO_POOL_DEVICE,
+        .device = 0,
+        .numa_node = -1,
+        .name = "test pool",
+        .sizes = {.limit_bytes = limit, .step_bytes = 2 * MIB},
+        .needs_vmm = true,
+    };
+    assert_int_equal(core_add_pool(core, &config, &pool), 0);
+    core_pool_ready(pool, 0);
+    return pool;
+}
+
+static inline struct session *open_knowing(struct core *core, pid_t pid, uid_t uid) {
+    struct session *session = open_session(core, pid, uid);
+    core_session_knows_vmm(session);
+    return session;
+}
+
+/* Asks for whole segments. */
+static inline void ask_segments_as(struct session *session, const struct pool *pool, uint64_t request,
+                                   uint32_t count, uint64_t segment_bytes, uint32_t flags,
+                                   uint64_t timeout_ns, uint64_t now_ns) {
+    const struct proto_acquire_segments acquire = {.pool = pool->id,
+                                                   .flags = flags,
+                                                   .segment_bytes = segment_bytes,
+                                                   .count = count,
+                                                   .timeout_ns = timeout_ns};
+    assert_int_equal(core_acquire_segments(session, request, &acquire, now_ns), 0);
+    assert_true(core_is_valid(session->core));
+}
+
+static inline void ask_segments(struct session *session, const struct pool *pool, uint64_t request,
+                                uint32_t count, uint64_t segment_bytes, uint64_t timeout_ns) {
+    ask_segments_as(session, pool, request, count, segment_bytes, 0, timeout_ns, 0);
+}
+
 /* Asks with all that an ACQUIRE can say. least: the needed size (0: only the size serves). */
 static inline void ask_least(struct session *session, const struct pool *pool, uint64_t request,
                              uint64_t size, uint64_t least, uint32_t flags, uint64_t timeout_ns,
@@ -148,6 +189,33 @@ static inline const char *expect_refused(struct core *core, const struct session
     assert_int_equal(answer.failure.text_length, strlen(answer.failure.text));
     assert_true(core_is_valid(core));
     return answer.failure.text;
+}
+
+/* The next answer has to be so many leases, each on a whole segment of the size. Returns their names in
+ * ret_names, if that is not NULL. */
+static inline void expect_segments(struct core *core, const struct session *session, uint64_t request,
+                                   uint32_t count, uint64_t segment_bytes,
+                                   struct proto_lease_name *ret_names) {
+    struct answer answer = {0};
+    uint32_t n = 0;
+    assert_true(core_next_answer(core, &answer));
+    assert_ptr_equal(answer.session, session);
+    assert_int_equal(answer.request, request);
+    assert_int_equal(answer.n_leases, count);
+    for (struct lease *lease = answer.lease; lease != NULL; lease = core_answer_next(&answer, lease), n++) {
+        struct proto_lease wire;
+        bool described;
+        assert_false(lease->unanswered);
+        assert_int_equal(lease->block->segment->size_bytes, segment_bytes);
+        core_describe_lease(lease, &wire, &described);
+        assert_int_equal(wire.offset_bytes, 0);
+        assert_int_equal(wire.size_bytes, segment_bytes);
+        assert_int_equal(wire.capacity_bytes, segment_bytes);
+        if (ret_names != NULL)
+            ret_names[n] = (struct proto_lease_name){lease->id, lease->generation};
+    }
+    assert_int_equal(n, count);
+    assert_true(core_is_valid(core));
 }
 
 static inline void expect_no_answer(struct core *core) {

@@ -2,29 +2,6 @@
 /* Tests of rows: leases of several segments that are merged into one, shared, attached and given back. */
 #include "core_fixture.h"
 
-/* A pool whose segments are handed over as descriptors. Each request of at least a segment gets one of its
- * own. */
-static struct pool *add_vmm_pool(struct core *core, uint64_t limit) {
-    struct pool *pool = NULL;
-    const struct pool_config config = {
-        .kind = PROTO_POOL_DEVICE,
-        .device = 0,
-        .numa_node = -1,
-        .name = "test pool",
-        .sizes = {.limit_bytes = limit, .step_bytes = 2 * MIB},
-        .needs_vmm = true,
-    };
-    assert_int_equal(core_add_pool(core, &config, &pool), 0);
-    core_pool_ready(pool, 0);
-    return pool;
-}
-
-static struct session *open_knowing(struct core *core, pid_t pid, uid_t uid) {
-    struct session *session = open_session(core, pid, uid);
-    core_session_knows_vmm(session);
-    return session;
-}
-
 /* A lease whose segment the session was told of. */
 static struct lease *take_told(struct session *session, struct pool *pool, uint64_t size) {
     struct lease *lease = take_growing(session, pool, size, 0);

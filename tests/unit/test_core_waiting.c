@@ -348,6 +348,29 @@ static void who_does_not_close_what_it_was_told_to_is_named_and_charged(void **s
     expect_granted(core, other, 2);
 }
 
+/* Requests that wait for growth only fill the window. When they are given up, the request behind them is
+ * served with memory that came back meanwhile. */
+static void a_request_behind_some_that_are_given_up_is_served(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+
+    struct lease *lease = take_growing(one, pool, MIB, 0);
+    take(one, pool, MIB, 0);
+    for (unsigned i = 0; i < WAIT_QUEUE_WINDOW; i++)
+        ask_least(two, pool, i + 1, 14 * MIB, 0, PROTO_ACQUIRE_NO_RECLAIM, NS_FOREVER, 0);
+    assert_int_equal(expect_growth(core, pool), 14 * MIB);
+    ask(two, pool, 99, MIB, NS_FOREVER, 0);
+    assert_int_equal(release(one, name_of(lease), 0), 0);
+    expect_no_answer(core);
+    growth_failed(pool, "out of memory", 0);
+    for (unsigned i = 0; i < WAIT_QUEUE_WINDOW; i++)
+        expect_refused(core, two, i + 1, PROTO_E_EXHAUSTED);
+    assert_int_equal(core_next_tick_ns(core), 0);
+    tick(core, 0);
+    expect_granted(core, two, 99);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(who_has_less_is_served_before_who_came_earlier),
@@ -365,6 +388,7 @@ int main(void) {
         CORE_TEST(who_stands_far_behind_is_served_in_the_end),
         CORE_TEST(what_is_to_be_closed_is_hope),
         CORE_TEST(who_does_not_close_what_it_was_told_to_is_named_and_charged),
+        CORE_TEST(a_request_behind_some_that_are_given_up_is_served),
     };
     return cmocka_run_group_tests_name("those who wait", tests, NULL, NULL);
 }
