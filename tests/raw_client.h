@@ -41,31 +41,53 @@ static inline size_t raw_client_encode(struct proto_message *message, unsigned o
     return proto_encode(message, packet);
 }
 
-/* Receives one packet of at most PROTO_PACKET_MAX bytes. *ret_fd: the descriptor that came along, the
- * caller's; -1: none. Returns the packet's size; 0 at the end of the file; -1 with errno, which is EPROTO
- * where the packet was cut short, or came with something else than one descriptor. */
-static inline ssize_t raw_client_receive(int fd, uint8_t *packet, int flags, int *ret_fd) {
+/* Receives one packet of at most PROTO_PACKET_MAX bytes. ret_fds: the descriptors that came along, the
+ * caller's. Returns the packet's size; 0 at the end of the file; -1 with errno, which is EPROTO where the
+ * packet was cut short, or came with more descriptors than the protocol has. */
+static inline ssize_t raw_client_receive_fds(int fd, uint8_t *packet, int flags,
+                                             int ret_fds[static PROTO_LEASES_PER_MESSAGE],
+                                             unsigned *ret_count) {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
+        char bytes[CMSG_SPACE(PROTO_LEASES_PER_MESSAGE * sizeof(int))];
     } control;
     struct iovec piece = {packet, PROTO_PACKET_MAX};
     struct msghdr message = {
         .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
 
-    *ret_fd = -1;
+    *ret_count = 0;
     ssize_t n = recvmsg(fd, &message, flags | MSG_CMSG_CLOEXEC);
     if (n <= 0)
         return n;
     const struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    bool is_one = rights != NULL && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
-                  rights->cmsg_len == CMSG_LEN(sizeof(int));
-    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || (rights != NULL && !is_one)) {
+    bool is_right = rights == NULL || (rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
+                                       rights->cmsg_len <= CMSG_LEN(PROTO_LEASES_PER_MESSAGE * sizeof(int)));
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || !is_right) {
         errno = EPROTO;
         return -1;
     }
-    if (is_one)
-        memcpy(ret_fd, CMSG_DATA(rights), sizeof *ret_fd);
+    if (rights != NULL) {
+        *ret_count = (unsigned)((rights->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(ret_fds, CMSG_DATA(rights), *ret_count * sizeof(int));
+    }
+    return n;
+}
+
+/* As raw_client_receive_fds(), for a packet with one descriptor at most. *ret_fd: -1: none. */
+static inline ssize_t raw_client_receive(int fd, uint8_t *packet, int flags, int *ret_fd) {
+    int fds[PROTO_LEASES_PER_MESSAGE];
+    unsigned count;
+
+    *ret_fd = -1;
+    ssize_t n = raw_client_receive_fds(fd, packet, flags, fds, &count);
+    if (n > 0 && count > 1) {
+        while (count > 0)
+            close_fd(fds[--count]);
+        errno = EPROTO;
+        return -1;
+    }
+    if (n > 0 && count == 1)
+        *ret_fd = fds[0];
     return n;
 }
 

@@ -24,7 +24,6 @@
 struct preparation {
     struct gpupool_client *client;
     uint32_t pool;
-    uint64_t slot_bytes;             /* whole segments of that size are wanted; 0: any ranges */
     struct stream_heap *stream_heap; /* that the memory is for; NULL: it goes back */
     struct grant *grants;
     size_t count, capacity;
@@ -64,8 +63,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
         .timeout_ns = clock_left_ns(deadline_ns),
     };
     struct grant *grant = &preparation->grants[preparation->count];
-    r = (preparation->slot_bytes > 0 ? lease_acquire_whole : lease_acquire)(&preparation->client->session,
-                                                                            &acquire, grant);
+    r = lease_acquire(&preparation->client->session, &acquire, grant);
     if (r < 0)
         return r;
     preparation->count++;
@@ -86,18 +84,17 @@ static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *st
     return bytes;
 }
 
-/* Leases what is missing: in whole segments where buffers are cut from several, else as one range, which
- * serves any buffer of up to its size. Where the pool has no such range and cannot grow by one, as several,
- * the largest first. After the deadline only the smallest is asked for. */
+/* Leases what is missing: as one range, which serves any buffer of up to its size. Where the pool has no such
+ * range and cannot grow by one, as several, the largest first. After the deadline only the smallest is asked
+ * for. */
 static int lease_missing(struct preparation *preparation, uint64_t missing_bytes, uint64_t deadline_ns) {
-    uint64_t slot_bytes = preparation->slot_bytes;
-    uint64_t range_bytes = slot_bytes > 0 ? slot_bytes : missing_bytes;
+    uint64_t range_bytes = missing_bytes;
     int r = 0;
 
     while (r == 0 && preparation->bytes < missing_bytes) {
         uint64_t rest_bytes = missing_bytes - preparation->bytes;
-        range_bytes = range_bytes < rest_bytes || slot_bytes > 0 ? range_bytes : rest_bytes;
-        bool may_halve = slot_bytes == 0 && range_bytes > EXTENT_BYTES_MIN;
+        range_bytes = range_bytes < rest_bytes ? range_bytes : rest_bytes;
+        bool may_halve = range_bytes > EXTENT_BYTES_MIN;
         r = lease_range(preparation, range_bytes, deadline_ns, may_halve ? PROTO_ACQUIRE_PROBE_ROOM : 0);
         if (r == GPUPOOL_E_EXHAUSTED && may_halve) {
             uint64_t half_bytes = clock_now_ns() < deadline_ns ? heap_round_up(range_bytes / 2) : 0;
@@ -128,6 +125,27 @@ static int keep(struct preparation *preparation) {
     return r;
 }
 
+/* Leases whole segments, of which buffers of the pool are made, and gives them back. EXHAUSTED: the pool may
+ * still have the memory in other segments. */
+static int prepare_segments(struct gpupool_client *client, const struct pool *pool, uint64_t bytes,
+                            uint64_t timeout_ns) {
+    uint64_t slot_bytes = proto_slot_bytes(pool->limit_bytes);
+    const struct proto_acquire_segments acquire = {
+        .pool = pool->id,
+        .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBE_ROOM,
+        .segment_bytes = slot_bytes,
+        .count = (uint32_t)((bytes + slot_bytes - 1) / slot_bytes),
+        .timeout_ns = timeout_ns,
+    };
+    _cleanup_(freep) struct segment_grant *grants = calloc(acquire.count, sizeof *grants);
+    if (grants == NULL)
+        return error_no_memory();
+    int r = lease_acquire_segments(&client->session, &acquire, grants);
+    if (r == 0)
+        lease_give_back_segments(&client->session, grants, acquire.count);
+    return r;
+}
+
 static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t bytes) {
     _cleanup_(preparation_deinit) struct preparation preparation = {.client = client, .pool = pool_id};
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns), idle = 0;
@@ -142,8 +160,12 @@ static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t byt
             idle = idle_bytes(client, preparation.stream_heap);
     }
     if (r == 0 && client->cache.has_arenas && client->cache.enabled && pool.is_movable &&
-        bytes <= pool.limit_bytes)
-        preparation.slot_bytes = proto_slot_bytes(pool.limit_bytes);
+        bytes <= pool.limit_bytes) {
+        r = prepare_segments(client, &pool, bytes, client->alloc_timeout_ns);
+        if (r != GPUPOOL_E_EXHAUSTED)
+            return r;
+        r = 0;
+    }
     if (r == 0 && bytes > idle)
         r = lease_missing(&preparation, heap_round_up(bytes - idle), deadline_ns);
     return r == 0 && preparation.stream_heap != NULL ? keep(&preparation) : r;

@@ -70,16 +70,23 @@ static bool may_fill(const struct arena *arena, const struct arena_slot *slot) {
 #endif
     if (!slot->has_fences && is_ready(arena, slot->fence))
         return true;
-    return segments_mapped_id(&arena->extent.stream_heap->owner->session->segments, &slot->mapping) == 0;
+    return segments_mapped(&arena->extent.stream_heap->owner->session->segments, &slot->mapping) == NULL;
 }
 
 /* --- places --- */
 
 /* Whether a range of the arena can be a part of a place. */
-static bool is_usable(const struct arena *arena, const struct heap_range *range) {
+static bool is_usable(const struct arena *arena, const struct heap_range *range,
+                      const struct arena_place *place) {
     const struct arena_slot *slot = &arena->slots[arena_slot_at(arena, range->offset)];
 
-    return range->free || (range->user == NULL && slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot));
+    return (range->free && !place->is_all_vacant) ||
+           (range->user == NULL && slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot));
+}
+
+/* Whether a slot of a place would have to be filled. */
+static bool is_to_fill(const struct arena *arena, uint32_t number) {
+    return number >= arena->n_slots || arena->slots[number].state == ARENA_SLOT_VACANT;
 }
 
 /* How many slots would have to be filled. */
@@ -88,13 +95,11 @@ static uint32_t count_vacant(const struct arena *arena, uint64_t offset_bytes, u
              last = arena_slot_at(arena, offset_bytes + size_bytes - 1), count = 0;
 
     for (uint32_t i = first; i <= last; i++)
-        count += i >= arena->n_slots || arena->slots[i].state == ARENA_SLOT_VACANT;
+        count += is_to_fill(arena, i);
     return count;
 }
 
-static void consider(const struct arena *arena, uint64_t offset_bytes, struct arena_place *best) {
-    uint32_t count = count_vacant(arena, offset_bytes, best->size_bytes);
-
+static void consider(uint64_t offset_bytes, uint32_t count, struct arena_place *best) {
     if (count < best->n_vacant) {
         best->n_vacant = count;
         best->offset_bytes = offset_bytes;
@@ -102,7 +107,9 @@ static void consider(const struct arena *arena, uint64_t offset_bytes, struct ar
 }
 
 /* The places in a run of memory that can be used: at either end of it, and from each slot in it on. A run at
- * the end of the slots goes on. */
+ * the end of the slots goes on. The slots of the second place are counted from those of the first, and so
+ * on: a piece of 2 GiB lies in 128 slots, and a run of vacant slots is as long as what is moved in many
+ * misses. */
 static void consider_run(const struct arena *arena, uint64_t start, uint64_t end, struct arena_place *best) {
     uint64_t size_bytes = best->size_bytes, slot_bytes = arena->slot_bytes;
 
@@ -110,12 +117,19 @@ static void consider_run(const struct arena *arena, uint64_t start, uint64_t end
         end = slot_offset(arena, arena->capacity);
     if (end - start < size_bytes)
         return;
-    consider(arena, start, best);
+    consider(start, count_vacant(arena, start, size_bytes), best);
     if (end <= arena->extent.size_bytes)
-        consider(arena, end - size_bytes, best);
-    for (uint64_t at = (start / slot_bytes + 1) * slot_bytes;
-         best->n_vacant > 0 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes)
-        consider(arena, at, best);
+        consider(end - size_bytes, count_vacant(arena, end - size_bytes, size_bytes), best);
+    uint64_t at = (start / slot_bytes + 1) * slot_bytes;
+    if (best->n_vacant == 0 || at + size_bytes > end || at > arena->extent.size_bytes)
+        return;
+    uint32_t first = arena_slot_at(arena, at), after = arena_slot_at(arena, at + size_bytes - 1) + 1,
+             count = count_vacant(arena, at, size_bytes);
+    for (; best->n_vacant > 0 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes) {
+        consider(at, count, best);
+        count -= is_to_fill(arena, first++);
+        count += is_to_fill(arena, after++);
+    }
 }
 
 static bool find_place(const struct arena *arena, struct arena_place *best) {
@@ -124,7 +138,7 @@ static bool find_place(const struct arena *arena, struct arena_place *best) {
 
     best->n_vacant = UINT32_MAX;
     for (const struct heap_range *range = arena->extent.span->lowest; range != NULL; range = range->upper) {
-        if (is_usable(arena, range)) {
+        if (is_usable(arena, range, best)) {
             start = start == end ? range->offset : start;
             continue;
         }
@@ -167,8 +181,8 @@ static int claim_free(struct arena *arena, uint64_t start, uint64_t end) {
     return 0;
 }
 
-int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place) {
-    struct arena_place place = {.size_bytes = size_bytes};
+static int claim(struct arena *arena, struct arena_place place, struct arena_place *ret_place) {
+    uint64_t size_bytes = place.size_bytes;
 
     if (!find_place(arena, &place))
         return -ENOSPC;
@@ -192,6 +206,16 @@ int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_pl
     }
     *ret_place = place;
     return 0;
+}
+
+int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place) {
+    return claim(arena, (struct arena_place){.size_bytes = size_bytes}, ret_place);
+}
+
+int arena_claim_vacant_locked(struct arena *arena, uint32_t n_slots, struct arena_place *ret_place) {
+    return claim(arena,
+                 (struct arena_place){.size_bytes = n_slots * arena->slot_bytes, .is_all_vacant = true},
+                 ret_place);
 }
 
 /* --- idle slots --- */

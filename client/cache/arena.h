@@ -70,6 +70,7 @@ struct arena_place {
     uint64_t offset_bytes, size_bytes;
     uint32_t first, last;
     uint32_t n_vacant; /* slots that have to be filled */
+    bool is_all_vacant; /* none of it is there */
 };
 
 /* Makes an arena without slots over reserved addresses, and adds it to the stream heap. -ENOMEM: nothing was
@@ -92,6 +93,9 @@ static inline uint32_t arena_slot_at(const struct arena *arena, uint64_t offset_
  * free memory, and those of its slots that are not HELD, which become BUSY. 0; -ENOSPC: no addresses are
  * left; -ENOMEM. */
 int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place);
+
+/* As arena_claim_locked(), but only slots that are VACANT: so many side by side. */
+int arena_claim_vacant_locked(struct arena *arena, uint32_t n_slots, struct arena_place *ret_place);
 
 /* Takes up to count slots outside of a place that are wholly free: they become BUSY. Returns how many were
  * taken. */

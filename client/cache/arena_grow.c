@@ -104,26 +104,22 @@ static void gather_idle(struct row *row) {
     pthread_mutex_unlock(&row->stream_heap->lock);
 }
 
-/* Asks the daemon for what is missing. *ret_odd: it lent something that is no whole segment of the size. */
-static int ask(struct row *row, const struct proto_acquire *how, bool *ret_odd) {
-    struct proto_acquire acquire = *how;
-    int r = 0;
+/* Asks the daemon for what is missing of count fillings. */
+static int ask(struct row *row, const struct proto_acquire_segments *how, uint32_t count) {
+    struct proto_acquire_segments acquire = *how;
 
-    acquire.size_bytes = acquire.least_bytes = row->arena->slot_bytes;
-    *ret_odd = false;
-    while (r == 0 && !*ret_odd && row->n_fillings < row->place.n_vacant) {
-        struct grant grant;
-        r = lease_acquire_whole(row->cache->session, &acquire, &grant);
-        if (r < 0)
-            break;
-        *ret_odd = !grant.is_whole;
-        if (*ret_odd)
-            r = stream_heap_add_lease(row->cache, row->stream_heap, &grant);
-        else
-            row->fillings[row->n_fillings++] = (struct filling){
-                .lending = {.lease = grant.lease.lease, .generation = grant.lease.generation},
-                .segment = grant.segment};
-    }
+    acquire.segment_bytes = row->arena->slot_bytes;
+    acquire.count = count - row->n_fillings;
+    if (acquire.count == 0)
+        return 0;
+    _cleanup_(freep) struct segment_grant *grants = malloc(acquire.count * sizeof *grants);
+    if (grants == NULL)
+        return error_no_memory();
+    int r = lease_acquire_segments(row->cache->session, &acquire, grants);
+    for (uint32_t i = 0; r == 0 && i < acquire.count; i++)
+        row->fillings[row->n_fillings++] =
+            (struct filling){.lending = {.lease = grants[i].lease, .generation = grants[i].generation},
+                             .segment = grants[i].segment};
     return r;
 }
 
@@ -142,10 +138,11 @@ static void list_slots(struct row *row) {
  * own. */
 static bool use_old_mapping(struct row *row, uint32_t position) {
     struct segments *segments = &row->cache->session->segments;
-    uint64_t id = segments_mapped_id(segments, &row->arena->slots[row->slots[position]].mapping);
+    const struct segment *mapped =
+        segments_mapped(segments, &row->arena->slots[row->slots[position]].mapping);
 
-    for (uint32_t i = position; id != 0 && i < row->n_fillings; i++) {
-        if (row->fillings[i].segment->id != id)
+    for (uint32_t i = position; mapped != NULL && i < row->n_fillings; i++) {
+        if (row->fillings[i].segment != mapped)
             continue;
         struct filling filling = row->fillings[i];
         row->fillings[i] = row->fillings[position];
@@ -219,54 +216,98 @@ static int map_all(struct row *row) {
 }
 
 /* Fills a place that was claimed. */
-static int fill_place(struct row *row, const struct proto_acquire *acquire, bool *ret_odd) {
-    *ret_odd = false;
+static int fill_place(struct row *row, const struct proto_acquire_segments *acquire) {
     if (row->place.n_vacant == 0)
         return 0;
     list_slots(row);
     gather_idle(row);
-    int asked = ask(row, acquire, ret_odd);
+    int asked = ask(row, acquire, row->place.n_vacant);
     int mapped = map_all(row);
     return asked < 0 ? asked : mapped;
 }
 
-static int grow(struct row *row, uint64_t size_bytes, const struct proto_acquire *acquire,
-                struct piece **ret_piece) {
-    bool is_odd;
-
-    pthread_mutex_lock(&row->stream_heap->lock);
-    int r = arena_claim_locked(row->arena, size_bytes, &row->place);
-    pthread_mutex_unlock(&row->stream_heap->lock);
-    if (r == -ENOSPC)
-        return error_set(GPUPOOL_E_EXHAUSTED, "no addresses are left for memory of the pool on this stream");
-    if (r < 0)
-        return error_no_memory();
-    uint32_t count = row->place.n_vacant > 0 ? row->place.n_vacant : 1;
+/* Makes the lists for so many slots. */
+static int make_lists(struct row *row, uint32_t count) {
     row->idle = malloc(count * sizeof *row->idle);
     row->slots = malloc(count * sizeof *row->slots);
     row->fillings = malloc(count * sizeof *row->fillings);
-    if (row->idle == NULL || row->slots == NULL || row->fillings == NULL) {
-        r = error_no_memory();
-        is_odd = false;
-    } else {
-        r = fill_place(row, acquire, &is_odd);
-    }
+    return row->idle == NULL || row->slots == NULL || row->fillings == NULL ? error_no_memory() : 0;
+}
+
+static void free_lists(struct row *row) {
+    free(row->idle);
+    free(row->slots);
+    free(row->fillings);
+}
+
+static int fail_claim(int error) {
+    return error == -ENOSPC
+               ? error_set(GPUPOOL_E_EXHAUSTED, "no addresses are left for memory of the pool on this stream")
+               : error_no_memory();
+}
+
+/* Ends the work on a place that was claimed. r: how it went. */
+static int settle(struct row *row, int r, struct piece **ret_piece) {
     pthread_mutex_lock(&row->stream_heap->lock);
-    bool is_whole = r == 0 && !is_odd;
-    if (arena_settle_locked(row->arena, &row->place, is_whole ? ret_piece : NULL) < 0)
+    if (arena_settle_locked(row->arena, &row->place, r == 0 ? ret_piece : NULL) < 0)
         r = error_no_memory();
     pthread_mutex_unlock(&row->stream_heap->lock);
     return r;
 }
 
+static int grow(struct row *row, uint64_t size_bytes, const struct proto_acquire_segments *acquire,
+                struct piece **ret_piece) {
+    pthread_mutex_lock(&row->stream_heap->lock);
+    int r = arena_claim_locked(row->arena, size_bytes, &row->place);
+    pthread_mutex_unlock(&row->stream_heap->lock);
+    if (r < 0)
+        return fail_claim(r);
+    r = make_lists(row, row->place.n_vacant > 0 ? row->place.n_vacant : 1);
+    if (r == 0)
+        r = fill_place(row, acquire);
+    return settle(row, r, ret_piece);
+}
+
 int arena_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
-               const struct proto_acquire *acquire, struct piece **ret_piece) {
+               const struct proto_acquire_segments *acquire, struct piece **ret_piece) {
     struct row row = {.cache = cache, .stream_heap = stream_heap, .arena = stream_heap->arena};
 
     *ret_piece = NULL;
     int r = grow(&row, size_bytes, acquire, ret_piece);
-    free(row.idle);
-    free(row.slots);
-    free(row.fillings);
+    free_lists(&row);
+    return r;
+}
+
+static int wait_and_grow(struct row *row, uint64_t size_bytes, const struct proto_acquire_segments *acquire,
+                         struct piece **ret_piece) {
+    uint64_t slot_bytes = row->arena->slot_bytes;
+    uint32_t count = (uint32_t)((size_bytes + slot_bytes - 1) / slot_bytes);
+
+    int r = make_lists(row, count);
+    if (r == 0)
+        r = ask(row, acquire, count);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&row->stream_heap->lock);
+    r = arena_claim_vacant_locked(row->arena, count, &row->place);
+    pthread_mutex_unlock(&row->stream_heap->lock);
+    if (r < 0) {
+        r = fail_claim(r);
+        give_back(row, 0);
+        return r;
+    }
+    list_slots(row);
+    r = map_all(row);
+    row->place.size_bytes = size_bytes; /* the rest of the last slot is free */
+    return settle(row, r, ret_piece);
+}
+
+int arena_wait_and_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
+                        const struct proto_acquire_segments *acquire, struct piece **ret_piece) {
+    struct row row = {.cache = cache, .stream_heap = stream_heap, .arena = stream_heap->arena};
+
+    *ret_piece = NULL;
+    int r = wait_and_grow(&row, size_bytes, acquire, ret_piece);
+    free_lists(&row);
     return r;
 }

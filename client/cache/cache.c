@@ -48,6 +48,7 @@ static void free_bookkeeping(struct cache *cache) {
         stream_heap_free(stream_heap);
     }
     free(cache->pending);
+    offers_deinit(&cache->offers);
     purger_deinit(&cache->purger);
     counters_deinit(&cache->counters);
     shortage_deinit(&cache->shortage);

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/cache/offers.h"
 #include "client/cache/purger.h"
 #include "client/cache/shortage.h"
 #include "client/cache/thread_cache.h"
@@ -50,6 +51,7 @@ struct cache {
     unsigned one_way; /* parts released since the daemon last had to answer one */
     bool is_at_limit; /* it said LIMIT: each is to be answered until one is accepted */
     bool unheard;     /* parts were released since it answered something that came after */
+    struct offers offers;
     struct purger purger;
 };
 

@@ -157,9 +157,17 @@ static void note_released(const struct stream_heap_part *part) {
     pthread_mutex_unlock(&part->stream_heap->lock);
 }
 
+/* The segment is to be offered after another time without use. */
+static void note_offer(struct cache *cache, const struct stream_heap_part *part) {
+    const struct segment *segment = part->segment;
+
+    if (segment_is_movable(segment))
+        offers_note(&cache->offers, part->stream_heap->pool, segment->id);
+}
+
 /* Releases what is pending, behind one fence for all parts of a stream heap. With hears, the daemon has done
- * it when this returns. give_lock is held. */
-static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes) {
+ * it when this returns. decays: because it was not used for a time. give_lock is held. */
+static int release_pending(struct cache *cache, bool hears, bool decays, uint64_t *ret_bytes) {
     const struct stream_heap *fenced = NULL;
     struct fence fence = FENCE_NONE;
     uint64_t bytes = 0;
@@ -177,6 +185,8 @@ static int release_pending(struct cache *cache, bool hears, uint64_t *ret_bytes)
             part.has_fence = true;
             part.fence = fence;
         }
+        if (r == 0 && decays)
+            note_offer(cache, &part); /* now: the daemon may have the segment closed when nothing is leased */
         if (r == 0)
             r = release_part(cache, &part, hears && i + 1 == cache->pending_count);
         if (r == 0) {
@@ -210,14 +220,15 @@ static int give_back(struct cache *cache, const struct choice *choice, uint64_t 
     if (broken < 0)
         return broken;
     pthread_mutex_lock(&cache->give_lock);
+    int offered = choice->idle_only ? offers_send(&cache->offers, cache->session) : 0;
     if (!choice->of_stream && choice->pool == 0)
         thread_caches_collect(&cache->threads, NULL, NULL, choice->idle_only);
     int taken = take_out(cache, choice);
-    int released = release_pending(cache, true, ret_bytes);
+    int released = release_pending(cache, true, choice->idle_only, ret_bytes);
     if (cache->unheard && released == 0)
         released = hear(cache);
     pthread_mutex_unlock(&cache->give_lock);
-    return released < 0 ? released : taken;
+    return released < 0 ? released : taken < 0 ? taken : offered;
 }
 
 int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes) {
@@ -270,22 +281,23 @@ void give_back_piece(struct cache *cache, struct piece *piece) {
     if (may && !is_one) /* with what else is free there */
         take_free(cache, stream_heap, HEAP_GRANULE, false);
     if (may)
-        (void)release_pending(cache, false, &bytes);
+        (void)release_pending(cache, false, false, &bytes);
     pthread_mutex_unlock(&cache->give_lock);
     error_restore(text);
 }
 
-void give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap) {
+uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap) {
     char text[ERROR_TEXT_SIZE];
-    uint64_t bytes;
+    uint64_t bytes = 0;
 
     error_save(text);
     if (may_give_back(cache, stream_heap)) {
         pthread_mutex_lock(&cache->give_lock);
         take_free(cache, stream_heap, HEAP_GRANULE, false);
         take_deferred(cache, stream_heap, HEAP_GRANULE);
-        (void)release_pending(cache, false, &bytes);
+        (void)release_pending(cache, false, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);
     }
     error_restore(text);
+    return bytes;
 }

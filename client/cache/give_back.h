@@ -28,9 +28,9 @@ void give_back_stream(struct cache *cache, int device, const void *stream);
 uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct stream_heap *own);
 
 /* In a shortage: gives back a piece that has just been released (its generation is even), behind a fence of
- * its stream heap's stream; or what else is idle in a stream heap. Memory that cannot go back stays in the
- * stream heap. */
+ * its stream heap's stream; or what else is idle in a stream heap, and returns how many bytes went. Memory
+ * that cannot go back stays in the stream heap. */
 void give_back_piece(struct cache *cache, struct piece *piece);
-void give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap);
+uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap);
 
 #endif

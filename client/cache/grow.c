@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "client/cache/arena_grow.h"
@@ -24,10 +23,6 @@
 #define GRACE_NS (3 * NS_PER_MS)
 /* For a request that does not wait, and for which segments were closed: freeing these and making another. */
 #define GROWTH_NS (20 * NS_PER_MS)
-
-/* So long a request for memory out of several segments waits for one of them, and at most as long before it
- * tries again. */
-#define SLICE_NS (10 * NS_PER_MS)
 
 /* Where the daemon grants less than that of what a stream heap should have more of, the pool is nearly full.
  */
@@ -221,79 +216,67 @@ static int wait_for_room(struct cache *cache, struct stream_heap *stream_heap, u
     return r;
 }
 
-/* Waits for each segment that the arena lacks. */
+/* Waits in the daemon's queue for all segments that a request needs. The caller has given back what the
+ * process had for it. The daemon marks the pool as short while the request waits, so each release of the
+ * process goes to the daemon, too. */
 static int wait_for_segments(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                             uint64_t timeout_ns, uint32_t probe, struct piece **ret_piece) {
-    const struct proto_acquire acquire = {
-        .pool = stream_heap->pool, .flags = probe, .timeout_ns = timeout_ns};
+                             uint64_t deadline_ns, uint64_t least_ns, uint32_t probe,
+                             struct piece **ret_piece) {
+    uint64_t left_ns = clock_left_ns(deadline_ns);
+    struct proto_acquire_segments acquire = {
+        .pool = stream_heap->pool, .flags = probe, .timeout_ns = left_ns < least_ns ? least_ns : left_ns};
     bool any_closed;
-    int r = close_before_waiting(cache, stream_heap, needed, timeout_ns, &any_closed);
-    return r == 0 ? arena_grow(cache, stream_heap, needed, &acquire, ret_piece) : r;
+
+    int r = close_before_waiting(cache, stream_heap, needed, acquire.timeout_ns, &any_closed);
+    if (any_closed && acquire.timeout_ns < GROWTH_NS)
+        acquire.timeout_ns = GROWTH_NS;
+    return r == 0 ? arena_wait_and_grow(cache, stream_heap, needed, &acquire, ret_piece) : r;
 }
 
-/* Waits until all segments that the arena lacks are there at once. In between it gives up those that it has,
- * for as long as chance wants: two processes that have halves would wait for each other for ever. So
- * processes are not served in the order in which they asked. */
-static int wait_for_all_segments(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                                 uint64_t deadline_ns, uint64_t least_ns, uint32_t probe,
-                                 struct piece **ret_piece) {
-    for (;;) {
-        uint64_t left_ns = clock_left_ns(deadline_ns);
-        bool is_last = left_ns <= SLICE_NS;
-        uint64_t timeout_ns = is_last ? left_ns : SLICE_NS;
-        int r = wait_for_segments(cache, stream_heap, needed, timeout_ns < least_ns ? least_ns : timeout_ns,
-                                  is_last ? probe : PROTO_ACQUIRE_PROBES, ret_piece);
-        if (!is_refused(r))
-            return r;
-        if (has_now(stream_heap, needed))
-            return 0;
-        give_back_stream_heap(cache, stream_heap);
-        if (is_last)
-            return r;
-        uint64_t pause_ns = clock_now_ns() % SLICE_NS;
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
-    }
+/* Takes one range that is free now. The pool has no room, but a client without a cache may have released more
+ * in one segment than the arena can take from there. */
+static int ask_for_range(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
+                         struct piece **ret_piece) {
+    const struct proto_acquire acquire = {
+        .pool = stream_heap->pool,
+        .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
+        .size_bytes = needed,
+        .least_bytes = needed,
+    };
+    return ask(cache, stream_heap, &acquire, ret_piece);
 }
 
-/* As stream_heap_grow(), from an arena. *ret_odd: the daemon lends the pool's memory in another form. */
+/* As stream_heap_grow(), from an arena. */
 static int grow_arena(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                      uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece, bool *ret_odd) {
-    const struct proto_acquire acquire = {.pool = stream_heap->pool,
-                                          .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
-                                          .timeout_ns = clock_left_ns(deadline_ns)};
+                      uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
+    const struct proto_acquire_segments acquire = {.pool = stream_heap->pool,
+                                                   .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
+                                                   .timeout_ns = clock_left_ns(deadline_ns)};
     int r = GPUPOOL_E_EXHAUSTED;
     uint64_t bytes;
 
-    *ret_odd = false;
     if (!shortage_is_on(&cache->shortage, stream_heap->pool))
         r = arena_grow(cache, stream_heap, needed, &acquire, ret_piece);
-    if (is_refused(r)) {
-        if (collect(cache, stream_heap, needed, &bytes))
-            return 0;
-        r = wait_for_all_segments(cache, stream_heap, needed, deadline_ns, bytes > 0 ? GRACE_NS : 0, probe,
-                                  ret_piece);
-        if (r == 0 && has_now(stream_heap, needed))
-            return 0;
-    }
-    *ret_odd = r == 0 && *ret_piece == NULL;
-    return r;
+    if (is_refused(r))
+        r = ask_for_range(cache, stream_heap, needed, ret_piece);
+    if (!is_refused(r))
+        return r;
+    if (collect(cache, stream_heap, needed, &bytes))
+        return 0;
+    bytes += give_back_stream_heap(cache, stream_heap);
+    return wait_for_segments(cache, stream_heap, needed, deadline_ns, bytes > 0 ? GRACE_NS : 0, probe,
+                             ret_piece);
 }
 
 int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
                      uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
-    bool is_odd;
-
     *ret_piece = NULL;
     if (look(stream_heap))
         return 0;
     if (shortage_is_on(&cache->shortage, stream_heap->pool))
         shortage_end_if_over(cache, stream_heap->pool);
-    if (arena_serves(cache, stream_heap, heap_round_up(size_bytes))) {
-        int r =
-            grow_arena(cache, stream_heap, heap_round_up(size_bytes), deadline_ns, probe, ret_piece, &is_odd);
-        if (!is_odd)
-            return r;
-    }
+    if (arena_serves(cache, stream_heap, heap_round_up(size_bytes)))
+        return grow_arena(cache, stream_heap, heap_round_up(size_bytes), deadline_ns, probe, ret_piece);
     if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
         int r =
             ask_for_growth(cache, stream_heap, cache_needs(stream_heap, size_bytes), deadline_ns, ret_piece);

@@ -93,6 +93,7 @@ struct stream_heap_part {
     bool is_answered;   /* it may not go one-way */
     bool has_fence;     /* else it stands behind one of the stream heap's stream */
     struct fence fence; /* that it stands behind */
+    const void *segment; /* of its lease */
     struct arena *arena; /* that it leaves; NULL: none */
     uint32_t slot;       /* of it */
 };

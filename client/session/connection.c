@@ -30,12 +30,19 @@ uint64_t connection_deadline_ns(const struct connection *connection, uint64_t ti
     return clock_deadline_ns(clock_deadline_ns(clock_now_ns(), timeout_ns), connection->answer_timeout_ns);
 }
 
+static void free_spares(struct request *request) {
+    list_for_each_entry_safe(struct segment, segment, &request->spares, link) {
+        list_remove(&segment->link);
+        free(segment);
+    }
+}
+
 static void requests_free(struct list *requests, bool in_child) {
     list_for_each_entry_safe(struct request, request, requests, link) {
         list_remove(&request->link);
         if (!in_child)
             pthread_cond_destroy(&request->wake);
-        free(request->spare);
+        free_spares(request);
         free(request);
     }
 }
@@ -115,8 +122,25 @@ int connection_refuse(struct connection *connection, const char *reason) {
     return connection_check(connection);
 }
 
-/* Spare requests are kept: as many as there ever were calls under way at one time. */
-struct request *connection_request(struct connection *connection, enum proto_operation operation) {
+/* Sees to it that a request has memory for so many segments. False: there is none. */
+static bool reserve_spares(struct request *request, unsigned count) {
+    list_for_each_entry(const struct segment, segment, &request->spares, link) {
+        if (count-- == 0)
+            return true;
+    }
+    while (count-- > 0) {
+        struct segment *segment = calloc(1, sizeof *segment);
+        if (segment == NULL)
+            return false;
+        list_append(&request->spares, &segment->link);
+    }
+    return true;
+}
+
+/* n_segments: that the reply may describe. Spare requests are kept: as many as there ever were calls under
+ * way at one time. */
+static struct request *make_request(struct connection *connection, enum proto_operation operation,
+                                    unsigned n_segments) {
     pthread_mutex_lock(&connection->lock);
     struct request *request = list_first(&connection->spare, struct request, link);
     if (request != NULL)
@@ -129,21 +153,21 @@ struct request *connection_request(struct connection *connection, enum proto_ope
             goto no_memory;
         thread_condition_init(&request->wake);
         list_init(&request->link);
+        list_init(&request->spares);
         request->connection = connection;
         request->fd = -1;
     }
-    if (request->spare == NULL && (operation == PROTO_ACQUIRE || operation == PROTO_ATTACH ||
-                                   operation == PROTO_SPLIT || operation == PROTO_DESCRIBE)) {
-        request->spare = calloc(1, sizeof *request->spare);
-        if (request->spare == NULL) {
-            request_recycle(request);
-            goto no_memory;
-        }
+    if (!reserve_spares(request, n_segments)) {
+        free_spares(request);
+        request_recycle(request);
+        goto no_memory;
     }
     request->operation = operation;
     request->done = false;
     request->asleep = false;
     request->segment = NULL;
+    request->grants = NULL;
+    request->n_grants = request->n_wanted = 0;
     request->message.header = (struct proto_header){.operation = (uint16_t)operation};
     return request;
 
@@ -152,29 +176,57 @@ no_memory:
     return NULL;
 }
 
+struct request *connection_request(struct connection *connection, enum proto_operation operation) {
+    bool may_describe = operation == PROTO_ACQUIRE || operation == PROTO_ATTACH || operation == PROTO_SPLIT ||
+                        operation == PROTO_DESCRIBE;
+    return make_request(connection, operation, may_describe);
+}
+
+struct request *connection_request_segments(struct connection *connection, struct segment_grant *grants,
+                                            unsigned count) {
+    struct request *request = make_request(connection, PROTO_ACQUIRE_SEGMENTS, count);
+    if (request != NULL) {
+        request->grants = grants;
+        request->n_wanted = count;
+    }
+    return request;
+}
+
+/* The connection is locked. */
+static void recycle_locked(struct request *request) {
+    if (request->n_wanted > 1)
+        free_spares(request); /* more than other requests need */
+    list_remove(&request->link);
+    list_prepend(&request->connection->spare, &request->link);
+}
+
 void request_recycle(struct request *request) {
     if (request == NULL)
         return;
     struct connection *connection = request->connection;
     request->fd = close_fd(request->fd);
     pthread_mutex_lock(&connection->lock);
-    list_remove(&request->link);
-    list_prepend(&connection->spare, &request->link);
+    recycle_locked(request);
     pthread_mutex_unlock(&connection->lock);
 }
 
 static bool reply_fits(enum proto_operation request, unsigned reply) {
     static const enum proto_operation replies[] = {
-        [PROTO_HELLO] = PROTO_HELLO_REPLY, [PROTO_LIST_POOLS] = PROTO_POOLS, [PROTO_ACQUIRE] = PROTO_LEASE,
-        [PROTO_RELEASE] = PROTO_OK,        [PROTO_SHARE] = PROTO_TOKEN,      [PROTO_ATTACH] = PROTO_LEASE,
-        [PROTO_QUERY] = PROTO_INFO,        [PROTO_BYE] = PROTO_OK,           [PROTO_SPLIT] = PROTO_LEASE,
-        [PROTO_ASK_PAGE] = PROTO_PAGE,     [PROTO_MERGE] = PROTO_OK,         [PROTO_IDLE] = PROTO_SEGMENTS,
-        [PROTO_CLOSED] = PROTO_OK,         [PROTO_ASK_PARTS] = PROTO_PARTS,  [PROTO_DESCRIBE] = PROTO_LEASE,
+        [PROTO_HELLO] = PROTO_HELLO_REPLY, [PROTO_LIST_POOLS] = PROTO_POOLS,
+        [PROTO_ACQUIRE] = PROTO_LEASE,     [PROTO_RELEASE] = PROTO_OK,
+        [PROTO_SHARE] = PROTO_TOKEN,       [PROTO_ATTACH] = PROTO_LEASE,
+        [PROTO_QUERY] = PROTO_INFO,        [PROTO_BYE] = PROTO_OK,
+        [PROTO_SPLIT] = PROTO_LEASE,       [PROTO_ASK_PAGE] = PROTO_PAGE,
+        [PROTO_MERGE] = PROTO_OK,          [PROTO_IDLE] = PROTO_SEGMENTS,
+        [PROTO_CLOSED] = PROTO_OK,         [PROTO_ASK_PARTS] = PROTO_PARTS,
+        [PROTO_DESCRIBE] = PROTO_LEASE,    [PROTO_ACQUIRE_SEGMENTS] = PROTO_LEASES,
+        [PROTO_OFFER] = PROTO_SEGMENTS,
     };
     return reply == PROTO_ERROR || reply == replies[request];
 }
 
-/* Copies a message as far as its operation goes: POOLS and PARTS are long, and are rare. */
+/* Copies a message as far as its operation goes: POOLS and PARTS are long, and are rare. LEASES has been
+ * entered by then. */
 static void message_copy(struct proto_message *to, const struct proto_message *from) {
     size_t bytes = from->header.operation == PROTO_POOLS || from->header.operation == PROTO_PARTS
                        ? sizeof *to
@@ -213,13 +265,70 @@ static void request_give_back(struct request *request) {
     reader_send(connection, &request->message, request->packet);
 }
 
-/* Hands the message that the reader holds to its request. *fd is the message's descriptor or -1, taken when
- * it is used. Returns NULL or what is wrong with the message. */
-static const char *reader_deliver(struct connection *connection, int *fd) {
+/* Releases leases one-way: nothing uses them, so the daemon refuses none. */
+static void give_back_segments(struct connection *connection, const struct proto_segment_lease *leases,
+                               unsigned count, struct proto_message *message, void *packet) {
+    for (unsigned i = 0; i < count; i++) {
+        message->header = (struct proto_header){.operation = PROTO_RELEASE};
+        message->release =
+            (struct proto_release){.lease = leases[i].lease, .generation = leases[i].generation};
+        reader_send(connection, message, packet);
+    }
+}
+
+/* Enters one lease of LEASES. */
+static const char *enter_segment(struct connection *connection, struct request *request, unsigned i,
+                                 int *fd) {
+    const struct proto_leases *leases = &connection->message.leases;
+    const struct proto_segment_lease *entry = &leases->leases[i];
+    struct segment_grant grant = {entry->lease, entry->generation, NULL};
+    struct proto_lease lease = {.lease = entry->lease,
+                                .generation = entry->generation,
+                                .segment = entry->segment,
+                                .size_bytes = leases->segment_bytes,
+                                .capacity_bytes = leases->segment_bytes,
+                                .pool = leases->pool};
+
+    if (i < leases->n_described)
+        lease.description = (struct proto_segment){.id = entry->segment,
+                                                   .size_bytes = leases->segment_bytes,
+                                                   .pool = leases->pool,
+                                                   .kind = PROTO_SEGMENT_VMM_FD};
+    const char *flaw = segments_enter(connection->segments, &lease, fd, &request->spares, &grant.segment);
+    if (flaw != NULL)
+        return flaw;
+    if (grant.segment->size_bytes != leases->segment_bytes || !segment_is_movable(grant.segment))
+        return "a lease on a part of a segment, or on one of another kind";
+    if (request->grants != NULL)
+        request->grants[request->n_grants] = grant;
+    request->n_grants++;
+    return NULL;
+}
+
+/* Enters LEASES. fds: its descriptors, which are taken as they are used. Returns NULL or what is wrong. */
+static const char *enter_leases(struct connection *connection, struct request *request, int *fds) {
+    const struct proto_leases *leases = &connection->message.leases;
+    const struct proto_acquire_segments *acquire = &request->message.acquire_segments;
+    const char *flaw = NULL;
+    int none = -1;
+
+    if (request->n_grants + leases->count + leases->n_left != request->n_wanted)
+        return "leases on another number of segments than was asked for";
+    if (leases->pool != acquire->pool || leases->segment_bytes != acquire->segment_bytes)
+        return "leases of another pool or size than asked for";
+    for (unsigned i = 0; flaw == NULL && i < leases->count; i++)
+        flaw = enter_segment(connection, request, i, i < leases->n_described ? &fds[i] : &none);
+    return flaw;
+}
+
+/* Hands the message that the reader holds to its request. fds are the message's descriptors, -1 where it has
+ * none, taken when they are used. Returns NULL or what is wrong with the message. */
+static const char *reader_deliver(struct connection *connection, int *fds) {
     const struct proto_message *message = &connection->message;
     uint64_t opened = 0;
     struct request *late = NULL;
     const char *flaw = NULL;
+    bool has_more = false, late_segments = false;
 
     if (message->header.operation == PROTO_ERROR && message->header.request == 0) {
         connection_break(connection, -(int)message->failure.error, "the daemon ended the session: %s",
@@ -235,16 +344,24 @@ static const char *reader_deliver(struct connection *connection, int *fd) {
         request = find(&connection->abandoned, message->header.request);
     if (request == NULL)
         flaw = "a reply to no request";
-    else if (!reply_fits(request->operation, message->header.operation))
+    else if (!reply_fits(request->operation, message->header.operation) ||
+             (request->n_grants > 0 && message->header.operation != PROTO_LEASES))
         flaw = "a reply of the wrong kind";
     else if (message->header.operation == PROTO_LEASE) {
-        flaw = segments_enter(connection->segments, &message->lease, fd, &request->spare, &request->segment);
+        flaw =
+            segments_enter(connection->segments, &message->lease, fds, &request->spares, &request->segment);
         if (flaw == NULL && proto_message_fds(message) > 0)
             opened = message->lease.description.id;
+    } else if (message->header.operation == PROTO_LEASES) {
+        flaw = enter_leases(connection, request, fds);
+        if (flaw == NULL && message->leases.n_described > 0)
+            opened = message->leases.leases[0].segment;
+        late_segments = abandoned && flaw == NULL;
+        has_more = message->leases.n_left > 0;
     }
-    if (flaw == NULL && !abandoned) {
+    if (flaw == NULL && !abandoned && !has_more) {
         if (message->header.operation == PROTO_HELLO_REPLY || message->header.operation == PROTO_PAGE)
-            request->fd = take_fd(fd);
+            request->fd = take_fd(fds);
         message_copy(&request->message, message);
         request->done = true;
         list_remove(&request->link);
@@ -257,9 +374,8 @@ static const char *reader_deliver(struct connection *connection, int *fd) {
         late = request;
         late->operation = PROTO_RELEASE;
         late->id = ++connection->last_id;
-    } else if (flaw == NULL) {
-        list_remove(&request->link);
-        list_prepend(&connection->spare, &request->link);
+    } else if (flaw == NULL && abandoned && !has_more) {
+        recycle_locked(request);
     }
     pthread_mutex_unlock(&connection->lock);
 
@@ -270,6 +386,9 @@ static const char *reader_deliver(struct connection *connection, int *fd) {
     }
     if (late != NULL)
         request_give_back(late);
+    if (late_segments)
+        give_back_segments(connection, message->leases.leases, message->leases.count, &connection->notice,
+                           connection->packet);
     return flaw;
 }
 
@@ -304,10 +423,9 @@ static int reader_step(struct connection *connection, uint64_t deadline_ns) {
         count != proto_message_fds(&connection->message))
         flaw = "another number of descriptors than the message goes with";
     if (flaw == NULL) {
-        int fd = count > 0 ? fds[0] : -1;
-        flaw = reader_deliver(connection, &fd);
-        if (count > 0)
-            fds[0] = fd;
+        if (count == 0)
+            fds[0] = -1;
+        flaw = reader_deliver(connection, fds);
     }
     for (unsigned i = 0; i < count; i++)
         close_fd(fds[i]);
@@ -398,6 +516,21 @@ int connection_tell(struct connection *connection, const struct proto_message *m
                      "sending to the daemon: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
 }
 
+/* Releases what came of an answer for which its caller did not wait until its end. */
+static void give_back_grants(struct connection *connection, const struct segment_grant *grants,
+                             unsigned count, uint64_t deadline_ns) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    for (unsigned i = 0; i < count; i++) {
+        const struct proto_message message = {
+            .header.operation = PROTO_RELEASE,
+            .release = {.lease = grants[i].lease, .generation = grants[i].generation}};
+        (void)connection_tell(connection, &message, deadline_ns);
+    }
+    error_restore(text);
+}
+
 int connection_exchange(struct connection *connection, struct request **request_pointer,
                         uint64_t deadline_ns) {
     struct request *request = take_ptr(request_pointer);
@@ -446,8 +579,15 @@ int connection_exchange(struct connection *connection, struct request **request_
     else
         r = error_set(r == -ENOMEM || r == -ENOBUFS ? GPUPOOL_E_NO_MEMORY : GPUPOOL_E_DISCONNECTED,
                       "sending to the daemon: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
-    list_append(sent && connection->broken == 0 ? &connection->abandoned : &connection->spare,
-                &request->link);
+    const struct segment_grant *grants =
+        take_ptr(&request->grants); /* the caller's, and this thread's again */
+    unsigned n_grants = request->n_grants;
+    if (sent && connection->broken == 0)
+        list_append(&connection->abandoned, &request->link);
+    else
+        recycle_locked(request);
     pthread_mutex_unlock(&connection->lock);
+    if (n_grants > 0)
+        give_back_grants(connection, grants, n_grants, connection_deadline_ns(connection, 0));
     return r;
 }

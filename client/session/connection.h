@@ -14,7 +14,8 @@
  *                                      └──timeout──▶ ABANDONED ──late reply──▶ spare
  *
  * A request whose caller gave up stays known until its reply comes. When that reply is a lease, the request
- * turns into the RELEASE that gives the lease back.
+ * turns into the RELEASE that gives the lease back. Leases of an ACQUIRE_SEGMENTS are released one-way, as
+ * they come.
  *
  * The connection is alive until it breaks, once and for good: end of file, or something that does not check
  * out. Then it is shut down (the daemon sees that at once) and every call, those under way and those to come,
@@ -34,6 +35,12 @@
 
 struct connection;
 
+/* A lease on a whole segment. */
+struct segment_grant {
+    uint64_t lease, generation;
+    struct segment *segment; /* the session's */
+};
+
 struct request {
     struct connection *connection;
     struct list link; /* in waiting, abandoned or spare */
@@ -43,9 +50,11 @@ struct request {
     bool asleep; /* its thread waits on wake */
     pthread_cond_t wake;
     struct segment *segment; /* of a LEASE that has come */
+    struct segment_grant *grants; /* of the LEASES that have come; n_wanted in all. The caller's array */
+    unsigned n_grants, n_wanted;
     int fd;                  /* of a HELLO_REPLY or PAGE that has come, for the caller to take; -1: none */
-    struct segment
-        *spare; /* memory for the segment that a LEASE may describe: the reader need not allocate */
+    struct list spares; /* struct segment.link: memory for the segments that a LEASE or LEASES may describe,
+                           so that the reader need not allocate */
     struct proto_message message; /* what to send, then the reply */
     uint8_t packet[PROTO_PACKET_MAX];
 };
@@ -81,6 +90,11 @@ int connection_open(struct connection *connection, const char *path, uint64_t de
 /* A request object for an operation, to be filled in (message's body). NULL, with the error text set, where
  * there is no memory. */
 struct request *connection_request(struct connection *connection, enum proto_operation operation);
+
+/* As connection_request(), for an ACQUIRE_SEGMENTS of so many segments. The reply's leases are put into
+ * grants, which is borrowed until the exchange is over. */
+struct request *connection_request_segments(struct connection *connection, struct segment_grant *grants,
+                                            unsigned count);
 
 /* Sends a request and waits for its reply. On success (*request)->message is the reply, and the caller
  * recycles the request; on failure the request is gone and *request NULL. An ERROR reply is a failure.

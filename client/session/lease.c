@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -11,17 +12,15 @@
 #include "client/session/segment_kind.h"
 #include "client/session/session.h"
 
+/* Of the descriptors that the process may have (often 1,024), one request uses a share of 1 / this. */
+#define DESCRIPTORS_SHARE 4u
+
 void lease_give_back(struct session *session, const struct proto_lease *lease) {
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
     (void)lease_release(session, lease->lease, lease->generation, 0, 0, FENCE_NONE);
     error_restore(text);
-}
-
-static bool is_whole(const struct proto_lease *lease, const struct segment *segment) {
-    return segment_is_movable(segment) && lease->offset_bytes == 0 &&
-           lease->capacity_bytes == segment->size_bytes;
 }
 
 static int refuse_reading(const struct segment *segment) {
@@ -33,25 +32,26 @@ static int refuse_reading(const struct segment *segment) {
                      is_of_host ? "" : ", or have the pool configured with export = vmm");
 }
 
-/* Makes the memory of a lease accessible: *ret_memory. imports: its segment is only imported, and *ret_memory
- * NULL, unless it is mapped apart: a row is, and memory that is for reading. */
+/* Makes the memory of a lease accessible: *ret_memory. A row is mapped apart, and memory that is for
+ * reading. */
 static int open_memory(struct session *session, const struct proto_lease *lease, struct segment *segment,
-                       const struct pool *pool, bool imports, enum gpu_access access, char **ret_memory) {
+                       const struct pool *pool, enum gpu_access access, char **ret_memory) {
     bool is_apart = lease->parts != 0 || access == GPU_ACCESS_READ;
 
     if (is_apart && !segment_is_movable(segment))
         return refuse_reading(segment);
-    int r = imports || is_apart ? segments_import(&session->segments, segment, &session->devices, pool->uuid)
-                                : segments_open(&session->segments, segment, &session->devices, pool->uuid);
+    int r = is_apart ? segments_import(&session->segments, segment, &session->devices, pool->uuid)
+                     : segments_open(&session->segments, segment, &session->devices, pool->uuid);
     if (r < 0)
         return r;
-    *ret_memory = imports || is_apart ? NULL : (char *)segment->memory + lease->offset_bytes;
-    return is_apart ? rows_open(session, lease, segment, pool->uuid, access, ret_memory) : 0;
+    if (is_apart)
+        return rows_open(session, lease, segment, pool->uuid, access, ret_memory);
+    *ret_memory = (char *)segment->memory + lease->offset_bytes;
+    return 0;
 }
 
-/* may_import: a whole segment that is movable need not be opened. */
-static int take(struct session *session, struct request *request, uint64_t deadline_ns, bool may_import,
-                enum gpu_access access, struct grant *ret_grant) {
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
+               struct grant *ret_grant) {
     _cleanup_(request_recyclep) struct request *reply = request;
     struct pool pool;
     char *memory;
@@ -67,35 +67,25 @@ static int take(struct session *session, struct request *request, uint64_t deadl
     r = pools_find(session, lease->pool, &pool);
     if (r == 0 && segment_kind(segment->kind)->pool_kind != pool.kind)
         return connection_refuse(&session->connection, "a segment of another kind than its pool");
-    bool imports = may_import && is_whole(lease, segment);
     if (r == 0)
-        r = open_memory(session, lease, segment, &pool, imports, access, &memory);
+        r = open_memory(session, lease, segment, &pool, access, &memory);
     if (r < 0) {
         lease_give_back(session, lease);
         return r;
     }
     fences_show(&session->fences);
-    *ret_grant = (struct grant){.lease = *lease,
-                                .segment = segment,
-                                .memory = memory,
-                                .pool_kind = pool.kind,
-                                .is_whole = memory == NULL};
+    *ret_grant =
+        (struct grant){.lease = *lease, .segment = segment, .memory = memory, .pool_kind = pool.kind};
     return 0;
 }
 
-int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
-               struct grant *ret_grant) {
-    return take(session, request, deadline_ns, false, access, ret_grant);
-}
-
-static int acquire_lease(struct session *session, const struct proto_acquire *acquire, bool may_import,
-                         struct grant *ret_grant) {
+int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant) {
     struct request *request = connection_request(&session->connection, PROTO_ACQUIRE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.acquire = *acquire;
-    int r = take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
-                 may_import, GPU_ACCESS_READ_WRITE, ret_grant);
+    int r = lease_take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
+                       GPU_ACCESS_READ_WRITE, ret_grant);
     if (r < 0)
         return r;
     uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
@@ -105,13 +95,71 @@ static int acquire_lease(struct session *session, const struct proto_acquire *ac
     return 0;
 }
 
-int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant) {
-    return acquire_lease(session, acquire, false, ret_grant);
+void lease_give_back_segments(struct session *session, const struct segment_grant *grants, uint32_t count) {
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    for (uint32_t i = 0; i < count; i++)
+        (void)(i + 1 < count ? lease_release_one_way : lease_release)(session, grants[i].lease,
+                                                                      grants[i].generation, 0, 0, FENCE_NONE);
+    error_restore(text);
 }
 
-int lease_acquire_whole(struct session *session, const struct proto_acquire *acquire,
-                        struct grant *ret_grant) {
-    return acquire_lease(session, acquire, true, ret_grant);
+/* As many as one request may ask for. */
+static int acquire_some(struct session *session, const struct proto_acquire_segments *acquire,
+                        struct segment_grant *ret_grants) {
+    struct pool pool;
+    struct request *request = connection_request_segments(&session->connection, ret_grants, acquire->count);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.acquire_segments = *acquire;
+    int r = connection_exchange(&session->connection, &request,
+                                connection_deadline_ns(&session->connection, acquire->timeout_ns));
+    if (r < 0)
+        return r;
+    request_recycle(request);
+    r = pools_find(session, acquire->pool, &pool);
+    if (r == 0 && pool.kind != PROTO_POOL_DEVICE)
+        return connection_refuse(&session->connection, "a segment of another kind than its pool");
+    for (uint32_t i = 0; r == 0 && i < acquire->count; i++)
+        r = segments_import(&session->segments, ret_grants[i].segment, &session->devices, pool.uuid);
+    if (r < 0)
+        lease_give_back_segments(session, ret_grants, acquire->count);
+    return r;
+}
+
+/* How many segments a request may ask for. All their descriptors may be there before the first one is
+ * imported, and the process has others. */
+static uint32_t most_segments(void) {
+    struct rlimit limit;
+    rlim_t most = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / DESCRIPTORS_SHARE : 0;
+
+    if (most < PROTO_LEASES_PER_MESSAGE)
+        return PROTO_LEASES_PER_MESSAGE;
+    return most < PROTO_LEASES_MAX ? (uint32_t)most : PROTO_LEASES_MAX;
+}
+
+int lease_acquire_segments(struct session *session, const struct proto_acquire_segments *acquire,
+                           struct segment_grant *ret_grants) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), acquire->timeout_ns);
+    struct proto_acquire_segments some = *acquire;
+    uint32_t done = 0, most = most_segments();
+    int r = 0;
+
+    while (r == 0 && done < acquire->count) {
+        uint32_t left = acquire->count - done;
+        some.count = left < most ? left : most;
+        if (done > 0)
+            some.timeout_ns = clock_left_ns(deadline_ns);
+        r = acquire_some(session, &some, ret_grants + done);
+        if (r == 0)
+            done += some.count;
+    }
+    if (r < 0)
+        lease_give_back_segments(session, ret_grants, done);
+    else
+        fences_show(&session->fences);
+    return r;
 }
 
 /* Closes a segment and tells the daemon. A segment that the driver would not close stays the session's until
@@ -132,6 +180,38 @@ static int close_segment(struct session *session, uint32_t pool_id, uint64_t seg
                                connection_deadline_ns(&session->connection, 0));
 }
 
+static int close_named(struct session *session, uint32_t pool_id, const struct proto_segments *segments) {
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < segments->count; i++)
+        r = close_segment(session, pool_id, segments->ids[i]);
+    return r;
+}
+
+/* As many as one message has room for. */
+static int close_some_offered(struct session *session, const struct proto_offer *offer) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&session->connection, PROTO_OFFER);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.offer = *offer;
+    int r =
+        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
+    return r < 0 ? r : close_named(session, offer->pool, &request->message.segments);
+}
+
+int lease_close_offered(struct session *session, uint32_t pool_id, const uint64_t *ids, size_t count) {
+    int r = 0;
+
+    for (size_t done = 0; r == 0 && done < count;) {
+        struct proto_offer offer = {.pool = pool_id};
+        while (offer.count < PROTO_CLOSE_MAX && done < count)
+            offer.ids[offer.count++] = ids[done++];
+        r = close_some_offered(session, &offer);
+    }
+    return r;
+}
+
 /* As many as one message names. Returns 0, and whether there may be more. */
 static int close_some(struct session *session, const struct proto_idle *idle, bool *ret_more, bool *ret_any) {
     _cleanup_(request_recyclep) struct request *request =
@@ -144,8 +224,7 @@ static int close_some(struct session *session, const struct proto_idle *idle, bo
     if (r < 0)
         return r;
     const struct proto_segments *segments = &request->message.segments;
-    for (uint32_t i = 0; r == 0 && i < segments->count; i++)
-        r = close_segment(session, idle->pool, segments->ids[i]);
+    r = close_named(session, idle->pool, segments);
     *ret_more = segments->count == PROTO_CLOSE_MAX;
     *ret_any = *ret_any || segments->count > 0;
     return r;

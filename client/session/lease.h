@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/session/connection.h"
 #include "client/session/fence.h"
 #include "client/session/pool.h"
 #include "client/session/segment.h"
@@ -25,17 +26,18 @@ struct session;
 struct grant {
     struct proto_lease lease;
     struct segment *segment; /* the session's */
-    char *memory;            /* its first byte; NULL: is_whole */
+    char *memory;            /* its first byte */
     uint32_t pool_kind;
-    bool is_whole; /* see lease_acquire_whole() */
 };
 
 /* Acquires a lease and opens its segment. */
 int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant);
 
-/* As lease_acquire(). A lease of a whole segment that is movable is not opened but imported: is_whole. */
-int lease_acquire_whole(struct session *session, const struct proto_acquire *acquire,
-                        struct grant *ret_grant);
+/* Acquires leases on whole segments of a pool whose segments are movable: all of them, into ret_grants, or
+ * none. The segments are imported, not opened. That is one request, as far as the protocol allows
+ * (PROTO_LEASES_MAX), and the number of descriptors that the process may have (RLIMIT_NOFILE). */
+int lease_acquire_segments(struct session *session, const struct proto_acquire_segments *acquire,
+                           struct segment_grant *ret_grants);
 
 /* Asks the daemon which idle segments of a pool this process has to close, and closes them. That stops the
  * work of the process on the device, and launches of its other threads wait, so the daemon names some only
@@ -49,6 +51,11 @@ int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_by
  * or maps the segments of a row side by side (row.h). */
 int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
                struct grant *ret_grant);
+
+/* Offers the daemon to close segments of a pool that are movable and that this process has given back, and
+ * closes those that the daemon names: nothing in them is leased, and no other process has them mapped. Waits
+ * for no kernel. */
+int lease_close_offered(struct session *session, uint32_t pool_id, const uint64_t *ids, size_t count);
 
 /* Gives a part of a lease back; size 0: all of it. No session gets the memory before the fence is ready.
  * LIMIT: the daemon keeps no more for this session that is not ready; nothing was released. */
@@ -82,7 +89,9 @@ int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t genera
 int lease_append(struct session *session, const struct proto_lease *lease, const struct proto_lease *other,
                  bool is_answered);
 
-/* Gives back a lease that could not be used. The error that led here is the one to report. */
+/* Gives back a lease that could not be used, or leases on segments. The error that led here is the one to
+ * report. */
 void lease_give_back(struct session *session, const struct proto_lease *lease);
+void lease_give_back_segments(struct session *session, const struct segment_grant *grants, uint32_t count);
 
 #endif

@@ -153,7 +153,7 @@ void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uin
 
 /* Enters a description; the table is locked. Returns NULL or what is wrong with it. */
 static const char *enter_description(struct segments *segments, const struct proto_lease *lease, int *fd,
-                                     struct segment **spare) {
+                                     struct list *spares) {
     const struct proto_segment *description = &lease->description;
 
     if (description->id != lease->segment)
@@ -165,7 +165,8 @@ static const char *enter_description(struct segments *segments, const struct pro
     const char *flaw = segment_kind(description->kind)->flaw(description, *fd);
     if (flaw != NULL)
         return flaw;
-    struct segment *segment = take_ptr(spare);
+    struct segment *segment = list_first(spares, struct segment, link);
+    list_remove(&segment->link);
     *segment = (struct segment){
         .id = description->id,
         .size_bytes = description->size_bytes,
@@ -184,9 +185,9 @@ static const char *enter_description(struct segments *segments, const struct pro
 }
 
 static const char *enter(struct segments *segments, const struct proto_lease *lease, int *fd,
-                         struct segment **spare, struct segment **ret_segment) {
+                         struct list *spares, struct segment **ret_segment) {
     if (lease->description.kind != 0) {
-        const char *flaw = enter_description(segments, lease, fd, spare);
+        const char *flaw = enter_description(segments, lease, fd, spares);
         if (flaw != NULL)
             return flaw;
     }
@@ -204,9 +205,9 @@ static const char *enter(struct segments *segments, const struct proto_lease *le
 }
 
 const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
-                           struct segment **spare, struct segment **ret_segment) {
+                           struct list *spares, struct segment **ret_segment) {
     pthread_mutex_lock(&segments->lock);
-    const char *flaw = enter(segments, lease, fd, spare, ret_segment);
+    const char *flaw = enter(segments, lease, fd, spares, ret_segment);
     pthread_mutex_unlock(&segments->lock);
     return flaw;
 }
@@ -325,9 +326,9 @@ int segments_unmap(struct segments *segments, struct segment_mapping *mapping) {
     return r;
 }
 
-uint64_t segments_mapped_id(struct segments *segments, const struct segment_mapping *mapping) {
+const struct segment *segments_mapped(struct segments *segments, const struct segment_mapping *mapping) {
     pthread_mutex_lock(&segments->mappings_lock);
-    uint64_t id = mapping->segment == NULL ? 0 : mapping->segment->id;
+    const struct segment *segment = mapping->segment;
     pthread_mutex_unlock(&segments->mappings_lock);
-    return id;
+    return segment;
 }

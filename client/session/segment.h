@@ -101,10 +101,11 @@ void segments_deinit(struct segments *segments);
 void segments_forget(struct segments *segments);
 
 /* Checks a lease against the table and enters the description that it brings, if it brings one. *fd is the
- * message's descriptor or -1, and is taken when the description is entered; so is *spare, the memory for the
- * new segment. Returns NULL and the lease's segment, or what is wrong with the lease. */
+ * message's descriptor or -1, and is taken when the description is entered; so is the first of spares
+ * (segment.link), the memory for the new segment. Returns NULL and the lease's segment, or what is wrong with
+ * the lease. */
 const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
-                           struct segment **spare, struct segment **ret_segment);
+                           struct list *spares, struct segment **ret_segment);
 
 /* Where a block lies in this process; NULL when there is no such block of this pool, or its segment is not
  * open. */
@@ -140,7 +141,7 @@ int segments_map(struct segments *segments, struct segment *const *list,
  * for no kernel. Returns 0, or DRIVER: it is as it was. */
 int segments_unmap(struct segments *segments, struct segment_mapping *mapping);
 
-/* Whether a mapping still maps its segment, and which: 0: it does not. */
-uint64_t segments_mapped_id(struct segments *segments, const struct segment_mapping *mapping);
+/* The segment that a mapping still maps, to be compared only: it may be closed at any time. NULL: none. */
+const struct segment *segments_mapped(struct segments *segments, const struct segment_mapping *mapping);
 
 #endif

@@ -9,10 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Descriptors that one packet can bring before the kernel cuts the rest (MSG_CTRUNC). One is what the
- * protocol allows; the room for more lets the library see a daemon that sends too many, and close every one.
- */
-#define SOCKET_FDS_MAX 16u
+#include "proto/limits.h"
+
+/* Descriptors that one packet can bring before the kernel cuts the rest (MSG_CTRUNC). The room for more than
+ * the protocol allows lets the library see a daemon that sends too many, and close every one. */
+#define SOCKET_FDS_MAX (PROTO_LEASES_PER_MESSAGE + 16u)
 
 /* Connects to a Unix socket of a type, SOCK_SEQPACKET or SOCK_STREAM. Returns 0 and the socket, -ETIMEDOUT,
  * -ENOENT (an empty path), -ENAMETOOLONG, or the error of socket() or connect(). */

@@ -31,16 +31,21 @@ static bool is_crowded_out(const struct client *client) {
     return client->session == NULL && lingering_is_crowded(&client->daemon->lingering, client->peer.uid);
 }
 
-int client_send(struct client *client, const struct proto_message *message, int fd) {
+int client_send_fds(struct client *client, const struct proto_message *message, const int *fds,
+                    unsigned n_fds) {
     if (is_crowded_out(client))
         return -EDQUOT;
-    int r = outbox_send(&client->connection.outbox, client->session, message, fd);
+    int r = outbox_send(&client->connection.outbox, client->session, message, fds, n_fds);
     if (r == -EDQUOT)
         log_info("pid %d (%s): processes of user %u do not read their replies, of which the quota keeps no "
                  "more; its "
                  "session ends",
                  (int)client->peer.pid, client->peer.command, (unsigned)client->peer.uid);
     return r;
+}
+
+int client_send(struct client *client, const struct proto_message *message, int fd) {
+    return client_send_fds(client, message, &fd, fd >= 0);
 }
 
 int client_reject(struct client *client, uint64_t request, enum proto_error error, const char *reason) {

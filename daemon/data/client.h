@@ -108,6 +108,10 @@ void client_ask_reclaim(struct client *client);
  * errno that ends the connection. */
 int client_send(struct client *client, const struct proto_message *message, int fd);
 
+/* As client_send(), with n_fds descriptors. */
+int client_send_fds(struct client *client, const struct proto_message *message, const int *fds,
+                    unsigned n_fds);
+
 /* Sends what a stalled connection keeps, where the kernel takes it by now. May end the connection. */
 void client_retry(struct client *client);
 

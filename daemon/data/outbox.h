@@ -4,8 +4,8 @@
 /*
  * The messages to a client. Each is written at once where the socket takes it. Messages that the client does
  * not read are kept, in order, up to OUTBOX_MAX and what its user's quota of replies allows. After a message
- * with a segment's descriptor nothing follows until the client says OPENED, so that at most one such
- * descriptor is under way to it. The message that ends the session is the exception: it has no descriptor,
+ * with descriptors of segments nothing follows until the client says OPENED, so that at most one such
+ * message is under way to it. The message that ends the session is the exception: it has no descriptor,
  * and goes before what is kept. Embedded in a connection, which owns the socket.
  */
 #include <stdbool.h>
@@ -21,21 +21,26 @@ struct session;
 /* Of these, how many are written in one go: a client that begins to read has room for hundreds. */
 #define OUTBOX_WRITES_PER_TURN 4u
 
+/* Descriptors of one message. The kernel counts those that were sent and not read as the daemon's, and every
+ * session and every socket that lingers may hold a message of them. */
+#define OUTBOX_FDS_MAX 8u
+
 struct outbox {
     int fd;              /* borrowed */
     struct list replies; /* struct reply.link, kept for a client that does not read */
     unsigned n_replies;
-    uint64_t awaited_segment; /* its descriptor was sent, OPENED has not come; 0: none */
+    uint64_t awaited_segment; /* its descriptor was sent first, OPENED has not come; 0: none */
     bool full;                /* the socket took no more the last time */
     bool stalled; /* the kernel takes no reply for now, for a reason that the socket does not tell of */
 };
 
 void outbox_init(struct outbox *outbox, int fd);
 
-/* Sends a message, or keeps it: then a session is charged (NULL: none is). fd goes along, -1: none; it is
- * borrowed until the message has gone. Returns 0, or a negative errno that ends the connection: -EDQUOT when
- * the user's quota of replies is used up. */
-int outbox_send(struct outbox *outbox, struct session *payer, const struct proto_message *message, int fd);
+/* Sends a message, or keeps it: then a session is charged (NULL: none is). n_fds descriptors go along, which
+ * are borrowed until the message has gone. Returns 0, or a negative errno that ends the connection: -EDQUOT
+ * when the user's quota of replies is used up. */
+int outbox_send(struct outbox *outbox, struct session *payer, const struct proto_message *message,
+                const int *fds, unsigned n_fds);
 
 /* Writes the message that ends the session, at once and before the replies that are kept; these are lost with
  * the session. The message has no descriptor. Returns 0, -EAGAIN when the socket takes nothing, or a negative
@@ -48,6 +53,9 @@ int outbox_flush(struct outbox *outbox, struct session *payer);
 /* Whether replies are kept for want of room in the socket. Replies that wait for OPENED do not count: the
  * client has to send that. */
 bool outbox_is_stuck(const struct outbox *outbox);
+
+/* Whether the descriptor of a segment is kept. It is the backing's, so the segment may not be freed. */
+bool outbox_keeps_segment(const struct outbox *outbox, uint64_t segment);
 
 /* Forgets what is kept. payer: NULL when the session is over, which took its charges with it. */
 void outbox_drop(struct outbox *outbox, struct session *payer);

@@ -56,9 +56,59 @@ static int send_lease(struct client *client, uint64_t request, struct lease *lea
     return send_described(client, &message, lease->block->segment, describe);
 }
 
+/* Enters leases from *lease on into a message, those whose segments are new to the session first. *lease
+ * moves behind them. */
+static void fill_leases(struct client *client, const struct answer *answer, struct lease **lease,
+                        struct proto_leases *leases, int fds[static OUTBOX_FDS_MAX]) {
+    struct proto_segment_lease known[PROTO_LEASES_PER_MESSAGE];
+    struct proto_segment description;
+    uint32_t n_known = 0;
+
+    for (; *lease != NULL && leases->count < PROTO_LEASES_PER_MESSAGE && leases->n_described < OUTBOX_FDS_MAX;
+         *lease = core_answer_next(answer, *lease)) {
+        const struct segment *segment = (*lease)->block->segment;
+        struct proto_lease lent;
+        bool describe;
+        core_describe_lease(*lease, &lent, &describe);
+        const struct proto_segment_lease entry = {lent.lease, lent.generation, lent.segment};
+        if (describe) {
+            client_lend_segment(client, backing_needs_driver(segment->backing));
+            fds[leases->n_described] = backing_describe(segment->backing, &description);
+            leases->leases[leases->n_described++] = entry;
+        } else {
+            known[n_known++] = entry;
+        }
+        leases->pool = segment->pool->id;
+        leases->segment_bytes = segment->size_bytes;
+        leases->count++;
+    }
+    memcpy(&leases->leases[leases->n_described], known, n_known * sizeof *known);
+}
+
+/* Sends the leases of a request for segments, in as many messages as it takes. */
+static int send_leases(struct client *client, const struct answer *answer) {
+    struct lease *lease = answer->lease;
+    uint32_t n_left = answer->n_leases;
+    int r = 0;
+
+    while (r == 0 && lease != NULL) {
+        int fds[OUTBOX_FDS_MAX];
+        struct proto_message message;
+        reply_begin(&message, PROTO_LEASES, answer->request);
+        message.leases = (struct proto_leases){0};
+        fill_leases(client, answer, &lease, &message.leases, fds);
+        n_left -= message.leases.count;
+        message.leases.n_left = n_left;
+        r = client_send_fds(client, &message, fds, message.leases.n_described);
+    }
+    return r;
+}
+
 int request_send_answer(struct client *client, const struct answer *answer) {
     struct proto_message message;
 
+    if (answer->lease != NULL && answer->is_of_segments)
+        return send_leases(client, answer);
     if (answer->lease != NULL)
         return send_lease(client, answer->request, answer->lease);
     reply_begin(&message, PROTO_ERROR, answer->request);
@@ -316,6 +366,9 @@ int request_handle(struct client *client, const struct proto_message *message) {
     case PROTO_ACQUIRE:
         r = core_acquire(session, request, &message->acquire, now_ns);
         return r == 0 ? 0 : refuse(client, request, r);
+    case PROTO_ACQUIRE_SEGMENTS:
+        r = core_acquire_segments(session, request, &message->acquire_segments, now_ns);
+        return r == 0 ? 0 : refuse(client, request, r);
     case PROTO_RELEASE:
         if (request == 0)
             return release_one_way(client, message, now_ns);
@@ -350,8 +403,15 @@ int request_handle(struct client *client, const struct proto_message *message) {
         reply.header.operation = PROTO_SEGMENTS;
         r = core_idle(session, &message->idle, now_ns, &reply.segments);
         break;
+    case PROTO_OFFER:
+        reply.header.operation = PROTO_SEGMENTS;
+        r = core_offer(session, &message->offer, now_ns, &reply.segments);
+        break;
     case PROTO_CLOSED:
-        r = core_closed(session, &message->closed, now_ns);
+        /* A client that has not read which segment it was given can only guess what to close. */
+        r = outbox_keeps_segment(&client->connection.outbox, message->closed.segment)
+                ? PROTO_E_INVALID
+                : core_closed(session, &message->closed, now_ns);
         break;
     case PROTO_OPENED:
         if (client->connection.outbox.awaited_segment == 0 ||

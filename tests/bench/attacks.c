@@ -15,7 +15,7 @@
 #include "proto/proto.h"
 #include "tests/lingering_socket.h"
 #include "tests/raw_client.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 #define SOCKETS      16u
 #define SOCKETS_MANY 1000u /* below the daemon's limit of sessions */

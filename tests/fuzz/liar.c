@@ -14,13 +14,14 @@
 #include "base/units.h"
 #include "proto/page.h"
 #include "proto/proto.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 #define REQUESTS_MAX                                                                                         \
     16u /* without an answer: a client with one thread has one, and those that it gave up                    \
          */
-#define LEASES_MAX 64u
-#define FDS_MAX    20u
+#define LEASES_MAX    64u
+#define WRONG_FDS_MAX 20u
+#define FDS_MAX       PROTO_LEASES_PER_MESSAGE
 
 /* A lease that the liar lent. About a lease it tells the truth. */
 struct lent {
@@ -38,7 +39,7 @@ static struct {
     struct proto_message requests[REQUESTS_MAX];
     unsigned n_requests;
     struct lent lent[LEASES_MAX];
-    uint64_t next_lease, next_offset[LIAR_POOL_DEVICE + 1];
+    uint64_t next_lease, next_segment, next_offset[LIAR_POOL_DEVICE + 1];
     bool described[LIAR_POOL_DEVICE + 1];
     struct proto_message reply;
 } liar;
@@ -159,6 +160,21 @@ static int answer_acquire(const struct proto_acquire *acquire) {
     return lend(acquire->pool, offset_bytes, acquire->size_bytes, capacity_bytes);
 }
 
+/* As many segments as a message has room for, all of them new. Their descriptors are of no memory of the
+ * driver's. No pool says that it has such segments, unless POOLS was distorted. */
+static int answer_acquire_segments(const struct proto_acquire_segments *acquire) {
+    struct proto_leases *leases = &liar.reply.leases;
+
+    liar.reply.header.operation = PROTO_LEASES;
+    *leases = (struct proto_leases){.pool = acquire->pool, .segment_bytes = acquire->segment_bytes};
+    while (leases->count < acquire->count && leases->count < PROTO_LEASES_PER_MESSAGE)
+        leases->leases[leases->count++] =
+            (struct proto_segment_lease){++liar.next_lease, 1, LIAR_POOL_DEVICE + 1 + ++liar.next_segment};
+    leases->n_described = leases->count;
+    leases->n_left = acquire->count - leases->count;
+    return -1;
+}
+
 static int answer_split(const struct proto_release *split) {
     const struct lent *lent = find_lent(split->lease);
     if (lent == NULL)
@@ -229,6 +245,8 @@ static int compose(const struct proto_message *request) {
         return answer_list();
     case PROTO_ACQUIRE:
         return answer_acquire(&request->acquire);
+    case PROTO_ACQUIRE_SEGMENTS:
+        return answer_acquire_segments(&request->acquire_segments);
     case PROTO_SPLIT:
         return answer_split(&request->split);
     case PROTO_ATTACH:
@@ -243,7 +261,8 @@ static int compose(const struct proto_message *request) {
         liar.reply.header.operation = PROTO_PAGE;
         liar.reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
         return make_memfd(PROTO_PAGE_BYTES, SEALS);
-    case PROTO_IDLE: /* perhaps what the client has memory in, or never heard of */
+    case PROTO_IDLE:
+    case PROTO_OFFER: /* perhaps what the client has memory in, or never heard of */
         liar.reply.header.operation = PROTO_SEGMENTS;
         liar.reply.segments.count = input_below(liar.input, 4) % 3;
         for (uint32_t i = 0; i < liar.reply.segments.count; i++)
@@ -263,14 +282,14 @@ static void say(const void *packet, size_t size, const int *fds, unsigned n_fds)
 }
 
 /* Descriptors that are not what the message goes with. */
-static unsigned make_fds(struct input *input, int fds[FDS_MAX]) {
+static unsigned make_fds(struct input *input, int fds[WRONG_FDS_MAX]) {
     static const uint64_t sizes[] = {
         LIAR_SEGMENT_SIZE, 0, 4096, PROTO_PAGE_BYTES, LIAR_SEGMENT_SIZE - 4096, LIAR_SEGMENT_SIZE + 4096};
     static const unsigned seals[] = {SEALS, 0, F_SEAL_SHRINK, F_SEAL_SHRINK | F_SEAL_GROW,
                                      SEALS | F_SEAL_WRITE};
     unsigned count = input_below(input, 32);
 
-    if (count >= FDS_MAX)
+    if (count >= WRONG_FDS_MAX)
         count %= 3;
     for (unsigned i = 0; i < count; i++) {
         unsigned kind = input_below(input, 8);
@@ -349,14 +368,27 @@ static bool answer(bool may_be_late) {
     memmove(liar.requests + which, liar.requests + which + 1,
             (--liar.n_requests - which) * sizeof *liar.requests);
     int fd = compose(&request);
+    if (liar.reply.header.operation == PROTO_LEASES) {
+        while (n_fds < liar.reply.leases.n_described)
+            fds[n_fds++] = make_memfd(4096, SEALS);
+        if (liar.reply.leases.n_left > 0 &&
+            liar.n_requests < REQUESTS_MAX) { /* the rest, before the others */
+            memmove(liar.requests + 1, liar.requests, liar.n_requests++ * sizeof *liar.requests);
+            liar.requests[0] = request;
+            liar.requests[0].acquire_segments.count = liar.reply.leases.n_left;
+        }
+    }
     if (manner == MANNER_REFUSED) {
         fd = close_fd(fd);
+        while (n_fds > 0)
+            close_fd(fds[--n_fds]);
         (void)refuse(1 + input_below(input, PROTO_E_MAX));
     }
     if (fd >= 0)
         fds[n_fds++] = fd;
     if (manner == MANNER_WRONG_FDS) {
-        close_fd(fd);
+        while (n_fds > 0)
+            close_fd(fds[--n_fds]);
         n_fds = make_fds(input, fds);
     }
     size = proto_encode(&liar.reply, packet);

@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 #include "tests/raw_client.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 struct scene scene;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/units.h"
 
 /* Returns the name of a lease: mostly one that the client has, or of another client, or one that no client
  * has. */
@@ -56,18 +57,19 @@ static void choose_share(struct input *input, struct puppet *client, struct prot
 }
 
 void puppet_send_request(struct input *input) {
-    static const uint8_t operations[] = {PROTO_ACQUIRE,    PROTO_RELEASE,   PROTO_ACQUIRE,  PROTO_RELEASE,
-                                         PROTO_SHARE,      PROTO_ATTACH,    PROTO_QUERY,    PROTO_OPENED,
-                                         PROTO_SPLIT,      PROTO_MERGE,     PROTO_ASK_PAGE, PROTO_BYE,
-                                         PROTO_LIST_POOLS, PROTO_HELLO,     PROTO_OPENED,   PROTO_IDLE,
-                                         PROTO_CLOSED,     PROTO_ASK_PARTS, PROTO_DESCRIBE};
+    static const uint8_t operations[] = {
+        PROTO_ACQUIRE,  PROTO_RELEASE, PROTO_ACQUIRE,    PROTO_RELEASE,  PROTO_SHARE,
+        PROTO_ATTACH,   PROTO_QUERY,   PROTO_OPENED,     PROTO_SPLIT,    PROTO_MERGE,
+        PROTO_ASK_PAGE, PROTO_BYE,     PROTO_LIST_POOLS, PROTO_HELLO,    PROTO_OPENED,
+        PROTO_IDLE,     PROTO_CLOSED,  PROTO_ASK_PARTS,  PROTO_DESCRIBE, PROTO_ACQUIRE_SEGMENTS,
+        PROTO_OFFER};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
     unsigned index, choice;
 
     /* Initialisers read the input in no certain order, so that nothing is read in them. */
-    memset(message, 0, offsetof(struct proto_message, hello) + sizeof(struct proto_release));
+    memset(message, 0, offsetof(struct proto_message, hello) + sizeof(struct proto_offer));
     message->header.operation = operations[input_below(input, sizeof operations)];
     message->header.request = ++client->last_request;
     switch (message->header.operation) {
@@ -85,6 +87,21 @@ void puppet_send_request(struct input *input) {
         message->acquire.flags = choice == 4 || choice == 5 ? PROTO_ACQUIRE_NO_RECLAIM : 0;
         message->acquire.least_bytes =
             choice >= 4 ? message->acquire.size_bytes >> 2 * input_below(input, 4) : 0;
+        break;
+    case PROTO_ACQUIRE_SEGMENTS:
+        choice = input_below(input, 64);
+        message->acquire_segments.pool = 1 + choice % 3;
+        message->acquire_segments.timeout_ns = timeouts[choice / 4 % 4];
+        message->acquire_segments.flags = choice / 16;
+        message->acquire_segments.count = 1 + input_below(input, 80);
+        message->acquire_segments.segment_bytes = input_below(input, 8) == 7 ? input_edgy(input) : 2 * MIB;
+        break;
+    case PROTO_OFFER:
+        choice = input_below(input, 256);
+        message->offer.pool = 1 + choice % 3;
+        message->offer.count = 1 + choice % (PROTO_CLOSE_MAX + 1);
+        for (uint32_t i = 0; i < message->offer.count && i < PROTO_CLOSE_MAX; i++)
+            message->offer.ids[i] = 1 + choice / 64 + i;
         break;
     case PROTO_IDLE:
         choice = input_below(input, 6);
@@ -136,17 +153,24 @@ void puppet_send_request(struct input *input) {
         break;
     }
     /* Encoded here: the encoder asserts that what it makes is right, and this need not be. */
-    static const uint8_t sizes[] = {
-        [PROTO_HELLO] = sizeof(struct proto_hello),       [PROTO_ACQUIRE] = sizeof(struct proto_acquire),
-        [PROTO_RELEASE] = sizeof(struct proto_release),   [PROTO_SPLIT] = sizeof(struct proto_release),
-        [PROTO_MERGE] = sizeof(struct proto_merge),       [PROTO_SHARE] = sizeof(struct proto_share),
-        [PROTO_ATTACH] = sizeof(struct proto_token),      [PROTO_QUERY] = sizeof(struct proto_lease_name),
-        [PROTO_OPENED] = sizeof(struct proto_opened),     [PROTO_IDLE] = sizeof(struct proto_idle),
-        [PROTO_CLOSED] = sizeof(struct proto_closed),     [PROTO_ASK_PARTS] = sizeof(struct proto_part_name),
-        [PROTO_DESCRIBE] = sizeof(struct proto_part_name)};
+    static const uint16_t sizes[] = {[PROTO_HELLO] = sizeof(struct proto_hello),
+                                     [PROTO_ACQUIRE] = sizeof(struct proto_acquire),
+                                     [PROTO_RELEASE] = sizeof(struct proto_release),
+                                     [PROTO_SPLIT] = sizeof(struct proto_release),
+                                     [PROTO_MERGE] = sizeof(struct proto_merge),
+                                     [PROTO_SHARE] = sizeof(struct proto_share),
+                                     [PROTO_ATTACH] = sizeof(struct proto_token),
+                                     [PROTO_QUERY] = sizeof(struct proto_lease_name),
+                                     [PROTO_OPENED] = sizeof(struct proto_opened),
+                                     [PROTO_IDLE] = sizeof(struct proto_idle),
+                                     [PROTO_CLOSED] = sizeof(struct proto_closed),
+                                     [PROTO_ASK_PARTS] = sizeof(struct proto_part_name),
+                                     [PROTO_DESCRIBE] = sizeof(struct proto_part_name),
+                                     [PROTO_ACQUIRE_SEGMENTS] = sizeof(struct proto_acquire_segments),
+                                     [PROTO_OFFER] = sizeof(struct proto_offer)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
-    uint8_t packet[sizeof message->header + UINT8_MAX];
+    uint8_t packet[sizeof message->header + sizeof(struct proto_offer)];
     memcpy(packet, message, size);
     puppet_send(client, packet, size, 0);
 }

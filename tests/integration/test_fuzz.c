@@ -21,7 +21,7 @@
 #include "proto/proto.h"
 #include "tests/integration/puppet.h"
 #include "tests/raw_client.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 #define PACKETS           10000u
 #define PACKETS_A_PROCESS 250u /* what a nonsense process holds comes back when it ends */
@@ -47,11 +47,13 @@ static size_t encode_hello(uint8_t *packet) {
 
 /* A packet that the daemon would take, about leases and pools that may or may not be there. */
 static size_t make_valid(uint64_t *random, uint8_t *packet) {
-    static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE,   PROTO_ACQUIRE, PROTO_ACQUIRE,
-                                         PROTO_RELEASE,    PROTO_RELEASE,   PROTO_SHARE,   PROTO_ATTACH,
-                                         PROTO_QUERY,      PROTO_OPENED,    PROTO_BYE,     PROTO_HELLO,
-                                         PROTO_SPLIT,      PROTO_ASK_PAGE,  PROTO_MERGE,   PROTO_IDLE,
-                                         PROTO_CLOSED,     PROTO_ASK_PARTS, PROTO_DESCRIBE};
+    static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE,  PROTO_ACQUIRE,
+                                         PROTO_ACQUIRE,    PROTO_RELEASE,  PROTO_RELEASE,
+                                         PROTO_SHARE,      PROTO_ATTACH,   PROTO_QUERY,
+                                         PROTO_OPENED,     PROTO_BYE,      PROTO_HELLO,
+                                         PROTO_SPLIT,      PROTO_ASK_PAGE, PROTO_MERGE,
+                                         PROTO_IDLE,       PROTO_CLOSED,   PROTO_ASK_PARTS,
+                                         PROTO_DESCRIBE,   PROTO_OFFER,    PROTO_ACQUIRE_SEGMENTS};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -83,6 +85,21 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
     case PROTO_CLOSED:
         message.closed =
             (struct proto_closed){.segment = 1 + test_random(random) % 8, .time_ns = test_random(random)};
+        break;
+    case PROTO_ACQUIRE_SEGMENTS:
+        message.acquire_segments =
+            (struct proto_acquire_segments){.pool = (uint32_t)(1 + test_random(random) % 3),
+                                            .segment_bytes = (1 + test_random(random) % 2) * 2 * MIB,
+                                            .count = (uint32_t)(1 + test_random(random) % 8),
+                                            .timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0};
+        if (test_random(random) % 2 == 0)
+            message.acquire_segments.flags = PROTO_ACQUIRE_NO_RECLAIM;
+        break;
+    case PROTO_OFFER:
+        message.offer.pool = (uint32_t)(1 + test_random(random) % 3);
+        message.offer.count = (uint32_t)(1 + test_random(random) % 4);
+        for (uint32_t i = 0; i < message.offer.count; i++)
+            message.offer.ids[i] = 1 + test_random(random) % 8;
         break;
     case PROTO_ASK_PARTS:
     case PROTO_DESCRIBE:
@@ -179,8 +196,10 @@ static int settle(int fd) {
             return -1;
         if (message.header.request == UINT64_MAX && message.header.operation == PROTO_POOLS)
             return 1;
-        if (message.header.operation == PROTO_LEASE && proto_message_fds(&message) > 0) {
-            message.opened.segment = message.lease.description.id;
+        bool is_of_several = message.header.operation == PROTO_LEASES;
+        if ((is_of_several || message.header.operation == PROTO_LEASE) && proto_message_fds(&message) > 0) {
+            message.opened.segment =
+                is_of_several ? message.leases.leases[0].segment : message.lease.description.id;
             send_packet(fd, packet, raw_client_encode(&message, PROTO_OPENED, 0, packet), 0);
         }
     }

@@ -14,11 +14,11 @@
 
 #include "base/cleanup.h"
 #include "tests/integration/hostile.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 #define CONNECTIONS 1024u
 #define SILENT      400u /* more than the daemon lets be about to greet */
-#define RIGHTS      SEND_FDS_MAX
+#define RIGHTS      PACKET_FDS_MAX
 #define KEPT_MAX    2u /* descriptors that a driver may keep of its own accord */
 
 /* --- floods, and connections --- */

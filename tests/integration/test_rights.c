@@ -17,7 +17,7 @@
 #include "tests/integration/puppet.h"
 #include "tests/lingering_socket.h"
 #include "tests/raw_client.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 #define PING     "{\"command\":\"ping\"}"
 #define LINGER_S 600

@@ -21,7 +21,7 @@
 #include "base/thread.h"
 #include "tests/bounded.h"
 #include "tests/entries.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 /* For what a test cannot go on without, also on the daemon's thread, where cmocka's assertions may not be
  * used. */
@@ -107,7 +107,7 @@ void (*false_alter)(const struct proto_message *message, struct false_packet *pa
 
 void false_send_bytes(struct false_session *session, const void *bytes, size_t size, const int *fds,
                       unsigned count) {
-    must(count <= SEND_FDS_MAX);
+    must(count <= PACKET_FDS_MAX);
     ssize_t n = send_with_fds(session->fd, bytes, size, fds, count, MSG_NOSIGNAL);
     must(n == (ssize_t)size || errno == EPIPE || errno == ECONNRESET); /* a client may have had enough */
 }

@@ -18,7 +18,7 @@
 #include "base/units.h"
 #include "gpu/gpu.h"
 #include "proto/proto.h"
-#include "tests/send_fds.h"
+#include "base/packet.h"
 
 #define FALSE_POOL_HOST    1u
 #define FALSE_POOL_DEVICE  2u
@@ -27,7 +27,7 @@
 #define FALSE_SEGMENT_SIZE (4 * MIB)
 #define FALSE_SESSIONS_MAX 8u
 #define FALSE_LEASES_MAX   256u
-#define FALSE_BACKLOG_MAX  64u
+#define FALSE_BACKLOG_MAX  256u
 
 struct exporter {
     pid_t pid;
@@ -107,7 +107,7 @@ void false_send_error(struct false_session *session, uint64_t request, enum prot
 
 /* For a test that lies: called with each message that false_send() sends, and may change what goes out. Set
  * while no daemon runs; NULL: as it is. */
-#define FALSE_FDS_MAX SEND_FDS_MAX
+#define FALSE_FDS_MAX PACKET_FDS_MAX
 struct false_packet {
     uint8_t bytes[PROTO_PACKET_MAX];
     size_t size;

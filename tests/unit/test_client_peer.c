@@ -331,7 +331,7 @@ static bool misbehave(struct false_daemon *daemon, struct false_session *session
                       const struct proto_message *request) {
     enum misbehaviour kind = *(const enum misbehaviour *)daemon->user;
     uint8_t bytes[PROTO_PACKET_MAX + 100] = {0};
-    int fds[40];
+    int fds[FALSE_FDS_MAX]; /* more than the client has room for */
     unsigned count = 1;
 
     /* A first acquire of 512 bytes goes well where the second is to go wrong. */
@@ -342,7 +342,7 @@ static bool misbehave(struct false_daemon *daemon, struct false_session *session
     struct proto_message lease = false_lease_message(daemon, id, request->acquire.pool, size, described);
     struct proto_message ok = {.header = {.operation = PROTO_OK, .request = id}};
 
-    for (unsigned i = 0; i < 40; i++)
+    for (unsigned i = 0; i < FALSE_FDS_MAX; i++)
         fds[i] = daemon->host_segments[FALSE_POOL_HOST];
     switch (kind) {
     case UNSEALED:
@@ -364,7 +364,7 @@ static bool misbehave(struct false_daemon *daemon, struct false_session *session
         false_send(session, &lease, NULL, 0);
         return true;
     case TOO_MANY_FDS:
-        count = 40;
+        count = FALSE_FDS_MAX;
         false_send(session, &lease, fds, count);
         return true;
     case TWO_FDS:
