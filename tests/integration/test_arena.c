@@ -213,11 +213,93 @@ static void nothing_stays_after_a_trim(void **state) {
     scene_deinit(&scene);
 }
 
+static uint64_t pool_number(const char *member) {
+    return daemon_pool(&daemon_, "device", 0, member);
+}
+
+/* The daemon can free it for others without asking the process, whose other stream stands at a gate all the
+ * while. */
+static void memory_that_was_idle_for_long_is_not_mapped_any_more(void **state) {
+    struct gpupool_buffer buffer, again;
+    struct gate gate;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    empty_the_pools();
+    struct gpupool_client *client = open_client(&daemon_, 0, 20 * NS_PER_MS);
+    gate_init(&gate, client);
+    MUST(gpupool_stream_create(client, 0, &stream));
+    uint64_t reserved_before = pool_number("reserved_bytes"), closes_before = pool_number("closes");
+    gate_close(&gate);
+    buffer = acquire(client, GPUPOOL_POOL_DEVICE, BYTES, stream);
+    uint64_t reserved = pool_number("reserved_bytes");
+    assert_true(reserved >= reserved_before + BYTES);
+    MUST(gpupool_release(client, &buffer, stream));
+    WAIT_UNTIL(pool_number("closes") >= closes_before + SLOTS);
+    assert_false(gate_was_passed(&gate));
+    assert_int_equal(pool_number("reserved_bytes"), reserved); /* the pool keeps it */
+    /* It serves the user again. */
+    again = acquire(client, GPUPOOL_POOL_DEVICE, BYTES, stream);
+    assert_int_equal(pool_number("reserved_bytes"), reserved);
+    MUST(gpupool_set(client, 0, again.data, 7, BYTES, stream));
+    MUST(gpupool_stream_synchronize(client, 0, stream));
+    MUST(gpupool_release(client, &again, stream));
+    WAIT_UNTIL(pool_number("closes") >= closes_before + 2 * SLOTS);
+    cJSON_Delete(daemon_ask(&daemon_, "{\"command\":\"trim\"}"));
+    WAIT_UNTIL(pool_number("reserved_bytes") <= reserved - BYTES);
+    assert_false(gate_was_passed(&gate));
+    assert_true(stream_heaps_are_valid(client));
+    gate_open(&gate);
+    MUST(gpupool_stream_synchronize(client, 0, gate.stream));
+    MUST(gpupool_stream_destroy(client, 0, stream));
+    gate_deinit(&gate);
+    gpupool_close(client);
+}
+
+/* Each of two processes wants more than half of the pool again and again. A request gets all of its segments
+ * or none, so neither waits for what the other has in hand. */
+static void two_that_want_most_of_the_pool_take_turns(void **state) {
+    enum {
+        ROUNDS = 20
+    };
+    struct puppet puppets[2];
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    empty_the_pools();
+    for (unsigned i = 0; i < 2; i++) {
+        puppet_start(&puppets[i], &daemon_);
+        PUPPET_MUST(&puppets[i],
+                    puppet_call(&puppets[i], &(struct puppet_command){.verb = PUPPET_OPEN, .flags = 0}));
+        puppet_send_acquire(&puppets[i], 0, GPUPOOL_POOL_DEVICE, 40 * MIB, GPUPOOL_FOREVER);
+    }
+    unsigned has = 0;
+    WAIT_UNTIL(puppet_has_answered(&puppets[0]) || puppet_has_answered(&puppets[1]));
+    has = puppet_has_answered(&puppets[0]) ? 0 : 1;
+    PUPPET_MUST(&puppets[has], puppet_receive(&puppets[has]));
+    for (unsigned round = 0; round < ROUNDS; round++, has = !has) {
+        WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
+        assert_false(puppet_has_answered(&puppets[!has]));
+        PUPPET_MUST(&puppets[has], puppet_release(&puppets[has], 0));
+        PUPPET_MUST(&puppets[!has], puppet_receive(&puppets[!has]));
+        if (round + 1 < ROUNDS)
+            puppet_send_acquire(&puppets[has], 0, GPUPOOL_POOL_DEVICE, 40 * MIB, GPUPOOL_FOREVER);
+    }
+    PUPPET_MUST(&puppets[has], puppet_release(&puppets[has], 0));
+    for (unsigned i = 0; i < 2; i++)
+        puppet_quit(&puppets[i]);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_move_while_a_stream_uses_them),
         cmocka_unit_test(segments_that_are_not_mapped_go_back_behind_a_fence),
         cmocka_unit_test(nothing_stays_after_a_trim),
+        cmocka_unit_test(memory_that_was_idle_for_long_is_not_mapped_any_more),
+        cmocka_unit_test(two_that_want_most_of_the_pool_take_turns),
     };
 
     setenv("GPUPOOL_TEST_EXPORT", "vmm", 1);

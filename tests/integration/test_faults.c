@@ -60,8 +60,12 @@ static void use(struct puppet *puppet, unsigned slot, unsigned seed) {
 
 static void a_lost_device_closes_its_pool_and_no_other(void **state) {
     /* NVML does not know the GPU any more, either: the dead of the other pools must not wait for that. */
-    static const char *const environment[] = {"GPUPOOL_SIM_FAIL=memory_allocate@1:2!:214,processes@1:1+:999",
+    static const char *const one_growth[] = {"GPUPOOL_SIM_FAIL=memory_allocate@1:2!:214,processes@1:1+:999",
+                                             NULL};
+    static const char *const two_growths[] = {"GPUPOOL_SIM_FAIL=memory_allocate@1:3!:214,processes@1:1+:999",
                                               NULL};
+    /* Segments of descriptors are of 2 MiB in so small a pool: the victim's memory is in one of its own. */
+    const char *const *environment = test_exports_vmm() ? two_growths : one_growth;
     struct puppet holder, waiter, victim;
     struct gpupool_token token;
     struct test_daemon daemon;

@@ -36,19 +36,24 @@ static bool hear(int fd, uint64_t request, struct proto_lease *ret_lease) {
         if (message.header.operation == PROTO_LEASE) {
             if (ret_lease != NULL)
                 *ret_lease = message.lease;
-            if (proto_message_fds(&message) == 1) {
-                struct proto_message opened = {.opened.segment = message.lease.segment};
-                uint8_t reply[PROTO_PACKET_MAX];
-                size_t size = raw_client_encode(&opened, PROTO_OPENED, 0, reply);
-                (void)send(fd, reply, size, MSG_NOSIGNAL);
-            }
+        }
+        if ((message.header.operation == PROTO_LEASE || message.header.operation == PROTO_LEASES) &&
+            proto_message_fds(&message) > 0) {
+            bool is_one = message.header.operation == PROTO_LEASE;
+            struct proto_message opened = {.opened.segment = is_one ? message.lease.segment
+                                                                    : message.leases.leases[0].segment};
+            uint8_t reply[PROTO_PACKET_MAX];
+            size_t size = raw_client_encode(&opened, PROTO_OPENED, 0, reply);
+            (void)send(fd, reply, size, MSG_NOSIGNAL);
         }
         if (answered == request)
             return true;
     }
 }
 
-static uint32_t host_pool_id; /* of the daemon under attack */
+/* Of the daemon under attack. The first device pool; without one the host pool, which has no such segments.
+ */
+static uint32_t host_pool_id, device_pool_id;
 
 /* A message that the daemon would carry out, in a session that has these two leases and a page. */
 static size_t make_good(unsigned operation, const struct proto_lease leases[2], uint8_t *packet) {
@@ -83,6 +88,14 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
         break;
     case PROTO_CLOSED:
         message.closed.segment = leases[0].segment;
+        break;
+    case PROTO_ACQUIRE_SEGMENTS:
+        message.acquire_segments =
+            (struct proto_acquire_segments){.pool = device_pool_id, .segment_bytes = 2 * MIB, .count = 2};
+        break;
+    case PROTO_OFFER:
+        message.offer = (struct proto_offer){
+            .pool = device_pool_id, .count = 2, .ids = {leases[0].segment, leases[0].segment + 1}};
         break;
     case PROTO_ASK_PARTS:
     case PROTO_DESCRIBE:
@@ -158,10 +171,15 @@ static void try_fields(int ready) {
 }
 
 static void every_field_at_its_ends_harms_nobody(void **state) {
+    struct proto_message message = {0};
     struct peer peer;
     (void)state;
     peer_open(&daemon_, &peer, 0);
-    host_pool_id = peer.pool;
+    host_pool_id = device_pool_id = peer.pool;
+    peer_ask(&peer, PROTO_LIST_POOLS, &message, PROTO_POOLS);
+    for (uint32_t i = message.pools.count; i > 0; i--)
+        if (message.pools.pools[i - 1].kind == PROTO_POOL_DEVICE)
+            device_pool_id = message.pools.pools[i - 1].id;
     peer_close(&peer);
     survive(try_fields);
 }
