@@ -255,10 +255,11 @@ static int grow_arena(struct cache *cache, struct stream_heap *stream_heap, uint
     int r = GPUPOOL_E_EXHAUSTED;
     uint64_t bytes;
 
-    if (!shortage_is_on(&cache->shortage, stream_heap->pool))
+    if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
         r = arena_grow(cache, stream_heap, needed, &acquire, ret_piece);
-    if (is_refused(r))
-        r = ask_for_range(cache, stream_heap, needed, ret_piece);
+        if (is_refused(r)) /* the pool would not grow for a range either */
+            r = ask_for_range(cache, stream_heap, needed, ret_piece);
+    }
     if (!is_refused(r))
         return r;
     if (collect(cache, stream_heap, needed, &bytes))
