@@ -189,7 +189,7 @@ static int close_named(struct session *session, uint32_t pool_id, const struct p
 }
 
 /* As many as one message has room for. */
-static int close_some_offered(struct session *session, const struct proto_offer *offer) {
+static int close_some_offered(struct session *session, const struct proto_offer *offer, uint64_t *ids) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&session->connection, PROTO_OFFER);
     if (request == NULL)
@@ -197,17 +197,25 @@ static int close_some_offered(struct session *session, const struct proto_offer 
     request->message.offer = *offer;
     int r =
         connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
-    return r < 0 ? r : close_named(session, offer->pool, &request->message.segments);
+    if (r < 0)
+        return r;
+    const struct proto_segments *segments = &request->message.segments;
+    for (uint32_t i = 0; i < offer->count; i++)
+        for (uint32_t j = 0; j < segments->count; j++)
+            if (segments->ids[j] == offer->ids[i])
+                ids[i] = 0;
+    return close_named(session, offer->pool, segments);
 }
 
-int lease_close_offered(struct session *session, uint32_t pool_id, const uint64_t *ids, size_t count) {
+int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids, size_t count) {
     int r = 0;
 
-    for (size_t done = 0; r == 0 && done < count;) {
+    for (size_t done = 0, n; r == 0 && done < count; done += n) {
         struct proto_offer offer = {.pool = pool_id};
-        while (offer.count < PROTO_CLOSE_MAX && done < count)
-            offer.ids[offer.count++] = ids[done++];
-        r = close_some_offered(session, &offer);
+        n = count - done < PROTO_CLOSE_MAX ? count - done : PROTO_CLOSE_MAX;
+        offer.count = (uint32_t)n;
+        memcpy(offer.ids, ids + done, n * sizeof *ids);
+        r = close_some_offered(session, &offer, ids + done);
     }
     return r;
 }

@@ -53,9 +53,9 @@ int lease_take(struct session *session, struct request *request, uint64_t deadli
                struct grant *ret_grant);
 
 /* Offers the daemon to close segments of a pool that are movable and that this process has given back, and
- * closes those that the daemon names: nothing in them is leased, and no other process has them mapped. Waits
- * for no kernel. */
-int lease_close_offered(struct session *session, uint32_t pool_id, const uint64_t *ids, size_t count);
+ * closes those that the daemon names: nothing in them is leased, and no other process has them mapped. Their
+ * ids become 0. Waits for no kernel. */
+int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids, size_t count);
 
 /* Gives a part of a lease back; size 0: all of it. No session gets the memory before the fence is ready.
  * LIMIT: the daemon keeps no more for this session that is not ready; nothing was released. */
