@@ -60,7 +60,7 @@ static int send_lease(struct client *client, uint64_t request, struct lease *lea
  * moves behind them. */
 static void fill_leases(struct client *client, const struct answer *answer, struct lease **lease,
                         struct proto_leases *leases, int fds[static OUTBOX_FDS_MAX]) {
-    struct proto_segment_lease known[PROTO_LEASES_PER_MESSAGE];
+    struct proto_segment_lease known[PROTO_LEASES_PER_MESSAGE] = {0};
     struct proto_segment description;
     uint32_t n_known = 0;
 
