@@ -254,14 +254,19 @@ static void reader_send(struct connection *connection, const struct proto_messag
                          strerrorname_np(-r), strerrordesc_np(-r));
 }
 
+/* Makes the RELEASE of a whole lease that nothing uses. request_id: 0: one-way. */
+static void make_release(struct proto_message *message, uint64_t lease, uint64_t generation,
+                         uint64_t request_id) {
+    message->header = (struct proto_header){.operation = PROTO_RELEASE, .request = request_id};
+    message->release = (struct proto_release){.lease = lease, .generation = generation};
+}
+
 /* Turns an abandoned request, whose lease has come after all, into the RELEASE of that lease. */
 static void request_give_back(struct request *request) {
     struct connection *connection = request->connection;
-    request->message.header = (struct proto_header){.operation = PROTO_RELEASE, .request = request->id};
-    request->message.release = (struct proto_release){
-        .lease = connection->message.lease.lease,
-        .generation = connection->message.lease.generation,
-    };
+    const struct proto_lease *lease = &connection->message.lease;
+
+    make_release(&request->message, lease->lease, lease->generation, request->id);
     reader_send(connection, &request->message, request->packet);
 }
 
@@ -269,9 +274,7 @@ static void request_give_back(struct request *request) {
 static void give_back_segments(struct connection *connection, const struct proto_segment_lease *leases,
                                unsigned count, struct proto_message *message, void *packet) {
     for (unsigned i = 0; i < count; i++) {
-        message->header = (struct proto_header){.operation = PROTO_RELEASE};
-        message->release =
-            (struct proto_release){.lease = leases[i].lease, .generation = leases[i].generation};
+        make_release(message, leases[i].lease, leases[i].generation, 0);
         reader_send(connection, message, packet);
     }
 }
@@ -520,12 +523,11 @@ int connection_tell(struct connection *connection, const struct proto_message *m
 static void give_back_grants(struct connection *connection, const struct segment_grant *grants,
                              unsigned count, uint64_t deadline_ns) {
     char text[ERROR_TEXT_SIZE];
+    struct proto_message message;
 
     error_save(text);
     for (unsigned i = 0; i < count; i++) {
-        const struct proto_message message = {
-            .header.operation = PROTO_RELEASE,
-            .release = {.lease = grants[i].lease, .generation = grants[i].generation}};
+        make_release(&message, grants[i].lease, grants[i].generation, 0);
         (void)connection_tell(connection, &message, deadline_ns);
     }
     error_restore(text);

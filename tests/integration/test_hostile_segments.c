@@ -213,7 +213,7 @@ static void an_offer_of_what_is_not_idle_names_nothing(void **state) {
 }
 
 /* The daemon sends the descriptor as long as the segment is the session's, so it must not be closed before. A
- * session knows the names in what it has not read: they are numbers that ascend. */
+ * session can guess the names in a reply that it has not read: they are numbers that ascend. */
 static void a_segment_is_not_closed_before_its_descriptor_is_sent(void **state) {
     struct proto_segment_lease last;
     struct proto_message message;

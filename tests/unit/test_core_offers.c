@@ -141,7 +141,7 @@ static void nothing_is_closed_for_an_offer_while_requests_wait(void **state) {
     expect_named(session, pool, id);
 }
 
-/* The client of a request that did not wait gives back what it has, and asks again. */
+/* A client whose request did not wait gives its memory back, and asks again. */
 static void a_segment_that_a_refused_request_needs_is_not_closed_for_an_offer(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 16 * MIB);

@@ -353,7 +353,7 @@ static struct session *open_keeping(struct core *core, struct pool *pool, pid_t 
     return session;
 }
 
-/* Two users' segments fill the pool. The request of one of them needs what it has and one more. */
+/* Two users' segments fill the pool. One user's request needs all of that user's segments and one more. */
 static void own_free_segments_are_not_closed_for_it(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 4 * SIZE);
