@@ -76,6 +76,8 @@ static void node_link_above(struct heap_span *span, struct heap_range *lower, st
         span->lowest = node;
     if (node->upper != NULL)
         node->upper->lower = node;
+    else
+        span->highest = node;
 }
 
 static void node_unlink(struct heap_range *node) {
@@ -85,6 +87,10 @@ static void node_unlink(struct heap_range *node) {
         node->span->lowest = node->upper;
     if (node->upper != NULL)
         node->upper->lower = node->lower;
+    else
+        node->span->highest = node->lower;
+    if (node->span->found == node)
+        node->span->found = node->lower;
 }
 
 /* Classes are numbered through: power of two times HEAP_SUBCLASSES plus subclass. Larger sizes never have a
@@ -356,11 +362,20 @@ void heap_claim(struct heap_range *range) {
     range_mark_taken(range->span->heap, range);
 }
 
-struct heap_range *heap_range_at(const struct heap_span *span, uint64_t offset) {
-    struct heap_range *range = span->lowest;
+struct heap_range *heap_range_at(struct heap_span *span, uint64_t offset) {
+    struct heap_range *range = span->found;
 
-    while (range != NULL && range->offset + range->size <= offset)
+    if (offset >= span->size)
+        return NULL;
+    if (range == NULL || (range->offset > offset && offset < range->offset - offset))
+        range = span->lowest;
+    else if (range->offset < offset && span->size - offset < offset - range->offset)
+        range = span->highest;
+    while (range->offset > offset)
+        range = range->lower;
+    while (range->offset + range->size <= offset)
         range = range->upper;
+    span->found = range;
     return range;
 }
 
@@ -399,11 +414,9 @@ int heap_extend_span(struct heap_span *span, uint64_t size, struct heap_range **
     if (size == 0 || size % HEAP_GRANULE != 0 || size > HEAP_SPAN_MAX - span->size ||
         size > UINT64_MAX - heap->free_bytes - heap->taken_bytes)
         return -EINVAL;
-    struct heap_range *range = node_new(heap), *highest = span->lowest;
+    struct heap_range *range = node_new(heap), *highest = span->highest;
     if (range == NULL)
         return -ENOMEM;
-    while (highest->upper != NULL)
-        highest = highest->upper;
     range->offset = span->size;
     range->size = size;
     range->free = false;
@@ -502,6 +515,7 @@ static bool link_is_valid(const struct list *link) {
 static bool span_is_valid(const struct heap_span *span, uint64_t *free_ranges, uint64_t *taken_ranges) {
     const struct heap_range *lower = NULL;
     uint64_t offset = 0, taken_bytes = 0;
+    bool has_found = span->found == NULL;
 
     for (const struct heap_range *range = span->lowest; range != NULL; lower = range, range = range->upper) {
         if (range->span != span || range->lower != lower || range->offset != offset || range->size == 0)
@@ -517,8 +531,9 @@ static bool span_is_valid(const struct heap_span *span, uint64_t *free_ranges, u
             (*taken_ranges)++;
         }
         offset += range->size;
+        has_found = has_found || range == span->found;
     }
-    return offset == span->size && taken_bytes == span->taken_bytes;
+    return offset == span->size && taken_bytes == span->taken_bytes && lower == span->highest && has_found;
 }
 
 /* Every member of the class's list is a free range of that class, and the bitmaps know whether there is any.

@@ -71,6 +71,8 @@ struct heap_span {
     uint64_t taken_bytes; /* 0: the whole span is free */
     void *user;
     struct heap_range *lowest; /* the range at offset 0 */
+    struct heap_range *highest;
+    struct heap_range *found;  /* near what heap_range_at() found last; NULL: nothing yet */
     struct list link;          /* in heap->spans */
 };
 
@@ -113,8 +115,9 @@ void heap_claim(struct heap_range *range);
  * -ENOMEM (nothing changed). Constant time. */
 int heap_claim_part(struct heap_range *range, uint64_t offset, uint64_t size, struct heap_range **ret_range);
 
-/* The range of a span that an offset is in; NULL: it is beyond the span. Walks the span. */
-struct heap_range *heap_range_at(const struct heap_span *span, uint64_t offset);
+/* The range of a span that an offset is in; NULL: it is beyond the span. Walks the span from what was found
+ * last, or from the end that is nearer: what is looked for in order takes a step each. */
+struct heap_range *heap_range_at(struct heap_span *span, uint64_t offset);
 
 /* Splits a taken range at a distance from its start (a multiple of HEAP_GRANULE, inside the range). The range
  * keeps the lower part; *ret_upper gets the upper one, taken as well, with user NULL and user_link unlinked.
@@ -125,7 +128,7 @@ int heap_split(struct heap_range *range, uint64_t distance, struct heap_range **
  * that node is gone afterwards. Constant time, cannot fail. */
 void heap_join(struct heap_range *range);
 
-/* Makes a span larger, at its end, by so many bytes, which are taken: *ret_range. Walks the span.
+/* Makes a span larger, at its end, by so many bytes, which are taken: *ret_range. Constant time.
  * Returns 0, -EINVAL or -ENOMEM (nothing changed). */
 int heap_extend_span(struct heap_span *span, uint64_t size, struct heap_range **ret_range);
 

@@ -608,8 +608,47 @@ static void a_part_of_a_free_range_can_be_claimed(void **state) {
     heap_destroy(heap);
 }
 
+/* The same by a walk from the lowest range on. */
+static const struct heap_range *walk_to(const struct heap_span *span, uint64_t offset) {
+    const struct heap_range *range = span->lowest;
+
+    while (range != NULL && range->offset + range->size <= offset)
+        range = range->upper;
+    return range;
+}
+
+/* A search begins where the last one ended: ranges are joined and divided there in between. */
+static void a_range_is_found_wherever_the_last_search_ended(void **state) {
+    const uint64_t size = 64;
+    struct heap *heap = heap_new();
+    struct heap_range *ranges[64] = {0}, *part;
+    struct heap_span *span;
+
+    (void)state;
+    random_state = 7;
+    assert_int_equal(heap_add_span(heap, size * HEAP_GRANULE, NULL, &span), 0);
+    for (unsigned i = 0; i < 20000; i++) {
+        uint64_t which = random_below(size), offset = random_below(size + 2) * HEAP_GRANULE;
+        assert_ptr_equal(heap_range_at(span, offset), walk_to(span, offset));
+        if (ranges[which] != NULL) {
+            heap_give(ranges[which]);
+            ranges[which] = NULL;
+        } else if (random_below(4) == 0 && heap_range_at(span, which * HEAP_GRANULE)->free) {
+            assert_int_equal(heap_claim_part(heap_range_at(span, which * HEAP_GRANULE), which * HEAP_GRANULE,
+                                             HEAP_GRANULE, &part),
+                             0);
+            ranges[which] = part;
+        } else {
+            (void)heap_take(heap, (1 + random_below(8)) * HEAP_GRANULE, HEAP_GRANULE, &ranges[which]);
+        }
+        assert_true(heap_is_valid(heap));
+    }
+    heap_destroy(heap);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_range_is_found_wherever_the_last_search_ended),
         cmocka_unit_test(a_part_of_a_free_range_can_be_claimed),
         cmocka_unit_test(empty_heap_is_valid_and_has_nothing),
         cmocka_unit_test(arguments_out_of_range_are_refused),
