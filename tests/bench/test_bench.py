@@ -269,6 +269,20 @@ class Figures(unittest.TestCase):
             self.assertEqual(self.state("traces, passes two to five: p99.9", found), tail)
             self.assertEqual(self.state("traces, passes two to five: peak reserved", found), bars.MET)
 
+    def test_pools_that_move_memory_are_judged_by_expandable_segments(self):
+        def rows(ns, reserved):
+            for trace, live in (("a", 100), ("b", 200)):
+                for subject, values in ((cases.GPUPOOL, {"ns": ns, "p999_ns": 10, "warm_reserved_bytes": reserved * live / 100}),
+                                        (program_runs.EXPANDABLE, {"ns": 100, "p999_ns": 10, "warm_reserved_bytes": live * 1.03})):
+                    yield 0, "trace", subject, {"trace": trace}, {**values, "peak_live_bytes": live}
+        for ns, reserved, operation, memory, mean in ((60, 104, bars.MET, bars.MET, bars.MET),
+                                                      (61, 106, bars.NOT_MET, bars.NOT_MET, bars.NOT_MET)):
+            found = self.results(rows(ns, reserved))
+            for export, expected in (("vmm", [operation, bars.MET, memory, mean]), ("ipc", 4 * [bars.NOT_MEASURABLE])):
+                states = [bar["state"] for bar in bars.check(found, "cuda", False, export)
+                          if "expandable" in bar["what"] or "on average" in bar["what"]]
+                self.assertEqual(states, expected)
+
     def test_programs_are_judged_by_the_worst_of_them(self):
         def rows(second, reserved):
             for program, ns, peak in (("a", 100, 10), ("b", second, reserved)):

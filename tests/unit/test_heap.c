@@ -608,7 +608,7 @@ static void a_part_of_a_free_range_can_be_claimed(void **state) {
     heap_destroy(heap);
 }
 
-/* The same by a walk from the lowest range on. */
+/* As heap_range_at(), by a walk from the lowest range on. */
 static const struct heap_range *walk_to(const struct heap_span *span, uint64_t offset) {
     const struct heap_range *range = span->lowest;
 

@@ -20,14 +20,14 @@ def at_least(limit):
 
 class Bar:
     """One condition: value(results) returns what to compare, or None where the run has nothing to say; raw(results) the same of
-    the samples as they came, where slow ones are repeated."""
+    the samples as they came, where slow ones are repeated. export: the kind of the device pools that it is asked of."""
 
-    def __init__(self, what, text, test, value, unit, anywhere=False, raw=None):
+    def __init__(self, what, text, test, value, unit, anywhere=False, raw=None, export=None):
         self.what, self.text, (self.test, self.limit) = what, text, test
-        self.value, self.unit, self.anywhere, self.raw = value, unit, anywhere, raw
+        self.value, self.unit, self.anywhere, self.raw, self.export = value, unit, anywhere, raw, export
 
-    def check(self, results, gpu, quick):
-        value = self.value(results)
+    def check(self, results, gpu, quick, export):
+        value = self.value(results) if self.export in (None, export) else None
         if value is None:
             state = NOT_MEASURABLE
         elif (gpu != "cuda" or quick) and not (self.anywhere and (not quick or self.unit == "count")):
@@ -190,14 +190,19 @@ def busy_launch(results):
     return record.most("max_ns") if record else None
 
 
-def trace_passes_to_torch(name):
-    """Of the passes after the first, the trace where it is worst to PyTorch's default allocator. The two may have had their turn
-    in different rounds."""
-    def value(results):
-        pairs = [(record.median(name), results.median(name, "trace", cases.TORCH, **record.parameters))
-                 for record in results.find("trace", cases.GPUPOOL)]
-        return largest(ours / theirs for ours, theirs in pairs if ours is not None and theirs)
-    return value
+def trace_passes_to(subject, name):
+    """Of the passes after the first, round by round, the trace where it is worst to another allocator."""
+    return lambda results: largest(
+        results.ratio(record, name, results.one("trace", subject, **record.parameters), name)
+        for record in results.find("trace", cases.GPUPOOL))
+
+
+def trace_passes_mean(results):
+    """Peak reserved to peak live in the passes after the first, on average over the traces."""
+    ratios = [results.ratio(record, "warm_reserved_bytes", record, "peak_live_bytes")
+              for record in results.find("trace", cases.GPUPOOL)]
+    ratios = [ratio for ratio in ratios if ratio is not None]
+    return statistics.fmean(ratios) if ratios else None
 
 
 def trace_passes_count(name):
@@ -239,6 +244,16 @@ def program_bars():
         yield Bar(f"programs, {subject}: peak reserved to PyTorch's own, the worst program", "≤ 1.00", at_most(1),
                   program_to_own(subject, "peak_reserved_bytes"), "ratio")
         yield Bar(f"programs, {subject}: mappings closed in a round", "0", at_most(0), program_closes(subject), "count")
+
+
+def vmm_trace_bars():
+    """PyTorch's expandable segments are the peer of pools that can move memory."""
+    for text, name, limit in (("an operation", "ns", 0.6), ("p99.9 of an operation", "p999_ns", 1),
+                              ("peak reserved", "warm_reserved_bytes", 1.02)):
+        yield Bar(f"traces, passes two to five: {text} to that of expandable segments, the worst trace", f"≤ {limit}",
+                  at_most(limit), trace_passes_to(program_runs.EXPANDABLE, name), "ratio", export="vmm")
+    yield Bar("traces, passes two to five: peak reserved / peak live, on average", "≤ 1.04", at_most(1.04), trace_passes_mean,
+              "ratio", export="vmm")
 
 
 BARS = [
@@ -289,11 +304,12 @@ BARS = [
     Bar("traces: peak leased by the client / peak live, the worst to PyTorch's", "≤ 1", at_most(1),
         traces_to_torch("peak_leased_bytes"), "ratio", anywhere=True),
     Bar("traces, passes two to five: an operation to PyTorch's, the worst trace", "≤ 0.5", at_most(0.5),
-        trace_passes_to_torch("ns"), "ratio"),
+        trace_passes_to(cases.TORCH, "ns"), "ratio"),
     Bar("traces, passes two to five: p99.9 of an operation to PyTorch's, the worst trace", "≤ 1", at_most(1),
-        trace_passes_to_torch("p999_ns"), "ratio"),
+        trace_passes_to(cases.TORCH, "p999_ns"), "ratio"),
     Bar("traces, passes two to five: peak reserved to PyTorch's, the worst trace", "≤ 1.02", at_most(1.02),
-        trace_passes_to_torch("warm_reserved_bytes"), "ratio"),
+        trace_passes_to(cases.TORCH, "warm_reserved_bytes"), "ratio"),
+    *vmm_trace_bars(),
     Bar("traces, passes two to five: mappings closed", "0", at_most(0), trace_passes_count("warm_closes"), "count"),
     Bar("pipeline on several streams, times as fast as one stream with pageable memory", "≥ 1.8", at_least(1.8),
         pipeline_to_pageable, "ratio"),
@@ -305,5 +321,5 @@ BARS = [
 ]
 
 
-def check(results, gpu, quick):
-    return [bar.check(results, gpu, quick) for bar in BARS]
+def check(results, gpu, quick, export="ipc"):
+    return [bar.check(results, gpu, quick, export) for bar in BARS]

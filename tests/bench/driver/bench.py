@@ -64,6 +64,7 @@ class Bench:
         self.directories = [pathlib.Path(directory) for directory in directories]
         self.plugins = [pathlib.Path(directory) for directory in (libraries, *plugins) if directory]
         self.program_rounds, self.program_seconds = (1, 0.1) if quick else (24, 0.4)
+        self.trace_rounds = 1 if quick else 3
         self.quick, self.thoroughness = quick, Thoroughness(quick)
         self.temporary = tempfile.TemporaryDirectory(prefix="gpupool-bench-")
         self.work = pathlib.Path(self.temporary.name)

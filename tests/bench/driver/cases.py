@@ -2,11 +2,13 @@
 """The measurements: one function a case, and at the end the list CASES in the order of their turns. Short cases are measured in
 each round of the run, longer ones in every third, the longest once. A case that measures gpupool starts a daemon of its own, so
 that the pools hold only what the case itself made."""
+import contextlib
 import json
 import resource
 
 import program_runs
-from bench import GIB, MIB, PEERS, TRACES, Absent
+from bench import GIB, MIB, PEERS, PROGRAM_S, TRACES, Absent, Failed
+from conversation import Conversation
 
 GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
 CUDA_MALLOC, CUDA_MALLOC_ASYNC, CUDA_MALLOC_HOST = "cudaMalloc", "cudaMallocAsync", "cudaMallocHost"
@@ -327,11 +329,10 @@ def traces(bench):
 
 
 def replay(bench):
-    """Once with a look at the pool after each step, in private daemons. Then in passes, in a daemon for each trace, whose
-    counters tell how often the pool grew and shrank after the first pass."""
+    """Once with a look at the pool after each step, in private daemons."""
     output = bench.work / "replay.json"
-    found = traces(bench)
-    bench.run([bench.program("replay"), "--json", output, "--passes", 0, *found], bench.private_daemons(ON_DEMAND), timeout_s=300)
+    bench.run([bench.program("replay"), "--json", output, "--passes", 0, *traces(bench)], bench.private_daemons(ON_DEMAND),
+              timeout_s=300)
     for row in json.loads(output.read_text())["traces"]:
         live = {"peak_live_bytes": row["peak_live_bytes"]}
         bench.add("trace", GPUPOOL, {"trace": row["trace"]},
@@ -339,11 +340,16 @@ def replay(bench):
         if row["torch_peak_reserved_bytes"] > 0:
             bench.add("trace", TORCH_RECORDED, {"trace": row["trace"]},
                       {**live, "peak_reserved_bytes": row["torch_peak_reserved_bytes"]})
-    for path in found:
-        replay_passes(bench, path)
+
+
+def passes(row):
+    """The times of the first pass and of the later ones, and the peak of the reserved bytes in the later ones."""
+    return {"ns": row["warm_ns"], "first_ns": row["first_ns"], "p999_ns": row["warm_p999_ns"],
+            "warm_reserved_bytes": row["warm_reserved_bytes"], "peak_live_bytes": row["peak_live_bytes"]}
 
 
 def replay_passes(bench, path):
+    """In passes, in a daemon of its own, whose counters tell how often the pool grew and shrank after the first pass."""
     output, pools = bench.work / "replay.json", []
 
     def on_mark(_):
@@ -354,24 +360,43 @@ def replay_passes(bench, path):
                   daemon.environment(bench.inside), on_mark=on_mark)
     row, = json.loads(output.read_text())["traces"]
     first, last = pools
-    bench.add("trace", GPUPOOL, {"trace": row["trace"]},
-              {**passes(row), **{f"warm_{name}": last[name] - first[name] for name in program_runs.POOL_COUNTERS if name in last}})
+    return row["trace"], {**passes(row),
+                          **{f"warm_{name}": last[name] - first[name] for name in program_runs.POOL_COUNTERS if name in last}}
 
 
-def passes(row):
-    """The times of the first pass and of the later ones, and the peak of the reserved bytes in the later ones."""
-    return {"ns": row["warm_ns"], "first_ns": row["first_ns"], "p999_ns": row["warm_p999_ns"],
-            "warm_reserved_bytes": row["warm_reserved_bytes"]}
+def torch_passes(process):
+    def function(_, path):
+        row = process.ask(path, PROGRAM_S)
+        return row["trace"], {"peak_reserved_bytes": row["torch_peak_reserved_bytes"], **passes(row)}
+    return function
 
 
-def torch_replay(bench, subject=TORCH, settings=None):
-    for row in bench.run([bench.peer(TORCH_REPLAY), *traces(bench)], {**bench.outside, **(settings or {})}):
-        bench.add("trace", subject, {"trace": row["trace"]},
-                  {"peak_live_bytes": row["peak_live_bytes"], "peak_reserved_bytes": row["torch_peak_reserved_bytes"], **passes(row)})
+def trace_subjects(bench, exits):
+    """By subject, a function that replays a trace in passes. PyTorch's processes live as long as the case."""
+    subjects = {GPUPOOL: replay_passes}
+    for subject in (TORCH, program_runs.EXPANDABLE):
+        try:
+            if not bench.has_gpu:
+                raise Absent("needs a GPU")
+            process = Conversation([bench.peer(TORCH_REPLAY)], {**bench.outside, **program_runs.ALLOCATORS[subject].settings})
+        except (Absent, Failed) as error:
+            program_runs.note(bench, "traces, in passes", subject, error)
+            continue
+        exits.callback(process.close)
+        subjects[subject] = torch_passes(process)
+    return subjects
 
 
-def torch_replay_expandable(bench):
-    torch_replay(bench, program_runs.EXPANDABLE, program_runs.ALLOCATORS[program_runs.EXPANDABLE].settings)
+def replay_in_turns(bench):
+    """The subjects take turns at each trace, and none always follows the same one: a machine's speed changes within minutes."""
+    with contextlib.ExitStack() as exits:
+        subjects = list(trace_subjects(bench, exits).items())
+        for turn in range(bench.trace_rounds):
+            for number, path in enumerate(traces(bench)):
+                first = (turn + number) % len(subjects)
+                for subject, function in subjects[first:] + subjects[:first]:
+                    trace, values = function(bench, path)
+                    bench.results.add(turn, "trace", subject, {"trace": trace}, values)
 
 
 def scale(bench):
@@ -418,8 +443,7 @@ CASES = [
     Case("accesses", GPUPOOL, accesses),
     Case("round trips", GPUPOOL, round_trips, ONCE),
     Case("traces", GPUPOOL, replay, ONCE),
-    Case("traces", TORCH, torch_replay, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
-    Case("traces", program_runs.EXPANDABLE, torch_replay_expandable, ONCE, needs_gpu=True, peer=TORCH_REPLAY),
+    Case("traces", "in passes", replay_in_turns, ONCE, peer=TORCH_REPLAY),
     Case("scale", GPUPOOL, scale, ONCE),
     Case("growth", GPUPOOL, growth, ONCE),
     Case("limit", GPUPOOL, limit, ONCE),

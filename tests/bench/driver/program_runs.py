@@ -6,15 +6,13 @@ own, so that the pool's figures are that program's.
 The first round of a process is not counted. After it, every round of a program has the same number of steps, as many as take
 PyTorch's own allocator about bench.program_seconds."""
 import contextlib
-import json
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 
-from bench import ERROR_BYTES, SKIPPED, Absent, Failed, say
+from bench import Absent, Failed, say
+from conversation import Conversation
 from daemon import DaemonError
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "programs"
@@ -108,35 +106,14 @@ class Process:
                 self.pool = Pool(daemon)
             if allocator.preloads:
                 environment["LD_PRELOAD"] = library
-            self.errors = self.exits.enter_context(tempfile.TemporaryFile())
             command = [bench.python, str(FOLDER / "worker.py"), program, allocator.word,
                        *([library] if library and not allocator.preloads else [])]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                                            env=environment, text=True)
+            self.worker = Conversation(command, environment)
             failed.pop_all()
-
-    def answer(self, limit_s):
-        """The next object that the worker prints."""
-        limit = threading.Timer(limit_s, self.process.kill)
-        limit.start()
-        try:
-            for line in self.process.stdout:
-                if line.startswith("{"):
-                    return json.loads(line)
-            status = self.process.wait()
-        finally:
-            limit.cancel()
-        self.errors.seek(0)
-        text = self.errors.read().decode(errors="replace").strip()[-ERROR_BYTES:]
-        if status == SKIPPED:
-            raise Absent(text)
-        raise Failed(f"the program ended with {status}: {text}")
 
     def round(self, seed, steps):
         with self.pool.watched() if self.pool else contextlib.nullcontext({}) as pool:
-            self.process.stdin.write(f"{seed} {steps}\n")
-            self.process.stdin.flush()
-            found = self.answer(ROUND_S)
+            found = self.worker.ask(f"{seed} {steps}", ROUND_S)
         if self.pool and self.pool.peak_bytes == 0:
             raise Failed("nothing came from the pool: the program did not use the library")
         times = found["step_ns"]
@@ -149,14 +126,7 @@ class Process:
         return values
 
     def close(self):
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
+        self.worker.close()
         self.exits.close()
 
 
@@ -172,7 +142,7 @@ def start(bench, wanted, case):
                 bench.results.add_absent(case, subject, str(error))
         for subject, process in processes.items():  # they start at the same time
             try:
-                running[subject] = (process, process.answer(START_S))
+                running[subject] = (process, process.worker.answer(START_S))
             except (Absent, Failed) as error:
                 note(bench, case, subject, error)
                 process.close()

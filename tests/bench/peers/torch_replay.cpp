@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replays allocation traces (tests/traces) through PyTorch's caching allocator, called from C++, each in five
-// passes as ../replay.c does. Reports the peaks of the reserved and the live bytes, and the time of an
-// operation. One JSON object a line:
-//     torch_replay TRACE…
+// passes as ../replay.c does. Standard input names them, a path a line; each is answered at once by a JSON
+// object in a line, with the peaks of the reserved and the live bytes, and the time of an operation.
 // peers/build compiles it on a machine that has PyTorch.
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -11,6 +10,8 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
+#include <string>
 #include <vector>
 
 #include "tests/bench/replay_times.h"
@@ -73,13 +74,14 @@ static void replay(const struct trace *trace) {
     replay_times_free(&times);
 }
 
-int main(int argc, char **argv) {
+int main(void) {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     allocator::get();
-    for (int i = 1; i < argc; i++) {
+    for (std::string path; std::getline(std::cin, path);) {
         struct trace trace;
-        trace_read(&trace, argv[i]);
+        trace_read(&trace, path.c_str());
         replay(&trace);
+        fflush(stdout);
         trace_free(&trace);
     }
     return 0;
