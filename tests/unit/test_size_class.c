@@ -48,9 +48,11 @@ static void a_class_holds_its_sizes_and_wastes_an_eighth_at_most(void **state) {
 
 static void a_cached_piece_suits_what_would_not_waste_it(void **state) {
     (void)state;
-    assert_int_equal(size_class_of(SIZE_CLASS_ROUNDED_MAX), SIZE_CLASS_LARGE - 1);
-    assert_true(size_class_suits(MIB, MIB - MIB / 9));
-    assert_false(size_class_suits(MIB, MIB + 1));
+    assert_int_equal(size_class_of(MIB), SIZE_CLASS_LARGE - 1);
+    assert_true(size_class_suits(SIZE_CLASS_ROUNDED_MAX, SIZE_CLASS_ROUNDED_MAX / 9 * 8));
+    assert_false(size_class_suits(SIZE_CLASS_ROUNDED_MAX, SIZE_CLASS_ROUNDED_MAX + 1));
+    assert_true(size_class_suits(MIB, MIB - MIB / 64));
+    assert_false(size_class_suits(MIB, MIB - MIB / 64 - 1));
     assert_true(size_class_suits(9 * MIB, 9 * MIB));
     assert_true(size_class_suits(9 * MIB, 9 * MIB - 9 * MIB / 64));
     assert_false(size_class_suits(9 * MIB, 9 * MIB - 9 * MIB / 64 - 1));
