@@ -18,8 +18,9 @@ int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half
     arena->reserved_bytes = reserved_bytes;
     arena->capacity = (uint32_t)(reserved_bytes / slot_bytes);
     arena->slots = calloc(arena->capacity, sizeof *arena->slots); /* touched as far as they are used */
+    arena->below = calloc(arena->capacity + 1, sizeof *arena->below);
     struct extent *extent = &arena->extent;
-    int r = arena->slots == NULL
+    int r = arena->slots == NULL || arena->below == NULL
                 ? -ENOMEM
                 : heap_add_span(&stream_heap->heaps[half], slot_bytes, extent, &extent->span);
     if (r < 0) {
@@ -39,6 +40,7 @@ int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half
 }
 
 void arena_free(struct arena *arena) {
+    free(arena->below);
     free(arena->slots);
     free(arena);
 }
@@ -84,32 +86,46 @@ static bool is_usable(const struct arena *arena, const struct heap_range *range,
            (range->user == NULL && slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot));
 }
 
-/* Whether a slot of a place would have to be filled. */
-static bool is_to_fill(const struct arena *arena, uint32_t number) {
-    return number >= arena->n_slots || arena->slots[number].state == ARENA_SLOT_VACANT;
+/* Counts what is below each slot. */
+static void count_slots(struct arena *arena) {
+    const struct heap_range *range = arena->extent.span->lowest;
+    struct arena_count count = {0};
+
+    for (uint32_t i = 0; i < arena->n_slots; i++) {
+        uint64_t start = slot_offset(arena, i);
+        while (range->offset + range->size <= start)
+            range = range->upper;
+        arena->below[i] = count;
+        count.vacant += arena->slots[i].state == ARENA_SLOT_VACANT;
+        count.idle += range->free && range->offset + range->size >= start + arena->slot_bytes &&
+                      range->offset <= start && arena->slots[i].lending.splitting == 0;
+    }
+    arena->below[arena->n_slots] = count;
 }
 
-/* How many slots would have to be filled. */
-static uint32_t count_vacant(const struct arena *arena, uint64_t offset_bytes, uint64_t size_bytes) {
+/* Looks whether a place is better than the best one. Slots that the arena does not have yet are vacant. */
+static void consider(const struct arena *arena, uint64_t offset_bytes, struct arena_place *best) {
     uint32_t first = arena_slot_at(arena, offset_bytes),
-             last = arena_slot_at(arena, offset_bytes + size_bytes - 1), count = 0;
+             end = arena_slot_at(arena, offset_bytes + best->size_bytes - 1) + 1, new = 0;
 
-    for (uint32_t i = first; i <= last; i++)
-        count += is_to_fill(arena, i);
-    return count;
-}
-
-static void consider(uint64_t offset_bytes, uint32_t count, struct arena_place *best) {
-    if (count < best->n_vacant) {
-        best->n_vacant = count;
+    if (end > arena->n_slots) {
+        new = first > arena->n_slots ? end - first : end - arena->n_slots;
+        end = arena->n_slots;
+        first = first > end ? end : first;
+    }
+    const struct arena_count *low = &arena->below[first], *high = &arena->below[end],
+                             *all = &arena->below[arena->n_slots];
+    uint32_t vacant = high->vacant - low->vacant + new, idle = all->idle - (high->idle - low->idle),
+             asked = vacant > idle ? vacant - idle : 0;
+    if (asked < best->n_asked || (asked == best->n_asked && vacant < best->n_vacant)) {
+        best->n_asked = asked;
+        best->n_vacant = vacant;
         best->offset_bytes = offset_bytes;
     }
 }
 
 /* The places in a run of memory that can be used: at either end of it, and from each slot in it on. A run at
- * the end of the slots goes on. The slots of the second place are counted from those of the first, and so
- * on: a piece of 2 GiB lies in 128 slots, and a run of vacant slots is as long as what is moved in many
- * misses. */
+ * the end of the slots goes on. */
 static void consider_run(const struct arena *arena, uint64_t start, uint64_t end, struct arena_place *best) {
     uint64_t size_bytes = best->size_bytes, slot_bytes = arena->slot_bytes;
 
@@ -117,26 +133,20 @@ static void consider_run(const struct arena *arena, uint64_t start, uint64_t end
         end = slot_offset(arena, arena->capacity);
     if (end - start < size_bytes)
         return;
-    consider(start, count_vacant(arena, start, size_bytes), best);
+    consider(arena, start, best);
     if (end <= arena->extent.size_bytes)
-        consider(end - size_bytes, count_vacant(arena, end - size_bytes, size_bytes), best);
-    uint64_t at = (start / slot_bytes + 1) * slot_bytes;
-    if (best->n_vacant == 0 || at + size_bytes > end || at > arena->extent.size_bytes)
-        return;
-    uint32_t first = arena_slot_at(arena, at), after = arena_slot_at(arena, at + size_bytes - 1) + 1,
-             count = count_vacant(arena, at, size_bytes);
-    for (; best->n_vacant > 0 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes) {
-        consider(at, count, best);
-        count -= is_to_fill(arena, first++);
-        count += is_to_fill(arena, after++);
-    }
+        consider(arena, end - size_bytes, best);
+    for (uint64_t at = (start / slot_bytes + 1) * slot_bytes;
+         best->n_vacant > 0 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes)
+        consider(arena, at, best);
 }
 
-static bool find_place(const struct arena *arena, struct arena_place *best) {
+static bool find_place(struct arena *arena, struct arena_place *best) {
     const uint64_t end = arena->extent.size_bytes;
     uint64_t start = end;
 
-    best->n_vacant = UINT32_MAX;
+    count_slots(arena);
+    best->n_vacant = best->n_asked = UINT32_MAX;
     for (const struct heap_range *range = arena->extent.span->lowest; range != NULL; range = range->upper) {
         if (is_usable(arena, range, best)) {
             start = start == end ? range->offset : start;

@@ -57,11 +57,17 @@ struct arena_slot {
     unsigned n_out;  /* parts that left, of which it is not known yet behind which fence */
 };
 
+/* Slots that are VACANT, and that are wholly free. */
+struct arena_count {
+    uint32_t vacant, idle;
+};
+
 struct arena {
     struct extent extent; /* what the stream heap sees of it; first */
     uint64_t slot_bytes, reserved_bytes;
     uint32_t n_slots, capacity; /* those that the extent has; those that there are addresses for */
     struct arena_slot *slots;
+    struct arena_count *below; /* of each slot, and of the end: as of the last search for a place */
 };
 
 /* A place for a piece that is to be filled: the addresses from offset_bytes on, and the slots that they are
@@ -70,6 +76,7 @@ struct arena_place {
     uint64_t offset_bytes, size_bytes;
     uint32_t first, last;
     uint32_t n_vacant; /* slots that have to be filled */
+    uint32_t n_asked;  /* of these, as many as are wholly free nowhere else */
     bool is_all_vacant; /* none of it is there */
 };
 
@@ -89,9 +96,9 @@ static inline uint32_t arena_slot_at(const struct arena *arena, uint64_t offset_
     return (uint32_t)(offset_bytes / arena->slot_bytes);
 }
 
-/* Finds the place for a size (a multiple of HEAP_GRANULE) with the fewest slots to fill, and takes it: its
- * free memory, and those of its slots that are not HELD, which become BUSY. 0; -ENOSPC: no addresses are
- * left; -ENOMEM. */
+/* Finds the place for a size (a multiple of HEAP_GRANULE) that needs the fewest new segments, of those the
+ * one with the fewest slots to fill, and takes it: its free memory, and those of its slots that are not HELD,
+ * which become BUSY. 0; -ENOSPC: no addresses are left; -ENOMEM. */
 int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place);
 
 /* As arena_claim_locked(), but only slots that are VACANT: so many side by side. */

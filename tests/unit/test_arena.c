@@ -184,7 +184,7 @@ static void each_slot_is_a_lease_of_its_own(void **state) {
 /* --- places --- */
 
 /* Offsets and sizes in quarters of a slot. */
-static void a_claim_takes_the_place_that_lacks_the_fewest_slots(void **state) {
+static void a_claim_takes_the_place_that_lacks_the_fewest_segments(void **state) {
     static const struct {
         const char *slots;
         uint64_t size, offset;
@@ -222,6 +222,10 @@ static void a_claim_takes_the_place_that_lacks_the_fewest_slots(void **state) {
         {"vvp<", 8, 0, 2},
         {"vp<", 6, 10, 1},
         {"pp", 24, 8, 6},
+        /* one that is filled with what is free elsewhere, before one that is not */
+        {"fvpv>", 6, 12, 1},
+        {"fvpv>f", 6, 0, 1},
+        {"ffvpvv>", 10, 16, 2},
         /* a vacant slot whose fence is not ready */
         {"wf", 8, 4, 1},
         {"wfwf", 4, 4, 0},
@@ -919,7 +923,7 @@ int main(void) {
         cmocka_unit_test(slots_are_a_share_of_the_limit),
         cmocka_unit_test(a_new_arena_has_a_slot_and_no_memory),
         cmocka_unit_test(each_slot_is_a_lease_of_its_own),
-        cmocka_unit_test(a_claim_takes_the_place_that_lacks_the_fewest_slots),
+        cmocka_unit_test(a_claim_takes_the_place_that_lacks_the_fewest_segments),
         cmocka_unit_test(the_arena_grows_to_the_end_of_its_addresses),
         cmocka_unit_test(no_address_is_left),
         cmocka_unit_test(a_place_that_is_claimed_is_no_other_claims),

@@ -328,41 +328,68 @@ static bool is_usable(const struct model *model, unsigned granule) {
            !(model->arena->slots[number].has_fences && mapped(model, number) != NULL);
 }
 
-/* Slots that a place lacks; UINT32_MAX: it is none. */
-static uint32_t lacks(const struct model *model, unsigned first, unsigned count) {
-    uint32_t vacant = 0;
+static bool may_be_taken(const struct model *model, const struct arena_place *place, uint32_t slot) {
+    return slot_is_all(model, slot, FREE) && (slot < place->first || slot > place->last) &&
+           model->arena->slots[slot].lending.splitting == 0;
+}
+
+/* Slots outside a place that are wholly free. */
+static uint32_t count_idle(const struct model *model, const struct arena_place *place) {
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < model->arena->n_slots; i++)
+        count += may_be_taken(model, place, i);
+    return count;
+}
+
+/* Counts the new segments and the slots to fill that a place needs. False: it is none. */
+static bool needs(const struct model *model, unsigned first, unsigned count, uint32_t *ret_asked,
+                  uint32_t *ret_vacant) {
+    const struct arena_place place = {.first = first / SLOT_GRAINS,
+                                      .last = (first + count - 1) / SLOT_GRAINS};
+    uint32_t idle = count_idle(model, &place), vacant = 0;
 
     for (unsigned i = first; i < first + count; i++) {
         uint32_t number = i / SLOT_GRAINS;
         if (!is_usable(model, i))
-            return UINT32_MAX;
+            return false;
         if (i == first || i % SLOT_GRAINS == 0)
             vacant += number >= model->arena->n_slots || model->slots[number].state == ARENA_SLOT_VACANT;
     }
-    return vacant;
+    *ret_vacant = vacant;
+    *ret_asked = vacant > idle ? vacant - idle : 0;
+    return true;
 }
 
-static uint32_t fewest(const struct model *model, unsigned count) {
-    uint32_t best = UINT32_MAX;
+/* As needs(), of the best place. False: there is none. */
+static bool fewest(const struct model *model, unsigned count, uint32_t *ret_asked, uint32_t *ret_vacant) {
+    bool any = false;
 
-    for (unsigned i = 0; i + count <= GRANULES && best > 0; i++) {
-        uint32_t vacant = lacks(model, i, count);
-        best = vacant < best ? vacant : best;
+    for (unsigned i = 0; i + count <= GRANULES; i++) {
+        uint32_t asked, vacant;
+        if (!needs(model, i, count, &asked, &vacant) ||
+            (any && (asked > *ret_asked || (asked == *ret_asked && vacant >= *ret_vacant))))
+            continue;
+        *ret_asked = asked;
+        *ret_vacant = vacant;
+        any = true;
     }
-    return best;
+    return any;
 }
 
 static void step_claim(struct model *model, unsigned number) {
     struct model_row *row = &model->rows[number];
     unsigned count = random_grains();
-    uint32_t best = fewest(model, count);
+    uint32_t asked, least;
+    bool any = fewest(model, count, &asked, &least);
     struct arena_place place;
     int r = arena_claim_locked(model->arena, count * HEAP_GRANULE, &place);
 
-    assert_int_equal(r, best == UINT32_MAX ? -ENOSPC : 0);
+    assert_int_equal(r, any ? 0 : -ENOSPC);
     if (r < 0)
         return;
-    assert_int_equal(place.n_vacant, best);
+    assert_int_equal(place.n_asked, asked);
+    assert_int_equal(place.n_vacant, least);
     assert_int_equal(place.size_bytes, count * HEAP_GRANULE);
     assert_int_equal(place.first, arena_slot_at(model->arena, place.offset_bytes));
     assert_int_equal(place.last, arena_slot_at(model->arena, place.offset_bytes + place.size_bytes - 1));
@@ -384,17 +411,10 @@ static void step_claim(struct model *model, unsigned number) {
     *row = (struct model_row){.stage = CLAIMED, .place = place};
 }
 
-static bool may_be_taken(const struct model *model, const struct arena_place *place, uint32_t slot) {
-    return slot_is_all(model, slot, FREE) && (slot < place->first || slot > place->last) &&
-           model->arena->slots[slot].lending.splitting == 0;
-}
-
 static void row_take(struct model *model, unsigned number) {
     struct model_row *row = &model->rows[number];
-    uint32_t most = 0;
+    uint32_t most = count_idle(model, &row->place);
 
-    for (uint32_t i = 0; i < model->arena->n_slots; i++)
-        most += may_be_taken(model, &row->place, i);
     most = most < row->place.n_vacant ? most : row->place.n_vacant;
     row->n_idle = arena_take_idle_locked(model->arena, &row->place, row->idle, row->place.n_vacant);
     assert_int_equal(row->n_idle, most);
