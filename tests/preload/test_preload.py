@@ -74,9 +74,11 @@ class WithDaemon(unittest.TestCase):
     def command(self, *arguments):
         return [gpupool_system.CTL, "run", "--socket", self.daemon.socket, "--", *arguments]
 
-    def run_with(self, *arguments, **keywords):
-        """Runs a program to its end, which is a good one. Returns what it wrote."""
-        done = ctl_run("--socket", self.daemon.socket, "--", *arguments, **keywords)
+    def run_with(self, *arguments, variables=None, **keywords):
+        """Runs a program to its end, which is a good one. Returns what it wrote. Memory that the daemon makes is waited for, as
+        long as a busy machine takes."""
+        done = ctl_run("--socket", self.daemon.socket, "--", *arguments, **keywords,
+                       variables={"GPUPOOL_ALLOC_TIMEOUT": "30s", **(variables or {})})
         self.assertEqual(done.returncode, 0, f"{arguments}: {done.stdout}{done.stderr}")
         return done.stdout
 
@@ -103,7 +105,7 @@ class Programs(WithDaemon):
         self.run_with(PROGRAM, "others")
 
     def test_what_the_pool_cannot_lend_is_an_allocation_error(self):
-        self.run_with(PROGRAM, "exhaust")
+        self.run_with(PROGRAM, "exhaust", variables={"GPUPOOL_ALLOC_TIMEOUT": "1s"})
 
     def test_the_wait_for_room_can_be_set(self):
         self.run_with(PROGRAM, "exhaust", variables={"GPUPOOL_ALLOC_TIMEOUT": "500ms"})
