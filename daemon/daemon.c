@@ -244,6 +244,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     daemon->admin_listener = daemon->data_listener;
     scheduler_init(&daemon->scheduler);
     list_init(&daemon->clients);
+    list_init(&daemon->boards);
     list_init(&daemon->greeting);
     list_init(&daemon->admin_clients);
     list_init(&daemon->admin_resting);

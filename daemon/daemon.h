@@ -52,6 +52,7 @@ struct daemon {
     struct lingering lingering;
     struct scheduler scheduler;
     struct list clients;       /* struct client.link */
+    struct list boards;        /* struct board.link */
     struct list greeting;      /* struct client.greeting_link: have not said HELLO, by arrival */
     struct list admin_clients; /* struct admin_client.link */
     struct list admin_resting; /* struct admin_client.resting_link */

@@ -360,6 +360,44 @@ static const char *check_info(const struct proto_message *message) {
     return BLOCK_FLAW("INFO", info);
 }
 
+static const char *check_release_shared(const struct proto_message *message) {
+    const struct proto_release_shared *release = &message->release_shared;
+    if (release->fence > PROTO_PAGE_FENCES)
+        return "RELEASE_SHARED.fence: above 512";
+    if (release->fence == 0 && release->fence_value != 0)
+        return "RELEASE_SHARED.fence: 0, with a fence_value";
+    if (release->board_word >= PROTO_BOARD_WORDS)
+        return "RELEASE_SHARED.board_word: above 63";
+    return NULL;
+}
+
+static const char *check_board(const struct proto_message *message) {
+    if (message->board.size_bytes != PROTO_BOARD_BYTES)
+        return "BOARD.size_bytes: not 1048576";
+    if (message->board.slot >= PROTO_BOARD_SLOTS)
+        return "BOARD.slot: above 1023";
+    return NULL;
+}
+
+static const char *check_holders(const struct proto_message *message) {
+    const struct proto_holders *holders = &message->holders;
+
+    if (holders->count > PROTO_HOLDERS_MAX)
+        return "HOLDERS.count: above 64";
+    if (holders->reserved != 0)
+        return "HOLDERS.reserved: not 0";
+    for (uint32_t i = 0; i < PROTO_HOLDERS_MAX; i++) {
+        const struct proto_board_fence *fence = &holders->fences[i];
+        if (i >= holders->count && (fence->slot != 0 || fence->word != 0 || fence->value != 0))
+            return "HOLDERS.count: not the fences that are there";
+        if (fence->slot >= PROTO_BOARD_SLOTS)
+            return "HOLDERS.slot: above 1023";
+        if (fence->word >= PROTO_BOARD_WORDS)
+            return "HOLDERS.word: above 63";
+    }
+    return NULL;
+}
+
 static const char *check_page(const struct proto_message *message) {
     if (message->page.size_bytes != PROTO_PAGE_BYTES)
         return "PAGE.size_bytes: not 65536";
@@ -401,6 +439,9 @@ const char *proto_check(const struct proto_message *message) {
         [PROTO_OFFER] = check_offer,
         [PROTO_ACQUIRE_SEGMENTS] = check_acquire_segments,
         [PROTO_LEASES] = check_leases,
+        [PROTO_RELEASE_SHARED] = check_release_shared,
+        [PROTO_BOARD] = check_board,
+        [PROTO_HOLDERS] = check_holders,
     };
     unsigned operation = message->header.operation;
 

@@ -20,6 +20,10 @@
 #define PROTO_PARTS_MAX     64u    /* parts that one PARTS names */
 #define PROTO_LEASES_MAX    4096u  /* segments of one ACQUIRE_SEGMENTS: 64 GiB of the largest; a millisecond of the loop */
 #define PROTO_LEASES_PER_MESSAGE 64u /* descriptors of one message: the kernel takes 253, and they count as the daemon's until they are read */
+#define PROTO_BOARD_SLOTS 1024u      /* sessions of a user that can leave fences on its board */
+#define PROTO_BOARD_WORDS 64u        /* streams of a session that have fences under way there */
+#define PROTO_BOARD_BYTES (1u << 20)
+#define PROTO_HOLDERS_MAX 64u      /* fences that one HOLDERS names */
 #define PROTO_ONE_WAY_MAX   4096u  /* parts released one-way between two answers: a socket holds some hundred packets */
 
 /* How large the segments are that clients ask for by ACQUIRE_SEGMENTS in a pool whose segments are PROTO_SEGMENT_VMM_FD,

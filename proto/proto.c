@@ -95,6 +95,11 @@ static const struct operation operations[] = {
     [PROTO_ACQUIRE_SEGMENTS] = {"ACQUIRE_SEGMENTS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
                                 sizeof(struct proto_acquire_segments)},
     [PROTO_OFFER] = {"OFFER", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_offer)},
+    [PROTO_ASK_BOARD] = {"ASK_BOARD", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0},
+    [PROTO_RELEASE_SHARED] = {"RELEASE_SHARED", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
+                              sizeof(struct proto_release_shared)},
+    [PROTO_ASK_HOLDERS] = {"ASK_HOLDERS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
+                           sizeof(struct proto_lease_name)},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply)},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools)},
@@ -107,6 +112,8 @@ static const struct operation operations[] = {
     [PROTO_SEGMENTS] = {"SEGMENTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_segments)},
     [PROTO_PARTS] = {"PARTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_parts)},
     [PROTO_LEASES] = {"LEASES", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_leases)},
+    [PROTO_BOARD] = {"BOARD", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_board_reply)},
+    [PROTO_HOLDERS] = {"HOLDERS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_holders)},
 };
 
 static const struct operation *operation_find(unsigned number) {
@@ -233,7 +240,7 @@ size_t proto_encode(const struct proto_message *message, void *packet) {
 unsigned proto_message_fds(const struct proto_message *message) {
     if (message->header.operation == PROTO_HELLO_REPLY)
         return (message->hello_reply.flags & PROTO_HELLO_REPLY_EVENTFD) != 0;
-    if (message->header.operation == PROTO_PAGE)
+    if (message->header.operation == PROTO_PAGE || message->header.operation == PROTO_BOARD)
         return 1;
     if (message->header.operation == PROTO_LEASES)
         return message->leases.n_described;

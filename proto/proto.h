@@ -33,6 +33,9 @@
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 2u
+#define PROTO_VERSION_BOARD                                                                                  \
+    2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED and ASK_HOLDERS                          \
+        */
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
           and PROTO_SEGMENT_HOST_VMM_FD */
@@ -58,6 +61,10 @@ enum proto_operation {
     PROTO_DESCRIBE = 16,  /* → LEASE, of one part of a row: what is its segment? */
     PROTO_ACQUIRE_SEGMENTS = 17, /* → LEASES, one or more: whole segments of one size, all of them or none */
     PROTO_OFFER = 18,            /* → SEGMENTS: which of these idle segments may the session close? */
+    PROTO_ASK_BOARD = 19,        /* → BOARD, once in a session */
+    PROTO_RELEASE_SHARED =
+        20, /* → OK: RELEASE of a whole lease, behind a fence that others of its block see */
+    PROTO_ASK_HOLDERS = 21, /* → HOLDERS: who else has the block of this lease? */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -70,6 +77,8 @@ enum proto_operation {
     PROTO_SEGMENTS = 72,
     PROTO_PARTS = 73,
     PROTO_LEASES = 74, /* carries the descriptors of the segments that it describes */
+    PROTO_BOARD = 75,  /* carries the sealed memfd of the user's board */
+    PROTO_HOLDERS = 76,
 };
 
 /* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
@@ -332,6 +341,35 @@ struct proto_info {
     uint32_t parts;   /* as in LEASE */
 };
 
+/* RELEASE_SHARED. The fence in the page says when the memory may go, the one on the board tells the others
+ * that have the block. */
+struct proto_release_shared {
+    uint64_t lease, generation;
+    uint64_t fence_value; /* as in RELEASE */
+    uint32_t fence;
+    uint32_t board_word;  /* of this session's slot */
+    uint64_t board_value; /* that it has to reach */
+};
+
+/* A fence on the board. */
+struct proto_board_fence {
+    uint32_t slot, word;
+    uint64_t value;
+};
+
+struct proto_holders {
+    uint32_t n_holding; /* other leases on the block, but for those that were released behind a fence */
+    uint32_t count;     /* of the fences, which are not ready yet; the others are 0 */
+    uint32_t n_left;    /* further ones for which there is no room, or that are not on the board */
+    uint32_t reserved;  /* 0 */
+    struct proto_board_fence fences[PROTO_HOLDERS_MAX];
+};
+
+struct proto_board_reply {
+    uint32_t size_bytes; /* of the memfd: PROTO_BOARD_BYTES */
+    uint32_t slot;       /* this session's, below PROTO_BOARD_SLOTS */
+};
+
 struct proto_page_reply {
     uint32_t size_bytes; /* of the memfd: PROTO_PAGE_BYTES */
     uint32_t reserved;   /* 0 */
@@ -343,7 +381,7 @@ struct proto_failure {
     char text[PROTO_TEXT_MAX + 1]; /* decoded: NUL-terminated */
 };
 
-/* A decoded message, or one to encode. LIST_POOLS, ASK_PAGE, OK and BYE have no body. */
+/* A decoded message, or one to encode. LIST_POOLS, ASK_PAGE, ASK_BOARD, OK and BYE have no body. */
 struct proto_message {
     struct proto_header header; /* encode fills in length and reserved */
     union {
@@ -367,6 +405,10 @@ struct proto_message {
         struct proto_acquire_segments acquire_segments;
         struct proto_leases leases;
         struct proto_info info;
+        struct proto_board_reply board;
+        struct proto_release_shared release_shared;
+        struct proto_lease_name ask_holders;
+        struct proto_holders holders;
         struct proto_page_reply page;
         struct proto_failure failure;
     };

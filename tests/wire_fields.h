@@ -40,6 +40,8 @@ struct wire_field {
     WIRE_AS(PROTO_PARTS, proto_parts, parts[0].member, "parts[i]." #member, WIRE_UNSIGNED)
 #define WIRE_SEGMENT_LEASE(member)                                                                           \
     WIRE_AS(PROTO_LEASES, proto_leases, leases[0].member, "leases[i]." #member, WIRE_UNSIGNED)
+#define WIRE_BOARD_FENCE(member)                                                                             \
+    WIRE_AS(PROTO_HOLDERS, proto_holders, fences[0].member, "fences[i]." #member, WIRE_UNSIGNED)
 #define WIRE_HEADER(member)                                                                                  \
     {                                                                                                        \
         0, offsetof(struct proto_header, member), WIRE_SIZE_OF(proto_header, member), 1, WIRE_UNSIGNED,      \
@@ -157,6 +159,23 @@ static const struct wire_field wire_fields[] = {
     WIRE_AS(PROTO_ERROR, proto_failure, text, "text", WIRE_TEXT),
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, size_bytes),
     WIRE_FIELD(PROTO_PAGE, proto_page_reply, reserved),
+    WIRE_FIELD(PROTO_RELEASE_SHARED, proto_release_shared, lease),
+    WIRE_FIELD(PROTO_RELEASE_SHARED, proto_release_shared, generation),
+    WIRE_FIELD(PROTO_RELEASE_SHARED, proto_release_shared, fence_value),
+    WIRE_FIELD(PROTO_RELEASE_SHARED, proto_release_shared, fence),
+    WIRE_FIELD(PROTO_RELEASE_SHARED, proto_release_shared, board_word),
+    WIRE_FIELD(PROTO_RELEASE_SHARED, proto_release_shared, board_value),
+    WIRE_FIELD(PROTO_ASK_HOLDERS, proto_lease_name, lease),
+    WIRE_FIELD(PROTO_ASK_HOLDERS, proto_lease_name, generation),
+    WIRE_FIELD(PROTO_BOARD, proto_board_reply, size_bytes),
+    WIRE_FIELD(PROTO_BOARD, proto_board_reply, slot),
+    WIRE_FIELD(PROTO_HOLDERS, proto_holders, n_holding),
+    WIRE_FIELD(PROTO_HOLDERS, proto_holders, count),
+    WIRE_FIELD(PROTO_HOLDERS, proto_holders, n_left),
+    WIRE_FIELD(PROTO_HOLDERS, proto_holders, reserved),
+    WIRE_BOARD_FENCE(slot),
+    WIRE_BOARD_FENCE(word),
+    WIRE_BOARD_FENCE(value),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, count),
     WIRE_FIELD(PROTO_SEGMENTS, proto_segments, reserved),
     WIRE_FIELDS_AS(PROTO_SEGMENTS, proto_segments, ids, "ids[i]", WIRE_UNSIGNED, sizeof(uint64_t),

@@ -114,6 +114,9 @@ void core_session_knows_vmm(struct session *session);
  * fences in it, and the core marks in it which pools are short. */
 void core_session_set_page(struct session *session, struct proto_page *page);
 
+/* The session has a slot on its user's board: from then on releases may name fences there. */
+void core_session_set_board(struct session *session, uint32_t slot);
+
 /* Farewell: the client's streams are idle and its mappings closed. Everything returns, and the session is
  * freed. */
 void core_session_close(struct session *session, uint64_t now_ns);
@@ -139,6 +142,15 @@ int core_acquire_segments(struct session *session, uint64_t request,
  * PROTO_E_LIMIT (for a part: what is left would be in too many ranges, or a fence keeps it as a lease that is
  * one too many), -ENOMEM. A session without a page has no fences: PROTO_E_INVALID. */
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
+
+/* As core_release(), for a whole lease, behind a fence that core_ask_holders() tells of. A session without a
+ * slot on the board: PROTO_E_INVALID. */
+int core_release_shared(struct session *session, const struct proto_release_shared *release, uint64_t now_ns);
+
+/* Finds the other leases on a lease's block. Those behind a fence in a page that is ready do not count.
+ * Returns 0 or PROTO_E_STALE. */
+int core_ask_holders(struct session *session, const struct proto_lease_name *name,
+                     struct proto_holders *ret_holders);
 
 /* As core_release(), for a message without a reply: its client would not learn of a refusal, so a part may go
  * beyond the limits by PROTO_ONE_WAY_MAX (proto.h). After PROTO_E_LIMIT the caller ends the session. */

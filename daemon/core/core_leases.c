@@ -165,6 +165,27 @@ int core_release_one_way(struct session *session, const struct proto_release *re
     return r;
 }
 
+int core_release_shared(struct session *session, const struct proto_release_shared *release,
+                        uint64_t now_ns) {
+    struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
+    const struct proto_release whole = {.lease = release->lease,
+                                        .generation = release->generation,
+                                        .fence = release->fence,
+                                        .fence_value = release->fence_value};
+
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    if (session->board_slot == 0)
+        return PROTO_E_INVALID;
+    lease->board_fence = (struct proto_board_fence){
+        .slot = session->board_slot - 1, .word = release->board_word, .value = release->board_value};
+    lease->is_on_board = true;
+    int r = core_release(session, &whole, now_ns);
+    if (r != 0)
+        lease->is_on_board = false;
+    return r;
+}
+
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
     struct core *core = session->core;
     struct lease *lease = lease_find(core, session, split->lease, split->generation);
@@ -243,6 +264,34 @@ int core_query(struct session *session, const struct proto_lease_name *name, str
         .shared = block->shared,
         .parts = row_parts(block),
     };
+    return 0;
+}
+
+/* Adds another lease on the block to the answer. */
+static void add_holder(const struct lease *lease, struct proto_holders *holders) {
+    if (lease->fence == NULL) {
+        holders->n_holding++;
+        return;
+    }
+    if (fence_is_ready(lease->session, lease->fence->word, lease->fence_value))
+        return;
+    if (lease->is_on_board && holders->count < PROTO_HOLDERS_MAX)
+        holders->fences[holders->count++] = lease->board_fence;
+    else
+        holders->n_left++;
+}
+
+int core_ask_holders(struct session *session, const struct proto_lease_name *name,
+                     struct proto_holders *ret_holders) {
+    const struct lease *own = lease_find(session->core, session, name->lease, name->generation);
+
+    *ret_holders = (struct proto_holders){0};
+    if (own == NULL)
+        return PROTO_E_STALE;
+    list_for_each_entry(const struct lease, lease, &own->block->leases, block_link) {
+        if (lease != own)
+            add_holder(lease, ret_holders);
+    }
     return 0;
 }
 

@@ -150,6 +150,10 @@ void core_session_set_page(struct session *session, struct proto_page *page) {
     session->page = page;
 }
 
+void core_session_set_board(struct session *session, uint32_t slot) {
+    session->board_slot = slot + 1;
+}
+
 static void session_clear(struct session *session) {
     struct core *core = session->core;
 

@@ -100,6 +100,7 @@ struct session {
     size_t n_segment_words;
     unsigned n_segments;               /* that it has mapped */
     struct proto_page *page;           /* shared with its client; NULL: none yet */
+    uint32_t board_slot;               /* plus 1, on its user's board; 0: none */
     struct fence_queue **fence_queues; /* by word, each the first of a chain */
     uint32_t n_fence_words;
     struct list fenced;       /* fence_queue.session_link: queues with leases, in turns */
@@ -310,6 +311,8 @@ struct lease {
     bool unanswered;           /* it was granted to a request whose answer is still to be taken */
     struct fence_queue *fence; /* fenced: the queue that it is in; else NULL */
     uint64_t fence_value;      /* fenced: the value that the word has to reach */
+    struct proto_board_fence board_fence; /* fenced: as others of the block see it */
+    bool is_on_board;                     /* it has such a fence */
     struct charge charge; /* one lease, to the tenant */
     struct list session_link, block_link, fence_link;
 };

@@ -92,6 +92,23 @@ static void page_drop(struct page *page) {
     close_fd(page->fd);
 }
 
+int client_join_board(struct client *client) {
+    int r = board_join(&client->daemon->boards, client->peer.uid, &client->board, &client->board_slot);
+    if (r == 0)
+        core_session_set_board(client->session, client->board_slot);
+    return r;
+}
+
+static void end_on_board(struct client *client, bool well) {
+    if (client->board != NULL)
+        board_leave(client->board, client->board_slot, well);
+    client->board = NULL;
+}
+
+void client_leave_board(struct client *client) {
+    end_on_board(client, true);
+}
+
 void client_lend_segment(struct client *client, bool needs_driver) {
     bool first = client->session->n_segments == 1, was_lent = client->driver_lent;
 
@@ -154,6 +171,8 @@ static void client_free(struct client *client) {
     outbox_drop(&client->connection.outbox, NULL);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     page_drop(&client->page);
+    if (client->board != NULL)
+        board_abandon(client->board);
     list_remove(&client->link);
     daemon->n_clients--;
     client->freeing = true;
@@ -174,6 +193,7 @@ static void client_give_back(struct client *client) {
 
     client->session = NULL;
     core_session_gone(session, clock_now_ns());
+    end_on_board(client, false);
     client_free(client);
 }
 
@@ -236,6 +256,7 @@ void client_end(struct client *client, const char *why) {
         /* The process was never given a segment: there is nothing that it could still touch. */
         core_session_close(client->session, clock_now_ns());
         client->session = NULL;
+        end_on_board(client, false);
         client_free(client);
         return;
     }

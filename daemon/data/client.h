@@ -28,6 +28,7 @@
 #include "base/list.h"
 #include "daemon/data/connection.h"
 #include "daemon/core/core.h"
+#include "daemon/data/board.h"
 #include "daemon/death/watcher.h"
 #include "daemon/loop/peer.h"
 
@@ -66,6 +67,8 @@ struct client {
     int pidfd;
     int reclaim_fd;   /* OPEN: asks the client for idle memory; -1: it did not want that */
     struct page page; /* until the session is gone */
+    struct board *board; /* NULL: the session has no slot on its user's board */
+    uint32_t board_slot;
     uv_poll_t process_poll;
     unsigned handles; /* uv handles that are not closed yet */
     bool freeing;
@@ -96,6 +99,12 @@ void client_greeted(struct client *client);
 
 /* Makes the session's page, of zeros. Returns 0 or a negative errno. */
 int client_make_page(struct client *client);
+
+/* Gives the session a slot on its user's board. Returns 0 or a negative errno. */
+int client_join_board(struct client *client);
+
+/* The session is over in an orderly way: all of its GPU work was done. */
+void client_leave_board(struct client *client);
 
 /* The session is told of a segment for the first time. needs_driver: its process needs the driver to use it.
  */

@@ -28,10 +28,10 @@ struct core;
  * connection. Where clients read their last replies, most of these few are over. */
 #define LINGERING_LOOKS_BEFORE_REFUSAL 8u
 /* The descriptors that a user's lingering sockets may take, of those that the daemon may have: a 16th. Each
- * takes itself and those in messages (segments', a page's, the one for idle memory). Where that is few, up to
- * LINGERING_MIN sockets may take a 16th by themselves. */
+ * takes itself and those in messages (segments', a page's, a board's, the one for idle memory). Where that is
+ * few, up to LINGERING_MIN sockets may take a 16th by themselves. */
 #define LINGERING_SHARE           16u
-#define LINGERING_DESCRIPTORS_PER (3u + OUTBOX_FDS_MAX)
+#define LINGERING_DESCRIPTORS_PER (4u + OUTBOX_FDS_MAX)
 #define LINGERING_MIN             32u
 
 struct lingering {

@@ -311,9 +311,27 @@ static int handle_ask_page(struct client *client, const struct proto_message *me
     return client_send(client, &reply, client->page.fd);
 }
 
+static int handle_ask_board(struct client *client, const struct proto_message *message) {
+    struct proto_message reply;
+
+    if (client->board != NULL)
+        return send_error(client, message->header.request, PROTO_E_INVALID,
+                          "this session has its slot on the board already");
+    int r = client_join_board(client);
+    if (r < 0)
+        return send_error(client, message->header.request, r == -ENOSPC ? PROTO_E_LIMIT : PROTO_E_DRIVER,
+                          r == -ENOSPC
+                              ? "1,024 sessions of this user have fences that others wait for: more have none"
+                              : "the kernel gave the daemon no memory for the user's board");
+    reply_begin(&reply, PROTO_BOARD, message->header.request);
+    reply.board = (struct proto_board_reply){.size_bytes = PROTO_BOARD_BYTES, .slot = client->board_slot};
+    return client_send(client, &reply, client->board->fd);
+}
+
 static int handle_bye(struct client *client, const struct proto_message *message) {
     journal_session_leaves(client->daemon, client->session);
     core_session_close(client->session, clock_now_ns());
+    client_leave_board(client);
     client->session = NULL;
     client->state = CLIENT_CLOSING;
     struct proto_message reply;
@@ -393,6 +411,15 @@ int request_handle(struct client *client, const struct proto_message *message) {
         break;
     case PROTO_ASK_PAGE:
         return handle_ask_page(client, message);
+    case PROTO_ASK_BOARD:
+        return handle_ask_board(client, message);
+    case PROTO_RELEASE_SHARED:
+        r = core_release_shared(session, &message->release_shared, now_ns);
+        break;
+    case PROTO_ASK_HOLDERS:
+        reply.header.operation = PROTO_HOLDERS;
+        r = core_ask_holders(session, &message->ask_holders, &reply.holders);
+        break;
     case PROTO_ASK_PARTS:
         reply.header.operation = PROTO_PARTS;
         r = core_ask_parts(session, &message->ask_parts, &reply.parts);

@@ -120,7 +120,7 @@ class Tables(unittest.TestCase):
                 table = table_of(name)
                 self.assertEqual(list(table), list(message["fields"]))
                 for field, (offset, size, _) in table.items():
-                    stride = {"pools": 144, "parts": 32, "leases": 24}.get(field.split("[")[0], 8)
+                    stride = {"pools": 144, "parts": 32, "leases": 24, "fences": 16}.get(field.split("[")[0], 8)
                     start, byte_count, _ = message["fields"][field]
                     self.assertEqual(offset, f"{start} + {stride} i" if "[i]" in field else str(start))
                     self.assertEqual(size, "text_length" if field == "text" else str(byte_count))

@@ -56,6 +56,11 @@ static const struct {
     {PROTO_DESCRIBE, sizeof(struct proto_part_name)},
     {PROTO_ACQUIRE_SEGMENTS, sizeof(struct proto_acquire_segments)},
     {PROTO_OFFER, sizeof(struct proto_offer)},
+    {PROTO_ASK_BOARD, 0},
+    {PROTO_RELEASE_SHARED, sizeof(struct proto_release_shared)},
+    {PROTO_ASK_HOLDERS, sizeof(struct proto_lease_name)},
+    {PROTO_BOARD, sizeof(struct proto_board_reply)},
+    {PROTO_HOLDERS, offsetof(struct proto_holders, fences[1])},
     {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},
     {PROTO_POOLS, offsetof(struct proto_pools, pools[1])},
     {PROTO_LEASE, sizeof(struct proto_lease)},
@@ -140,6 +145,10 @@ static void print_limits(void) {
     LIMIT(PROTO_PAGE_BYTES);
     LIMIT(PROTO_PAGE_FENCES);
     LIMIT(PROTO_PAGE_COUNTERS);
+    LIMIT(PROTO_BOARD_BYTES);
+    LIMIT(PROTO_BOARD_SLOTS);
+    LIMIT(PROTO_BOARD_WORDS);
+    LIMIT(PROTO_HOLDERS_MAX);
     LIMIT(PROTO_CLOSE_MAX);
     LIMIT(PROTO_ONE_WAY_MAX);
     LIMIT(PROTO_PARTS_MAX);

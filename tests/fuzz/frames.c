@@ -184,6 +184,20 @@ static void check_body(const struct proto_message *message) {
         MUST(message->info.shared <= 1 && message->info.parts != 1 &&
              message->info.parts <= PROTO_ROW_PARTS_MAX);
         return;
+    case PROTO_BOARD:
+        MUST(message->board.size_bytes == PROTO_BOARD_BYTES && message->board.slot < PROTO_BOARD_SLOTS);
+        return;
+    case PROTO_RELEASE_SHARED:
+        MUST(message->release_shared.fence <= PROTO_PAGE_FENCES);
+        MUST(message->release_shared.fence != 0 || message->release_shared.fence_value == 0);
+        MUST(message->release_shared.board_word < PROTO_BOARD_WORDS);
+        return;
+    case PROTO_HOLDERS:
+        MUST(message->holders.count <= PROTO_HOLDERS_MAX && message->holders.reserved == 0);
+        for (uint32_t i = 0; i < PROTO_HOLDERS_MAX; i++)
+            MUST(message->holders.fences[i].slot < PROTO_BOARD_SLOTS &&
+                 message->holders.fences[i].word < PROTO_BOARD_WORDS);
+        return;
     case PROTO_PAGE:
         MUST(message->page.size_bytes == PROTO_PAGE_BYTES && message->page.reserved == 0);
         return;
@@ -203,15 +217,16 @@ static void check_message(const struct proto_message *message, enum proto_sender
     bool one_way = operation == PROTO_OPENED,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_ACQUIRE_SEGMENTS
-                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_LEASES);
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_ASK_HOLDERS
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_HOLDERS);
     MUST(message->header.reserved == 0);
     MUST(either || (message->header.request == 0) == one_way);
     MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);
     check_body(message);
 
     unsigned fds = proto_message_fds(message);
-    bool may_have = operation == PROTO_LEASE || operation == PROTO_HELLO_REPLY || operation == PROTO_PAGE;
+    bool may_have = operation == PROTO_LEASE || operation == PROTO_HELLO_REPLY || operation == PROTO_PAGE ||
+                    operation == PROTO_BOARD;
     MUST(operation == PROTO_LEASES ? fds == message->leases.n_described : fds <= 1 && (fds == 0 || may_have));
 }
 

@@ -58,11 +58,11 @@ static void choose_share(struct input *input, struct puppet *client, struct prot
 
 void puppet_send_request(struct input *input) {
     static const uint8_t operations[] = {
-        PROTO_ACQUIRE,  PROTO_RELEASE, PROTO_ACQUIRE,    PROTO_RELEASE,  PROTO_SHARE,
-        PROTO_ATTACH,   PROTO_QUERY,   PROTO_OPENED,     PROTO_SPLIT,    PROTO_MERGE,
-        PROTO_ASK_PAGE, PROTO_BYE,     PROTO_LIST_POOLS, PROTO_HELLO,    PROTO_OPENED,
-        PROTO_IDLE,     PROTO_CLOSED,  PROTO_ASK_PARTS,  PROTO_DESCRIBE, PROTO_ACQUIRE_SEGMENTS,
-        PROTO_OFFER};
+        PROTO_ACQUIRE,  PROTO_RELEASE,   PROTO_ACQUIRE,        PROTO_RELEASE,    PROTO_SHARE,
+        PROTO_ATTACH,   PROTO_QUERY,     PROTO_OPENED,         PROTO_SPLIT,      PROTO_MERGE,
+        PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS,     PROTO_HELLO,      PROTO_OPENED,
+        PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,      PROTO_DESCRIBE,   PROTO_ACQUIRE_SEGMENTS,
+        PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE_SHARED, PROTO_ASK_HOLDERS};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
@@ -102,6 +102,19 @@ void puppet_send_request(struct input *input) {
         message->offer.count = 1 + choice % (PROTO_CLOSE_MAX + 1);
         for (uint32_t i = 0; i < message->offer.count && i < PROTO_CLOSE_MAX; i++)
             message->offer.ids[i] = 1 + choice / 64 + i;
+        break;
+    case PROTO_RELEASE_SHARED: {
+        struct proto_lease_name released = choose_name(input, client, &index);
+        choice = input_below(input, 256);
+        message->release_shared = (struct proto_release_shared){.lease = released.lease,
+                                                                .generation = released.generation,
+                                                                .fence = choice % 4,
+                                                                .board_word = choice / 4 % 65};
+        message->release_shared.fence_value = choice % 4 == 0 ? 0 : input_number(input, 1) % 8;
+        break;
+    }
+    case PROTO_ASK_HOLDERS:
+        message->ask_holders = choose_name(input, client, &index);
         break;
     case PROTO_IDLE:
         choice = input_below(input, 6);

@@ -47,13 +47,30 @@ static size_t encode_hello(uint8_t *packet) {
 
 /* A packet that the daemon would take, about leases and pools that may or may not be there. */
 static size_t make_valid(uint64_t *random, uint8_t *packet) {
-    static const uint8_t operations[] = {PROTO_LIST_POOLS, PROTO_ACQUIRE,  PROTO_ACQUIRE,
-                                         PROTO_ACQUIRE,    PROTO_RELEASE,  PROTO_RELEASE,
-                                         PROTO_SHARE,      PROTO_ATTACH,   PROTO_QUERY,
-                                         PROTO_OPENED,     PROTO_BYE,      PROTO_HELLO,
-                                         PROTO_SPLIT,      PROTO_ASK_PAGE, PROTO_MERGE,
-                                         PROTO_IDLE,       PROTO_CLOSED,   PROTO_ASK_PARTS,
-                                         PROTO_DESCRIBE,   PROTO_OFFER,    PROTO_ACQUIRE_SEGMENTS};
+    static const uint8_t operations[] = {PROTO_LIST_POOLS,
+                                         PROTO_ACQUIRE,
+                                         PROTO_ACQUIRE,
+                                         PROTO_ACQUIRE,
+                                         PROTO_RELEASE,
+                                         PROTO_RELEASE,
+                                         PROTO_SHARE,
+                                         PROTO_ATTACH,
+                                         PROTO_QUERY,
+                                         PROTO_OPENED,
+                                         PROTO_BYE,
+                                         PROTO_HELLO,
+                                         PROTO_SPLIT,
+                                         PROTO_ASK_PAGE,
+                                         PROTO_MERGE,
+                                         PROTO_IDLE,
+                                         PROTO_CLOSED,
+                                         PROTO_ASK_PARTS,
+                                         PROTO_DESCRIBE,
+                                         PROTO_OFFER,
+                                         PROTO_ACQUIRE_SEGMENTS,
+                                         PROTO_ASK_BOARD,
+                                         PROTO_RELEASE_SHARED,
+                                         PROTO_ASK_HOLDERS};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -94,6 +111,20 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
                                             .timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0};
         if (test_random(random) % 2 == 0)
             message.acquire_segments.flags = PROTO_ACQUIRE_NO_RECLAIM;
+        break;
+    case PROTO_RELEASE_SHARED:
+        message.release_shared =
+            (struct proto_release_shared){.lease = lease, .generation = 1 + test_random(random) % 1000};
+        message.release_shared.board_word = (uint32_t)(test_random(random) % PROTO_BOARD_WORDS);
+        message.release_shared.board_value = test_random(random);
+        if (test_random(random) % 2 == 0) {
+            message.release_shared.fence = (uint32_t)(1 + test_random(random) % PROTO_PAGE_FENCES);
+            message.release_shared.fence_value = test_random(random) % 3;
+        }
+        break;
+    case PROTO_ASK_HOLDERS:
+        message.ask_holders =
+            (struct proto_lease_name){.lease = lease, .generation = 1 + test_random(random) % 1000};
         break;
     case PROTO_OFFER:
         message.offer.pool = (uint32_t)(1 + test_random(random) % 3);

@@ -93,6 +93,13 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
         message.acquire_segments =
             (struct proto_acquire_segments){.pool = device_pool_id, .segment_bytes = 2 * MIB, .count = 2};
         break;
+    case PROTO_ASK_HOLDERS:
+        message.ask_holders = (struct proto_lease_name){leases[0].lease, leases[0].generation};
+        break;
+    case PROTO_RELEASE_SHARED:
+        message.release_shared =
+            (struct proto_release_shared){.lease = leases[0].lease, .generation = leases[0].generation};
+        break;
     case PROTO_OFFER:
         message.offer = (struct proto_offer){
             .pool = device_pool_id, .count = 2, .ids = {leases[0].segment, leases[0].segment + 1}};

@@ -12,16 +12,40 @@
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
 
 static const uint16_t operations[] = {
-    PROTO_HELLO,       PROTO_LIST_POOLS, PROTO_ACQUIRE,
-    PROTO_RELEASE,     PROTO_SHARE,      PROTO_ATTACH,
-    PROTO_QUERY,       PROTO_OPENED,     PROTO_BYE,
-    PROTO_SPLIT,       PROTO_ASK_PAGE,   PROTO_MERGE,
-    PROTO_HELLO_REPLY, PROTO_POOLS,      PROTO_LEASE,
-    PROTO_OK,          PROTO_TOKEN,      PROTO_INFO,
-    PROTO_ERROR,       PROTO_PAGE,       PROTO_IDLE,
-    PROTO_CLOSED,      PROTO_SEGMENTS,   PROTO_ASK_PARTS,
-    PROTO_DESCRIBE,    PROTO_PARTS,      PROTO_ACQUIRE_SEGMENTS,
-    PROTO_LEASES,      PROTO_OFFER,
+    PROTO_HELLO,
+    PROTO_LIST_POOLS,
+    PROTO_ACQUIRE,
+    PROTO_RELEASE,
+    PROTO_SHARE,
+    PROTO_ATTACH,
+    PROTO_QUERY,
+    PROTO_OPENED,
+    PROTO_BYE,
+    PROTO_SPLIT,
+    PROTO_ASK_PAGE,
+    PROTO_MERGE,
+    PROTO_HELLO_REPLY,
+    PROTO_POOLS,
+    PROTO_LEASE,
+    PROTO_OK,
+    PROTO_TOKEN,
+    PROTO_INFO,
+    PROTO_ERROR,
+    PROTO_PAGE,
+    PROTO_IDLE,
+    PROTO_CLOSED,
+    PROTO_SEGMENTS,
+    PROTO_ASK_PARTS,
+    PROTO_DESCRIBE,
+    PROTO_PARTS,
+    PROTO_ACQUIRE_SEGMENTS,
+    PROTO_LEASES,
+    PROTO_OFFER,
+    PROTO_ASK_BOARD,
+    PROTO_RELEASE_SHARED,
+    PROTO_ASK_HOLDERS,
+    PROTO_BOARD,
+    PROTO_HOLDERS,
 };
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -282,6 +306,30 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_PAGE:
         message->page.size_bytes = PROTO_PAGE_BYTES;
+        break;
+    case PROTO_BOARD:
+        message->board.size_bytes = PROTO_BOARD_BYTES;
+        message->board.slot = (uint32_t)random_to(PROTO_BOARD_SLOTS - 1);
+        break;
+    case PROTO_RELEASE_SHARED:
+        random_bytes(&message->release_shared, sizeof message->release_shared);
+        message->release_shared.fence = (uint32_t)random_to(PROTO_PAGE_FENCES);
+        if (message->release_shared.fence == 0)
+            message->release_shared.fence_value = 0;
+        message->release_shared.board_word = (uint32_t)random_to(PROTO_BOARD_WORDS - 1);
+        break;
+    case PROTO_ASK_HOLDERS:
+        random_bytes(&message->ask_holders, sizeof message->ask_holders);
+        break;
+    case PROTO_HOLDERS:
+        message->holders.n_holding = (uint32_t)random64();
+        message->holders.n_left = (uint32_t)random64();
+        message->holders.count = (uint32_t)random_to(PROTO_HOLDERS_MAX);
+        for (uint32_t i = 0; i < message->holders.count; i++)
+            message->holders.fences[i] =
+                (struct proto_board_fence){.slot = (uint32_t)random_to(PROTO_BOARD_SLOTS - 1),
+                                           .word = (uint32_t)random_to(PROTO_BOARD_WORDS - 1),
+                                           .value = random64()};
         break;
     case PROTO_ERROR:
         message->failure.error = (uint32_t)random_to(PROTO_E_MAX - 1) + 1;

@@ -76,6 +76,18 @@ static bool ids_promises_hold(const uint64_t ids[static PROTO_CLOSE_MAX], uint32
     return true;
 }
 
+static bool holders_promises_hold(const struct proto_holders *holders) {
+    if (holders->count > 64 || holders->reserved != 0)
+        return false;
+    for (uint32_t i = 0; i < 64; i++) {
+        const struct proto_board_fence *fence = &holders->fences[i];
+        if (fence->slot > 1023 || fence->word > 63 ||
+            (i >= holders->count && (fence->slot != 0 || fence->word != 0 || fence->value != 0)))
+            return false;
+    }
+    return true;
+}
+
 static bool pool_promises_hold(const struct proto_pool *pool) {
     static const uint8_t zero[PROTO_NAME_SIZE];
     size_t length = strnlen(pool->name, sizeof pool->name);
@@ -183,6 +195,16 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->info.pool != 0 &&
                block_promises_hold(message->info.offset_bytes, message->info.size_bytes,
                                    message->info.capacity_bytes);
+    case PROTO_BOARD:
+        return size == 8 && message->board.size_bytes == 1048576 && message->board.slot <= 1023;
+    case PROTO_RELEASE_SHARED:
+        return size == 40 && message->release_shared.fence <= PROTO_PAGE_FENCES &&
+               (message->release_shared.fence > 0 || message->release_shared.fence_value == 0) &&
+               message->release_shared.board_word <= 63;
+    case PROTO_ASK_HOLDERS:
+        return size == 16;
+    case PROTO_HOLDERS:
+        return size == 1040 && holders_promises_hold(&message->holders);
     case PROTO_PAGE:
         return size == 8 && message->page.size_bytes == PROTO_PAGE_BYTES && message->page.reserved == 0;
     case PROTO_ERROR:

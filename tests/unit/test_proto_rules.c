@@ -97,6 +97,15 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_INFO:
         message->info = (struct proto_info){9, 512, 1000, 1024, 1, 1, 0, 0};
         break;
+    case PROTO_BOARD:
+        message->board = (struct proto_board_reply){PROTO_BOARD_BYTES, 3};
+        break;
+    case PROTO_RELEASE_SHARED:
+        message->release_shared = (struct proto_release_shared){1, 1, 5, 2, 3, 7};
+        break;
+    case PROTO_HOLDERS:
+        message->holders = (struct proto_holders){1, 2, 0, 0, {{1, 2, 3}, {4, 5, 6}}};
+        break;
     case PROTO_PAGE:
         message->page = (struct proto_page_reply){PROTO_PAGE_BYTES, 0};
         break;
@@ -234,6 +243,16 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_INFO, BODY(proto_info, shared), U32, 2},
         {PROTO_INFO, BODY(proto_info, parts), U32, 1},
         {PROTO_INFO, BODY(proto_info, parts), U32, PROTO_ROW_PARTS_MAX + 1},
+        {PROTO_BOARD, BODY(proto_board_reply, size_bytes), U32, PROTO_BOARD_BYTES / 2},
+        {PROTO_BOARD, BODY(proto_board_reply, slot), U32, PROTO_BOARD_SLOTS},
+        {PROTO_RELEASE_SHARED, BODY(proto_release_shared, fence), U32, 0}, /* with a value */
+        {PROTO_RELEASE_SHARED, BODY(proto_release_shared, fence), U32, PROTO_PAGE_FENCES + 1},
+        {PROTO_RELEASE_SHARED, BODY(proto_release_shared, board_word), U32, PROTO_BOARD_WORDS},
+        {PROTO_HOLDERS, BODY(proto_holders, count), U32, 1},
+        {PROTO_HOLDERS, BODY(proto_holders, count), U32, PROTO_HOLDERS_MAX + 1},
+        {PROTO_HOLDERS, BODY(proto_holders, reserved), U32, 1},
+        {PROTO_HOLDERS, INTO_BODY(proto_holders, fences[1].slot, 0), U32, PROTO_BOARD_SLOTS},
+        {PROTO_HOLDERS, INTO_BODY(proto_holders, fences[1].word, 0), U32, PROTO_BOARD_WORDS},
         {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, 0},
         {PROTO_PAGE, BODY(proto_page_reply, size_bytes), U32, PROTO_PAGE_BYTES * 2},
         {PROTO_PAGE, BODY(proto_page_reply, reserved), U32, 1},
@@ -579,9 +598,9 @@ static void descriptors_come_with_what_is_described_a_page_and_a_reply_that_says
 
     for (size_t i = 0; i < LENGTH(operations); i++) {
         plain_message(operations[i], &message);
-        assert_int_equal(proto_message_fds(&message), operations[i] == PROTO_LEASE ||
-                                                          operations[i] == PROTO_PAGE ||
-                                                          operations[i] == PROTO_LEASES);
+        assert_int_equal(proto_message_fds(&message),
+                         operations[i] == PROTO_LEASE || operations[i] == PROTO_PAGE ||
+                             operations[i] == PROTO_BOARD || operations[i] == PROTO_LEASES);
     }
     plain_message(PROTO_LEASE, &message);
     message.lease.description.kind = PROTO_SEGMENT_LEGACY_IPC;

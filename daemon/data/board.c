@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/data/board.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "daemon/loop/descriptors.h"
+
+_Static_assert(PROTO_BOARD_SLOTS <= UINT16_MAX, "slots are kept as 16 bits");
+
+/* A sealed memfd of zeros. Returns it or a negative errno. */
+static int make_memory(struct proto_board **ret_memory) {
+    _cleanup_(close_fdp) int fd =
+        descriptors_for_client(memfd_create("gpupool-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+
+    if (fd < 0)
+        return -errno;
+    if (fchmod(fd, 0600) < 0 || ftruncate(fd, PROTO_BOARD_BYTES) < 0 || /* backing.c says why the mode */
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        return -errno;
+    void *memory = mmap(NULL, PROTO_BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return -errno;
+    *ret_memory = memory;
+    return take_fd(&fd);
+}
+
+static int board_make(struct list *boards, uid_t uid, struct board **ret_board) {
+    struct board *board = calloc(1, sizeof *board);
+
+    if (board == NULL)
+        return -ENOMEM;
+    board->fd = make_memory(&board->memory);
+    if (board->fd < 0) {
+        int r = board->fd;
+        free(board);
+        return r;
+    }
+    board->uid = uid;
+    for (unsigned i = 0; i < PROTO_BOARD_SLOTS; i++)
+        board->free_slots[i] = (uint16_t)i;
+    board->n_free = PROTO_BOARD_SLOTS;
+    list_append(boards, &board->link);
+    *ret_board = board;
+    return 0;
+}
+
+static void board_free(struct board *board) {
+    list_remove(&board->link);
+    munmap(board->memory, PROTO_BOARD_BYTES);
+    close_fd(board->fd);
+    free(board);
+}
+
+/* Sets all words of a slot to the first value of an epoch. */
+static void begin_epoch(struct proto_board_slot *slot, uint64_t epoch) {
+    for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++)
+        atomic_store_explicit(&slot->words[i], proto_board_first(epoch), memory_order_release);
+}
+
+int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_t *ret_slot) {
+    struct board *found = NULL;
+
+    list_for_each_entry(struct board, board, boards, link) {
+        if (board->uid == uid)
+            found = board;
+    }
+    if (found == NULL) {
+        int r = board_make(boards, uid, &found);
+        if (r < 0)
+            return r;
+    }
+    if (found->n_free == 0)
+        return -ENOSPC;
+    uint32_t slot = found->free_slots[found->first_free];
+    found->first_free = (found->first_free + 1) % PROTO_BOARD_SLOTS;
+    found->n_free--;
+    found->n_sessions++;
+    begin_epoch(&found->memory->slots[slot], ++found->epochs[slot]);
+    *ret_board = found;
+    *ret_slot = slot;
+    return 0;
+}
+
+void board_leave(struct board *board, uint32_t number, bool well) {
+    struct proto_board_slot *slot = &board->memory->slots[number];
+    uint64_t epoch = board->epochs[number];
+
+    assert(board->n_sessions > 0 && board->n_free < PROTO_BOARD_SLOTS);
+    for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++) {
+        uint64_t reached = well ? proto_board_last(epoch) : atomic_load(&slot->words[i]);
+        atomic_store(&slot->ended[i], reached);
+    }
+    begin_epoch(slot, epoch + 1); /* after what it is compared with */
+    board->free_slots[(board->first_free + board->n_free++) % PROTO_BOARD_SLOTS] = (uint16_t)number;
+    board_abandon(board);
+}
+
+void board_abandon(struct board *board) {
+    if (--board->n_sessions == 0)
+        board_free(board);
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The answers to ASK_HOLDERS: who else has a shared block, and behind which fences on the board. */
+#include "core_fixture.h"
+
+static struct proto_holders holders_of(struct session *session, const struct lease *lease) {
+    struct proto_holders holders;
+    const struct proto_lease_name name = name_of(lease);
+    assert_int_equal(core_ask_holders(session, &name, &holders), 0);
+    return holders;
+}
+
+static void expect_holders(struct session *session, const struct lease *lease, unsigned n_holding, unsigned count,
+                           unsigned n_left) {
+    struct proto_holders holders = holders_of(session, lease);
+    assert_int_equal(holders.n_holding, n_holding);
+    assert_int_equal(holders.count, count);
+    assert_int_equal(holders.n_left, n_left);
+}
+
+static int release_on_board(struct session *session, const struct lease *lease, uint32_t fence, uint64_t value,
+                            uint32_t word, uint64_t board_value) {
+    const struct proto_release_shared release = {.lease = lease->id,
+                                                 .generation = lease->generation,
+                                                 .fence = fence,
+                                                 .fence_value = value,
+                                                 .board_word = word,
+                                                 .board_value = board_value};
+    int r = core_release_shared(session, &release, 0);
+    assert_true(core_is_valid(session->core));
+    return r;
+}
+
+/* A block of one session that another one attaches. */
+static struct lease *share(struct session *one, struct session *two, struct pool *pool, struct lease **ret_lease) {
+    const struct proto_token fresh = token_of(1);
+    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached = NULL;
+    const struct proto_lease_name name = name_of(lease);
+    struct proto_token token;
+
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(core_attach(two, &token, &attached), 0);
+    *ret_lease = lease;
+    return attached;
+}
+
+static void a_fence_on_the_board_is_named_until_the_one_in_the_page_is_ready(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    struct lease *lease, *attached = share(one, two, pool, &lease);
+
+    expect_holders(one, lease, 1, 0, 0);
+    expect_holders(two, attached, 1, 0, 0);
+    core_session_set_board(two, 9);
+    assert_int_equal(release_on_board(two, attached, 3, 1, 7, 50), 0);
+    struct proto_holders holders = holders_of(one, lease);
+    assert_int_equal(holders.n_holding, 0);
+    assert_int_equal(holders.count, 1);
+    assert_int_equal(holders.n_left, 0);
+    assert_int_equal(holders.fences[0].slot, 9);
+    assert_int_equal(holders.fences[0].word, 7);
+    assert_int_equal(holders.fences[0].value, 50);
+    page.fences[2] = 1;
+    expect_holders(one, lease, 0, 0, 0);
+}
+
+static void a_fence_that_is_not_on_the_board_is_counted(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    struct lease *lease, *attached = share(one, two, pool, &lease);
+
+    assert_int_equal(release_behind(two, name_of(attached), 2, 1), 0);
+    expect_holders(one, lease, 0, 0, 1);
+    page.fences[2] = 1;
+    expect_holders(one, lease, 0, 0, 0);
+}
+
+static void what_is_released_without_a_fence_is_nobodys(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    struct lease *lease, *attached = share(one, two, pool, &lease);
+
+    core_session_set_board(two, 0);
+    assert_int_equal(release_on_board(two, attached, 0, 0, 7, 50), 0);
+    expect_holders(one, lease, 0, 0, 0);
+}
+
+static void the_dead_hold_what_is_in_quarantine(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    struct lease *lease, *attached = share(one, two, pool, &lease);
+
+    core_session_set_board(two, 3);
+    assert_int_equal(release_on_board(two, attached, 3, 1, 7, 50), 0);
+    core_session_lose(two, 0, "a test");
+    assert_true(core_is_valid(core));
+    expect_holders(one, lease, 1, 0, 0);
+    page.fences[2] = 1; /* the dead are not believed */
+    expect_holders(one, lease, 1, 0, 0);
+    core_session_gone(two, 0);
+    expect_holders(one, lease, 0, 0, 0);
+}
+
+static void more_fences_than_an_answer_has_room_for_are_counted(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    const struct proto_token fresh = token_of(1);
+    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached;
+    const struct proto_lease_name name = name_of(lease);
+    struct proto_token token;
+
+    core_session_set_board(two, 3);
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    for (unsigned i = 0; i < PROTO_HOLDERS_MAX + 5; i++) {
+        assert_int_equal(core_attach(two, &token, &attached), 0);
+        assert_int_equal(release_on_board(two, attached, 3, i + 1, 7, i), 0);
+    }
+    expect_holders(one, lease, 0, PROTO_HOLDERS_MAX, 5);
+    page.fences[2] = PROTO_HOLDERS_MAX;
+    expect_holders(one, lease, 0, 5, 0);
+    page.fences[2] = PROTO_HOLDERS_MAX + 5;
+    expect_holders(one, lease, 0, 0, 0);
+}
+
+static void wrong_names_and_sessions_without_a_slot_are_refused(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    struct lease *lease, *attached = share(one, two, pool, &lease);
+    const struct proto_lease_name other = name_of(attached);
+    struct proto_holders holders;
+
+    assert_int_equal(core_ask_holders(one, &other, &holders), PROTO_E_STALE);
+    assert_int_equal(release_on_board(two, attached, 3, 1, 7, 50), PROTO_E_INVALID);
+    core_session_set_board(one, 3);
+    assert_int_equal(release_on_board(one, attached, 3, 1, 7, 50), PROTO_E_STALE);
+    expect_holders(one, lease, 1, 0, 0);
+    /* without a page there are no fences, and the lease stays as it is */
+    struct session *bare = open_session(core, 3, UID_A);
+    struct lease *own = take_growing(bare, pool, 2 * MIB, 0);
+    core_session_set_board(bare, 4);
+    assert_int_equal(release_on_board(bare, own, 1, 1, 7, 50), PROTO_E_INVALID);
+    assert_int_equal(bare->n_leases, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CORE_TEST(a_fence_on_the_board_is_named_until_the_one_in_the_page_is_ready),
+        CORE_TEST(a_fence_that_is_not_on_the_board_is_counted),
+        CORE_TEST(what_is_released_without_a_fence_is_nobodys),
+        CORE_TEST(the_dead_hold_what_is_in_quarantine),
+        CORE_TEST(more_fences_than_an_answer_has_room_for_are_counted),
+        CORE_TEST(wrong_names_and_sessions_without_a_slot_are_refused),
+    };
+    return cmocka_run_group_tests_name("holders", tests, NULL, NULL);
+}
