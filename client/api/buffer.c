@@ -6,6 +6,7 @@
  */
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -13,9 +14,13 @@
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/api/recorded.h"
+#include "client/api/shared.h"
 #include "client/cache/split_off.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+
+/* Between two questions for holders whose fences are not on the board. */
+#define REUSE_PAUSE_NS 50000
 
 static struct gpupool_buffer buffer_make(const struct grant *grant) {
     return (struct gpupool_buffer){
@@ -281,13 +286,17 @@ static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, con
 /* Gives a buffer back: its piece into the cache, or to the daemon what is a lease of its own, as it is
  * without a cache or once it was shared. */
 static int release_behind(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                          struct piece *piece, struct fence fence) {
+                          struct piece *piece, struct fence fence,
+                          const struct proto_board_fence *board_fence) {
     if (piece != NULL && !piece->split_off)
         return cache_put_behind(&client->cache, piece, fence);
     struct proto_lease_name lease = lease_of(buffer, piece);
-    int r = lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
+    int r = board_fence != NULL
+                ? lease_release_shared(&client->session, lease.lease, lease.generation, fence, board_fence)
+                : lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
     if (r < 0)
         return r;
+    (void)shared_end(&client->shared, lease.lease, lease.generation);
     if (piece == NULL) {
         rows_release(&client->session, lease.lease, lease.generation, fence);
         return 0;
@@ -335,14 +344,43 @@ static int end_release(struct gpupool_client *client, int result, struct recorde
     return result;
 }
 
+/* Where other processes may have a buffer too, leaves a fence on the stream that they can see. *ret_is_left:
+ * whether there is one. */
+static int leave_for_others(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
+                            void *stream, const struct piece *piece, struct proto_board_fence *ret_fence,
+                            bool *ret_is_left) {
+    struct proto_lease_name lease = lease_of(buffer, piece);
+    const struct gpu *gpu;
+    unsigned device;
+
+    *ret_is_left = false;
+    if ((piece != NULL && !piece->split_off) ||
+        !shared_is_noted(&client->shared, lease.lease, lease.generation))
+        return 0;
+    int r = find_stream(client, buffer->kind, device_of(buffer, named), stream, &gpu, &device);
+    return r < 0 || gpu == NULL
+               ? r
+               : fences_enqueue_on_board(&client->session, device, stream, ret_fence, ret_is_left);
+}
+
 static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
                    void *stream) {
+    struct proto_board_fence board_fence;
     struct recorded_stream *others;
     struct piece *piece = NULL;
     struct fence fence;
+    bool is_left = false;
     int r = settle(client, buffer, named, stream, &piece, &fence, &others);
 
-    return r < 0 ? r : end_release(client, release_behind(client, buffer, piece, fence), others);
+    if (r < 0)
+        return r;
+    /* Behind the fence in the page. Of several streams, that one alone tells: others wait for the daemon to
+     * see it. */
+    if (fence.word != 0 && others == NULL)
+        r = leave_for_others(client, buffer, named, stream, piece, &board_fence, &is_left);
+    if (r == 0)
+        r = release_behind(client, buffer, piece, fence, is_left ? &board_fence : NULL);
+    return end_release(client, r, others);
 }
 
 /* Gives the part of a buffer from kept_bytes on back. */
@@ -387,6 +425,8 @@ static inline bool release_fast(const struct gpupool_client *client, const struc
 static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
                                                     struct gpupool_buffer *buffer, int named, void *stream) {
     int r = enter(client, buffer, "gpupool_release", NULL);
+    if (r == 0)
+        r = shared_check(client);
     if (r < 0)
         return r;
     r = release(client, buffer, named, stream);
@@ -416,7 +456,7 @@ int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *
         return r;
     struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
     r = recorded_fence(client, others, &fence);
-    r = end_release(client, r < 0 ? r : release_behind(client, buffer, piece, fence), others);
+    r = end_release(client, r < 0 ? r : release_behind(client, buffer, piece, fence, NULL), others);
     if (r < 0)
         return error_prefix(r, "gpupool_release");
     *buffer = (struct gpupool_buffer){0};
@@ -472,65 +512,230 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
     return error_end(0);
 }
 
-int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+/* The daemon's name for a lease's block: the one that it has, else a new one. */
+static int name_block(struct gpupool_client *client, const struct proto_lease_name *lease,
+                      uint64_t size_bytes, struct proto_token *ret_token) {
+    if (shared_find_token(&client->shared, lease->lease, lease->generation, ret_token))
+        return 0;
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->session.connection, PROTO_SHARE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.share = (struct proto_share){
+        .lease = lease->lease, .generation = lease->generation, .size_bytes = size_bytes};
+    int r = connection_exchange(&client->session.connection, &request,
+                                connection_deadline_ns(&client->session.connection, 0));
+    if (r < 0)
+        return r;
+    *ret_token = request->message.token;
+    return shared_note(&client->shared, lease->lease, lease->generation, ret_token);
+}
+
+/* Leaves the fence that readers of a shared buffer wait for, behind the work on the stream. */
+static int leave_for_readers(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                             struct shared_fence *ret_fence) {
+    const struct gpu *gpu;
+    unsigned device;
+    bool is_left;
+
+    *ret_fence = (struct shared_fence){0};
+    if (stream == GPUPOOL_NO_STREAM)
+        return 0;
+    int r = find_stream(client, buffer->kind, device_of(buffer, -1), stream, &gpu, &device);
+    if (r < 0 || gpu == NULL)
+        return r;
+    r = fences_enqueue_on_board(&client->session, device, stream, &ret_fence->fence, &is_left);
+    if (r == 0 && is_left)
+        ret_fence->session = client->session.id;
+    return r;
+}
+
+static int share(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
+                 void *stream, struct gpupool_token *ret_token) {
+    struct shared_fence fence;
+    struct proto_token name;
+    int r = piece == NULL ? 0 : cache_split_off(&client->cache, piece);
+
+    if (r < 0)
+        return r;
+    struct proto_lease_name lease = lease_of(buffer, piece);
+    r = name_block(client, &lease, buffer->size_bytes, &name);
+    if (r == 0)
+        r = leave_for_readers(client, buffer, stream, &fence);
+    if (r == 0)
+        token_make(&name, &fence, ret_token);
+    return r;
+}
+
+int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                   struct gpupool_token *ret_token) {
     struct piece *piece = NULL;
     int r = enter(client, buffer, "gpupool_share", &piece);
+    if (r == 0)
+        r = shared_check(client);
     if (r < 0)
         return r;
     if (ret_token == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
     if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
         return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
-    if (piece != NULL) {
-        r = cache_split_off(&client->cache, piece);
-        if (r < 0)
-            return fail_buffer(r, "sharing", buffer);
-    }
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->session.connection, PROTO_SHARE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    struct proto_lease_name name = lease_of(buffer, piece);
-    request->message.share = (struct proto_share){
-        .lease = name.lease, .generation = name.generation, .size_bytes = buffer->size_bytes};
-    r = connection_exchange(&client->session.connection, &request,
-                            connection_deadline_ns(&client->session.connection, 0));
-    if (r < 0)
-        return fail_buffer(r, "sharing", buffer);
-    _Static_assert(sizeof ret_token->bytes == sizeof request->message.token.bytes,
-                   "one token on wire and in API");
-    memcpy(ret_token->bytes, request->message.token.bytes, sizeof ret_token->bytes);
-    return error_end(0);
+    r = share(client, buffer, piece, stream, ret_token);
+    return error_end(r < 0 ? fail_buffer(r, "sharing", buffer) : 0);
 }
 
-int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token, uint32_t flags,
-                   struct gpupool_buffer *ret_buffer) {
-    struct grant grant;
+/* Makes what comes on the stream wait for a fence on the board, and the caller itself where there is no
+ * stream or no GPU. */
+static int wait_for_other(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                          const struct proto_board_fence *fence) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
+    const struct gpu *gpu = NULL;
+    unsigned device;
+    int r = stream == GPUPOOL_NO_STREAM
+                ? 0
+                : find_stream(client, buffer->kind, device_of(buffer, -1), stream, &gpu, &device);
 
+    return r < 0         ? r
+           : gpu == NULL ? board_wait(&client->session, fence, deadline_ns)
+                         : board_order(&client->session, fence, device, stream, deadline_ns);
+}
+
+/* Has the reader of a buffer wait for its writer. */
+static int wait_for_writer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                           const struct shared_fence *fence) {
+    int r = fence->session == 0 ? 0 : board_need(&client->session);
+    if (fence->session == 0 || r < 0)
+        return r;
+    r = wait_for_other(client, buffer, stream, &fence->fence);
+    if (r < 0)
+        return r;
+    switch (board_state(&client->session, &fence->fence)) {
+    case PROTO_BOARD_LOST:
+        return shared_fail(fence);
+    case PROTO_BOARD_PENDING:
+        return shared_await(&client->shared, fence);
+    case PROTO_BOARD_READY:
+        break;
+    }
+    return 0;
+}
+
+static int attach(struct gpupool_client *client, const struct proto_token *name,
+                  const struct shared_fence *fence, void *stream, uint32_t flags,
+                  struct gpupool_buffer *ret_buffer) {
+    char text[ERROR_TEXT_SIZE];
+    struct grant grant;
+    struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
+
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.attach = *name;
+    int r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
+                       (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
+    if (r < 0)
+        return r;
+    *ret_buffer = buffer_make(&grant);
+    r = shared_note(&client->shared, ret_buffer->lease, ret_buffer->generation, NULL);
+    if (r == 0)
+        r = wait_for_writer(client, ret_buffer, stream, fence);
+    if (r == 0)
+        return 0;
+    error_save(text);
+    (void)release_behind(client, ret_buffer, NULL, FENCE_NONE, NULL);
+    error_restore(text);
+    return r;
+}
+
+int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token, void *stream,
+                   uint32_t flags, struct gpupool_buffer *ret_buffer) {
+    struct gpupool_buffer buffer;
+    struct shared_fence fence;
+    struct proto_token name;
     int r = client_enter(client);
+    if (r == 0)
+        r = shared_check(client);
     if (r < 0)
         return r;
     if (token == NULL || ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
     if ((flags & ~GPUPOOL_READ_ONLY) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
-    struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    memcpy(request->message.attach.bytes, token->bytes, sizeof token->bytes);
-    r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
-                   (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
+    if (!token_read(token, &name, &fence))
+        return error_set(GPUPOOL_E_NO_TOKEN, "attaching a shared buffer: these bytes are no token");
+    r = attach(client, &name, &fence, stream, flags, &buffer);
     if (r < 0)
         return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
-    *ret_buffer = buffer_make(&grant);
+    *ret_buffer = buffer;
     return error_end(0);
+}
+
+/* Asks who else has a lease's block. */
+static int ask_holders(struct gpupool_client *client, const struct proto_lease_name *lease,
+                       struct proto_holders *ret_holders) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->session.connection, PROTO_ASK_HOLDERS);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.ask_holders = *lease;
+    int r = connection_exchange(&client->session.connection, &request,
+                                connection_deadline_ns(&client->session.connection, 0));
+    if (r == 0)
+        *ret_holders = request->message.holders;
+    return r;
+}
+
+/* Has the stream wait for those that released the block. *ret_all: there are no further ones. */
+static int wait_for_holders(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                            const struct proto_lease_name *lease, void *stream, bool *ret_all) {
+    struct proto_holders holders;
+    int r = ask_holders(client, lease, &holders);
+
+    if (r < 0)
+        return r;
+    if (holders.n_holding > 0)
+        return error_set(GPUPOOL_E_SHARED,
+                         "others have it too, by %u leases: wait until they have released it",
+                         holders.n_holding);
+    r = holders.count > 0 ? board_need(&client->session) : 0;
+    for (uint32_t i = 0; r == 0 && i < holders.count; i++)
+        r = wait_for_other(client, buffer, stream, &holders.fences[i]);
+    *ret_all = holders.n_left == 0;
+    return r;
+}
+
+static int reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                 const struct proto_lease_name *lease, void *stream) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
+    bool all = false;
+    int r;
+
+    while ((r = wait_for_holders(client, buffer, lease, stream, &all)) == 0 && !all) {
+        if (clock_now_ns() >= deadline_ns)
+            return error_set(GPUPOOL_E_TIMED_OUT, "GPU work of those that released it is not done yet");
+        nanosleep(&(struct timespec){.tv_nsec = REUSE_PAUSE_NS}, NULL);
+    }
+    return r;
+}
+
+int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+    struct piece *piece = NULL;
+    int r = enter(client, buffer, "gpupool_reuse", &piece);
+    if (r == 0)
+        r = shared_check(client);
+    if (r < 0)
+        return r;
+    struct proto_lease_name lease = lease_of(buffer, piece);
+    if ((piece == NULL || piece->split_off) &&
+        shared_is_noted(&client->shared, lease.lease, lease.generation))
+        r = reuse(client, buffer, &lease, stream);
+    return error_end(r < 0 ? fail_buffer(r, "using again", buffer) : 0);
 }
 
 int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_buffer_info *ret_info) {
     struct piece *piece = NULL;
     int r = enter(client, buffer, "gpupool_query", &piece);
+    if (r == 0)
+        r = shared_check(client);
     if (r < 0)
         return r;
     if (ret_info == NULL)

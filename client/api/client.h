@@ -14,6 +14,7 @@
 #include "client/api/join.h"
 #include "client/api/options.h"
 #include "client/api/recorded.h"
+#include "client/api/shared.h"
 #include "client/cache/cache.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
@@ -32,6 +33,7 @@ struct gpupool_client {
     struct session session;
     struct joins joins;
     struct recorded recorded;
+    struct shared shared;
     uint64_t alloc_timeout_ns;
     char *socket_path;
     struct copy_options copying;

@@ -21,6 +21,7 @@ const char *gpupool_version(void) {
 static void client_free(struct gpupool_client *client) {
     pthread_mutex_destroy(&client->joins.lock);
     recorded_deinit(&client->recorded);
+    shared_deinit(&client->shared);
     cache_deinit(&client->cache);
     session_deinit(&client->session);
     free(client->socket_path);
@@ -61,6 +62,7 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
     cache_init(&client->cache, &client->session);
     pthread_mutex_init(&client->joins.lock, NULL);
     pthread_mutex_init(&client->recorded.lock, NULL);
+    pthread_mutex_init(&client->shared.lock, NULL);
     client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->alloc_timeout_ns = options->alloc_timeout_ns;
     int r = options_read_copying((options->flags & GPUPOOL_OPEN_NO_THREAD) == 0, &client->copying);
@@ -135,6 +137,7 @@ static void client_forget(struct gpupool_client *client) {
     client_end_attachment(client, true);
     cache_forget(&client->cache);
     recorded_forget(&client->recorded);
+    shared_forget(&client->shared);
     session_forget(&client->session);
     free(client->socket_path);
     free(client);

@@ -33,6 +33,7 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
     if (client->cache.enabled)
         give_back_stream(&client->cache, device, stream);
     fences_leave_stream(&client->session.fences, (unsigned)device, stream);
+    fences_leave_stream(&client->session.board_fences, (unsigned)device, stream);
     return end(gpu, device, gpu->stream_destroy((unsigned)device, stream), "destroying a stream");
 }
 
@@ -41,7 +42,8 @@ int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *
     int r = client_enter_device(client, device, &gpu);
     if (r < 0)
         return r;
-    return end(gpu, device, gpu->stream_synchronize((unsigned)device, stream), "waiting for a stream");
+    r = end(gpu, device, gpu->stream_synchronize((unsigned)device, stream), "waiting for a stream");
+    return r < 0 ? r : shared_check(client);
 }
 
 int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from, uint64_t size_bytes,

@@ -78,10 +78,10 @@ static int map_once(const char *socket, const struct holdings *held, bool counts
     if (gpupool_device_pool(client, 0, &pool) < 0) /* what a client learns once is not part of the map */
         return fail_gpupool("finding the device pool");
     uint64_t begin = now_ns();
-    if (gpupool_attach(client, &held->device, 0, &device) < 0)
+    if (gpupool_attach(client, &held->device, GPUPOOL_NO_STREAM, 0, &device) < 0)
         return fail_gpupool("attaching a device buffer");
     uint64_t middle = now_ns();
-    if (gpupool_attach(client, &held->host, 0, &host) < 0)
+    if (gpupool_attach(client, &held->host, GPUPOOL_NO_STREAM, 0, &host) < 0)
         return fail_gpupool("attaching a host buffer");
     uint64_t end = now_ns();
     if (device.size_bytes != held->device_bytes || host.size_bytes != held->host_bytes)

@@ -72,7 +72,7 @@ static int slot_send(struct loader *loader, struct slot *slot) {
         return fail_gpupool("copying to the device");
     if (gpupool_release(client, &slot->host, GPUPOOL_NO_STREAM) < 0)
         return fail_gpupool("releasing a host buffer");
-    if (gpupool_share(client, &slot->device, &slot->parcel.token) < 0)
+    if (gpupool_share(client, &slot->device, GPUPOOL_NO_STREAM, &slot->parcel.token) < 0)
         return fail_gpupool("sharing a device buffer");
     if (write_whole(loader->parcels_fd, &slot->parcel, sizeof slot->parcel) < 0)
         return fail_system("sending to the writer");
@@ -222,7 +222,7 @@ static int take_parcel(struct writer *writer, const struct parcel *parcel) {
 
     if (parcel->file >= writer->files || (writer->fd >= 0 && parcel->file < writer->file))
         return fail("a parcel of file %u, out of order", parcel->file);
-    if (gpupool_attach(client, &parcel->token, 0, &device) < 0)
+    if (gpupool_attach(client, &parcel->token, GPUPOOL_NO_STREAM, 0, &device) < 0)
         return fail_gpupool("attaching a device buffer");
     if (device.size_bytes != parcel->size_bytes)
         return fail("the buffer is not of the parcel's size");
@@ -317,7 +317,8 @@ static int holder_main(int argc, char **argv) {
     if (gpupool_copy(client, DEVICE, device.data, host.data, held.host_bytes, stream) < 0 ||
         gpupool_stream_synchronize(client, DEVICE, stream) < 0)
         return fail_gpupool("using the buffers");
-    if (gpupool_share(client, &device, &held.device) < 0 || gpupool_share(client, &host, &held.host) < 0)
+    if (gpupool_share(client, &device, GPUPOOL_NO_STREAM, &held.device) < 0 ||
+        gpupool_share(client, &host, GPUPOOL_NO_STREAM, &held.host) < 0)
         return fail_gpupool("sharing the buffers");
     if (write_whole(atoi(argv[0]), &held, sizeof held) < 0)
         return fail_system("reporting");

@@ -11,7 +11,7 @@
 /* The contents of the 64 bytes. The text says "gpupool": the driver refuses such a handle. */
 struct contents {
     char magic[16];
-    struct gpupool_token token;
+    uint8_t name[GPUPOOL_TOKEN_NAME_BYTES]; /* of a token without a fence */
     uint64_t size_bytes;
     uint64_t reserved; /* 0 */
 };
@@ -39,6 +39,7 @@ void shared_after_fork(void) {
 int shared_export(const struct runtime *runtime, void *memory, struct cuda_ipc_handle *ret_handle) {
     struct contents contents = {0};
     struct gpupool_buffer buffer;
+    struct gpupool_token token;
     struct gpupool_client *client = lend_client_if_open();
 
     int r = lend_find(runtime, memory, &buffer);
@@ -47,7 +48,7 @@ int shared_export(const struct runtime *runtime, void *memory, struct cuda_ipc_h
     if (buffer.kind != GPUPOOL_POOL_DEVICE || client == NULL)
         return NOT_OURS;
     bool before = lend_enter();
-    r = gpupool_share(client, &buffer, &contents.token);
+    r = gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token);
     lend_leave(before);
     if (r < 0) {
         lend_say("no handle for the memory at %p: %s", memory, gpupool_error_text());
@@ -56,6 +57,7 @@ int shared_export(const struct runtime *runtime, void *memory, struct cuda_ipc_h
                                           : CUDA_INVALID_VALUE);
     }
     memcpy(contents.magic, magic, sizeof magic);
+    memcpy(contents.name, token.bytes, sizeof contents.name);
     contents.size_bytes = buffer.size_bytes;
     memcpy(ret_handle->bytes, &contents, sizeof contents);
     return 0;
@@ -76,7 +78,7 @@ static int attach(struct gpupool_client *client, const struct gpupool_token *tok
         opened = calloc(1, sizeof *opened);
         if (opened == NULL)
             return GPUPOOL_E_NO_MEMORY;
-        int r = gpupool_attach(client, token, 0, &opened->buffer);
+        int r = gpupool_attach(client, token, GPUPOOL_NO_STREAM, 0, &opened->buffer);
         if (r < 0) {
             free(opened);
             return r;
@@ -92,11 +94,13 @@ static int attach(struct gpupool_client *client, const struct gpupool_token *tok
 
 int shared_open(const struct runtime *runtime, const struct cuda_ipc_handle *handle, void **ret_memory) {
     struct contents contents;
+    struct gpupool_token token = {0};
     int device, r;
 
     memcpy(&contents, handle->bytes, sizeof contents);
     if (memcmp(contents.magic, magic, sizeof magic) != 0 || contents.reserved != 0)
         return NOT_OURS;
+    memcpy(token.bytes, contents.name, sizeof contents.name);
     r = lend_prepare(runtime, &device);
     if (r != 0)
         return r;
@@ -104,7 +108,7 @@ int shared_open(const struct runtime *runtime, const struct cuda_ipc_handle *han
     struct gpupool_client *client = lend_client();
     if (client != NULL) {
         pthread_mutex_lock(&lock);
-        r = attach(client, &contents.token, ret_memory);
+        r = attach(client, &token, ret_memory);
         pthread_mutex_unlock(&lock);
     }
     lend_leave(before);

@@ -220,7 +220,8 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
         [PROTO_MERGE] = PROTO_OK,          [PROTO_IDLE] = PROTO_SEGMENTS,
         [PROTO_CLOSED] = PROTO_OK,         [PROTO_ASK_PARTS] = PROTO_PARTS,
         [PROTO_DESCRIBE] = PROTO_LEASE,    [PROTO_ACQUIRE_SEGMENTS] = PROTO_LEASES,
-        [PROTO_OFFER] = PROTO_SEGMENTS,
+        [PROTO_OFFER] = PROTO_SEGMENTS,    [PROTO_ASK_BOARD] = PROTO_BOARD,
+        [PROTO_RELEASE_SHARED] = PROTO_OK, [PROTO_ASK_HOLDERS] = PROTO_HOLDERS,
     };
     return reply == PROTO_ERROR || reply == replies[request];
 }
@@ -363,7 +364,8 @@ static const char *reader_deliver(struct connection *connection, int *fds) {
         has_more = message->leases.n_left > 0;
     }
     if (flaw == NULL && !abandoned && !has_more) {
-        if (message->header.operation == PROTO_HELLO_REPLY || message->header.operation == PROTO_PAGE)
+        if (message->header.operation == PROTO_HELLO_REPLY || message->header.operation == PROTO_PAGE ||
+            message->header.operation == PROTO_BOARD)
             request->fd = take_fd(fds);
         message_copy(&request->message, message);
         request->done = true;

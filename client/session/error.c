@@ -96,6 +96,7 @@ const char *gpupool_error_name(int error) {
         NAME(GPUPOOL_E_FORKED);
         NAME(GPUPOOL_E_CAPTURING);
         NAME(GPUPOOL_E_NO_GPU);
+        NAME(GPUPOOL_E_LOST);
 #undef NAME
     default:
         return "GPUPOOL_E_unknown";

@@ -11,7 +11,7 @@
 #include "client/session/error.h"
 #include "client/session/session.h"
 
-/* A word is in the page's first part, which is registered as a whole: a page of the kernel's. */
+/* The page's words are its first part, which is registered as a whole: a page of the kernel's. */
 #define WORDS_BYTES (PROTO_PAGE_FENCES * sizeof(uint64_t))
 
 /* So long the CPU looks again and again: the kernel takes about as long to put this thread to sleep and wake
@@ -48,13 +48,13 @@ void fences_init(struct fences *fences) {
 }
 
 void fences_close(struct fences *fences) {
-    if (fences->gpu != NULL)
-        (void)fences->gpu->host_unregister(fences->page);
+    if (fences->gpu != NULL && !fences->is_on_board)
+        (void)fences->gpu->host_unregister(fences->memory);
     fences->gpu = NULL;
 }
 
 void fences_deinit(struct fences *fences) {
-    for (unsigned i = 0; fences->words != NULL && i < PROTO_PAGE_FENCES; i++)
+    for (unsigned i = 0; fences->words != NULL && i < fences->n_words; i++)
         pthread_mutex_destroy(&fences->words[i].lock);
     fences_forget(fences);
     pthread_mutex_destroy(&fences->lock);
@@ -66,29 +66,39 @@ void fences_forget(struct fences *fences) {
     fences->gpu = NULL;
 }
 
+/* The words in the page, registered. NULL: there are none. */
+static _Atomic uint64_t *find_in_page(struct session *session, const struct gpu *gpu) {
+    if (page_need(&session->page, &session->connection, connection_deadline_ns(&session->connection, 0)) <
+            0 ||
+        gpu->host_register(session->page.memory->fences, WORDS_BYTES) != 0)
+        return NULL;
+    return session->page.memory->fences;
+}
+
+static _Atomic uint64_t *find_on_board(struct session *session, const struct gpu *gpu) {
+    return board_need_for_streams(session, gpu) < 0 ? NULL
+                                                    : session->board.memory->slots[session->board.slot].words;
+}
+
 /* Makes the words usable, once in the client's life. Where it cannot be, every fence is a wait. */
-static void prepare_locked(struct session *session, const struct gpu *gpu) {
-    struct fences *fences = &session->fences;
+static void prepare_locked(struct session *session, struct fences *fences, const struct gpu *gpu) {
+    unsigned count = fences->is_on_board ? PROTO_BOARD_WORDS : PROTO_PAGE_FENCES;
     char text[ERROR_TEXT_SIZE];
 
     if (fences->tried)
         return;
     fences->tried = true;
-    error_save(text); /* without words no call fails */
-    int r = page_need(&session->page, &session->connection, connection_deadline_ns(&session->connection, 0));
-    error_restore(text);
-    if (r < 0)
-        return;
-    fences->words = calloc(PROTO_PAGE_FENCES, sizeof *fences->words);
+    fences->words = calloc(count, sizeof *fences->words);
     if (fences->words == NULL)
         return;
-    for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++)
+    fences->n_words = count;
+    for (unsigned i = 0; i < count; i++)
         pthread_mutex_init(&fences->words[i].lock, NULL);
-    struct proto_page *page = session->page.memory;
-    if (gpu->host_register(page->fences, WORDS_BYTES) != 0)
-        return;
-    fences->page = page;
-    fences->gpu = gpu;
+    error_save(text); /* without words no call fails */
+    fences->memory = fences->is_on_board ? find_on_board(session, gpu) : find_in_page(session, gpu);
+    error_restore(text);
+    if (fences->memory != NULL)
+        fences->gpu = gpu;
 }
 
 static struct list *bucket_of(struct fences *fences, unsigned device, const void *stream, uint64_t thread) {
@@ -97,15 +107,17 @@ static struct list *bucket_of(struct fences *fences, unsigned device, const void
 }
 
 static uint64_t word_now(const struct fences *fences, uint32_t number) {
-    return atomic_load_explicit(&fences->page->fences[number], memory_order_acquire);
+    return atomic_load_explicit(&fences->memory[number], memory_order_acquire);
 }
 
 /* A word that no stream has, or that one has which has written its last value. NULL: all are busy. */
 static struct fence_word *word_spare_locked(struct fences *fences) {
-    if (fences->count < PROTO_PAGE_FENCES)
+    if (fences->count < fences->n_words) {
+        fences->words[fences->count].value = word_now(fences, fences->count);
         return &fences->words[fences->count++];
-    for (unsigned i = 0; i < PROTO_PAGE_FENCES; i++) {
-        unsigned number = (fences->next + i) % PROTO_PAGE_FENCES;
+    }
+    for (unsigned i = 0; i < fences->n_words; i++) {
+        unsigned number = (fences->next + i) % fences->n_words;
         struct fence_word *word = &fences->words[number];
         if (word->users == 0 && proto_fence_is_ready(word_now(fences, number), word->value)) {
             fences->next = number + 1;
@@ -128,15 +140,14 @@ void fences_leave_stream(struct fences *fences, unsigned device, const void *str
 }
 
 /* The word of a stream, for word_put(). NULL: this client has none for it. */
-static struct fence_word *word_get(struct session *session, const struct gpu *gpu, unsigned device,
-                                   void *stream) {
-    struct fences *fences = &session->fences;
+static struct fence_word *word_get(struct session *session, struct fences *fences, const struct gpu *gpu,
+                                   unsigned device, void *stream) {
     uint64_t thread = stream == FENCE_STREAM_PER_THREAD ? fence_thread_number() : 0;
     struct list *bucket = bucket_of(fences, device, stream, thread);
     struct fence_word *found = NULL;
 
     pthread_mutex_lock(&fences->lock);
-    prepare_locked(session, gpu);
+    prepare_locked(session, fences, gpu);
     if (fences->gpu != NULL) {
         list_for_each_entry(struct fence_word, word, bucket, link) {
             if (word->stream == stream && word->device == device && word->thread == thread)
@@ -173,7 +184,8 @@ static int wait_for_stream(const struct gpu *gpu, unsigned device, void *stream,
     return 0;
 }
 
-int fences_enqueue(struct session *session, unsigned device, void *stream, struct fence *ret_fence) {
+static int enqueue(struct session *session, struct fences *fences, unsigned device, void *stream,
+                   struct fence *ret_fence) {
     const struct gpu *gpu;
     int r = devices_need_gpu(&session->devices, &gpu);
     if (r == 0)
@@ -185,25 +197,43 @@ int fences_enqueue(struct session *session, unsigned device, void *stream, struc
     *ret_fence = FENCE_NONE;
     return 0;
 #endif
-    struct fence_word *word = word_get(session, gpu, device, stream);
+    struct fence_word *word = word_get(session, fences, gpu, device, stream);
     if (word == NULL)
         return wait_for_stream(gpu, device, stream, ret_fence);
 
-    uint32_t number = (uint32_t)(word - session->fences.words);
+    uint32_t number = (uint32_t)(word - fences->words);
     pthread_mutex_lock(&word->lock);
     struct fence fence = {.word = number + 1, .value = word->value + 1};
     /* The driver wants an address; that the word is atomic concerns those who read it. */
-    int error =
-        gpu->stream_write64(device, stream, (uint64_t *)&session->fences.page->fences[number], fence.value);
+    int error = gpu->stream_write64(device, stream, (uint64_t *)&fences->memory[number], fence.value);
     if (error == 0)
         word->value = fence.value;
     pthread_mutex_unlock(&word->lock);
-    word_put(&session->fences, word);
+    word_put(fences, word);
     if (error == GPU_ERROR_NOT_SUPPORTED)
         return wait_for_stream(gpu, device, stream, ret_fence);
     if (error != 0)
         return devices_fail_on(gpu, device, error, "leaving a fence on the stream");
     *ret_fence = fence;
+    return 0;
+}
+
+int fences_enqueue(struct session *session, unsigned device, void *stream, struct fence *ret_fence) {
+    return enqueue(session, &session->fences, device, stream, ret_fence);
+}
+
+int fences_enqueue_on_board(struct session *session, unsigned device, void *stream,
+                            struct proto_board_fence *ret_fence, bool *ret_is_left) {
+    struct fence fence;
+    int r = enqueue(session, &session->board_fences, device, stream, &fence);
+
+    if (r < 0)
+        return r;
+    *ret_is_left = fence.word != 0;
+    *ret_fence = (struct proto_board_fence){0};
+    if (fence.word != 0)
+        *ret_fence = (struct proto_board_fence){
+            .slot = session->board.slot, .word = fence.word - 1, .value = fence.value};
     return 0;
 }
 
@@ -256,7 +286,7 @@ int fence_order(struct session *session, struct fence fence, unsigned device, vo
         r = devices_check_stream(gpu, device, stream);
     if (r < 0)
         return r;
-    int error = gpu->stream_wait64(device, stream, (uint64_t *)&session->fences.page->fences[fence.word - 1],
-                                   fence.value);
+    int error =
+        gpu->stream_wait64(device, stream, (uint64_t *)&session->fences.memory[fence.word - 1], fence.value);
     return error == 0 ? 0 : devices_fail_on(gpu, device, error, "making a stream wait for a fence");
 }

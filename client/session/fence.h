@@ -13,6 +13,9 @@
  * given to another stream when all are taken; its values go on ascending, so what waits for an older one is
  * not misled.
  *
+ * A client has a second set of the same kind for fences that streams of other processes wait for: its words
+ * are those of the session's slot on the board (client/session/board.h), PROTO_BOARD_WORDS of them.
+ *
  * The page is asked for, and its words registered with the driver, by the first fence. Where that fails,
  * where the device cannot write words, or where PROTO_PAGE_FENCES streams are busy all at once,
  * fences_enqueue() waits for the stream instead: slower, and as safe.
@@ -26,6 +29,7 @@
 
 #include "base/list.h"
 #include "proto/page.h"
+#include "proto/proto.h"
 
 struct gpu;
 struct session;
@@ -54,10 +58,12 @@ struct fence_word {
 struct fences {
     uint64_t name; /* of the client, in the fences of the program: random, not 0 */
     pthread_mutex_t lock;
-    bool tried;            /* the page was asked for */
+    bool is_on_board;      /* the words are on the board, and registered with it; else in the page */
+    bool tried;            /* page or board was asked for */
     const struct gpu *gpu; /* that the words are registered with; NULL: not, and every fence is a wait */
-    struct proto_page *page;
-    struct fence_word *words; /* PROTO_PAGE_FENCES */
+    _Atomic uint64_t *memory; /* the words */
+    struct fence_word *words; /* n_words */
+    unsigned n_words;
     unsigned count;           /* of them in use */
     unsigned next;            /* where to look for one to give to another stream */
     struct list buckets[FENCE_BUCKETS];
@@ -81,6 +87,11 @@ void fences_forget(struct fences *fences);
  * FENCE_NONE: then that work is done already. Never waits for the GPU but as said above. Thread-safe. 0;
  * CAPTURING (the stream is being captured into a graph: nothing was enqueued), DRIVER. */
 int fences_enqueue(struct session *session, unsigned device, void *stream, struct fence *ret_fence);
+
+/* As fences_enqueue(), on the board: *ret_fence names a fence that other processes can wait for. False in
+ * *ret_is_left: there is none, because the work is done. */
+int fences_enqueue_on_board(struct session *session, unsigned device, void *stream,
+                            struct proto_board_fence *ret_fence, bool *ret_is_left);
 
 /* The stream ends. Its pending writes reach a word that no other stream has before they are done: the next
  * stream under this handle gets another one. Thread-safe. */

@@ -283,16 +283,39 @@ int lease_release(struct session *session, uint64_t lease, uint64_t generation, 
                                connection_deadline_ns(&session->connection, 0));
 }
 
-int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,
-                            uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
-    int r = lease_release(session, lease, generation, offset_bytes, size_bytes, fence);
-    if (r != GPUPOOL_E_LIMIT || fence.word == 0)
-        return r;
-    r = fence_wait(session, fence, -1, connection_deadline_ns(&session->connection, 0));
+/* At the daemon's limit of what waits for fences: releases when the fence is ready. */
+static int release_later(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                         uint64_t size_bytes, struct fence fence) {
+    int r = fence_wait(session, fence, -1, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return error_prefix(r,
                             "the daemon keeps as much that waits for its fence as it does for one session");
     return lease_release(session, lease, generation, offset_bytes, size_bytes, FENCE_NONE);
+}
+
+int lease_release_shared(struct session *session, uint64_t lease, uint64_t generation, struct fence fence,
+                         const struct proto_board_fence *board_fence) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&session->connection, PROTO_RELEASE_SHARED);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.release_shared = (struct proto_release_shared){.lease = lease,
+                                                                    .generation = generation,
+                                                                    .fence = fence.word,
+                                                                    .fence_value = fence.value,
+                                                                    .board_word = board_fence->word,
+                                                                    .board_value = board_fence->value};
+    int r =
+        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
+    return r == GPUPOOL_E_LIMIT ? release_later(session, lease, generation, 0, 0, fence) : r;
+}
+
+int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,
+                            uint64_t offset_bytes, uint64_t size_bytes, struct fence fence) {
+    int r = lease_release(session, lease, generation, offset_bytes, size_bytes, fence);
+    return r == GPUPOOL_E_LIMIT && fence.word != 0
+               ? release_later(session, lease, generation, offset_bytes, size_bytes, fence)
+               : r;
 }
 
 int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,

@@ -62,6 +62,10 @@ int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids
 int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence);
 
+/* As lease_release_patiently() for a whole lease, which others of its block see by a fence on the board. */
+int lease_release_shared(struct session *session, uint64_t lease, uint64_t generation, struct fence fence,
+                         const struct proto_board_fence *board_fence);
+
 /* As lease_release for a part, without an answer: 0 does not mean that it was released. Of the parts that go
  * so, one lease's and one client's, at least every LEASE_ONE_WAY_MAX-th is to be released with an answer, and
  * after a LIMIT all until one was. */

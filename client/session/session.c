@@ -13,6 +13,9 @@ void session_init(struct session *session, uint64_t answer_timeout_ns) {
     pthread_mutex_init(&session->pools.lock, NULL);
     pthread_mutex_init(&session->page.lock, NULL);
     fences_init(&session->fences);
+    pthread_mutex_init(&session->board.lock, NULL);
+    fences_init(&session->board_fences);
+    session->board_fences.is_on_board = true;
     connection_init(&session->connection, &session->segments, answer_timeout_ns);
 }
 
@@ -23,6 +26,9 @@ void session_deinit(struct session *session) {
     fences_close(&session->fences);
     fences_deinit(&session->fences);
     page_close(&session->page);
+    fences_deinit(&session->board_fences);
+    board_close(&session->board);
+    board_deinit(&session->board);
     pthread_mutex_destroy(&session->devices.lock);
     pthread_mutex_destroy(&session->pools.lock);
     fork_guard_deinit(&session->guard);
@@ -33,6 +39,7 @@ void session_forget(struct session *session) {
     segments_forget(&session->segments);
     rows_forget(&session->rows);
     fences_forget(&session->fences);
+    fences_forget(&session->board_fences);
     fork_guard_deinit(&session->guard);
 }
 
@@ -53,6 +60,8 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
         /* Nothing was connected yet that could be said to be gone. */
         return r == GPUPOOL_E_DISCONNECTED ? GPUPOOL_E_CONNECT : r;
     session->devices.kind = (enum proto_gpu_kind)request->message.hello_reply.gpu;
+    session->id = request->message.hello_reply.session;
+    session->version = request->message.hello_reply.version;
     *ret_reclaim_fd = take_fd(&request->fd);
     return 0;
 }
@@ -79,6 +88,7 @@ void session_close(struct session *session, bool is_idle) {
     bool is_unmapped = segments_close(&session->segments, is_idle);
 
     fences_close(&session->fences);
+    board_close(&session->board);
     if (is_idle && is_unmapped)
         say_farewell(session);
 }

@@ -9,12 +9,13 @@
  * A session is made without a connection, and opened. From then on the daemon has it until the farewell, or
  * until this process ends. A forked child only forgets it.
  *
- * Locks: the rows', the fences', the page's, the connection's, then the segments'. Those of devices and pools
- * are leaves.
+ * Locks: the rows', the fences', the page's and the board's, the connection's, then the segments'. Those of
+ * devices and pools are leaves.
  */
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/session/board.h"
 #include "client/session/connection.h"
 #include "client/session/device.h"
 #include "client/session/fence.h"
@@ -33,6 +34,10 @@ struct session {
     struct pools pools;
     struct page page; /* the counters' and the fences' */
     struct fences fences;
+    struct board board;
+    struct fences board_fences; /* in this session's slot on the board */
+    uint64_t id;                /* in the daemon's stats */
+    unsigned version;           /* of the protocol */
 };
 
 /* Makes a session without a connection. answer_timeout_ns: how long the daemon may take over an answer. */

@@ -163,7 +163,8 @@ static void attach(void) {
 
     if (input_below(&scene.input, 2) == 1)
         scene.token.bytes[0] = (uint8_t)input_number(&scene.input, 1);
-    if (scene.buffers[slot].data == NULL && check(gpupool_attach(scene.client, &scene.token, 0, &buffer))) {
+    if (scene.buffers[slot].data == NULL &&
+        check(gpupool_attach(scene.client, &scene.token, GPUPOOL_NO_STREAM, 0, &buffer))) {
         check_buffer(&buffer);
         scene.buffers[slot] = buffer;
     }
@@ -229,7 +230,7 @@ static void call(void) {
         shrink();
         break;
     case 8:
-        check(gpupool_share(scene.client, &scene.buffers[choose_slot()], &scene.token));
+        check(gpupool_share(scene.client, &scene.buffers[choose_slot()], GPUPOOL_NO_STREAM, &scene.token));
         break;
     case 9:
         attach();

@@ -261,6 +261,15 @@ static int compose(const struct proto_message *request) {
         liar.reply.header.operation = PROTO_PAGE;
         liar.reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
         return make_memfd(PROTO_PAGE_BYTES, SEALS);
+    case PROTO_ASK_BOARD:
+        liar.reply.header.operation = PROTO_BOARD;
+        liar.reply.board = (struct proto_board_reply){.size_bytes = PROTO_BOARD_BYTES,
+                                                      .slot = input_below(liar.input, PROTO_BOARD_SLOTS)};
+        return make_memfd(PROTO_BOARD_BYTES, SEALS);
+    case PROTO_ASK_HOLDERS:
+        liar.reply.header.operation = PROTO_HOLDERS;
+        liar.reply.holders.n_holding = input_below(liar.input, 2);
+        return -1;
     case PROTO_IDLE:
     case PROTO_OFFER: /* perhaps what the client has memory in, or never heard of */
         liar.reply.header.operation = PROTO_SEGMENTS;

@@ -39,8 +39,9 @@ static void victim_at_random(struct gpupool_client *client, const uint32_t pools
     for (;;) {
         uint64_t random = kills_next_random(&seed);
         if (n_held < 8 && random % 3 != 0) {
-            int r = random % 7 == 0 && n_held > 0 && gpupool_share(client, &held[0], &token) == 0
-                        ? gpupool_attach(client, &token, 0, &held[n_held])
+            int r = random % 7 == 0 && n_held > 0 &&
+                            gpupool_share(client, &held[0], GPUPOOL_NO_STREAM, &token) == 0
+                        ? gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &held[n_held])
                         : gpupool_acquire(client, pools[random / 8 % 2], 1 + random % BUFFER_BYTES, NULL,
                                           KILLS_NS_PER_MS, 0, &held[n_held]);
             n_held += r == 0;

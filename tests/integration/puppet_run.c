@@ -190,8 +190,8 @@ static int try_calls(struct gpupool_client *client) {
         gpupool_prepare(client, 1, 1),
         gpupool_release(client, &buffer, NULL),
         gpupool_shrink(client, &buffer, 1, NULL),
-        gpupool_share(client, &buffer, &token),
-        gpupool_attach(client, &token, 0, &fresh),
+        gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token),
+        gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &fresh),
         gpupool_query(client, &buffer, &info),
         gpupool_stream_create(client, 0, &made),
         gpupool_stream_synchronize(client, 0, NULL),
@@ -299,9 +299,9 @@ static int carry_out(const struct puppet_command *command, struct puppet_answer 
     case PUPPET_SHRINK:
         return shrink(client, buffer, command->size);
     case PUPPET_SHARE:
-        return gpupool_share(client, buffer, &answer->token);
+        return gpupool_share(client, buffer, GPUPOOL_NO_STREAM, &answer->token);
     case PUPPET_ATTACH:
-        return gpupool_attach(client, &command->token, 0, buffer);
+        return gpupool_attach(client, &command->token, GPUPOOL_NO_STREAM, 0, buffer);
     case PUPPET_QUERY:
         return gpupool_query(client, buffer, &answer->info);
     case PUPPET_COPY:

@@ -107,7 +107,7 @@ static void share(unsigned kind) {
     write_memory(client, neighbour, 2);
     struct gpupool_buffer buffer = look_up(memory);
     MUST(puppet_write_pattern(client, &buffer, 1, NULL));
-    MUST(gpupool_share(client, &buffer, &token));
+    MUST(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token));
     PUPPET_MUST(&puppet, puppet_attach(&puppet, 0, &token));
     PUPPET_MUST(&puppet, puppet_check(&puppet, 0, 1));
     check_memory(client, memory, 1); /* still found */

@@ -161,7 +161,7 @@ static void stale(unsigned kind) {
     MUST_BE(gpupool_release(client, &copy, GPUPOOL_NO_STREAM), GPUPOOL_E_STALE);
     MUST_BE(gpupool_shrink(client, &copy, 512, stream_of(kind)), GPUPOOL_E_STALE);
     MUST_BE(gpupool_query(client, &copy, &info), GPUPOOL_E_STALE);
-    MUST_BE(gpupool_share(client, &copy, &token), GPUPOOL_E_STALE);
+    MUST_BE(gpupool_share(client, &copy, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_STALE);
     /* none of that put it into the cache a second time */
     other = acquire(client, kind, 4096, NULL);
     assert_ptr_not_equal(other.data, again.data);
@@ -191,7 +191,7 @@ static void foreign(unsigned kind) {
         MUST_BE(gpupool_release(clients[i], &buffer, stream_of(kind)), GPUPOOL_E_INVALID);
         MUST_BE(gpupool_shrink(clients[i], &buffer, 512, stream_of(kind)), GPUPOOL_E_INVALID);
         MUST_BE(gpupool_query(clients[i], &buffer, &info), GPUPOOL_E_INVALID);
-        MUST_BE(gpupool_share(clients[i], &buffer, &token), GPUPOOL_E_INVALID);
+        MUST_BE(gpupool_share(clients[i], &buffer, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_INVALID);
     }
     MUST(gpupool_release(clients[0], &buffer, stream_of(kind)));
     gpupool_close(clients[2]);
@@ -397,8 +397,8 @@ static void share(unsigned kind, uint64_t size, bool owner_first) {
                           neighbour = acquire(client, kind, size, NULL), copy;
     MUST(puppet_write_pattern(client, &shared, 1, NULL));
     MUST(puppet_write_pattern(client, &neighbour, 2, NULL));
-    MUST(gpupool_share(client, &shared, &token));
-    MUST(gpupool_share(client, &shared, &same));
+    MUST(gpupool_share(client, &shared, GPUPOOL_NO_STREAM, &token));
+    MUST(gpupool_share(client, &shared, GPUPOOL_NO_STREAM, &same));
     assert_memory_equal(&token, &same, sizeof token);
     PUPPET_MUST(&puppet, puppet_attach(&puppet, 0, &token));
     assert_true(puppet.answer.buffer.capacity_bytes >= size);
@@ -419,7 +419,7 @@ static void share(unsigned kind, uint64_t size, bool owner_first) {
     if (owner_first) {
         MUST(gpupool_release(client, &shared, stream_of(kind)));
         MUST_BE(gpupool_release(client, &copy, stream_of(kind)), GPUPOOL_E_STALE);
-        MUST_BE(gpupool_share(client, &copy, &same), GPUPOOL_E_STALE);
+        MUST_BE(gpupool_share(client, &copy, GPUPOOL_NO_STREAM, &same), GPUPOOL_E_STALE);
         MUST(gpupool_trim(client, NULL));
         /* nothing that this process takes now is the puppet's */
         struct gpupool_buffer fresh = acquire(client, kind, size, NULL);
@@ -467,7 +467,7 @@ static void attach(unsigned kind) {
     PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, kind, MIB, GPUPOOL_FOREVER, 0));
     PUPPET_MUST(&puppet, puppet_fill(&puppet, 0, 11));
     PUPPET_MUST(&puppet, puppet_share(&puppet, 0, &token));
-    MUST(gpupool_attach(client, &token, 0, &buffer));
+    MUST(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &buffer));
     assert_int_equal(puppet_read_pattern(client, &buffer, 11, NULL), 0);
     PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
     copy = buffer;

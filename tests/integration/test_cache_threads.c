@@ -288,7 +288,7 @@ static void hits_go_on_without_a_daemon(void **state) {
         struct gpupool_buffer buffer = acquire(client, kinds[i], 4096, NULL), large;
         struct gpupool_buffer shared = acquire(client, kinds[i], 4096, NULL);
         struct gpupool_token token;
-        MUST(gpupool_share(client, &shared, &token));
+        MUST(gpupool_share(client, &shared, GPUPOOL_NO_STREAM, &token));
         MUST(puppet_write_pattern(client, &buffer, 21, NULL));
         daemon_crash(&daemon);
         assert_int_equal(puppet_read_pattern(client, &buffer, 21, NULL), 0);
@@ -296,7 +296,7 @@ static void hits_go_on_without_a_daemon(void **state) {
             MUST(gpupool_release(client, &buffer, stream_of(kinds[i])));
             MUST(gpupool_acquire(client, pool, 4096, NULL, GPUPOOL_NOW, 0, &buffer));
         }
-        MUST_BE(gpupool_share(client, &buffer, &token), GPUPOOL_E_DISCONNECTED);
+        MUST_BE(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_DISCONNECTED);
         MUST_BE(gpupool_acquire(client, pool, 32 * MIB, NULL, GPUPOOL_FOREVER, 0, &large),
                 GPUPOOL_E_DISCONNECTED);
         MUST_BE(gpupool_release(client, &shared, stream_of(kinds[i])), GPUPOOL_E_DISCONNECTED);

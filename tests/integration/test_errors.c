@@ -53,8 +53,8 @@ static void try_buffers(struct gpupool_client *client, uint32_t pool) {
     CLEAN(gpupool_acquire(client, pool, 8192, NULL, GPUPOOL_FOREVER, GPUPOOL_ZERO, &buffer));
     CLEAN(gpupool_shrink(client, &buffer, 4096, NULL));
     CLEAN(gpupool_query(client, &buffer, &info));
-    CLEAN(gpupool_share(client, &buffer, &token));
-    CLEAN(gpupool_attach(client, &token, 0, &other));
+    CLEAN(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token));
+    CLEAN(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &other));
     CLEAN(gpupool_release(client, &other, GPUPOOL_NO_STREAM));
     CLEAN(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     FAILS(gpupool_release(client, &buffer, NULL), GPUPOOL_E_STALE);

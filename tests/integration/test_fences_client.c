@@ -372,7 +372,7 @@ static void a_shared_buffer_goes_behind_a_fence(void **state) {
     gate_init(&gate, client);
     puppet_connect(&puppet, &daemon_);
     buffer = acquire(client, GPUPOOL_POOL_DEVICE, LARGE, gate.stream);
-    MUST(gpupool_share(client, &buffer, &token));
+    MUST(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token));
     gate_close(&gate);
     MUST(gpupool_release(client, &buffer, gate.stream));
     gate_hands_over(&gate, GPUPOOL_POOL_DEVICE, LARGE, &puppet);

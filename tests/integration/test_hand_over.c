@@ -244,7 +244,7 @@ static void what_is_in_use_is_what_buffers_hold(void **state) {
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 4096);
     /* a shared one is in use as the lease that it is */
     shared = acquire(belt.client, GPUPOOL_POOL_HOST, 64 * KIB, NULL);
-    MUST(gpupool_share(belt.client, &shared, &token));
+    MUST(gpupool_share(belt.client, &shared, GPUPOOL_NO_STREAM, &token));
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 4096 + shared.capacity_bytes);
     MUST(gpupool_release(belt.client, &shared, GPUPOOL_NO_STREAM));
     assert_int_equal(daemon_sum(&daemon_, "in_use_bytes"), 4096);

@@ -370,10 +370,11 @@ static void it_is_mapped_at_one_place(void **state) {
     assert_int_equal(
         gpupool_acquire(local.client, local.pool, 24 * MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &buffer),
         0);
-    assert_int_equal(gpupool_share(local.client, &buffer, &token), 0);
-    assert_int_equal(gpupool_attach(local.client, &token, 0, &again), 0);
+    assert_int_equal(gpupool_share(local.client, &buffer, GPUPOOL_NO_STREAM, &token), 0);
+    assert_int_equal(gpupool_attach(local.client, &token, GPUPOOL_NO_STREAM, 0, &again), 0);
     assert_ptr_equal(again.data, buffer.data);
-    assert_int_equal(gpupool_attach(local.client, &token, GPUPOOL_READ_ONLY, &reader), GPUPOOL_E_INVALID);
+    assert_int_equal(gpupool_attach(local.client, &token, GPUPOOL_NO_STREAM, GPUPOOL_READ_ONLY, &reader),
+                     GPUPOOL_E_INVALID);
     assert_non_null(strstr(gpupool_error_text(), "host memory cannot be mapped for reading alone"));
     assert_int_equal(gpupool_release(local.client, &again, NULL), 0);
     assert_int_equal(gpupool_release(local.client, &buffer, NULL), 0);

@@ -324,7 +324,7 @@ static void hand_over(bool is_cached, bool is_shared, bool second_is_busy) {
     puppet_connect(&puppet, &daemon_);
     buffer = acquire(user, GPUPOOL_POOL_DEVICE, LARGE, scene.own);
     if (is_shared)
-        MUST(gpupool_share(user, &buffer, &token));
+        MUST(gpupool_share(user, &buffer, GPUPOOL_NO_STREAM, &token));
     gate_close(&scene.first);
     MUST(gpupool_record_stream(user, &buffer, scene.first.stream));
     if (second_is_busy)

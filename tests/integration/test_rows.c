@@ -151,7 +151,7 @@ static void *share_it(void *argument) {
     struct sharer *sharer = argument;
 
     pthread_barrier_wait(sharer->barrier);
-    sharer->result = gpupool_share(sharer->client, sharer->buffer, &sharer->token);
+    sharer->result = gpupool_share(sharer->client, sharer->buffer, GPUPOOL_NO_STREAM, &sharer->token);
     return NULL;
 }
 
@@ -284,7 +284,8 @@ static void *attach_on(void *argument) {
     struct attacher *attacher = argument;
     struct gpupool_buffer buffer;
 
-    while ((attacher->result = gpupool_attach(attacher->client, &attacher->token, 0, &buffer)) == 0) {
+    while ((attacher->result =
+                gpupool_attach(attacher->client, &attacher->token, GPUPOOL_NO_STREAM, 0, &buffer)) == 0) {
         __atomic_add_fetch(&attacher->attached, 1, __ATOMIC_RELAXED);
         attacher->result = gpupool_release(attacher->client, &buffer, GPUPOOL_NO_STREAM);
         if (attacher->result != 0)
@@ -374,14 +375,14 @@ static void an_attach_fails_whole_and_succeeds_later(void **state) {
     owner_share(&owner, 0, 1, &token);
     struct gpupool_client *first =
         client_open(&daemon, false); /* the driver starts, and keeps what it opens */
-    MUST(gpupool_attach(first, &token, 0, &buffer));
+    MUST(gpupool_attach(first, &token, GPUPOOL_NO_STREAM, 0, &buffer));
     gpupool_close(first);
     unsigned descriptors = count_descriptors();
     uint64_t addresses = count_addresses();
     for (unsigned n = 1, failed = 1; failed; n++) {
         struct gpupool_client *client = client_open(&daemon, false);
         assert_int_equal(gpu_sim_fail("any", n, GPU_ERROR_MEMORY_ALLOCATION), 0);
-        int r = gpupool_attach(client, &token, 0, &buffer);
+        int r = gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &buffer);
         failed = gpu_sim_failed();
         assert_int_equal(gpu_sim_fail("any", 0, 0), 0);
         if (r != 0) {
@@ -392,7 +393,7 @@ static void an_attach_fails_whole_and_succeeds_later(void **state) {
             failures++;
             PUPPET_MUST(&owner, puppet_query(&owner, 0));
             assert_int_equal(owner.answer.info.holders, 1);
-            MUST(gpupool_attach(client, &token, 0, &buffer));
+            MUST(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &buffer));
         }
         if (n % 8 == 0) /* a sanitizer takes long over all */
             MUST(puppet_read_pattern(client, &buffer, 1, NULL));
@@ -428,15 +429,15 @@ static void a_share_without_memory_changes_nothing(void **state) {
         MUST(gpupool_acquire(client, pool, ROW_BYTES, NULL, GPUPOOL_FOREVER, 0, &buffer));
         MUST(puppet_write_pattern(client, &buffer, n, NULL));
         memory_fail_nth(n);
-        int r = gpupool_share(client, &buffer, &token);
+        int r = gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token);
         failed = memory_failed();
         memory_fail_nth(0);
         if (r != 0) {
             assert_int_equal(r, GPUPOOL_E_NO_MEMORY);
             failures++;
-            MUST(gpupool_share(client, &buffer, &token));
+            MUST(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token));
         }
-        MUST(gpupool_attach(other, &token, 0, &attached));
+        MUST(gpupool_attach(other, &token, GPUPOOL_NO_STREAM, 0, &attached));
         MUST(puppet_read_pattern(other, &attached, n, NULL));
         MUST(gpupool_release(other, &attached, GPUPOOL_NO_STREAM));
         MUST(gpupool_release(client, &buffer, NULL));
@@ -464,17 +465,17 @@ static void a_row_is_mapped_once(void **state) {
     owner_start(&owner, &daemon);
     owner_share(&owner, 0, 1, &token);
     struct gpupool_client *client = client_open(&daemon, false);
-    MUST(gpupool_attach(client, &token, 0, &first));
+    MUST(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &first));
     unsigned descriptors = count_descriptors();
     uint64_t addresses = count_addresses();
     const void *memory = first.data;
     assert_int_equal(gpu_sim_fail("any", 1, GPU_ERROR_UNKNOWN), 0); /* no call is made */
     for (unsigned i = 0; i < 20; i++) {
-        MUST(gpupool_attach(client, &token, 0, &second));
+        MUST(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &second));
         assert_ptr_equal(second.data, memory);
         MUST(gpupool_release(client, &second, GPUPOOL_NO_STREAM));
         MUST(gpupool_release(client, &first, GPUPOOL_NO_STREAM));
-        MUST(gpupool_attach(client, &token, 0, &first));
+        MUST(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &first));
         assert_ptr_equal(first.data, memory);
     }
     assert_false(gpu_sim_failed());
@@ -500,8 +501,8 @@ static void hand_over(struct gpupool_client *owner, struct gpupool_client *other
     MUST(gpupool_acquire(owner, pool, size_bytes, NULL, GPUPOOL_FOREVER, 0, &buffer));
     memcpy(buffer.data, &seal, sizeof seal);
     memcpy((char *)buffer.data + size_bytes - sizeof seal, &seal, sizeof seal);
-    MUST(gpupool_share(owner, &buffer, &token));
-    MUST(gpupool_attach(other, &token, 0, &attached));
+    MUST(gpupool_share(owner, &buffer, GPUPOOL_NO_STREAM, &token));
+    MUST(gpupool_attach(other, &token, GPUPOOL_NO_STREAM, 0, &attached));
     assert_memory_equal(attached.data, &seal, sizeof seal);
     assert_memory_equal((char *)attached.data + size_bytes - sizeof seal, &seal, sizeof seal);
     MUST(gpupool_release(other, &attached, NULL));
@@ -524,7 +525,7 @@ static void busy_begin(struct busy_row *busy, struct gpupool_client *client,
     assert_true(busy->word != MAP_FAILED);
     assert_int_equal(busy->gpu->host_register(busy->word, 4096), 0);
     assert_int_equal(busy->gpu->stream_create(0, &busy->stream), 0);
-    MUST(gpupool_attach(client, token, 0, &buffer));
+    MUST(gpupool_attach(client, token, GPUPOOL_NO_STREAM, 0, &buffer));
     assert_int_equal(busy->gpu->stream_wait64(0, busy->stream, busy->word, 1), 0);
     assert_int_equal(busy->gpu->memory_set(0, buffer.data, 1, buffer.size_bytes, busy->stream), 0);
     MUST(gpupool_release(client, &buffer, busy->stream));
@@ -560,7 +561,7 @@ static void rows_that_nothing_uses_are_few(void **state) {
     hand_over(owner, other, pool, MIB, 1);
     hand_over(owner, other, pool, 5 * MIB, 1);
     MUST(gpupool_acquire(owner, pool, 9 * MIB, NULL, GPUPOOL_FOREVER, 0, &kept));
-    MUST(gpupool_share(owner, &kept, &token));
+    MUST(gpupool_share(owner, &kept, GPUPOOL_NO_STREAM, &token));
     unsigned descriptors = count_descriptors();
     uint64_t addresses = count_addresses();
     busy_begin(&busy, other, &token);
@@ -603,7 +604,7 @@ static void a_row_ends_with_its_segments(void **state) {
     options.socket = daemon.socket;
     MUST(gpupool_open(&options, &client)); /* with a thread that answers the daemon */
     uint64_t addresses = count_addresses();
-    MUST(gpupool_attach(client, &token, 0, &buffer));
+    MUST(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &buffer));
     MUST(puppet_read_pattern(client, &buffer, 1, NULL));
     MUST(gpupool_release(client, &buffer, NULL));
     assert_int_equal(count_idle_rows(client), 1);

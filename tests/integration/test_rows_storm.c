@@ -37,13 +37,13 @@ struct place {
     uint64_t seed;
 };
 
-struct board {
+struct bulletin {
     struct place places[PLACES];
 };
 
 struct worker {
     struct gpupool_client *client;
-    struct board *board;
+    struct bulletin *board;
     uint32_t pool;
     uint64_t random;
     unsigned handed, taken;
@@ -80,7 +80,7 @@ static bool note(struct worker *worker, int result, const char *call) {
     return false;
 }
 
-static struct place *claim(struct board *board, enum place_state from, enum place_state to,
+static struct place *claim(struct bulletin *board, enum place_state from, enum place_state to,
                            uint64_t *random) {
     unsigned first = (unsigned)(test_random(random) % PLACES);
 
@@ -102,7 +102,8 @@ static void take_one(struct worker *worker) {
         sched_yield();
         return;
     }
-    if (note(worker, gpupool_attach(worker->client, &place->token, 0, &buffer), "attach")) {
+    if (note(worker, gpupool_attach(worker->client, &place->token, GPUPOOL_NO_STREAM, 0, &buffer),
+             "attach")) {
         note(worker, has_marks(&buffer, place->seed) ? 0 : 1, "an attached buffer");
         write_marks(&buffer, ++place->seed);
         note(worker, gpupool_release(worker->client, &buffer, NULL), "release of an attached buffer");
@@ -123,7 +124,7 @@ static void hand_over(struct worker *worker, const struct gpupool_buffer *buffer
         return;
     write_marks(buffer, seed);
     place->seed = seed;
-    if (!note(worker, gpupool_share(worker->client, buffer, &place->token), "share")) {
+    if (!note(worker, gpupool_share(worker->client, buffer, GPUPOOL_NO_STREAM, &place->token), "share")) {
         atomic_store(&place->state, PLACE_EMPTY);
         return;
     }
@@ -156,9 +157,9 @@ static void *work(void *argument) {
 
 /* --- a process --- */
 
-static struct board *board_open(const char *path) {
+static struct bulletin *board_open(const char *path) {
     _cleanup_(close_fdp) int fd = open(path, O_RDWR | O_CLOEXEC);
-    void *memory = mmap(NULL, sizeof(struct board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *memory = mmap(NULL, sizeof(struct bulletin), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -214,7 +215,7 @@ static void processes_hand_rows_to_each_other(void **state) {
         skip();
     int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, sizeof(struct board)), 0);
+    assert_int_equal(ftruncate(fd, sizeof(struct bulletin)), 0);
     close(fd);
     rows_start(&daemon, 1);
     unsigned descriptors = daemon_descriptors_at_rest(&daemon);

@@ -101,13 +101,13 @@ static int storm_take(struct storm *storm, const struct gpupool_token *common) {
     uint64_t random = test_random(&storm->state);
 
     if (random % 16 == 0) {
-        int r = gpupool_attach(storm->client, common, 0, &buffer);
+        int r = gpupool_attach(storm->client, common, GPUPOOL_NO_STREAM, 0, &buffer);
         return r < 0 ? r : storm_keep(storm, &buffer, 0);
     }
     if (random % 16 == 1 && storm->n_held > 0) {
-        int r = gpupool_share(storm->client, &storm->held[0], &token);
+        int r = gpupool_share(storm->client, &storm->held[0], GPUPOOL_NO_STREAM, &token);
         if (r == 0)
-            r = gpupool_attach(storm->client, &token, 0, &buffer);
+            r = gpupool_attach(storm->client, &token, GPUPOOL_NO_STREAM, 0, &buffer);
         return r < 0 ? r : storm_keep(storm, &buffer, storm->marks[0]);
     }
     uint64_t size = storm_size(storm), mark = test_random(&storm->state) | 1;

@@ -63,9 +63,9 @@ static int mixed_round(struct thread *thread, struct gpupool_buffer *buffer, uin
             r = note(thread, 1, "query: another buffer");
         break;
     case 1:
-        r = note(thread, gpupool_share(client, buffer, &token), "share");
+        r = note(thread, gpupool_share(client, buffer, GPUPOOL_NO_STREAM, &token), "share");
         if (r == 0)
-            r = note(thread, gpupool_attach(client, &token, 0, &twin), "attach");
+            r = note(thread, gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &twin), "attach");
         if (r == 0)
             r = note(thread, puppet_read_pattern(client, &twin, *seed, NULL), "check of the twin");
         if (r == 0)

@@ -232,8 +232,8 @@ static void a_buffer_in_several_segments_is_shared(void **state) {
     assert_int_equal(gpupool_device_pool(client, 0, &pool), 0);
     assert_int_equal(gpupool_acquire(client, pool, MIB, NULL, GPUPOOL_FOREVER, 0, &first), 0);
     assert_int_equal(gpupool_acquire(client, pool, 24 * MIB, NULL, GPUPOOL_FOREVER, GPUPOOL_ZERO, &large), 0);
-    assert_int_equal(gpupool_share(client, &large, &token), 0);
-    assert_int_equal(gpupool_attach(client, &token, 0, &again), 0);
+    assert_int_equal(gpupool_share(client, &large, GPUPOOL_NO_STREAM, &token), 0);
+    assert_int_equal(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &again), 0);
     assert_int_equal(again.size_bytes, 24 * MIB);
     assert_ptr_not_equal(again.data, large.data);
     assert_int_equal(gpupool_query(client, &large, &info), 0);
@@ -243,7 +243,7 @@ static void a_buffer_in_several_segments_is_shared(void **state) {
     assert_ptr_equal(info.buffer.data, again.data);
     assert_int_equal(info.buffer.size_bytes, 24 * MIB);
     assert_int_equal(gpupool_release(client, &again, NULL), 0);
-    assert_int_equal(gpupool_share(client, &first, &token), 0);
+    assert_int_equal(gpupool_share(client, &first, GPUPOOL_NO_STREAM, &token), 0);
     assert_int_equal(gpupool_release(client, &large, NULL), 0);
     assert_int_equal(gpupool_release(client, &first, NULL), 0);
     assert_int_equal(gpupool_trim(client, NULL), 0);
@@ -262,16 +262,16 @@ static void read_and_do_not_write(struct gpupool_client *owner, struct gpupool_c
     assert_int_equal(gpupool_device_pool(owner, 0, &pool), 0);
     assert_int_equal(gpupool_acquire(owner, pool, size, NULL, GPUPOOL_FOREVER, 0, &buffer), 0);
     assert_int_equal(puppet_write_pattern(owner, &buffer, 1, NULL), 0);
-    assert_int_equal(gpupool_share(owner, &buffer, &token), 0);
-    assert_int_equal(gpupool_attach(reader, &token, GPUPOOL_READ_ONLY, &view), 0);
+    assert_int_equal(gpupool_share(owner, &buffer, GPUPOOL_NO_STREAM, &token), 0);
+    assert_int_equal(gpupool_attach(reader, &token, GPUPOOL_NO_STREAM, GPUPOOL_READ_ONLY, &view), 0);
     assert_int_equal(puppet_read_pattern(reader, &view, 1, NULL), 0);
     assert_int_equal(puppet_write_pattern(reader, &view, 9, NULL), GPUPOOL_E_DRIVER);
     assert_int_equal(puppet_read_pattern(owner, &buffer, 1, NULL), 0);
     assert_int_equal(gpupool_query(reader, &view, &info), 0);
     assert_ptr_equal(info.buffer.data, view.data);
-    assert_int_equal(gpupool_attach(reader, &token, GPUPOOL_READ_ONLY, &second), 0);
+    assert_int_equal(gpupool_attach(reader, &token, GPUPOOL_NO_STREAM, GPUPOOL_READ_ONLY, &second), 0);
     assert_ptr_equal(second.data, view.data); /* one mapping */
-    assert_int_equal(gpupool_attach(reader, &token, 0, &writable), 0);
+    assert_int_equal(gpupool_attach(reader, &token, GPUPOOL_NO_STREAM, 0, &writable), 0);
     assert_ptr_not_equal(writable.data, view.data);
     assert_int_equal(gpupool_query(reader, &writable, &info), 0);
     assert_ptr_equal(info.buffer.data, writable.data);
@@ -316,10 +316,11 @@ static void attach_in_vain(struct gpupool_client *client, uint32_t pool, const c
     struct gpupool_token token;
 
     assert_int_equal(gpupool_acquire(client, pool, MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &buffer), 0);
-    assert_int_equal(gpupool_share(client, &buffer, &token), 0);
-    assert_int_equal(gpupool_attach(client, &token, GPUPOOL_READ_ONLY, &view), GPUPOOL_E_INVALID);
+    assert_int_equal(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token), 0);
+    assert_int_equal(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, GPUPOOL_READ_ONLY, &view),
+                     GPUPOOL_E_INVALID);
     assert_non_null(strstr(gpupool_error_text(), text));
-    assert_int_equal(gpupool_attach(client, &token, 2, &view), GPUPOOL_E_INVALID);
+    assert_int_equal(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 2, &view), GPUPOOL_E_INVALID);
     assert_non_null(strstr(gpupool_error_text(), "unknown flags: 0x2"));
     assert_int_equal(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM), 0);
 }

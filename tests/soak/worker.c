@@ -254,7 +254,7 @@ static void share(struct player *player) {
 
     if (held->is_pointer)
         return;
-    int r = gpupool_share(worker->client, &held->buffer, &message.token);
+    int r = gpupool_share(worker->client, &held->buffer, GPUPOOL_NO_STREAM, &message.token);
     if (is_refused(r))
         return;
     must(worker, r, "sharing");
@@ -269,7 +269,7 @@ static void attach(struct player *player, const struct soak_message *message) {
 
     if (player->n_held == HELD_MAX)
         drop(player, 0);
-    int r = gpupool_attach(worker->client, &message->token, 0, &buffer);
+    int r = gpupool_attach(worker->client, &message->token, GPUPOOL_NO_STREAM, 0, &buffer);
     /* Device memory can be offered to one that has no device. */
     if (r == GPUPOOL_E_NO_TOKEN || is_refused(r) ||
         (r == GPUPOOL_E_NO_GPU && is_style(worker, SOAK_HOST_ONLY)))

@@ -25,7 +25,7 @@ static inline void arrive(uint32_t word, uint64_t value) {
 /* Forgets all fences. */
 static inline void fences_reset(void) {
     memset(&page, 0, sizeof page);
-    session.fences.page = &page;
+    session.fences.memory = page.fences;
 }
 
 /* Makes a stream heap with an arena; the arena has one slot, which is vacant. NULL without memory. */

@@ -236,6 +236,16 @@ void false_send_page(struct false_session *session, uint64_t request, uint64_t s
     close(fd);
 }
 
+/* A board of zeros: nothing is ready above 0, and the first slot is the client's. */
+static void send_board(struct false_session *session, uint64_t request) {
+    struct proto_message reply = {.header = {.operation = PROTO_BOARD, .request = request}};
+    int fd = make_memfd(PROTO_BOARD_BYTES, true);
+
+    reply.board.size_bytes = PROTO_BOARD_BYTES;
+    false_send(session, &reply, &fd, 1);
+    close(fd);
+}
+
 void false_daemon_serve(struct false_daemon *daemon, struct false_session *session,
                         const struct proto_message *request) {
     uint64_t id = request->header.request, size;
@@ -332,6 +342,25 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         session->has_page = true;
         change(daemon, &daemon->pages, 1);
         false_send_page(session, id, PROTO_PAGE_BYTES, true);
+        return;
+    case PROTO_ASK_BOARD:
+        must(!session->has_board); /* once in a session */
+        session->has_board = true;
+        send_board(session, id);
+        return;
+    case PROTO_RELEASE_SHARED:
+        must(session->has_board);
+        lease = find_lease(session, request->release_shared.lease, request->release_shared.generation);
+        must(lease != NULL);
+        lease->id = 0;
+        change(daemon, &daemon->leases, -1);
+        change(daemon, &daemon->releases, 1);
+        false_send_ok(session, id);
+        return;
+    case PROTO_ASK_HOLDERS:
+        reply.header = (struct proto_header){.operation = PROTO_HOLDERS, .request = id};
+        memset(&reply.holders, 0, sizeof reply.holders);
+        false_send(session, &reply, NULL, 0);
         return;
     case PROTO_IDLE: /* none */
         reply.header = (struct proto_header){.operation = PROTO_SEGMENTS, .request = id};

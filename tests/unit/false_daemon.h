@@ -50,7 +50,7 @@ struct false_lease {
 struct false_session {
     int fd; /* -1: free entry */
     bool described[4];
-    bool has_page;
+    bool has_page, has_board;
     uint64_t unconfirmed; /* segment whose OPENED has not come */
     struct false_lease leases[FALSE_LEASES_MAX];
     unsigned backlog_count;

@@ -102,9 +102,9 @@ static void nothing_is_asked_that_cannot_be_answered(void **state) {
     garbage.kind = GPUPOOL_POOL_HOST;
     garbage.capacity_bytes = 777;
     assert_error(gpupool_shrink(client, &garbage, 3, NULL), GPUPOOL_E_INVALID);
-    assert_error(gpupool_share(client, &garbage, NULL), GPUPOOL_E_INVALID);
-    assert_error(gpupool_share(client, &garbage, &token), GPUPOOL_E_STALE);
-    assert_error(gpupool_attach(client, NULL, 0, &buffer), GPUPOOL_E_INVALID);
+    assert_error(gpupool_share(client, &garbage, GPUPOOL_NO_STREAM, NULL), GPUPOOL_E_INVALID);
+    assert_error(gpupool_share(client, &garbage, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_STALE);
+    assert_error(gpupool_attach(client, NULL, GPUPOOL_NO_STREAM, 0, &buffer), GPUPOOL_E_INVALID);
     assert_error(gpupool_pools(client, NULL, 1, &count), GPUPOOL_E_INVALID);
     assert_error(gpupool_host_pool(client, -2, &id), GPUPOOL_E_INVALID);
     assert_error(gpupool_stream_create(client, 0, NULL), GPUPOOL_E_INVALID);

@@ -83,12 +83,12 @@ static void tokens_reach_the_same_memory(void **state) {
     struct gpupool_buffer buffer, shared = {0};
     struct gpupool_token token = {0};
 
-    assert_error(gpupool_attach(other, &token, 0, &shared), GPUPOOL_E_NO_TOKEN);
+    assert_error(gpupool_attach(other, &token, GPUPOOL_NO_STREAM, 0, &shared), GPUPOOL_E_NO_TOKEN);
     assert_null(shared.data);
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 3000, NULL, GPUPOOL_NOW, 0, &buffer));
     memcpy(buffer.data, "by another mapping", 19);
-    assert_ok(gpupool_share(client, &buffer, &token));
-    assert_ok(gpupool_attach(other, &token, 0, &shared));
+    assert_ok(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token));
+    assert_ok(gpupool_attach(other, &token, GPUPOOL_NO_STREAM, 0, &shared));
     assert_int_equal(shared.size_bytes, 3000);
     assert_ptr_not_equal(shared.data, buffer.data);
     assert_string_equal(shared.data, "by another mapping");

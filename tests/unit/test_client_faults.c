@@ -161,10 +161,11 @@ static unsigned live(struct gpupool_client **ret_client, struct gpupool_client *
     failures += FAILED(gpupool_open(&options, &other), other == NULL);
     *ret_other = other;
     if (host.data != NULL) {
-        bool shared = !FAILED(gpupool_share(client, &host, &token), token.bytes[0] == 0);
+        bool shared = !FAILED(gpupool_share(client, &host, GPUPOOL_NO_STREAM, &token), token.bytes[0] == 0);
         failures += !shared;
         if (shared && other != NULL)
-            failures += FAILED(gpupool_attach(other, &token, 0, &attached), attached.data == NULL);
+            failures +=
+                FAILED(gpupool_attach(other, &token, GPUPOOL_NO_STREAM, 0, &attached), attached.data == NULL);
         failures += FAILED(gpupool_release(client, &host, NULL), host.data != NULL);
     }
     if (attached.data != NULL) {

@@ -131,9 +131,10 @@ static void use_leases(struct script *script) {
         went_well(script, gpupool_release(client, &other, NULL));
     if (taken[0]) {
         went_well(script, gpupool_query(client, &buffers[0], &info));
-        if (went_well(script, gpupool_share(client, &buffers[0], &token)) &&
-            took(script, gpupool_attach(client, &token, 0, &other), &other))
+        if (went_well(script, gpupool_share(client, &buffers[0], NULL, &token)) &&
+            took(script, gpupool_attach(client, &token, NULL, 0, &other), &other))
             went_well(script, gpupool_release(client, &other, NULL));
+        went_well(script, gpupool_reuse(client, &buffers[0], NULL));
     }
     if (taken[1] && went_well(script, gpupool_shrink(client, &buffers[1], 1000, NULL)))
         took(script, 0, &buffers[1]);
@@ -218,7 +219,8 @@ static bool is_noticed(const char *name) {
 static bool may_be_anything(const struct wire_field *field) {
     return (field->operation == PROTO_HELLO_REPLY &&
             (strcmp(field->name, "session") == 0 || strcmp(field->name, "daemon_pid") == 0)) ||
-           (field->operation == PROTO_POOLS && strcmp(field->name, "pools[i].limit_bytes") == 0);
+           (field->operation == PROTO_POOLS && strcmp(field->name, "pools[i].limit_bytes") == 0) ||
+           (field->operation == PROTO_HOLDERS && strcmp(field->name, "n_left") == 0); /* it is asked again */
 }
 
 static void try_field_of(const struct wire_field *field, unsigned operation, unsigned skip) {
@@ -254,8 +256,9 @@ static void every_field_at_its_ends_is_an_error_or_harmless(void **state) {
             try_field(&wire_fields[i], wire_fields[i].operation);
 }
 
-static const unsigned replies[] = {PROTO_HELLO_REPLY, PROTO_POOLS, PROTO_LEASE, PROTO_OK,      PROTO_TOKEN,
-                                   PROTO_INFO,        PROTO_ERROR, PROTO_PAGE,  PROTO_SEGMENTS};
+static const unsigned replies[] = {PROTO_HELLO_REPLY, PROTO_POOLS, PROTO_LEASE,  PROTO_OK,
+                                   PROTO_TOKEN,       PROTO_INFO,  PROTO_ERROR,  PROTO_PAGE,
+                                   PROTO_SEGMENTS,    PROTO_BOARD, PROTO_HOLDERS};
 #define REPLIES (sizeof replies / sizeof *replies)
 
 static void every_header_at_its_ends_is_an_error_or_harmless(void **state) {
@@ -272,7 +275,7 @@ static void a_wrong_number_of_descriptors_is_an_error(void **state) {
 
     for (unsigned i = 0; i < REPLIES; i++)
         for (unsigned c = 0; c < sizeof counts / sizeof *counts; c++) {
-            int right = replies[i] == PROTO_LEASE || replies[i] == PROTO_PAGE;
+            int right = replies[i] == PROTO_LEASE || replies[i] == PROTO_PAGE || replies[i] == PROTO_BOARD;
             if (counts[c] == right)
                 continue;
             memset(&lie, 0, sizeof lie);
@@ -297,8 +300,8 @@ static void a_descriptor_with_a_flaw_is_an_error(void **state) {
         READ_ONLY = 7
     };
     (void)state;
-    for (unsigned i = 0; i < 2; i++) {
-        uint64_t size = i == 0 ? FALSE_SEGMENT_SIZE : PROTO_PAGE_BYTES;
+    for (unsigned i = 0; i < 3; i++) {
+        uint64_t size = i == 0 ? FALSE_SEGMENT_SIZE : i == 1 ? PROTO_PAGE_BYTES : PROTO_BOARD_BYTES;
         int pipe_fds[2];
         assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
         int fds[] = {
@@ -319,11 +322,11 @@ static void a_descriptor_with_a_flaw_is_an_error(void **state) {
         for (unsigned f = 0; f < sizeof fds / sizeof *fds; f++) {
             assert_true(fds[f] >= 0);
             memset(&lie, 0, sizeof lie);
-            lie.operation = i == 0 ? PROTO_LEASE : PROTO_PAGE;
+            lie.operation = i == 0 ? PROTO_LEASE : i == 1 ? PROTO_PAGE : PROTO_BOARD;
             lie.count = -1;
             lie.fd = fds[f];
-            /* A page that cannot be written to is done without. */
-            if (!is_noticed("a flaw") && !(i == 1 && f == READ_ONLY))
+            /* A page or a board that cannot be written to is done without. */
+            if (!is_noticed("a flaw") && !(i > 0 && f == READ_ONLY))
                 fail_msg("flaw %u of %s is believed", f, proto_operation_name(lie.operation));
             close(fds[f]);
         }

@@ -247,6 +247,7 @@ static bool serve(struct false_daemon *daemon, struct false_session *session,
         send_info(session, request);
         return true;
     case PROTO_RELEASE:
+    case PROTO_RELEASE_SHARED: /* begins as RELEASE does */
         if (session->described[FALSE_POOL_HOST] ||
             !is_of_row(request->release.lease, request->release.generation))
             return false;
@@ -299,7 +300,7 @@ static void finish(struct gpupool_client *client) {
 
 static int attach(struct gpupool_client *client, struct gpupool_buffer *ret_buffer) {
     const struct gpupool_token token = {{1}};
-    return gpupool_attach(client, &token, 0, ret_buffer);
+    return gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, ret_buffer);
 }
 
 static void assert_there(const struct gpupool_buffer *buffer) {

@@ -27,7 +27,7 @@ static void arrive(uint32_t word, uint64_t value) {
 
 static int set_up(void **state) {
     memset(&page, 0, sizeof page);
-    session.fences.page = &page;
+    session.fences.memory = page.fences;
     struct stream_heap *stream_heap = stream_heap_new(&owner, 1, GPUPOOL_POOL_DEVICE, 0, NULL);
     assert_non_null(stream_heap);
     for (unsigned i = 0; i < EXTENTS; i++)

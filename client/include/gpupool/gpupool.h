@@ -61,6 +61,8 @@ enum gpupool_error {
     GPUPOOL_E_FORKED = -36,       /**< the client belongs to the parent of this process */
     GPUPOOL_E_CAPTURING = -37,    /**< the stream is being captured into a graph: nothing was done */
     GPUPOOL_E_NO_GPU = -38,       /**< the call needs a GPU, and this process or the daemon has none */
+    GPUPOOL_E_LOST = -39, /**< a process that shared a buffer ended before its GPU work on it was done; see
+                             gpupool_attach() */
 };
 
 /** Timeouts. */
@@ -165,10 +167,12 @@ struct gpupool_buffer {
     uint64_t reserved[2];
 };
 
-/** Names a shared buffer to other processes of the same user. Any process that knows it may attach: treat it as a secret. */
+/** Names a shared buffer to other processes of the same user, and the work that they wait for. Plain bytes,
+ * to be sent by any means. Any process of the user that knows it may attach: treat it as a secret. */
 struct gpupool_token {
-    uint8_t bytes[32];
+    uint8_t bytes[64]; /**< where nothing is waited for, those from GPUPOOL_TOKEN_NAME_BYTES on are 0 */
 };
+#define GPUPOOL_TOKEN_NAME_BYTES 32u
 
 /** gpupool_acquire() flags */
 #define GPUPOOL_ZERO 1u /**< zero the buffer, in stream order. Without it the contents are undefined */
@@ -372,12 +376,19 @@ GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
 /** @} */
 
 /**
- * Names a buffer to other processes of the same user. The token is good while any process holds the buffer: keep yours
- * until the other side has attached. The contents that it reads must have been written: synchronise the stream first.
- * LIMIT: the buffer lies in more than 4,096 segments, or the session has as many leases as it may.
+ * Names a buffer to other processes of the same user. The token is good while any process holds the buffer:
+ * keep yours until the other side has attached. Sharing a buffer again sends no message.
+ * @param stream the stream that writes the contents: a process that attaches waits, on the GPU, for what was
+ * enqueued on it before this call, and nothing here waits for it. Work on other streams has to be ordered
+ * before it. GPUPOOL_NO_STREAM: the contents are there already. For each token that is made behind other
+ * work, share once more
+ * @return 0; INVALID, STALE, CAPTURING, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, NO_MEMORY; LOST, see
+ * gpupool_attach(); LIMIT: the buffer lies in more than 4,096 segments, or the session has as many leases as
+ * it may. Where no fence can be left (1,024 processes of the user leave some, or 64 streams of this one are
+ * busy with theirs), the call waits for the stream
  */
 GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                              struct gpupool_token *ret_token);
+                              void *stream, struct gpupool_token *ret_token);
 
 /** gpupool_attach() flags */
 #define GPUPOOL_READ_ONLY                                                                                    \
@@ -388,13 +399,36 @@ GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupoo
 /**
  * Takes a shared buffer, as a lease of this client's own. The first buffer in a segment maps the segment; a
  * buffer that lies in several segments has them mapped side by side. It can be at other addresses than in the
- * process that shared it.
+ * process that shared it. Otherwise the call is one exchange with the daemon.
+ *
+ * If the process that shared it dies before its work on the buffer is done, the stream goes on once that work
+ * is known to be over, and reads what is there. Then one of this client's next calls of gpupool_share(),
+ * gpupool_attach(), gpupool_reuse(), gpupool_query(), gpupool_stream_synchronize(), or gpupool_release() of a
+ * buffer that is not kept here, returns LOST, once, and has done nothing (gpupool_stream_synchronize() has
+ * waited). The text names that process's session. (CUDA reports a kernel's failure like that.)
+ * @param stream the stream that reads it: it waits, on the GPU, for the work that the token names.
+ * GPUPOOL_NO_STREAM: this call waits for it, at most as long as the option alloc_timeout_ns says (else
+ * TIMED_OUT)
  * @param flags 0 or GPUPOOL_READ_ONLY
  * @return 0; INVALID; NO_TOKEN when the token is not known, gone or another user's; NO_GPU, NO_POOL (its
- * device is not visible in this process), DRIVER, NO_MEMORY, LIMIT: nothing was taken
+ * device is not visible in this process), DRIVER, NO_MEMORY, LIMIT, CAPTURING; LOST, also if the work is lost
+ * by now: nothing was taken
  */
-GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token,
+GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token, void *stream,
                                uint32_t flags, struct gpupool_buffer *ret_buffer);
+
+/**
+ * Says that this process writes to a buffer again that it shared, or attached: the stream waits, on the GPU,
+ * for the work of the processes that have released it meanwhile. One exchange with the daemon; none for a
+ * buffer that was never shared. Where a process left no fence that others see (it released the buffer with
+ * several streams recorded), the call waits until the daemon sees its work done, as long as alloc_timeout_ns
+ * says.
+ * @param stream the one that writes next; GPUPOOL_NO_STREAM: the call waits
+ * @return 0; SHARED: others have it still, those included that died and whose GPU work is not known to be
+ * over; INVALID, STALE, CAPTURING, DRIVER, TIMED_OUT, DISCONNECTED, LOST
+ */
+GPUPOOL_API int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                              void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /** Asks the daemon about a buffer. STALE when it is not this client's any more. */
 GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,

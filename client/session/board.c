@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/board.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "client/include/gpupool/gpupool.h"
+#include "client/session/error.h"
+#include "client/session/memfd.h"
+#include "client/session/session.h"
+
+/* As fence.c has it: the CPU looks again and again for so long, then ever more rarely. */
+#define SPIN_NS      (100 * NS_PER_US)
+#define SLEEP_NS_MAX (1 * NS_PER_MS)
+
+static int fail_kernel(const char *doing) {
+    return error_set(GPUPOOL_E_DRIVER, "%s the board of fences for other processes: %s (%s)", doing,
+                     strerrorname_np(errno), strerrordesc_np(errno));
+}
+
+static int board_open(struct session *session) {
+    struct connection *connection = &session->connection;
+    struct board *board = &session->board;
+
+    if (session->version < PROTO_VERSION_BOARD)
+        return error_set(GPUPOOL_E_VERSION, "the daemon is older than the library, and knows no fences for other "
+                                            "processes: update gpupoold");
+    _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_ASK_BOARD);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    int r = connection_exchange(connection, &request, connection_deadline_ns(connection, 0));
+    if (r < 0)
+        return error_prefix(r, "asking for the board of fences for other processes");
+    if (memfd_flaw(request->fd, PROTO_BOARD_BYTES) != NULL)
+        return connection_refuse(connection, "a board that is no sealed memfd of its size");
+    void *memory = mmap(NULL, PROTO_BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, request->fd, 0);
+    if (memory == MAP_FAILED)
+        return fail_kernel("mapping");
+    if (madvise(memory, PROTO_BOARD_BYTES, MADV_DONTFORK) < 0) {
+        int saved = errno;
+        munmap(memory, PROTO_BOARD_BYTES);
+        errno = saved;
+        return fail_kernel("keeping forked children from");
+    }
+    board->slot = request->message.board.slot;
+    board->memory = memory;
+    return 0;
+}
+
+static int need_locked(struct session *session) {
+    struct board *board = &session->board;
+    bool before = board->asked;
+
+    if (!before) {
+        board->error = board_open(session);
+        board->asked = true;
+    }
+    return board->error < 0 && before
+               ? error_set(board->error, "there is no board of fences for other processes: asking for it failed")
+               : board->error;
+}
+
+int board_need(struct session *session) {
+    pthread_mutex_lock(&session->board.lock);
+    int r = need_locked(session);
+    pthread_mutex_unlock(&session->board.lock);
+    return r;
+}
+
+int board_need_for_streams(struct session *session, const struct gpu *gpu) {
+    struct board *board = &session->board;
+
+    pthread_mutex_lock(&board->lock);
+    int r = need_locked(session);
+    if (r == 0 && !board->tried) {
+        board->tried = true;
+        board->gpu = gpu->host_register(board->memory, PROTO_BOARD_BYTES) == 0 ? gpu : NULL;
+    }
+    bool registered = board->gpu != NULL;
+    pthread_mutex_unlock(&board->lock);
+    return r < 0 || registered ? r
+                               : error_set(GPUPOOL_E_DRIVER, "the driver does not take the board of fences for "
+                                                             "other processes");
+}
+
+enum proto_board_state board_state(const struct session *session, const struct proto_board_fence *fence) {
+    return proto_board_state(&session->board.memory->slots[fence->slot], fence->word, fence->value);
+}
+
+int board_wait(const struct session *session, const struct proto_board_fence *fence, uint64_t deadline_ns) {
+    uint64_t begin_ns = clock_now_ns();
+
+    while (board_state(session, fence) == PROTO_BOARD_PENDING) {
+        uint64_t now_ns = clock_now_ns(), pause_ns = (now_ns - begin_ns) / 8;
+        if (now_ns >= deadline_ns)
+            return error_set(GPUPOOL_E_TIMED_OUT, "another process's GPU work is not done yet");
+        if (now_ns - begin_ns < SPIN_NS)
+            continue;
+        pause_ns = pause_ns < SLEEP_NS_MAX ? pause_ns : SLEEP_NS_MAX;
+        if (pause_ns > deadline_ns - now_ns)
+            pause_ns = deadline_ns - now_ns;
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+    }
+    return 0;
+}
+
+int board_order(struct session *session, const struct proto_board_fence *fence, unsigned device, void *stream,
+                uint64_t deadline_ns) {
+    const struct gpu *gpu;
+    char text[ERROR_TEXT_SIZE];
+
+    if (board_state(session, fence) != PROTO_BOARD_PENDING)
+        return 0;
+    int r = devices_need_gpu(&session->devices, &gpu);
+    if (r == 0)
+        r = devices_check_stream(gpu, device, stream);
+    if (r < 0)
+        return r;
+    error_save(text);
+    r = board_need_for_streams(session, gpu);
+    error_restore(text);
+    if (r < 0)
+        return board_wait(session, fence, deadline_ns);
+    struct proto_board_slot *slot = &session->board.memory->slots[fence->slot];
+    /* The driver wants an address; that the word is atomic concerns those who read it. */
+    int error = gpu->stream_wait64(device, stream, (uint64_t *)&slot->words[fence->word], fence->value);
+    if (error == GPU_ERROR_NOT_SUPPORTED)
+        return board_wait(session, fence, deadline_ns);
+    return error == 0 ? 0 : devices_fail_on(gpu, device, error, "making a stream wait for another process's fence");
+}
+
+void board_close(struct board *board) {
+    if (board->gpu != NULL)
+        (void)board->gpu->host_unregister(board->memory);
+    board->gpu = NULL;
+}
+
+void board_deinit(struct board *board) {
+    if (board->memory != NULL)
+        munmap(board->memory, PROTO_BOARD_BYTES);
+    board->memory = NULL;
+    pthread_mutex_destroy(&board->lock);
+}
