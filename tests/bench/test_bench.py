@@ -83,6 +83,7 @@ class Run(unittest.TestCase):
                 ("trace", cases.GPUPOOL, {"ns", "first_ns", "p999_ns", "peak_live_bytes", "peak_reserved_bytes", "peak_leased_bytes",
                                           "warm_reserved_bytes", "warm_grows", "warm_retires"}),
                 ("trace", cases.TORCH_RECORDED, {"peak_live_bytes", "peak_reserved_bytes"}),
+                *(("share", name, {"p50_ns", "p99_ns"}) for name in ("socket", "same", "new", "reuse")),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("busy", cases.ALONE, {"p50_ns", "p99_ns", "max_ns"}),

@@ -14,23 +14,26 @@
 
 static const unsigned kinds[] = {GPUPOOL_POOL_DEVICE, GPUPOOL_POOL_HOST};
 
-/* A client with a stream, and host memory to see what is in a buffer. */
+/* A client with a stream, and memory to see what is in a buffer: the contents are copied to device memory in
+ * stream order, and from there to host memory afterwards. (CUDA copies from host to host memory at once.) */
 struct side {
     struct gpupool_client *client;
     void *stream;
-    struct gpupool_buffer seen;
+    struct gpupool_buffer kept, seen;
 };
 
 static struct side side_open(void) {
     struct side side;
 
     side.client = open_cached_with_stream(&side.stream);
+    side.kept = acquire(side.client, GPUPOOL_POOL_DEVICE, SIZE, side.stream);
     side.seen = acquire(side.client, GPUPOOL_POOL_HOST, SIZE, GPUPOOL_NO_STREAM);
     return side;
 }
 
 static void side_close(struct side *side) {
     MUST(gpupool_release(side->client, &side->seen, GPUPOOL_NO_STREAM));
+    MUST(gpupool_release(side->client, &side->kept, side->stream));
     MUST(gpupool_trim(side->client, NULL));
     MUST(gpupool_stream_destroy(side->client, 0, side->stream));
     gpupool_close(side->client);
@@ -42,12 +45,15 @@ static void set(const struct side *side, const struct gpupool_buffer *buffer, in
 
 /* Copies what is in a buffer, in stream order. */
 static void look(const struct side *side, const struct gpupool_buffer *buffer, void *stream) {
-    MUST(gpupool_copy(side->client, 0, side->seen.data, buffer->data, SIZE, stream));
+    MUST(gpupool_copy(side->client, 0, side->kept.data, buffer->data, SIZE, stream));
 }
 
+/* The stream that it was copied on is through. */
 static void expect_seen(const struct side *side, int byte) {
     const uint8_t *seen = side->seen.data;
 
+    MUST(gpupool_copy(side->client, 0, side->seen.data, side->kept.data, SIZE, side->stream));
+    MUST(gpupool_stream_synchronize(side->client, 0, side->stream));
     for (unsigned i = 0; i < SIZE; i++)
         if (seen[i] != byte)
             fail_msg("byte %u is %d, not %d", i, seen[i], byte);
@@ -103,7 +109,7 @@ static void without_a_stream_the_reader_itself_waits(void **state) {
     assert_int_equal(pthread_create(&opener, NULL, gate_open_late, &gate), 0);
     MUST(gpupool_attach(reader.client, &token, GPUPOOL_NO_STREAM, 0, &attached));
     assert_true(gate_was_passed(&gate));
-    memcpy(reader.seen.data, attached.data, SIZE);
+    look(&reader, &attached, reader.stream);
     expect_seen(&reader, 9);
     pthread_join(opener, NULL);
     MUST(gpupool_release(reader.client, &attached, GPUPOOL_NO_STREAM));

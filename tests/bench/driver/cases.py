@@ -264,6 +264,16 @@ def rows(bench):
               {name: found[name] for name in ("p50_ns", "max_ns", "launch_max_ns")})
 
 
+def share(bench):
+    """A buffer to another process and an answer back, in stream order."""
+    output = bench.work / "share.json"
+    with bench.daemon() as daemon:
+        bench.run([bench.program("share"), "--json", output, "--rounds", 20 if bench.quick else 2000], daemon.environment(bench.inside))
+    found = json.loads(output.read_text())
+    for name, time in found["times"].items():
+        bench.add("share", name, {"size_bytes": found["size_bytes"]}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"]})
+
+
 def hostile(bench):
     output = bench.work / "hostile.json"
     with bench.daemon("[host]\nlow_water = 0\n") as daemon:
@@ -448,6 +458,7 @@ CASES = [
     Case("growth", GPUPOOL, growth, ONCE),
     Case("limit", GPUPOOL, limit, ONCE),
     Case("hostile", GPUPOOL, hostile, ONCE),
+    Case("share", GPUPOOL, share, ONCE),
     Case("busy", GPUPOOL, busy, ONCE),
     Case("rows", GPUPOOL, rows, ONCE),
     Case("restart", GPUPOOL, restart, ONCE),
