@@ -80,6 +80,16 @@ static int find_pointer(const void *memory, struct piece **ret_piece) {
     return 0;
 }
 
+/* As find_pointer(), also for an address inside of what was handed out. */
+static int find_around(const void *memory, struct piece **ret_piece) {
+    struct piece *piece = pointer_map_find_below(memory);
+
+    if (piece == NULL || (uintptr_t)memory - (uintptr_t)piece->memory >= piece->capacity_bytes)
+        return error_set(GPUPOOL_E_INVALID,
+                         "%p is not in memory from gpupool_alloc(), or that was freed before", memory);
+    return find_pointer(piece->memory, ret_piece);
+}
+
 /* Frees memory that does not go back into the thread's cache. */
 static __attribute__((noinline)) int free_slowly(const void *memory, void *stream) {
     struct gpupool_buffer buffer;
@@ -97,6 +107,8 @@ int gpupool_free(void *memory, void *stream) {
     if (memory == NULL)
         return error_end(0);
     struct piece *piece = pointer_map_find(memory);
+    if (piece != NULL && stream == GPUPOOL_OWN_STREAM)
+        stream = piece->stream_heap->stream;
     if (__builtin_expect(piece != NULL && cache_may_put(piece, piece->pointer_generation, stream) &&
                              fork_guard_is_at_home(&client_of(piece->stream_heap)->session.guard) &&
                              cache_put_fast(piece->stream_heap->owner, piece),
@@ -111,7 +123,7 @@ int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
 
     if (ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_lookup: ret_buffer is NULL");
-    int r = find_pointer(memory, &piece);
+    int r = find_around(memory, &piece);
     if (r < 0)
         return error_prefix(r, "gpupool_lookup");
     assert(piece != NULL);

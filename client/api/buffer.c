@@ -436,7 +436,37 @@ static __attribute__((noinline)) int release_slowly(struct gpupool_client *clien
     return error_end(0);
 }
 
+/* The stream that a caller means by GPUPOOL_OWN_STREAM; other streams are what they are. */
+static int name_stream(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                       void **stream) {
+    struct piece *piece;
+
+    if (*stream != GPUPOOL_OWN_STREAM)
+        return 0;
+    int r = find_piece(client, buffer, &piece);
+    if (r < 0)
+        return r;
+    if (piece == NULL)
+        return error_set(GPUPOOL_E_INVALID,
+                         "GPUPOOL_OWN_STREAM: the client keeps no note of the stream of a buffer "
+                         "that was attached, or of any without a cache: name the stream");
+    *stream = piece->stream_heap->stream;
+    return 0;
+}
+
+/* Releases on the stream that the buffer was acquired on. */
+static __attribute__((noinline)) int release_own(struct gpupool_client *client,
+                                                 struct gpupool_buffer *buffer) {
+    void *stream = GPUPOOL_OWN_STREAM;
+    int r = enter(client, buffer, "gpupool_release", NULL);
+    if (r == 0)
+        r = name_stream(client, buffer, &stream);
+    return r < 0 ? r : gpupool_release(client, buffer, stream);
+}
+
 int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
+    if (__builtin_expect(stream == GPUPOOL_OWN_STREAM, 0))
+        return release_own(client, buffer);
     if (client_may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
         *buffer = (struct gpupool_buffer){0};
         return 0;
@@ -492,6 +522,8 @@ int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_bu
 int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
                    void *stream) {
     int r = enter(client, buffer, "gpupool_shrink", NULL);
+    if (r == 0)
+        r = name_stream(client, buffer, &stream);
     if (r < 0)
         return r;
     if (buffer->capacity_bytes > PROTO_SIZE_MAX || buffer->capacity_bytes % HEAP_GRANULE != 0)

@@ -48,6 +48,41 @@ int pointer_map_set(const void *memory, struct piece *piece) {
     return 0;
 }
 
+/* The highest entry of a leaf up to a number. */
+static struct piece *find_in_leaf(struct pointer_leaf *leaf, unsigned from) {
+    for (unsigned i = from + 1; leaf != NULL && i-- > 0;) {
+        struct piece *piece = atomic_load_explicit(&leaf->pieces[i], memory_order_acquire);
+        if (piece != NULL)
+            return piece;
+    }
+    return NULL;
+}
+
+/* Of the leaves of a branch up to a number, of which the last one counts up to an entry. */
+static struct piece *find_in_branch(struct pointer_branch *branch, unsigned from, unsigned entry) {
+    const unsigned last = (1u << POINTER_MAP_LEAF_BITS) - 1;
+    struct piece *piece = NULL;
+
+    for (unsigned i = from + 1; branch != NULL && piece == NULL && i-- > 0;)
+        piece = find_in_leaf(atomic_load_explicit(&branch->leaves[i], memory_order_acquire),
+                             i == from ? entry : last);
+    return piece;
+}
+
+struct piece *pointer_map_find_below(const void *memory) {
+    const unsigned last_leaf = (1u << POINTER_MAP_BRANCH_BITS) - 1, last = (1u << POINTER_MAP_LEAF_BITS) - 1;
+    struct piece *piece = NULL;
+
+    if ((uintptr_t)memory >> POINTER_MAP_ADDRESS_BITS != 0)
+        return NULL;
+    const unsigned from = pointer_map_branch_of(memory);
+    for (unsigned i = from + 1; piece == NULL && i-- > 0;)
+        piece = find_in_branch(atomic_load_explicit(&pointer_map_root[i], memory_order_acquire),
+                               i == from ? pointer_map_leaf_of(memory) : last_leaf,
+                               i == from ? pointer_map_entry_of(memory) : last);
+    return piece;
+}
+
 void pointer_map_clear(const void *memory, struct piece *piece) {
     struct piece *expected = piece;
 

@@ -77,6 +77,10 @@ int pointer_map_set(const void *memory, struct piece *piece);
 /* Clears the entry, if it is the piece's: another client of the process may have the memory by now. */
 void pointer_map_clear(const void *memory, struct piece *piece);
 
+/* The piece with the highest beginning up to an address, wherever it ends; NULL: there is none. Looks at the
+ * entries below the address one after the other: a microsecond for some megabytes. */
+struct piece *pointer_map_find_below(const void *memory);
+
 /* The piece that begins at the address; NULL: none does. */
 static inline struct piece *pointer_map_find(const void *memory) {
     if (!pointer_map_covers(memory))

@@ -270,7 +270,7 @@ int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer
     lend_leave(before);
     if (r == GPUPOOL_E_STALE)
         return runtime_raise(runtime, CUDA_INVALID_VALUE);
-    return r == 0
+    return r == 0 && ret_buffer->data == memory /* not inside: only what was handed out */
                ? 0
                : NOT_OURS; /* FORKED too: in a child the runtime says what it thinks of the parent's memory */
 }

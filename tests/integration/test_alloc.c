@@ -82,6 +82,12 @@ static void found(unsigned kind) {
             assert_int_equal(buffer.device, kind == GPUPOOL_POOL_DEVICE ? 0 : -1);
             assert_int_equal(buffer.size_bytes, buffer.capacity_bytes);
             assert_true(buffer.size_bytes >= sizes[i]);
+            for (unsigned part = 1; part <= 3; part++) { /* also by an address inside */
+                struct gpupool_buffer around;
+                MUST(gpupool_lookup(memory[of][i] + part * (sizes[i] - 1) / 3, &owner, &around));
+                assert_ptr_equal(owner, clients[of]);
+                assert_memory_equal(&around, &buffer, sizeof buffer);
+            }
             MUST(gpupool_query(owner, &buffer, &info)); /* it is one to the daemon too */
             check_memory(clients[of], memory[of][i], 10 * of + i + 1);
         }
@@ -155,7 +161,12 @@ static void wrong(unsigned kind) {
             continue;
         MUST_BE(gpupool_free(strays[i], stream_of(kind)), GPUPOOL_E_INVALID);
         assert_non_null(strstr(gpupool_error_text(), "gpupool_alloc()"));
-        MUST_BE(gpupool_lookup(strays[i], NULL, &buffer), GPUPOOL_E_INVALID);
+        const char *around = NULL;
+        for (unsigned of = 0; of < 3; of++)
+            if (strays[i] >= memory[of] && strays[i] < memory[of] + 64 * KIB)
+                around = memory[of];
+        MUST_BE(gpupool_lookup(strays[i], NULL, &buffer), around != NULL ? 0 : GPUPOOL_E_INVALID);
+        assert_true(around == NULL || buffer.data == around);
     }
     MUST_BE(gpupool_lookup(memory[0], NULL, NULL), GPUPOOL_E_INVALID);
     /* freed before, and lying in the cache */
@@ -163,6 +174,7 @@ static void wrong(unsigned kind) {
     for (unsigned i = 0; i < 3; i++)
         MUST_BE(gpupool_free(memory[1], stream_of(kind)), GPUPOOL_E_STALE);
     MUST_BE(gpupool_lookup(memory[1], NULL, &buffer), GPUPOOL_E_STALE);
+    MUST_BE(gpupool_lookup(memory[1] + 512, NULL, &buffer), GPUPOOL_E_STALE);
     /* taken again, as a buffer, by whom no pointer was given */
     buffer = acquire(client, kind, 64 * KIB, NULL);
     assert_ptr_equal(buffer.data, memory[1]); /* else this shows nothing */
@@ -435,11 +447,51 @@ static void an_allocation_waits_as_long_as_the_option_or_the_environment_says(vo
     close_cached(client);
 }
 
+/* Memory is given back on its own stream by callers that know no stream. */
+static void memory_goes_back_on_its_own_stream(void **state) {
+    (void)state;
+    for (unsigned kind = 0; kind < 2; kind++) {
+        unsigned of = kind == 0 ? GPUPOOL_POOL_DEVICE : GPUPOOL_POOL_HOST;
+        struct gpupool_client *client = open_cached();
+        void *stream, *memory;
+
+        MUST(gpupool_stream_create(client, 0, &stream));
+        memory = gpupool_alloc(client, pool_of(client, of), 64 * KIB, stream);
+        assert_non_null(memory);
+        MUST(gpupool_free(memory, GPUPOOL_OWN_STREAM));
+        uint64_t asked = daemon_sum(&daemon_, "acquires");
+        struct gpupool_buffer buffer = acquire(client, of, 64 * KIB, stream);
+        assert_ptr_equal(buffer.data, memory); /* the stream orders it: it is there at once */
+        MUST(gpupool_shrink(client, &buffer, 32 * KIB, GPUPOOL_OWN_STREAM));
+        MUST(gpupool_release(client, &buffer, GPUPOOL_OWN_STREAM));
+        assert_null(buffer.data);
+        MUST_BE(gpupool_release(client, &buffer, GPUPOOL_OWN_STREAM), GPUPOOL_E_STALE);
+        assert_int_equal(daemon_sum(&daemon_, "acquires"), asked);
+        MUST(gpupool_trim(client, NULL));
+        MUST(gpupool_stream_destroy(client, 0, stream));
+        close_cached(client);
+    }
+}
+
+static void a_buffer_without_a_stream_of_its_own_says_so(void **state) {
+    struct gpupool_client *client = open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, GPUPOOL_FOREVER);
+    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, 64 * KIB, NULL);
+
+    (void)state;
+    MUST_BE(gpupool_release(client, &buffer, GPUPOOL_OWN_STREAM), GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "name the stream"));
+    MUST_BE(gpupool_shrink(client, &buffer, 512, GPUPOOL_OWN_STREAM), GPUPOOL_E_INVALID);
+    MUST(gpupool_release(client, &buffer, NULL));
+    close_cached(client);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(freed_memory_is_allocated_again_without_the_daemon),
         cmocka_unit_test(a_pointer_is_found_as_the_buffer_that_it_is),
         cmocka_unit_test(a_pointer_can_be_shared),
+        cmocka_unit_test(memory_goes_back_on_its_own_stream),
+        cmocka_unit_test(a_buffer_without_a_stream_of_its_own_says_so),
         cmocka_unit_test(wrong_pointers_are_refused_and_harm_nothing),
         cmocka_unit_test(sizes_and_clients_that_cannot_be_are_refused),
         cmocka_unit_test(threads_free_what_others_allocated_and_none_has_anothers),

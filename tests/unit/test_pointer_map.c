@@ -212,8 +212,33 @@ static void threads_that_set_and_look_up_at_once_find_what_was_set(void **state)
     assert_int_equal(crowd.wrong, 0);
 }
 
+/* Also where the entries lie in other leaves and branches. */
+static void the_piece_below_an_address_is_found(void **state) {
+    static const uint64_t begins[] = {BRANCH_BYTES - 512, 3 * BRANCH_BYTES, 3 * BRANCH_BYTES + 5 * 512,
+                                      3 * BRANCH_BYTES + 7 * LEAF_BYTES};
+    const unsigned count = sizeof begins / sizeof *begins;
+
+    (void)state;
+    assert_null(pointer_map_find_below(at(BRANCH_BYTES)));
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(pointer_map_set(at(begins[i]), piece(i)), 0);
+    assert_null(pointer_map_find_below(at(begins[0] - 1)));
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t last = i + 1 < count ? begins[i + 1] - 1 : END_BYTES - 1;
+        assert_ptr_equal(pointer_map_find_below(at(begins[i])), piece(i));
+        assert_ptr_equal(pointer_map_find_below(at(begins[i] + 1)), piece(i));
+        assert_ptr_equal(pointer_map_find_below(at(begins[i] + (last - begins[i]) / 2)), piece(i));
+        assert_ptr_equal(pointer_map_find_below(at(last)), piece(i));
+    }
+    assert_null(pointer_map_find_below(at(END_BYTES)));
+    for (unsigned i = 0; i < count; i++)
+        pointer_map_clear(at(begins[i]), piece(i));
+    assert_null(pointer_map_find_below(at(END_BYTES - 1)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_piece_below_an_address_is_found),
         cmocka_unit_test(an_address_has_the_piece_that_was_set_there_and_no_other_has_it),
         cmocka_unit_test(an_address_that_the_map_does_not_cover_is_refused),
         cmocka_unit_test(clearing_takes_ones_own_entry_only),

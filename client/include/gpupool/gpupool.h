@@ -82,6 +82,14 @@ enum gpupool_error {
 /** As a stream: the per-thread default stream (cudaStreamPerThread), which is another one in each thread. */
 #define GPUPOOL_PER_THREAD GPUPOOL_STREAM_NUMBER(2)
 
+/**
+ * As the stream of gpupool_release(), gpupool_shrink() and gpupool_free(): the one that the memory was
+ * acquired on, for hooks that give memory back and are told of no stream. Work on other streams has to be
+ * ordered before, or noted (gpupool_record_stream()). Host memory has no stream of its own: as
+ * GPUPOOL_NO_STREAM. INVALID for buffers that were attached, and in a client without a cache.
+ */
+#define GPUPOOL_OWN_STREAM GPUPOOL_STREAM_NUMBER(-2)
+
 /** Marks a last parameter, a stream, that a C++ program may leave out: that means the per-thread default stream. C has no
  * such thing: say GPUPOOL_PER_THREAD. */
 #ifdef __cplusplus
@@ -473,11 +481,14 @@ GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, ui
 GPUPOOL_API int gpupool_free(void *memory, void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
- * Gives the buffer of a pointer from gpupool_alloc(): its size and place, and its name for gpupool_share() and
- * gpupool_query(). No message is sent.
+ * Gives the buffer that an address lies in, of memory from gpupool_alloc(): its size and place, and its name
+ * for gpupool_share() and gpupool_query(). No message is sent.
+ * @param memory a pointer from gpupool_alloc(), or any address inside: its distance from ret_buffer->data is
+ * the offset. To find the buffer of an address inside takes about a microsecond for each megabyte before it
  * @param ret_client the buffer's client; may be NULL
  * @param ret_buffer size_bytes is all that may be used. Released as a buffer, the pointer is freed
- * @return as gpupool_free()
+ * @return 0; INVALID: not in memory from gpupool_alloc(), or of a client that is closed; STALE: freed before;
+ * FORKED
  */
 GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_client,
                                struct gpupool_buffer *ret_buffer);
