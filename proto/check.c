@@ -32,10 +32,15 @@ static bool segment_size_is_sane(uint64_t size) {
 }
 
 /* The texts of what is wrong name these limits. */
-_Static_assert(PROTO_SIZE_MAX >> 56 == 1 && PROTO_PAGE_FENCES == 512 && PROTO_CLOSE_MAX == 64 &&
-                   PROTO_PARTS_MAX == 64 && PROTO_ROW_PARTS_MAX == 4096 && PROTO_LEASES_MAX == 4096 &&
-                   PROTO_LEASES_PER_MESSAGE == 64 && PROTO_PAGE_BYTES == 65536,
-               "the texts below name other limits");
+#define TEXTS_NAME(limit, number) _Static_assert((limit) == (number), "the texts below name another " #limit)
+TEXTS_NAME(PROTO_SIZE_MAX, UINT64_C(1) << 56);
+TEXTS_NAME(PROTO_PAGE_FENCES, 512);
+TEXTS_NAME(PROTO_CLOSE_MAX, 64);
+TEXTS_NAME(PROTO_PARTS_MAX, 64);
+TEXTS_NAME(PROTO_ROW_PARTS_MAX, 4096);
+TEXTS_NAME(PROTO_LEASES_MAX, 4096);
+TEXTS_NAME(PROTO_LEASES_PER_MESSAGE, 64);
+TEXTS_NAME(PROTO_PAGE_BYTES, 65536);
 
 /* One function for each body that has rules: NULL, or what is wrong, which begins with the message's and the
  * field's names. */
