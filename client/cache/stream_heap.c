@@ -531,6 +531,7 @@ void stream_heap_split_off_locked(struct piece *piece, uint64_t lease, uint64_t 
             arena_abandon_locked(arena_of(extent), range);
             return;
         }
+        assert(extent->is_arena); /* else the piece has one part; an arena outlives its parts */
         extent_lose(extent, range);
     }
     extent_lose(extent, range);
@@ -633,10 +634,12 @@ void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_p
 }
 
 bool stream_heap_lose_end_locked(struct piece *piece, struct stream_heap_part *ret_part) {
+    const struct arena *arena = arena_of(piece->extent);
     struct heap_range *range = piece->range, *upper;
-    uint64_t slot_bytes = arena_of(piece->extent)->slot_bytes, end = range->offset + range->size;
-    uint64_t start = (end - 1) / slot_bytes * slot_bytes;
 
+    assert(arena != NULL); /* elsewhere a piece has one part */
+    uint64_t slot_bytes = arena->slot_bytes, end = range->offset + range->size;
+    uint64_t start = (end - 1) / slot_bytes * slot_bytes;
     if (heap_split(range, start - range->offset, &upper) < 0)
         return false;
     piece->capacity_bytes -= upper->size;

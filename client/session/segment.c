@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/segment.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -166,6 +167,7 @@ static const char *enter_description(struct segments *segments, const struct pro
     if (flaw != NULL)
         return flaw;
     struct segment *segment = list_first(spares, struct segment, link);
+    assert(segment != NULL); /* a request has as many as its reply may describe */
     list_remove(&segment->link);
     *segment = (struct segment){
         .id = description->id,

@@ -166,6 +166,8 @@ static int pool_grant_segments(struct pool *pool, struct request *request) {
             first = opened++ == 0 ? lease : first;
             adopted += turn == WHOLE_UNASSIGNED;
         }
+    /* No grant changes whether another segment may be taken, so all that were counted were taken. */
+    assert(opened == request->n_segments && first != NULL);
     note_grant(pool, request, first);
     return 0;
 }
