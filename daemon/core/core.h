@@ -242,8 +242,8 @@ bool core_next_growth(struct core *core, struct pool **ret_pool, uint64_t *ret_s
 /* Takes the next segment for the shell to free. Returns false when there is none. */
 bool core_next_retirement(struct core *core, struct segment **ret_segment);
 
-/* Takes the next session for the shell to ask for memory that it keeps idle: it is ACTIVE, and wants to be
- * asked. Returns false when there is none. */
+/* Takes the next session for the shell to ask for memory that it keeps idle: it is ACTIVE, wants to be asked,
+ * and has memory of a pool. Returns false when there is none. */
 bool core_next_reclaim(struct core *core, struct session **ret_session);
 
 /* Describes a lease for its client, except for the handle, which is the shell's. *ret_describe: the session

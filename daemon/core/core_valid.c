@@ -252,7 +252,8 @@ static bool session_is_valid(const struct session *session) {
            fenced == session->fenced_bytes && behind_fences == queued &&
            memcmp(pools, session->pools, sizeof pools) == 0 && leases == session->n_leases &&
            ranges == session->n_ranges && requests == session->n_requests &&
-           segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0);
+           segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0) &&
+           (list_is_empty(&session->reclaim_link) || session_can_be_asked_at_all(session));
 }
 
 /* Whether as many sessions can be asked for the pool's memory as it counts. */

@@ -137,6 +137,13 @@ bool session_can_be_asked(const struct session *session, const struct pool *pool
            (session->pools[pool->id - 1].leased_bytes > 0 || session->pools[pool->id - 1].n_mapped > 0);
 }
 
+bool session_can_be_asked_at_all(const struct session *session) {
+    for (unsigned i = 0; i < session->core->n_pools; i++)
+        if (session_can_be_asked(session, session->core->pools[i]))
+            return true;
+    return false;
+}
+
 void session_count_askable(struct session *session, struct pool *pool, bool was_askable) {
     bool is_askable = session_can_be_asked(session, pool);
     if (is_askable && !was_askable) {
@@ -145,6 +152,11 @@ void session_count_askable(struct session *session, struct pool *pool, bool was_
             session != pool->reclaim.spared) /* requests wait for its memory, too */
             session_ask(session, pool);
     }
-    if (was_askable && !is_askable)
+    if (was_askable && !is_askable) {
         pool_lose_reclaimer(pool);
+        /* The shell may not have taken the question yet: within one call of the core, leases on whole
+         * segments are opened, and are closed again where there is no memory for the next. */
+        if (!list_is_empty(&session->reclaim_link) && !session_can_be_asked_at_all(session))
+            list_remove(&session->reclaim_link);
+    }
 }

@@ -67,8 +67,12 @@ void session_fall_silent(struct session *session);
 /* Whether the session can be asked for idle memory of the pool: leases, or segments that it has mapped. */
 bool session_can_be_asked(const struct session *session, const struct pool *pool);
 
+/* Whether the session can be asked for idle memory of any pool. */
+bool session_can_be_asked_at_all(const struct session *session);
+
 /* Keeps the pool's count of sessions that can be asked. To be called when that may have changed, with what
- * session_can_be_asked() returned before. */
+ * session_can_be_asked() returned before. Withdraws the question to a session that cannot be asked at all any
+ * more. */
 void session_count_askable(struct session *session, struct pool *pool, bool was_askable);
 
 #endif

@@ -515,6 +515,43 @@ static void every_allocation_may_fail(void **state) {
     }
 }
 
+/* During a shortage the first lease of a grant makes a session one that can be asked. When there is no memory
+ * for the second lease, both are undone, and so is the question. */
+static void a_session_is_not_asked_for_leases_that_were_undone(void **state) {
+    bool failed = true;
+    (void)state;
+
+    for (unsigned n = 1; failed; n++) {
+        struct core *core = core_make();
+        struct pool *pool = add_vmm_pool(core, 4 * SIZE);
+        struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_B);
+        struct session *three = open_knowing(core, 3, UID_A);
+        struct answer answer;
+
+        core_session_want_reclaim(one);
+        core_session_want_reclaim(three);
+        make_own(one, pool, 2, SIZE);
+        take_growing(one, pool, 2 * SIZE, 0);
+        ask(two, pool, 1, 3 * SIZE, NS_FOREVER, 0);
+        expect_reclaim(core, one);
+        const struct proto_acquire_segments acquire = {.pool = pool->id, .segment_bytes = SIZE, .count = 2};
+        memory_fail_nth(n);
+        (void)core_acquire_segments(three, 2, &acquire, 0);
+        failed = memory_failed();
+        memory_fail_nth(0);
+        assert_true(core_is_valid(core));
+        if (failed) {
+            expect_no_reclaim(core);
+            if (core_next_answer(core, &answer))
+                assert_int_equal(answer.failure.error, PROTO_E_NO_MEMORY);
+        } else {
+            expect_reclaim(core, three);
+            expect_segments(core, three, 2, 2, SIZE, NULL);
+        }
+        core_destroy(core);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(segments_are_granted_at_once),
@@ -540,6 +577,7 @@ int main(void) {
         CORE_TEST(own_segments_of_another_size_are_closed),
         CORE_TEST(a_request_is_refused_when_the_driver_refuses),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_session_is_not_asked_for_leases_that_were_undone),
     };
     return cmocka_run_group_tests_name("whole segments", tests, NULL, NULL);
 }
