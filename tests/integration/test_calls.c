@@ -198,6 +198,13 @@ static void any_failing_call_of_a_daemon_that_serves_hurts_one_client_at_most(vo
     daemon_stop(&daemon);
 }
 
+/* Whether the daemon has said in its log that it serves without one of its pools. With descriptors as
+ * segments, the daemon asks the driver before it serves whether it can export memory. The simulated driver
+ * starts its exporter then. If a call fails there, the daemon says why and keeps the pool closed. */
+static bool lacks_a_pool(const char *log) {
+    return strstr(log, "gets no pool") != NULL || strstr(log, "the pool stays closed") != NULL;
+}
+
 static void any_failing_call_of_a_daemon_that_starts_is_said_or_survived(void **state) {
     unsigned refused = 0, served = 0;
 
@@ -224,7 +231,7 @@ static void any_failing_call_of_a_daemon_that_starts_is_said_or_survived(void **
                 daemon_remove(&daemon);
                 refused++;
             } else {
-                if (strstr(log, "gets no pool") == NULL) /* it has said that it serves without */
+                if (!lacks_a_pool(log))
                     expect_service(&daemon);
                 daemon_stop(&daemon);
                 served++;
