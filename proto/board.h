@@ -7,14 +7,14 @@
  * session that asks a slot of it. A slot's words are written by the streams of its session, in ascending
  * order, and read by everybody.
  *
- * The board orders the work on memory that processes of one user share, and decides nothing else: fences behind
- * which memory comes back lie in a session's own page (proto/page.h), which no other process has.
+ * The board orders the work on memory that processes of one user share, and decides nothing else: fences
+ * behind which memory comes back lie in a session's own page (proto/page.h), which no other process has.
  *
  * Epochs: the upper bits of a word are the number of the session in its slot. While a slot has a session, its
  * words have its epoch; from its end on, they have a later one, so that every fence that was left there is
- * ready, and no stream waits for a process that is gone. `ended` then says of each word how far it came, in the
- * epoch that ended. After a farewell that is the end of the epoch, for all work was done. A slot that is free
- * goes to the next session after all that have been free for longer.
+ * ready, and no stream waits for a process that is gone. `ended` then says of each word how far it came, in
+ * the epoch that ended. After a farewell that is the end of the epoch, for all work was done. A slot that is
+ * free goes to the next session after all that have been free for longer.
  */
 #include <stdatomic.h>
 #include <stdint.h>

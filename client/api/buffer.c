@@ -20,7 +20,8 @@
 #include "client/session/lease.h"
 
 /* Between two questions for holders whose fences are not on the board. */
-#define REUSE_PAUSE_NS 50000
+#define REUSE_PAUSE_NS     50000L
+#define REUSE_PAUSE_NS_MAX 1000000L
 
 static struct gpupool_buffer buffer_make(const struct grant *grant) {
     return (struct gpupool_buffer){
@@ -53,6 +54,8 @@ static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal
                        const struct gpu **ret_gpu, unsigned *ret_device) {
     const struct gpu *gpu;
 
+    if (stream == GPUPOOL_OWN_STREAM)
+        return error_set(GPUPOOL_E_INVALID, "GPUPOOL_OWN_STREAM is for giving memory back: name the stream");
     if (kind == GPUPOOL_POOL_DEVICE || ordinal >= 0) {
         int r = devices_need_device(&client->session.devices, ordinal, &gpu);
         if (r < 0)
@@ -214,6 +217,8 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: ret_buffer is NULL");
     if (size_bytes == 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: 0 bytes");
+    if (stream == GPUPOOL_OWN_STREAM)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: GPUPOOL_OWN_STREAM is for giving memory back");
     if ((flags & ~GPUPOOL_ZERO) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: unknown flags 0x%x", flags);
     if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
@@ -425,8 +430,6 @@ static inline bool release_fast(const struct gpupool_client *client, const struc
 static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
                                                     struct gpupool_buffer *buffer, int named, void *stream) {
     int r = enter(client, buffer, "gpupool_release", NULL);
-    if (r == 0)
-        r = shared_check(client);
     if (r < 0)
         return r;
     r = release(client, buffer, named, stream);
@@ -544,10 +547,11 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
     return error_end(0);
 }
 
-/* The daemon's name for a lease's block: the one that it has, else a new one. */
+/* The daemon's name for a lease's block: the one that it has, else a new one. The daemon tells those who
+ * attach the size. */
 static int name_block(struct gpupool_client *client, const struct proto_lease_name *lease,
                       uint64_t size_bytes, struct proto_token *ret_token) {
-    if (shared_find_token(&client->shared, lease->lease, lease->generation, ret_token))
+    if (shared_find_token(&client->shared, lease->lease, lease->generation, size_bytes, ret_token))
         return 0;
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&client->session.connection, PROTO_SHARE);
@@ -560,7 +564,7 @@ static int name_block(struct gpupool_client *client, const struct proto_lease_na
     if (r < 0)
         return r;
     *ret_token = request->message.token;
-    return shared_note(&client->shared, lease->lease, lease->generation, ret_token);
+    return shared_note(&client->shared, lease->lease, lease->generation, size_bytes, ret_token);
 }
 
 /* Leaves the fence that readers of a shared buffer wait for, behind the work on the stream. */
@@ -586,14 +590,14 @@ static int share(struct gpupool_client *client, const struct gpupool_buffer *buf
                  void *stream, struct gpupool_token *ret_token) {
     struct shared_fence fence;
     struct proto_token name;
-    int r = piece == NULL ? 0 : cache_split_off(&client->cache, piece);
+    int r = leave_for_readers(client, buffer, stream, &fence);
 
+    if (r == 0 && piece != NULL)
+        r = cache_split_off(&client->cache, piece);
     if (r < 0)
         return r;
     struct proto_lease_name lease = lease_of(buffer, piece);
     r = name_block(client, &lease, buffer->size_bytes, &name);
-    if (r == 0)
-        r = leave_for_readers(client, buffer, stream, &fence);
     if (r == 0)
         token_make(&name, &fence, ret_token);
     return r;
@@ -637,6 +641,8 @@ static int wait_for_writer(struct gpupool_client *client, const struct gpupool_b
     int r = fence->session == 0 ? 0 : board_need(&client->session);
     if (fence->session == 0 || r < 0)
         return r;
+    if (!board_may_have(&client->session, &fence->fence))
+        return error_set(GPUPOOL_E_NO_TOKEN, "the token names work that no process of this user has");
     r = wait_for_other(client, buffer, stream, &fence->fence);
     if (r < 0)
         return r;
@@ -666,7 +672,7 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
     if (r < 0)
         return r;
     *ret_buffer = buffer_make(&grant);
-    r = shared_note(&client->shared, ret_buffer->lease, ret_buffer->generation, NULL);
+    r = shared_note(&client->shared, ret_buffer->lease, ret_buffer->generation, 0, NULL);
     if (r == 0)
         r = wait_for_writer(client, ret_buffer, stream, fence);
     if (r == 0)
@@ -715,36 +721,40 @@ static int ask_holders(struct gpupool_client *client, const struct proto_lease_n
     return r;
 }
 
-/* Has the stream wait for those that released the block. *ret_all: there are no further ones. */
-static int wait_for_holders(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                            const struct proto_lease_name *lease, void *stream, bool *ret_all) {
-    struct proto_holders holders;
-    int r = ask_holders(client, lease, &holders);
-
-    if (r < 0)
-        return r;
-    if (holders.n_holding > 0)
-        return error_set(GPUPOOL_E_SHARED,
-                         "others have it too, by %u leases: wait until they have released it",
-                         holders.n_holding);
-    r = holders.count > 0 ? board_need(&client->session) : 0;
-    for (uint32_t i = 0; r == 0 && i < holders.count; i++)
-        r = wait_for_other(client, buffer, stream, &holders.fences[i]);
-    *ret_all = holders.n_left == 0;
-    return r;
-}
-
-static int reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                 const struct proto_lease_name *lease, void *stream) {
+/* Asks who else has a block until all that released it are named, or are through. */
+static int find_holders(struct gpupool_client *client, const struct proto_lease_name *lease,
+                        struct proto_holders *ret_holders) {
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
-    bool all = false;
-    int r;
+    long pause_ns = REUSE_PAUSE_NS;
 
-    while ((r = wait_for_holders(client, buffer, lease, stream, &all)) == 0 && !all) {
+    for (;;) {
+        int r = ask_holders(client, lease, ret_holders);
+        if (r < 0)
+            return r;
+        if (ret_holders->n_holding > 0)
+            return error_set(GPUPOOL_E_SHARED,
+                             "others have it too, by %u leases: wait until they have released it",
+                             ret_holders->n_holding);
+        if (ret_holders->n_left == 0)
+            return 0;
         if (clock_now_ns() >= deadline_ns)
             return error_set(GPUPOOL_E_TIMED_OUT, "GPU work of those that released it is not done yet");
-        nanosleep(&(struct timespec){.tv_nsec = REUSE_PAUSE_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
+        pause_ns = 2 * pause_ns < REUSE_PAUSE_NS_MAX ? 2 * pause_ns : REUSE_PAUSE_NS_MAX;
     }
+}
+
+/* Has the stream wait for those that released the block. */
+static int reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                 const struct proto_lease_name *lease, void *stream) {
+    struct proto_holders holders;
+    int r = find_holders(client, lease, &holders);
+
+    if (r == 0 && holders.count > 0)
+        r = board_need(&client->session);
+    for (uint32_t i = 0; r == 0 && i < holders.count; i++)
+        if (board_may_have(&client->session, &holders.fences[i]))
+            r = wait_for_other(client, buffer, stream, &holders.fences[i]);
     return r;
 }
 

@@ -61,6 +61,10 @@ static inline struct gpupool_client *client_of(const struct stream_heap *stream_
     return container_of(stream_heap->owner, struct gpupool_client, cache);
 }
 
+/* As gpupool_stream_synchronize(), which also says what became of other processes' work: for the library's
+ * own waits, whose callers are to hear of nothing else. */
+int client_synchronize(struct gpupool_client *client, int device, void *stream);
+
 /* Begins a call that takes a stream of a device of this process: as client_enter() and devices_need_device().
  */
 int client_enter_device(struct gpupool_client *client, int device, const struct gpu **ret_gpu);

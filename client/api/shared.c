@@ -36,8 +36,8 @@ bool token_read(const struct gpupool_token *token, struct proto_token *ret_name,
     if (bytes.slot >= PROTO_BOARD_SLOTS || bytes.word >= PROTO_BOARD_WORDS || bytes.reserved != 0)
         return false;
     *ret_name = bytes.name;
-    *ret_fence = (struct shared_fence){.fence = {.slot = bytes.slot, .word = bytes.word, .value = bytes.value},
-                                       .session = bytes.session};
+    *ret_fence = (struct shared_fence){
+        .fence = {.slot = bytes.slot, .word = bytes.word, .value = bytes.value}, .session = bytes.session};
     return true;
 }
 
@@ -69,7 +69,8 @@ static struct shared_lease **find_locked(struct shared *shared, uint64_t lease, 
     return at;
 }
 
-int shared_note(struct shared *shared, uint64_t lease, uint64_t generation, const struct proto_token *token) {
+int shared_note(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,
+                const struct proto_token *token) {
     pthread_mutex_lock(&shared->lock);
     struct shared_lease **at = find_locked(shared, lease, generation);
     if (*at == NULL) {
@@ -82,17 +83,18 @@ int shared_note(struct shared *shared, uint64_t lease, uint64_t generation, cons
     if (*at != NULL && token != NULL) {
         (*at)->has_token = true;
         (*at)->token = *token;
+        (*at)->size_bytes = size_bytes;
     }
     bool noted = *at != NULL;
     pthread_mutex_unlock(&shared->lock);
     return noted ? 0 : error_no_memory();
 }
 
-bool shared_find_token(struct shared *shared, uint64_t lease, uint64_t generation,
+bool shared_find_token(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,
                        struct proto_token *ret_token) {
     pthread_mutex_lock(&shared->lock);
     const struct shared_lease *found = *find_locked(shared, lease, generation);
-    bool has_token = found != NULL && found->has_token;
+    bool has_token = found != NULL && found->has_token && found->size_bytes == size_bytes;
     if (has_token)
         *ret_token = found->token;
     pthread_mutex_unlock(&shared->lock);
@@ -131,26 +133,28 @@ int shared_await(struct shared *shared, const struct shared_fence *fence) {
 
 int shared_fail(const struct shared_fence *fence) {
     return error_set(GPUPOOL_E_LOST,
-                     "session %" PRIu64 " ended before its GPU work on a buffer that it shared was done: what was "
+                     "session %" PRIu64
+                     " ended before its GPU work on a buffer that it shared was done: what was "
                      "read there since is not what it meant to write. Attach what another process shares",
                      fence->session);
 }
 
 int shared_check(struct gpupool_client *client) {
     struct shared *shared = &client->shared;
-    struct shared_fence lost;
+    struct shared_fence lost = {0};
     bool any_lost = false;
 
     pthread_mutex_lock(&shared->lock);
-    for (struct awaited_fence **at = &shared->awaited; *at != NULL && !any_lost;) {
+    for (struct awaited_fence **at = &shared->awaited; *at != NULL;) {
         struct awaited_fence *awaited = *at;
         enum proto_board_state state = board_state(&client->session, &awaited->fence.fence);
-        if (state == PROTO_BOARD_PENDING) {
+        bool is_lost = state == PROTO_BOARD_LOST;
+        if (state == PROTO_BOARD_PENDING || (is_lost && any_lost && awaited->fence.session != lost.session)) {
             at = &awaited->next;
             continue;
         }
-        any_lost = state == PROTO_BOARD_LOST;
-        lost = awaited->fence;
+        any_lost = any_lost || is_lost;
+        lost = is_lost ? awaited->fence : lost;
         *at = awaited->next;
         free(awaited);
     }

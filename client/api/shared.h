@@ -6,8 +6,8 @@
  * those that it shared, and the fences of other processes that its streams wait for.
  *
  * A fence is awaited until it is ready. When its process died before, the stream went on, because the daemon
- * completes the words of the dead, and the next call that looks here says so, once: what the stream read is not
- * what that process meant to write.
+ * completes the words of the dead, and the next call that looks here says so, once: what the stream read is
+ * not what that process meant to write.
  *
  * A client owns one set. The lock is a leaf.
  */
@@ -25,8 +25,9 @@ struct gpupool_token;
 struct shared_lease {
     struct shared_lease *next; /* in its bucket */
     uint64_t lease, generation;
-    bool has_token; /* this client shared it */
+    bool has_token; /* this client shared it, as so many bytes */
     struct proto_token token;
+    uint64_t size_bytes;
 };
 
 /* The fence that a token names: the reader waits for it. */
@@ -51,11 +52,15 @@ void shared_deinit(struct shared *shared);
 /* As shared_deinit() in a forked child: takes no lock. */
 void shared_forget(struct shared *shared);
 
-/* Notes a lease, with its token or without one (NULL). 0 or NO_MEMORY. */
-int shared_note(struct shared *shared, uint64_t lease, uint64_t generation, const struct proto_token *token);
+/* Notes a lease, with its token and the size that the daemon tells readers, or without one (NULL). 0 or
+ * NO_MEMORY.
+ */
+int shared_note(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,
+                const struct proto_token *token);
 
-/* The token of a lease that this client shared before. */
-bool shared_find_token(struct shared *shared, uint64_t lease, uint64_t generation, struct proto_token *ret_token);
+/* The token of a lease that this client shared before, as so many bytes. */
+bool shared_find_token(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,
+                       struct proto_token *ret_token);
 
 /* Whether a lease is noted: other processes may have its memory. */
 bool shared_is_noted(struct shared *shared, uint64_t lease, uint64_t generation);
@@ -66,15 +71,17 @@ bool shared_end(struct shared *shared, uint64_t lease, uint64_t generation);
 /* Notes a fence that a stream of this process waits for. 0 or NO_MEMORY. */
 int shared_await(struct shared *shared, const struct shared_fence *fence);
 
-/* LOST if a process died before a fence that a stream of this one waited for: of one of them, which is not
- * awaited any more. Else 0. */
+/* LOST if a process died before a fence that a stream of this one waited for; its other lost fences are not
+ * awaited any more either. Else 0. */
 int shared_check(struct gpupool_client *client);
 
 /* LOST, with its text. */
 int shared_fail(const struct shared_fence *fence);
 
 /* The token of the API from the daemon's and a fence, and back. False: it is no token. */
-void token_make(const struct proto_token *name, const struct shared_fence *fence, struct gpupool_token *ret_token);
-bool token_read(const struct gpupool_token *token, struct proto_token *ret_name, struct shared_fence *ret_fence);
+void token_make(const struct proto_token *name, const struct shared_fence *fence,
+                struct gpupool_token *ret_token);
+bool token_read(const struct gpupool_token *token, struct proto_token *ret_name,
+                struct shared_fence *ret_fence);
 
 #endif

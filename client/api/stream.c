@@ -37,12 +37,16 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
     return end(gpu, device, gpu->stream_destroy((unsigned)device, stream), "destroying a stream");
 }
 
-int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream) {
+int client_synchronize(struct gpupool_client *client, int device, void *stream) {
     const struct gpu *gpu;
     int r = client_enter_device(client, device, &gpu);
     if (r < 0)
         return r;
-    r = end(gpu, device, gpu->stream_synchronize((unsigned)device, stream), "waiting for a stream");
+    return end(gpu, device, gpu->stream_synchronize((unsigned)device, stream), "waiting for a stream");
+}
+
+int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *stream) {
+    int r = client_synchronize(client, device, stream);
     return r < 0 ? r : shared_check(client);
 }
 

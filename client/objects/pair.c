@@ -112,7 +112,7 @@ static int zero(const struct gpupool_pair *pair, const struct gpupool_buffer *bu
         stream = NULL;
     int r = gpupool_set(pair->client, pair->device, buffer->data, 0, buffer->capacity_bytes, stream);
     if (r == 0 && at_once)
-        r = gpupool_stream_synchronize(pair->client, pair->device, stream);
+        r = client_synchronize(pair->client, pair->device, stream);
     return r < 0 ? error_prefix(r, "zeroing it") : 0;
 }
 
@@ -124,7 +124,7 @@ static void discard(const struct gpupool_pair *pair, const struct gpupool_buffer
     error_save(text);
     if ((pair->flags & GPUPOOL_PAIR_ZERO) != 0 && buffer->kind == GPUPOOL_POOL_DEVICE)
         /* A device that cannot be waited for does no work any more. */
-        (void)gpupool_stream_synchronize(pair->client, pair->device, is_named(stream) ? stream : NULL);
+        (void)client_synchronize(pair->client, pair->device, is_named(stream) ? stream : NULL);
     buffer_give_back(pair->client, buffer);
     error_restore(text);
 }
@@ -423,7 +423,7 @@ static int copy(const struct gpupool_pair *pair, const struct gpupool_pair_side 
     if (r == 0)
         r = gpupool_copy(pair->client, pair->device, to->data, from->data, size_bytes, stream);
     if (r == 0 && at_once && size_bytes > 0)
-        r = gpupool_stream_synchronize(pair->client, pair->device, stream);
+        r = client_synchronize(pair->client, pair->device, stream);
     return r < 0 ? fail(pair, to, r, "copying to") : 0;
 }
 

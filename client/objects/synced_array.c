@@ -125,7 +125,7 @@ static void discard(struct gpupool_synced *array, struct synced_memory *memory,
     error_save(text);
     if (memory_drop(array->client, memory, by) < 0) {
         /* A device that cannot be waited for does no work any more. */
-        (void)gpupool_stream_synchronize(array->client, (int)by->device, by->handle);
+        (void)client_synchronize(array->client, (int)by->device, by->handle);
         buffer_give_back(array->client, &memory->buffer);
     }
     error_restore(text);

@@ -27,8 +27,9 @@ static int board_open(struct session *session) {
     struct board *board = &session->board;
 
     if (session->version < PROTO_VERSION_BOARD)
-        return error_set(GPUPOOL_E_VERSION, "the daemon is older than the library, and knows no fences for other "
-                                            "processes: update gpupoold");
+        return error_set(GPUPOOL_E_VERSION,
+                         "the daemon is older than the library, and knows no fences for other "
+                         "processes: update gpupoold");
     _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_ASK_BOARD);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
@@ -60,7 +61,8 @@ static int need_locked(struct session *session) {
         board->asked = true;
     }
     return board->error < 0 && before
-               ? error_set(board->error, "there is no board of fences for other processes: asking for it failed")
+               ? error_set(board->error,
+                           "there is no board of fences for other processes: asking for it failed")
                : board->error;
 }
 
@@ -82,13 +84,23 @@ int board_need_for_streams(struct session *session, const struct gpu *gpu) {
     }
     bool registered = board->gpu != NULL;
     pthread_mutex_unlock(&board->lock);
-    return r < 0 || registered ? r
-                               : error_set(GPUPOOL_E_DRIVER, "the driver does not take the board of fences for "
-                                                             "other processes");
+    return r < 0 || registered
+               ? r
+               : error_set(GPUPOOL_E_DRIVER, "the driver does not take the board of fences for "
+                                             "other processes");
 }
 
 enum proto_board_state board_state(const struct session *session, const struct proto_board_fence *fence) {
     return proto_board_state(&session->board.memory->slots[fence->slot], fence->word, fence->value);
+}
+
+bool board_may_have(struct session *session, const struct proto_board_fence *fence) {
+    const struct board *board = &session->board;
+    uint64_t now = atomic_load(&board->memory->slots[fence->slot].words[fence->word]);
+
+    if (fence->value >> PROTO_BOARD_EPOCH_BITS > now >> PROTO_BOARD_EPOCH_BITS)
+        return false;
+    return fence->slot != board->slot || fences_may_have(&session->board_fences, fence->word, fence->value);
 }
 
 int board_wait(const struct session *session, const struct proto_board_fence *fence, uint64_t deadline_ns) {
@@ -130,7 +142,9 @@ int board_order(struct session *session, const struct proto_board_fence *fence, 
     int error = gpu->stream_wait64(device, stream, (uint64_t *)&slot->words[fence->word], fence->value);
     if (error == GPU_ERROR_NOT_SUPPORTED)
         return board_wait(session, fence, deadline_ns);
-    return error == 0 ? 0 : devices_fail_on(gpu, device, error, "making a stream wait for another process's fence");
+    return error == 0
+               ? 0
+               : devices_fail_on(gpu, device, error, "making a stream wait for another process's fence");
 }
 
 void board_close(struct board *board) {

@@ -6,9 +6,9 @@
  * wait for. A client owns one, from its first need on, with a slot of its own in it. Not inherited by forked
  * children.
  *
- * Invariant: memory != NULL exactly when open; it does not move until the client closes. It is registered with
- * the driver at the first use of a stream, once. Without a board (an exchange that failed: the daemon answers
- * one request for it in a session) there is none until the client closes.
+ * Invariant: memory != NULL exactly when open; it does not move until the client closes. It is registered
+ * with the driver at the first use of a stream, once. Without a board (an exchange that failed: the daemon
+ * answers one request for it in a session) there is none until the client closes.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -29,17 +29,22 @@ struct board {
     const struct gpu *gpu; /* that it is registered with; NULL: not */
 };
 
-/* Asks the daemon for the board and maps it, unless that was done before. Thread-safe. 0; LIMIT (all slots are in
- * use), VERSION (the daemon is older), DRIVER (the kernel maps nothing), PROTOCOL, and what connection_exchange()
- * says. */
+/* Asks the daemon for the board and maps it, unless that was done before. Thread-safe. 0; LIMIT (all slots
+ * are in use), VERSION (the daemon is older), DRIVER (the kernel maps nothing), PROTOCOL, and what
+ * connection_exchange() says. */
 int board_need(struct session *session);
 
-/* As board_need(), and registers it, so that streams can write and await its words: 0, or as board_need(), DRIVER.
+/* As board_need(), and registers it, so that streams can write and await its words: 0, or as board_need(),
+ * DRIVER.
  */
 int board_need_for_streams(struct session *session, const struct gpu *gpu);
 
 /* Whether a fence on the board is ready. There is a board. */
 enum proto_board_state board_state(const struct session *session, const struct proto_board_fence *fence);
+
+/* Whether a fence can have been left: its epoch is not ahead of its slot's, and one in the own slot was left
+ * by this session. Others' bytes may say anything. There is a board. */
+bool board_may_have(struct session *session, const struct proto_board_fence *fence);
 
 /* Makes a stream wait for a fence on the board, on the GPU; where the device cannot, waits on the CPU until
  * deadline_ns. 0, CAPTURING, DRIVER, TIMED_OUT. */

@@ -229,9 +229,15 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
 /* Copies a message as far as its operation goes: POOLS and PARTS are long, and are rare. LEASES has been
  * entered by then. */
 static void message_copy(struct proto_message *to, const struct proto_message *from) {
+    union rest { /* the largest of the other replies */
+        struct proto_failure failure;
+        struct proto_holders holders;
+        struct proto_segments segments;
+        struct proto_lease lease;
+    };
     size_t bytes = from->header.operation == PROTO_POOLS || from->header.operation == PROTO_PARTS
                        ? sizeof *to
-                       : offsetof(struct proto_message, failure) + sizeof(struct proto_failure);
+                       : offsetof(struct proto_message, failure) + sizeof(union rest);
     memcpy(to, from, bytes);
 }
 

@@ -237,6 +237,18 @@ int fences_enqueue_on_board(struct session *session, unsigned device, void *stre
     return 0;
 }
 
+bool fences_may_have(struct fences *fences, uint32_t word, uint64_t value) {
+    pthread_mutex_lock(&fences->lock);
+    struct fence_word *found = word < fences->count ? &fences->words[word] : NULL;
+    pthread_mutex_unlock(&fences->lock);
+    if (found == NULL)
+        return false;
+    pthread_mutex_lock(&found->lock);
+    bool may = proto_fence_is_ready(found->value, value);
+    pthread_mutex_unlock(&found->lock);
+    return may;
+}
+
 void fences_show(struct fences *fences) {
 #if defined(__SANITIZE_THREAD__)
     pthread_mutex_lock(&fences->lock);

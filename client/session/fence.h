@@ -93,6 +93,9 @@ int fences_enqueue(struct session *session, unsigned device, void *stream, struc
 int fences_enqueue_on_board(struct session *session, unsigned device, void *stream,
                             struct proto_board_fence *ret_fence, bool *ret_is_left);
 
+/* Whether a word of the set has reached a value, or a stream is to write it. */
+bool fences_may_have(struct fences *fences, uint32_t word, uint64_t value);
+
 /* The stream ends. Its pending writes reach a word that no other stream has before they are done: the next
  * stream under this handle gets another one. Thread-safe. */
 void fences_leave_stream(struct fences *fences, unsigned device, const void *stream);

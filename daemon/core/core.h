@@ -147,7 +147,11 @@ int core_release(struct session *session, const struct proto_release *release, u
  * slot on the board: PROTO_E_INVALID. */
 int core_release_shared(struct session *session, const struct proto_release_shared *release, uint64_t now_ns);
 
-/* Finds the other leases on a lease's block. Those behind a fence in a page that is ready do not count.
+/* Whether a user has a session, in quarantine or not. */
+bool core_has_user(struct core *core, uid_t uid);
+
+/* Finds the other leases on a lease's block: how many hold it, and only if none does, the fences of those
+ * that released it, as far as they are not ready. Looks at a bounded number of leases, and counts the others.
  * Returns 0 or PROTO_E_STALE. */
 int core_ask_holders(struct session *session, const struct proto_lease_name *name,
                      struct proto_holders *ret_holders);

@@ -267,12 +267,8 @@ int core_query(struct session *session, const struct proto_lease_name *name, str
     return 0;
 }
 
-/* Adds another lease on the block to the answer. */
+/* Adds a fenced lease on the block to the answer. */
 static void add_holder(const struct lease *lease, struct proto_holders *holders) {
-    if (lease->fence == NULL) {
-        holders->n_holding++;
-        return;
-    }
     if (fence_is_ready(lease->session, lease->fence->word, lease->fence_value))
         return;
     if (lease->is_on_board && holders->count < PROTO_HOLDERS_MAX)
@@ -285,13 +281,25 @@ int core_ask_holders(struct session *session, const struct proto_lease_name *nam
                      struct proto_holders *ret_holders) {
     const struct lease *own = lease_find(session->core, session, name->lease, name->generation);
 
+    unsigned walked = 0, fenced = 0;
+
     *ret_holders = (struct proto_holders){0};
     if (own == NULL)
         return PROTO_E_STALE;
-    list_for_each_entry(const struct lease, lease, &own->block->leases, block_link) {
-        if (lease != own)
-            add_holder(lease, ret_holders);
+    core_poll_fences(session->core); /* what is ready goes, so that who asks again sees others */
+    const struct block *block = own->block;
+    ret_holders->n_holding = block->live + block->quarantined - 1;
+    if (ret_holders->n_holding > 0 || block->fenced == 0)
+        return 0;
+    list_for_each_entry(const struct lease, lease, &block->leases, block_link) {
+        if (walked++ == HOLDERS_WALK_MAX)
+            break;
+        if (lease->fence == NULL)
+            continue;
+        fenced++;
+        add_holder(lease, ret_holders);
     }
+    ret_holders->n_left += block->fenced - fenced;
     return 0;
 }
 

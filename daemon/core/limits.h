@@ -91,4 +91,7 @@
 /* Holders that a refusal names: what fits one line of text. */
 #define HOLDERS_NAMED 3u
 
+/* Leases on a block that one ASK_HOLDERS looks at: a few microseconds of the loop. */
+#define HOLDERS_WALK_MAX 256u
+
 #endif

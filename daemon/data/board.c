@@ -26,6 +26,7 @@ static int make_memory(struct proto_board **ret_memory) {
     void *memory = mmap(NULL, PROTO_BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return -errno;
+    (void)mlock2(memory, PROTO_BOARD_BYTES, MLOCK_ONFAULT); /* as a session's page: client_make_page() */
     *ret_memory = memory;
     return take_fd(&fd);
 }
@@ -50,26 +51,23 @@ static int board_make(struct list *boards, uid_t uid, struct board **ret_board) 
     return 0;
 }
 
-static void board_free(struct board *board) {
-    list_remove(&board->link);
-    munmap(board->memory, PROTO_BOARD_BYTES);
-    close_fd(board->fd);
-    free(board);
-}
-
 /* Sets all words of a slot to the first value of an epoch. */
 static void begin_epoch(struct proto_board_slot *slot, uint64_t epoch) {
     for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++)
         atomic_store_explicit(&slot->words[i], proto_board_first(epoch), memory_order_release);
 }
 
-int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_t *ret_slot) {
-    struct board *found = NULL;
-
+static struct board *board_find(struct list *boards, uid_t uid) {
     list_for_each_entry(struct board, board, boards, link) {
         if (board->uid == uid)
-            found = board;
+            return board;
     }
+    return NULL;
+}
+
+int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_t *ret_slot) {
+    struct board *found = board_find(boards, uid);
+
     if (found == NULL) {
         int r = board_make(boards, uid, &found);
         if (r < 0)
@@ -80,7 +78,6 @@ int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_
     uint32_t slot = found->free_slots[found->first_free];
     found->first_free = (found->first_free + 1) % PROTO_BOARD_SLOTS;
     found->n_free--;
-    found->n_sessions++;
     begin_epoch(&found->memory->slots[slot], ++found->epochs[slot]);
     *ret_board = found;
     *ret_slot = slot;
@@ -91,17 +88,22 @@ void board_leave(struct board *board, uint32_t number, bool well) {
     struct proto_board_slot *slot = &board->memory->slots[number];
     uint64_t epoch = board->epochs[number];
 
-    assert(board->n_sessions > 0 && board->n_free < PROTO_BOARD_SLOTS);
+    assert(board->n_free < PROTO_BOARD_SLOTS);
     for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++) {
         uint64_t reached = well ? proto_board_last(epoch) : atomic_load(&slot->words[i]);
         atomic_store(&slot->ended[i], reached);
     }
     begin_epoch(slot, epoch + 1); /* after what it is compared with */
     board->free_slots[(board->first_free + board->n_free++) % PROTO_BOARD_SLOTS] = (uint16_t)number;
-    board_abandon(board);
 }
 
-void board_abandon(struct board *board) {
-    if (--board->n_sessions == 0)
-        board_free(board);
+void board_end(struct list *boards, uid_t uid) {
+    struct board *board = board_find(boards, uid);
+
+    if (board == NULL)
+        return;
+    list_remove(&board->link);
+    munmap(board->memory, PROTO_BOARD_BYTES);
+    close_fd(board->fd);
+    free(board);
 }

@@ -2,13 +2,14 @@
 #ifndef DAEMON_DATA_BOARD_H
 #define DAEMON_DATA_BOARD_H
 /*
- * The boards (proto/board.h): one for each user with sessions that asked for it, until the last of them is over.
- * A board's descriptor is lent to the connections of its sessions, and outlives what they keep of it.
+ * The boards (proto/board.h): one for each user of whom a session asked for it, until the user has no session
+ * any more. So long fences are named there by tokens, and a board's descriptor is lent to its sessions'
+ * connections.
  *
- * The daemon writes there when a session begins and ends in a slot, and reads nothing but the words of a session
- * that died: how far its streams came.
+ * The daemon writes there when a session begins and ends in a slot, and reads nothing but the words of a
+ * session that died: how far its streams came.
  *
- * Invariants: a slot is a session's, or in the queue of free ones, once. A board in the list has a session.
+ * Invariant: a slot is a session's, or in the queue of free ones, once.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,21 +23,19 @@ struct board {
     uid_t uid;
     int fd;
     struct proto_board *memory;
-    unsigned n_sessions;
-    uint64_t epochs[PROTO_BOARD_SLOTS]; /* of the slot's session, or of its last one */
+    uint64_t epochs[PROTO_BOARD_SLOTS];     /* of the slot's session, or of its last one */
     uint16_t free_slots[PROTO_BOARD_SLOTS]; /* a ring, from first_free on */
     unsigned first_free, n_free;
 };
 
-/* Gives a session of a user a slot on the user's board. Returns 0, or a negative errno; -ENOSPC: all slots are in
- * use. */
+/* Gives a session of a user a slot on the user's board. Returns 0, or a negative errno; -ENOSPC: all slots
+ * are in use. */
 int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_t *ret_slot);
 
-/* The slot's session is over: no stream of it writes any more. well: all that it enqueued was done. Frees the
- * board of a user who has no other session with a slot. */
+/* The slot's session is over: no stream of it writes any more. well: all that it enqueued was done. */
 void board_leave(struct board *board, uint32_t slot, bool well);
 
-/* The daemon stops, and the session may go on: its slot stays as it is. */
-void board_abandon(struct board *board);
+/* The user has no session any more: frees its board, if it has one. */
+void board_end(struct list *boards, uid_t uid);
 
 #endif

@@ -171,8 +171,8 @@ static void client_free(struct client *client) {
     outbox_drop(&client->connection.outbox, NULL);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     page_drop(&client->page);
-    if (client->board != NULL)
-        board_abandon(client->board);
+    if (!core_has_user(daemon->core, client->peer.uid))
+        board_end(&daemon->boards, client->peer.uid);
     list_remove(&client->link);
     daemon->n_clients--;
     client->freeing = true;
@@ -252,11 +252,10 @@ void client_end(struct client *client, const char *why) {
     }
     assert(client->state == CLIENT_OPEN);
     journal_session_is_lost(client->daemon, client->session, why);
-    if (client->session->n_segments == 0) {
-        /* The process was never given a segment: there is nothing that it could still touch. */
+    if (client->session->n_segments == 0 && client->board == NULL) {
+        /* The process has no segment and no board: there is nothing that it could still touch. */
         core_session_close(client->session, clock_now_ns());
         client->session = NULL;
-        end_on_board(client, false);
         client_free(client);
         return;
     }

@@ -180,7 +180,10 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_ASK_PARTS] = sizeof(struct proto_part_name),
                                      [PROTO_DESCRIBE] = sizeof(struct proto_part_name),
                                      [PROTO_ACQUIRE_SEGMENTS] = sizeof(struct proto_acquire_segments),
-                                     [PROTO_OFFER] = sizeof(struct proto_offer)};
+                                     [PROTO_OFFER] = sizeof(struct proto_offer),
+                                     [PROTO_ASK_BOARD] = 0,
+                                     [PROTO_RELEASE_SHARED] = sizeof(struct proto_release_shared),
+                                     [PROTO_ASK_HOLDERS] = sizeof(struct proto_lease_name)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + sizeof(struct proto_offer)];

@@ -481,6 +481,10 @@ static void a_buffer_without_a_stream_of_its_own_says_so(void **state) {
     MUST_BE(gpupool_release(client, &buffer, GPUPOOL_OWN_STREAM), GPUPOOL_E_INVALID);
     assert_non_null(strstr(gpupool_error_text(), "name the stream"));
     MUST_BE(gpupool_shrink(client, &buffer, 512, GPUPOOL_OWN_STREAM), GPUPOOL_E_INVALID);
+    struct gpupool_buffer other;
+    MUST_BE(
+        gpupool_acquire(client, pool_of(client, GPUPOOL_POOL_DEVICE), 512, GPUPOOL_OWN_STREAM, 0, 0, &other),
+        GPUPOOL_E_INVALID);
     MUST(gpupool_release(client, &buffer, NULL));
     close_cached(client);
 }

@@ -20,10 +20,12 @@ static int begin(void **state) {
 
 static int end(void **state) {
     (void)state;
+    board_end(&boards, 1001);
+    board_end(&boards, 1002);
     return list_is_empty(&boards) ? 0 : -1;
 }
 
-static void each_user_has_a_board_while_it_has_sessions(void **state) {
+static void each_user_has_a_board_of_its_own(void **state) {
     uint32_t first, second, other;
     struct board *board = join(1001, &first), *others = join(1002, &other);
 
@@ -35,7 +37,11 @@ static void each_user_has_a_board_while_it_has_sessions(void **state) {
     board_leave(board, first, true);
     board_leave(board, second, false);
     board_leave(others, other, true);
-    assert_true(list_is_empty(&boards));
+    assert_ptr_equal(join(1001, &second), board); /* tokens name fences on it */
+    board_leave(board, second, true);
+    board_end(&boards, 1002);
+    board_end(&boards, 1003);
+    assert_ptr_equal(list_first(&boards, struct board, link), board);
 }
 
 /* A slot in which a session has reached a value, and another one that keeps the board. */
@@ -117,29 +123,16 @@ static void a_slot_is_used_again_after_all_others(void **state) {
     assert_int_equal(state_of(board, slot, begins + 1), PROTO_BOARD_PENDING);
     for (uint32_t i = 0; i < PROTO_BOARD_SLOTS; i++)
         board_leave(board, i, true);
-    assert_true(list_is_empty(&boards));
-}
-
-static void a_daemon_that_stops_leaves_the_slots_as_they_are(void **state) {
-    uint32_t slot, other;
-    uint64_t value;
-    struct board *board = reach(10, &slot, &other, &value);
-
-    (void)state;
-    board_abandon(board);
-    assert_int_equal(state_of(board, slot, value + 1), PROTO_BOARD_PENDING);
-    board_abandon(board);
-    assert_true(list_is_empty(&boards));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(each_user_has_a_board_while_it_has_sessions, begin, end),
-        cmocka_unit_test_setup_teardown(fences_of_a_living_session_are_ready_when_they_are_reached, begin, end),
+        cmocka_unit_test_setup_teardown(each_user_has_a_board_of_its_own, begin, end),
+        cmocka_unit_test_setup_teardown(fences_of_a_living_session_are_ready_when_they_are_reached, begin,
+                                        end),
         cmocka_unit_test_setup_teardown(a_session_that_died_lost_what_it_had_not_reached, begin, end),
         cmocka_unit_test_setup_teardown(a_session_that_left_well_lost_nothing, begin, end),
         cmocka_unit_test_setup_teardown(a_slot_is_used_again_after_all_others, begin, end),
-        cmocka_unit_test_setup_teardown(a_daemon_that_stops_leaves_the_slots_as_they_are, begin, end),
     };
     return cmocka_run_group_tests_name("boards", tests, NULL, NULL);
 }

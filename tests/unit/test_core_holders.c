@@ -9,16 +9,16 @@ static struct proto_holders holders_of(struct session *session, const struct lea
     return holders;
 }
 
-static void expect_holders(struct session *session, const struct lease *lease, unsigned n_holding, unsigned count,
-                           unsigned n_left) {
+static void expect_holders(struct session *session, const struct lease *lease, unsigned n_holding,
+                           unsigned count, unsigned n_left) {
     struct proto_holders holders = holders_of(session, lease);
     assert_int_equal(holders.n_holding, n_holding);
     assert_int_equal(holders.count, count);
     assert_int_equal(holders.n_left, n_left);
 }
 
-static int release_on_board(struct session *session, const struct lease *lease, uint32_t fence, uint64_t value,
-                            uint32_t word, uint64_t board_value) {
+static int release_on_board(struct session *session, const struct lease *lease, uint32_t fence,
+                            uint64_t value, uint32_t word, uint64_t board_value) {
     const struct proto_release_shared release = {.lease = lease->id,
                                                  .generation = lease->generation,
                                                  .fence = fence,
@@ -31,7 +31,8 @@ static int release_on_board(struct session *session, const struct lease *lease, 
 }
 
 /* A block of one session that another one attaches. */
-static struct lease *share(struct session *one, struct session *two, struct pool *pool, struct lease **ret_lease) {
+static struct lease *share(struct session *one, struct session *two, struct pool *pool,
+                           struct lease **ret_lease) {
     const struct proto_token fresh = token_of(1);
     struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached = NULL;
     const struct proto_lease_name name = name_of(lease);
@@ -126,6 +127,29 @@ static void more_fences_than_an_answer_has_room_for_are_counted(void **state) {
     expect_holders(one, lease, 0, 0, 0);
 }
 
+/* Among many leases only some are looked at; a later question finds others. */
+static void a_block_with_very_many_leases_is_looked_at_in_parts(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    const struct proto_token fresh = token_of(1);
+    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached;
+    const struct proto_lease_name name = name_of(lease);
+    const unsigned count = 3 * HOLDERS_WALK_MAX;
+    struct proto_token token;
+
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(core_attach(two, &token, &attached), 0);
+        assert_int_equal(release_behind(two, name_of(attached), 2, i + 1), 0);
+    }
+    expect_holders(one, lease, 0, 0, count);
+    page.fences[2] = count / 2;
+    expect_holders(one, lease, 0, 0, count - count / 2);
+    page.fences[2] = count;
+    expect_holders(one, lease, 0, 0, 0);
+}
+
 static void wrong_names_and_sessions_without_a_slot_are_refused(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
@@ -154,6 +178,7 @@ int main(void) {
         CORE_TEST(what_is_released_without_a_fence_is_nobodys),
         CORE_TEST(the_dead_hold_what_is_in_quarantine),
         CORE_TEST(more_fences_than_an_answer_has_room_for_are_counted),
+        CORE_TEST(a_block_with_very_many_leases_is_looked_at_in_parts),
         CORE_TEST(wrong_names_and_sessions_without_a_slot_are_refused),
     };
     return cmocka_run_group_tests_name("holders", tests, NULL, NULL);

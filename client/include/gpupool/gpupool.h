@@ -411,9 +411,9 @@ GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupoo
  *
  * If the process that shared it dies before its work on the buffer is done, the stream goes on once that work
  * is known to be over, and reads what is there. Then one of this client's next calls of gpupool_share(),
- * gpupool_attach(), gpupool_reuse(), gpupool_query(), gpupool_stream_synchronize(), or gpupool_release() of a
- * buffer that is not kept here, returns LOST, once, and has done nothing (gpupool_stream_synchronize() has
- * waited). The text names that process's session. (CUDA reports a kernel's failure like that.)
+ * gpupool_attach(), gpupool_reuse(), gpupool_query() or gpupool_stream_synchronize() returns LOST, once for
+ * each such process, and has done nothing (gpupool_stream_synchronize() has waited). The text names that
+ * process's session. (CUDA reports a kernel's failure like that.)
  * @param stream the stream that reads it: it waits, on the GPU, for the work that the token names.
  * GPUPOOL_NO_STREAM: this call waits for it, at most as long as the option alloc_timeout_ns says (else
  * TIMED_OUT)
