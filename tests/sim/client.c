@@ -518,6 +518,27 @@ static void query_parts(struct world *world, unsigned l) {
     }
 }
 
+/* Asks who else has the block of a lease. None of the sessions here has a slot on a board. */
+static void query_holders(struct world *world, unsigned l) {
+    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
+    unsigned b = world->leases[l].block, pending = 0;
+    struct proto_holders holders;
+
+    must(core_ask_holders(world->sessions[world->leases[l].session].session, &name, &holders) == 0,
+         "a lease is not known");
+    model_see_arrivals(world);
+    const struct model_block *block = &world->blocks[b];
+    for (unsigned i = 0; i < world->leases_end; i++) {
+        const struct model_lease *lease = &world->leases[i];
+        pending += lease->used && lease->block == b && lease->fenced &&
+                   !world->sessions[lease->session].lost &&
+                   !model_is_ready(world, lease->session, lease->word, lease->value);
+    }
+    must(holders.n_holding == block->live + block->lost - 1, "a block is said to have other holders");
+    must(holders.count == 0 && holders.n_left == (holders.n_holding > 0 ? 0 : pending),
+         "a block is said to be behind other fences");
+}
+
 void step_query(struct world *world) {
     unsigned l = pick_row_or_lease(world);
     struct proto_info info;
@@ -533,6 +554,7 @@ void step_query(struct world *world) {
              info.parts == block->n_parts,
          "a lease is described as another");
     query_parts(world, l);
+    query_holders(world, l);
 }
 
 /* Of a block that lives, or of one that may be gone. */
