@@ -119,13 +119,22 @@ class MemoryObjects(installed.Installed):
         self.shell(f"c++ -std=c++17 {FLAGS} -c example.cc", self.example("cc", text))
 
     def test_the_example_of_streams_computes_every_batch(self):
-        text = "".join(installed.blocks(STREAMS_PAGE, "c"))
+        text = installed.blocks(STREAMS_PAGE, "c")[-1]
         text, launches = re.subn(r"(work_on)<<<.*?, (stream)>>>\((.*?)\);", r"\1(\3, \2);", text)
         self.assertEqual(launches, 1)
         directory = self.example("c-streams", STREAMS_BEGINNING + text + STREAMS_MAIN)
         self.shell(f"cc -x c -std=c11 {FLAGS} example.c-streams -o example $(pkg-config --libs gpupool)", directory)
         output = self.shell("GPUPOOL_SOCKET=private GPUPOOL_DAEMON_ARGS='--gpu sim --log-level warning' ./example", directory)
         self.assertEqual(output, "0 wrong\n")
+
+    def test_the_example_of_two_processes_orders_their_turns(self):
+        directory = self.example("c-processes", installed.blocks(STREAMS_PAGE, "c")[0])
+        self.shell(f"cc -x c -std=c11 {FLAGS} example.c-processes -o example $(pkg-config --libs gpupool)", directory)
+        output = self.shell("gpupoold --socket $PWD/data --admin-socket $PWD/admin --gpu sim --log-level error & daemon=$!\n"
+                            "trap 'kill $daemon; wait $daemon' EXIT\n"
+                            "while [ ! -S data ]; do kill -0 $daemon; sleep 0.1; done\n"
+                            "GPUPOOL_SOCKET=$PWD/data ./example", directory)
+        self.assertEqual(output, "every turn was read as it was written\n")
 
 
 if __name__ == "__main__":
