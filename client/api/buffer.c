@@ -6,7 +6,6 @@
  */
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -15,15 +14,10 @@
 #include "client/api/client.h"
 #include "client/api/recorded.h"
 #include "client/api/shared.h"
-#include "client/cache/split_off.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
-/* Between two questions for holders whose fences are not on the board. */
-#define REUSE_PAUSE_NS     50000L
-#define REUSE_PAUSE_NS_MAX 1000000L
-
-static struct gpupool_buffer buffer_make(const struct grant *grant) {
+struct gpupool_buffer buffer_of_grant(const struct grant *grant) {
     return (struct gpupool_buffer){
         .data = grant->memory,
         .size_bytes = grant->lease.size_bytes,
@@ -169,7 +163,7 @@ static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64
     }
     if (r < 0)
         return r;
-    *ret_buffer = buffer_make(&grant);
+    *ret_buffer = buffer_of_grant(&grant);
     return 0;
 }
 
@@ -270,8 +264,7 @@ static int find_piece(const struct gpupool_client *client, const struct gpupool_
     return 0;
 }
 
-/* Begins a call on a buffer. ret_piece gets the buffer's piece; NULL: it is looked for later. */
-static int enter(const struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
+int buffer_enter(const struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
                  struct piece **ret_piece) {
     int r = client_enter(client);
     if (r == 0)
@@ -281,8 +274,7 @@ static int enter(const struct gpupool_client *client, const struct gpupool_buffe
     return r < 0 ? error_prefix(r, "%s", call) : 0;
 }
 
-/* Where the daemon knows the buffer's memory. */
-static struct proto_lease_name lease_of(const struct gpupool_buffer *buffer, const struct piece *piece) {
+struct proto_lease_name buffer_lease(const struct gpupool_buffer *buffer, const struct piece *piece) {
     return piece == NULL
                ? (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation}
                : (struct proto_lease_name){.lease = piece->lease, .generation = piece->lease_generation};
@@ -295,7 +287,7 @@ static int release_behind(struct gpupool_client *client, const struct gpupool_bu
                           const struct proto_board_fence *board_fence) {
     if (piece != NULL && !piece->split_off)
         return cache_put_behind(&client->cache, piece, fence);
-    struct proto_lease_name lease = lease_of(buffer, piece);
+    struct proto_lease_name lease = buffer_lease(buffer, piece);
     int r = board_fence != NULL
                 ? lease_release_shared(&client->session, lease.lease, lease.generation, fence, board_fence)
                 : lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
@@ -354,7 +346,7 @@ static int end_release(struct gpupool_client *client, int result, struct recorde
 static int leave_for_others(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
                             void *stream, const struct piece *piece, struct proto_board_fence *ret_fence,
                             bool *ret_is_left) {
-    struct proto_lease_name lease = lease_of(buffer, piece);
+    struct proto_lease_name lease = buffer_lease(buffer, piece);
     const struct gpu *gpu;
     unsigned device;
 
@@ -388,6 +380,15 @@ static int release(struct gpupool_client *client, const struct gpupool_buffer *b
     return end_release(client, r, others);
 }
 
+void buffer_end_lease(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
+    (void)release_behind(client, buffer, NULL, FENCE_NONE, NULL);
+}
+
+int buffer_find_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                       const struct gpu **ret_gpu, unsigned *ret_device) {
+    return find_stream(client, buffer->kind, device_of(buffer, -1), stream, ret_gpu, ret_device);
+}
+
 /* Gives the part of a buffer from kept_bytes on back. */
 static int release_tail(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                         uint64_t kept_bytes) {
@@ -400,7 +401,7 @@ static int release_tail(struct gpupool_client *client, const struct gpupool_buff
         return r;
     recorded_put_back(&client->recorded, others); /* they use what is left, too */
     if (piece == NULL || piece->split_off) {
-        struct proto_lease_name lease = lease_of(buffer, piece);
+        struct proto_lease_name lease = buffer_lease(buffer, piece);
         r = lease_release_patiently(&client->session, lease.lease, lease.generation, kept_bytes,
                                     buffer->capacity_bytes - kept_bytes, fence);
         return r != GPUPOOL_E_INVALID || piece == NULL
@@ -413,7 +414,7 @@ static int release_tail(struct gpupool_client *client, const struct gpupool_buff
     return cache_shrink_behind(&client->cache, piece, kept_bytes, fence);
 }
 
-static int fail_buffer(int error, const char *doing, const struct gpupool_buffer *buffer) {
+int buffer_fail(int error, const char *doing, const struct gpupool_buffer *buffer) {
     return error_prefix(error, "%s a buffer of %s from pool %u (lease %" PRIu64 ")", doing,
                         BYTES_TEXT(buffer->size_bytes), buffer->pool, buffer->lease);
 }
@@ -429,12 +430,12 @@ static inline bool release_fast(const struct gpupool_client *client, const struc
 /* Releases where release_fast() does not. named: as for device_of(). */
 static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
                                                     struct gpupool_buffer *buffer, int named, void *stream) {
-    int r = enter(client, buffer, "gpupool_release", NULL);
+    int r = buffer_enter(client, buffer, "gpupool_release", NULL);
     if (r < 0)
         return r;
     r = release(client, buffer, named, stream);
     if (r < 0)
-        return fail_buffer(r, "releasing", buffer);
+        return buffer_fail(r, "releasing", buffer);
     *buffer = (struct gpupool_buffer){0};
     return error_end(0);
 }
@@ -461,7 +462,7 @@ static int name_stream(const struct gpupool_client *client, const struct gpupool
 static __attribute__((noinline)) int release_own(struct gpupool_client *client,
                                                  struct gpupool_buffer *buffer) {
     void *stream = GPUPOOL_OWN_STREAM;
-    int r = enter(client, buffer, "gpupool_release", NULL);
+    int r = buffer_enter(client, buffer, "gpupool_release", NULL);
     if (r == 0)
         r = name_stream(client, buffer, &stream);
     return r < 0 ? r : gpupool_release(client, buffer, stream);
@@ -484,7 +485,7 @@ int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buff
 
 int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence) {
     struct piece *piece = NULL;
-    int r = enter(client, buffer, "gpupool_release", &piece);
+    int r = buffer_enter(client, buffer, "gpupool_release", &piece);
     if (r < 0)
         return r;
     struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
@@ -511,7 +512,7 @@ int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_bu
     const struct gpu *gpu;
     struct piece *piece = NULL;
     unsigned device;
-    int r = enter(client, buffer, "gpupool_record_stream", &piece);
+    int r = buffer_enter(client, buffer, "gpupool_record_stream", &piece);
     if (r < 0)
         return r;
     if (stream == GPUPOOL_NO_STREAM)
@@ -519,12 +520,12 @@ int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_bu
     r = find_further_stream(client, buffer, stream, &gpu, &device);
     if (r == 0 && gpu != NULL)
         r = recorded_add(&client->recorded, recorded_key_of(buffer, piece), device, stream);
-    return error_end(r < 0 ? fail_buffer(r, "recording a stream of", buffer) : 0);
+    return error_end(r < 0 ? buffer_fail(r, "recording a stream of", buffer) : 0);
 }
 
 int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
                    void *stream) {
-    int r = enter(client, buffer, "gpupool_shrink", NULL);
+    int r = buffer_enter(client, buffer, "gpupool_shrink", NULL);
     if (r == 0)
         r = name_stream(client, buffer, &stream);
     if (r < 0)
@@ -540,242 +541,17 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
     if (kept_bytes < buffer->capacity_bytes) {
         r = release_tail(client, buffer, stream, kept_bytes);
         if (r < 0)
-            return fail_buffer(r, "shrinking", buffer);
+            return buffer_fail(r, "shrinking", buffer);
     }
     buffer->size_bytes = new_size_bytes;
     buffer->capacity_bytes = kept_bytes;
     return error_end(0);
 }
 
-/* The daemon's name for a lease's block: the one that it has, else a new one. The daemon tells those who
- * attach the size. */
-static int name_block(struct gpupool_client *client, const struct proto_lease_name *lease,
-                      uint64_t size_bytes, struct proto_token *ret_token) {
-    if (shared_find_token(&client->shared, lease->lease, lease->generation, size_bytes, ret_token))
-        return 0;
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->session.connection, PROTO_SHARE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.share = (struct proto_share){
-        .lease = lease->lease, .generation = lease->generation, .size_bytes = size_bytes};
-    int r = connection_exchange(&client->session.connection, &request,
-                                connection_deadline_ns(&client->session.connection, 0));
-    if (r < 0)
-        return r;
-    *ret_token = request->message.token;
-    return shared_note(&client->shared, lease->lease, lease->generation, size_bytes, ret_token);
-}
-
-/* Leaves the fence that readers of a shared buffer wait for, behind the work on the stream. */
-static int leave_for_readers(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                             struct shared_fence *ret_fence) {
-    const struct gpu *gpu;
-    unsigned device;
-    bool is_left;
-
-    *ret_fence = (struct shared_fence){0};
-    if (stream == GPUPOOL_NO_STREAM)
-        return 0;
-    int r = find_stream(client, buffer->kind, device_of(buffer, -1), stream, &gpu, &device);
-    if (r < 0 || gpu == NULL)
-        return r;
-    r = fences_enqueue_on_board(&client->session, device, stream, &ret_fence->fence, &is_left);
-    if (r == 0 && is_left)
-        ret_fence->session = client->session.id;
-    return r;
-}
-
-static int share(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
-                 void *stream, struct gpupool_token *ret_token) {
-    struct shared_fence fence;
-    struct proto_token name;
-    int r = leave_for_readers(client, buffer, stream, &fence);
-
-    if (r == 0 && piece != NULL)
-        r = cache_split_off(&client->cache, piece);
-    if (r < 0)
-        return r;
-    struct proto_lease_name lease = lease_of(buffer, piece);
-    r = name_block(client, &lease, buffer->size_bytes, &name);
-    if (r == 0)
-        token_make(&name, &fence, ret_token);
-    return r;
-}
-
-int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                  struct gpupool_token *ret_token) {
-    struct piece *piece = NULL;
-    int r = enter(client, buffer, "gpupool_share", &piece);
-    if (r == 0)
-        r = shared_check(client);
-    if (r < 0)
-        return r;
-    if (ret_token == NULL)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
-    if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
-    r = share(client, buffer, piece, stream, ret_token);
-    return error_end(r < 0 ? fail_buffer(r, "sharing", buffer) : 0);
-}
-
-/* Makes what comes on the stream wait for a fence on the board, and the caller itself where there is no
- * stream or no GPU. */
-static int wait_for_other(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                          const struct proto_board_fence *fence) {
-    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
-    const struct gpu *gpu = NULL;
-    unsigned device;
-    int r = stream == GPUPOOL_NO_STREAM
-                ? 0
-                : find_stream(client, buffer->kind, device_of(buffer, -1), stream, &gpu, &device);
-
-    return r < 0         ? r
-           : gpu == NULL ? board_wait(&client->session, fence, deadline_ns)
-                         : board_order(&client->session, fence, device, stream, deadline_ns);
-}
-
-/* Has the reader of a buffer wait for its writer. */
-static int wait_for_writer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                           const struct shared_fence *fence) {
-    int r = fence->session == 0 ? 0 : board_need(&client->session);
-    if (fence->session == 0 || r < 0)
-        return r;
-    if (!board_may_have(&client->session, &fence->fence))
-        return error_set(GPUPOOL_E_NO_TOKEN, "the token names work that no process of this user has");
-    r = wait_for_other(client, buffer, stream, &fence->fence);
-    if (r < 0)
-        return r;
-    switch (board_state(&client->session, &fence->fence)) {
-    case PROTO_BOARD_LOST:
-        return shared_fail(fence);
-    case PROTO_BOARD_PENDING:
-        return shared_await(&client->shared, fence);
-    case PROTO_BOARD_READY:
-        break;
-    }
-    return 0;
-}
-
-static int attach(struct gpupool_client *client, const struct proto_token *name,
-                  const struct shared_fence *fence, void *stream, uint32_t flags,
-                  struct gpupool_buffer *ret_buffer) {
-    char text[ERROR_TEXT_SIZE];
-    struct grant grant;
-    struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
-
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.attach = *name;
-    int r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
-                       (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
-    if (r < 0)
-        return r;
-    *ret_buffer = buffer_make(&grant);
-    r = shared_note(&client->shared, ret_buffer->lease, ret_buffer->generation, 0, NULL);
-    if (r == 0)
-        r = wait_for_writer(client, ret_buffer, stream, fence);
-    if (r == 0)
-        return 0;
-    error_save(text);
-    (void)release_behind(client, ret_buffer, NULL, FENCE_NONE, NULL);
-    error_restore(text);
-    return r;
-}
-
-int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token, void *stream,
-                   uint32_t flags, struct gpupool_buffer *ret_buffer) {
-    struct gpupool_buffer buffer;
-    struct shared_fence fence;
-    struct proto_token name;
-    int r = client_enter(client);
-    if (r == 0)
-        r = shared_check(client);
-    if (r < 0)
-        return r;
-    if (token == NULL || ret_buffer == NULL)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
-    if ((flags & ~GPUPOOL_READ_ONLY) != 0)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
-    if (!token_read(token, &name, &fence))
-        return error_set(GPUPOOL_E_NO_TOKEN, "attaching a shared buffer: these bytes are no token");
-    r = attach(client, &name, &fence, stream, flags, &buffer);
-    if (r < 0)
-        return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
-    *ret_buffer = buffer;
-    return error_end(0);
-}
-
-/* Asks who else has a lease's block. */
-static int ask_holders(struct gpupool_client *client, const struct proto_lease_name *lease,
-                       struct proto_holders *ret_holders) {
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->session.connection, PROTO_ASK_HOLDERS);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.ask_holders = *lease;
-    int r = connection_exchange(&client->session.connection, &request,
-                                connection_deadline_ns(&client->session.connection, 0));
-    if (r == 0)
-        *ret_holders = request->message.holders;
-    return r;
-}
-
-/* Asks who else has a block until all that released it are named, or are through. */
-static int find_holders(struct gpupool_client *client, const struct proto_lease_name *lease,
-                        struct proto_holders *ret_holders) {
-    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
-    long pause_ns = REUSE_PAUSE_NS;
-
-    for (;;) {
-        int r = ask_holders(client, lease, ret_holders);
-        if (r < 0)
-            return r;
-        if (ret_holders->n_holding > 0)
-            return error_set(GPUPOOL_E_SHARED,
-                             "others have it too, by %u leases: wait until they have released it",
-                             ret_holders->n_holding);
-        if (ret_holders->n_left == 0)
-            return 0;
-        if (clock_now_ns() >= deadline_ns)
-            return error_set(GPUPOOL_E_TIMED_OUT, "GPU work of those that released it is not done yet");
-        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
-        pause_ns = 2 * pause_ns < REUSE_PAUSE_NS_MAX ? 2 * pause_ns : REUSE_PAUSE_NS_MAX;
-    }
-}
-
-/* Has the stream wait for those that released the block. */
-static int reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                 const struct proto_lease_name *lease, void *stream) {
-    struct proto_holders holders;
-    int r = find_holders(client, lease, &holders);
-
-    if (r == 0 && holders.count > 0)
-        r = board_need(&client->session);
-    for (uint32_t i = 0; r == 0 && i < holders.count; i++)
-        if (board_may_have(&client->session, &holders.fences[i]))
-            r = wait_for_other(client, buffer, stream, &holders.fences[i]);
-    return r;
-}
-
-int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
-    struct piece *piece = NULL;
-    int r = enter(client, buffer, "gpupool_reuse", &piece);
-    if (r == 0)
-        r = shared_check(client);
-    if (r < 0)
-        return r;
-    struct proto_lease_name lease = lease_of(buffer, piece);
-    if ((piece == NULL || piece->split_off) &&
-        shared_is_noted(&client->shared, lease.lease, lease.generation))
-        r = reuse(client, buffer, &lease, stream);
-    return error_end(r < 0 ? fail_buffer(r, "using again", buffer) : 0);
-}
-
 int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                   struct gpupool_buffer_info *ret_info) {
     struct piece *piece = NULL;
-    int r = enter(client, buffer, "gpupool_query", &piece);
+    int r = buffer_enter(client, buffer, "gpupool_query", &piece);
     if (r == 0)
         r = shared_check(client);
     if (r < 0)
@@ -786,11 +562,11 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         connection_request(&client->session.connection, PROTO_QUERY);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.query = lease_of(buffer, piece);
+    request->message.query = buffer_lease(buffer, piece);
     r = connection_exchange(&client->session.connection, &request,
                             connection_deadline_ns(&client->session.connection, 0));
     if (r < 0)
-        return fail_buffer(r, "querying", buffer);
+        return buffer_fail(r, "querying", buffer);
 
     const struct proto_info *info = &request->message.info;
     struct gpupool_buffer known = *buffer;

@@ -5,9 +5,13 @@
  * Calls on buffers for the library's own objects, beyond the public calls.
  */
 #include "client/session/fence.h"
+#include "proto/proto.h"
 
+struct gpu;
 struct gpupool_buffer;
 struct gpupool_client;
+struct grant;
+struct piece;
 struct pool;
 
 /* Finds a pool, and checks what can be checked before the daemon is asked for memory: the pool's device is
@@ -27,12 +31,36 @@ int buffer_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_b
 int buffer_release_on(struct gpupool_client *client, struct gpupool_buffer *buffer, unsigned device,
                       void *stream);
 
-/* Gives back a buffer that could not be used. Only earlier work of its stream may use it. Does not fail: where
- * the daemon is gone, the memory needs no release. */
+/* Gives back a buffer that could not be used. Only earlier work of its stream may use it. Does not fail:
+ * where the daemon is gone, the memory needs no release. */
 void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer);
 
 /* gpupool_release(), behind a fence that was left already: by a stream of another device than the buffer's,
  * or by one that is behind all its uses. */
 int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *buffer, struct fence fence);
+
+/* --- for the parts of the public calls --- */
+
+/* Begins a call on a buffer: FORKED, INVALID, STALE. ret_piece gets the buffer's piece, NULL if it is a lease
+ * of its own; where it is NULL itself, the piece is looked for later. */
+int buffer_enter(const struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
+                 struct piece **ret_piece);
+
+/* The lease that a buffer lies in, by its piece. */
+struct proto_lease_name buffer_lease(const struct gpupool_buffer *buffer, const struct piece *piece);
+
+/* A buffer that is a lease of its own. */
+struct gpupool_buffer buffer_of_grant(const struct grant *grant);
+
+/* Gives such a buffer back, which nothing used. Does not fail, as buffer_give_back(). */
+void buffer_end_lease(struct gpupool_client *client, const struct gpupool_buffer *buffer);
+
+/* Where a stream is that goes with a buffer. *ret_gpu: NULL: no GPU work can touch the buffer. INVALID,
+ * CAPTURING, and as devices_need_device(). */
+int buffer_find_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                       const struct gpu **ret_gpu, unsigned *ret_device);
+
+/* Says what was being done with which buffer, before an error's text. Returns the error. */
+int buffer_fail(int error, const char *doing, const struct gpupool_buffer *buffer);
 
 #endif

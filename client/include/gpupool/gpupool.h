@@ -85,8 +85,9 @@ enum gpupool_error {
 /**
  * As the stream of gpupool_release(), gpupool_shrink() and gpupool_free(): the one that the memory was
  * acquired on, for hooks that give memory back and are told of no stream. Work on other streams has to be
- * ordered before, or noted (gpupool_record_stream()). Host memory has no stream of its own: as
- * GPUPOOL_NO_STREAM. INVALID for buffers that were attached, and in a client without a cache.
+ * ordered before, or noted (gpupool_record_stream()). Of the per-thread default stream the calling thread's own
+ * is meant. Host memory has no stream of its own: as GPUPOOL_NO_STREAM. INVALID for buffers that were attached,
+ * and in a client without a cache.
  */
 #define GPUPOOL_OWN_STREAM GPUPOOL_STREAM_NUMBER(-2)
 

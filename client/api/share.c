@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Buffers that several processes have: named by a token, attached, and written again, in stream order. Fences
+ * that other processes wait for lie on the board (client/session/board.h); the daemon knows who has a block,
+ * and behind which fences.
+ */
+#include <inttypes.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "client/api/buffer.h"
+#include "client/api/client.h"
+#include "client/api/shared.h"
+#include "client/cache/split_off.h"
+#include "client/session/error.h"
+#include "client/session/lease.h"
+
+/* Between two questions for holders whose fences are not on the board. */
+#define REUSE_PAUSE_NS     50000L
+#define REUSE_PAUSE_NS_MAX 1000000L
+
+/* The daemon's name for a lease's block: the one that it has, else a new one. The daemon tells those who
+ * attach the size. */
+static int name_block(struct gpupool_client *client, const struct proto_lease_name *lease,
+                      uint64_t size_bytes, struct proto_token *ret_token) {
+    if (shared_find_token(&client->shared, lease->lease, lease->generation, size_bytes, ret_token))
+        return 0;
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->session.connection, PROTO_SHARE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.share = (struct proto_share){
+        .lease = lease->lease, .generation = lease->generation, .size_bytes = size_bytes};
+    int r = connection_exchange(&client->session.connection, &request,
+                                connection_deadline_ns(&client->session.connection, 0));
+    if (r < 0)
+        return r;
+    *ret_token = request->message.token;
+    return shared_note(&client->shared, lease->lease, lease->generation, size_bytes, ret_token);
+}
+
+/* Leaves the fence that readers of a shared buffer wait for, behind the work on the stream. */
+static int leave_for_readers(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                             struct shared_fence *ret_fence) {
+    const struct gpu *gpu;
+    unsigned device;
+    bool is_left;
+
+    *ret_fence = (struct shared_fence){0};
+    if (stream == GPUPOOL_NO_STREAM)
+        return 0;
+    int r = buffer_find_stream(client, buffer, stream, &gpu, &device);
+    if (r < 0 || gpu == NULL)
+        return r;
+    r = fences_enqueue_on_board(&client->session, device, stream, &ret_fence->fence, &is_left);
+    if (r == 0 && is_left)
+        ret_fence->session = client->session.id;
+    return r;
+}
+
+static int share(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
+                 void *stream, struct gpupool_token *ret_token) {
+    struct shared_fence fence;
+    struct proto_token name;
+    int r = leave_for_readers(client, buffer, stream, &fence);
+
+    if (r == 0 && piece != NULL)
+        r = cache_split_off(&client->cache, piece);
+    if (r < 0)
+        return r;
+    struct proto_lease_name lease = buffer_lease(buffer, piece);
+    r = name_block(client, &lease, buffer->size_bytes, &name);
+    if (r == 0)
+        token_make(&name, &fence, ret_token);
+    return r;
+}
+
+int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                  struct gpupool_token *ret_token) {
+    struct piece *piece = NULL;
+    int r = buffer_enter(client, buffer, "gpupool_share", &piece);
+    if (r == 0)
+        r = shared_check(client);
+    if (r < 0)
+        return r;
+    if (ret_token == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
+    if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
+    r = share(client, buffer, piece, stream, ret_token);
+    return error_end(r < 0 ? buffer_fail(r, "sharing", buffer) : 0);
+}
+
+/* Makes what comes on the stream wait for a fence on the board, and the caller itself where there is no
+ * stream or no GPU. */
+static int wait_for_other(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                          const struct proto_board_fence *fence) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
+    const struct gpu *gpu = NULL;
+    unsigned device;
+    int r = stream == GPUPOOL_NO_STREAM ? 0 : buffer_find_stream(client, buffer, stream, &gpu, &device);
+
+    return r < 0         ? r
+           : gpu == NULL ? board_wait(&client->session, fence, deadline_ns)
+                         : board_order(&client->session, fence, device, stream, deadline_ns);
+}
+
+/* Has the reader of a buffer wait for its writer. */
+static int wait_for_writer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                           const struct shared_fence *fence) {
+    int r = fence->session == 0 ? 0 : board_need(&client->session);
+    if (fence->session == 0 || r < 0)
+        return r;
+    if (!board_may_have(&client->session, &fence->fence))
+        return error_set(GPUPOOL_E_NO_TOKEN, "the token names work that no process of this user has");
+    r = wait_for_other(client, buffer, stream, &fence->fence);
+    if (r < 0)
+        return r;
+    switch (board_state(&client->session, &fence->fence)) {
+    case PROTO_BOARD_LOST:
+        return shared_fail(fence);
+    case PROTO_BOARD_PENDING:
+        return shared_await(&client->shared, fence);
+    case PROTO_BOARD_READY:
+        break;
+    }
+    return 0;
+}
+
+static int attach(struct gpupool_client *client, const struct proto_token *name,
+                  const struct shared_fence *fence, void *stream, uint32_t flags,
+                  struct gpupool_buffer *ret_buffer) {
+    char text[ERROR_TEXT_SIZE];
+    struct grant grant;
+    struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
+
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.attach = *name;
+    int r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
+                       (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
+    if (r < 0)
+        return r;
+    *ret_buffer = buffer_of_grant(&grant);
+    r = shared_note(&client->shared, ret_buffer->lease, ret_buffer->generation, 0, NULL);
+    if (r == 0)
+        r = wait_for_writer(client, ret_buffer, stream, fence);
+    if (r == 0)
+        return 0;
+    error_save(text);
+    buffer_end_lease(client, ret_buffer);
+    error_restore(text);
+    return r;
+}
+
+int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token, void *stream,
+                   uint32_t flags, struct gpupool_buffer *ret_buffer) {
+    struct gpupool_buffer buffer;
+    struct shared_fence fence;
+    struct proto_token name;
+    int r = client_enter(client);
+    if (r == 0)
+        r = shared_check(client);
+    if (r < 0)
+        return r;
+    if (token == NULL || ret_buffer == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
+    if ((flags & ~GPUPOOL_READ_ONLY) != 0)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
+    if (!token_read(token, &name, &fence))
+        return error_set(GPUPOOL_E_NO_TOKEN, "attaching a shared buffer: these bytes are no token");
+    r = attach(client, &name, &fence, stream, flags, &buffer);
+    if (r < 0)
+        return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
+    *ret_buffer = buffer;
+    return error_end(0);
+}
+
+/* Asks who else has a lease's block. */
+static int ask_holders(struct gpupool_client *client, const struct proto_lease_name *lease,
+                       struct proto_holders *ret_holders) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->session.connection, PROTO_ASK_HOLDERS);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.ask_holders = *lease;
+    int r = connection_exchange(&client->session.connection, &request,
+                                connection_deadline_ns(&client->session.connection, 0));
+    if (r == 0)
+        *ret_holders = request->message.holders;
+    return r;
+}
+
+/* Asks who else has a block until all that released it are named, or are through. */
+static int find_holders(struct gpupool_client *client, const struct proto_lease_name *lease,
+                        struct proto_holders *ret_holders) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
+    long pause_ns = REUSE_PAUSE_NS;
+
+    for (;;) {
+        int r = ask_holders(client, lease, ret_holders);
+        if (r < 0)
+            return r;
+        if (ret_holders->n_holding > 0)
+            return error_set(GPUPOOL_E_SHARED,
+                             "others have it too, by %u leases: wait until they have released it",
+                             ret_holders->n_holding);
+        if (ret_holders->n_left == 0)
+            return 0;
+        if (clock_now_ns() >= deadline_ns)
+            return error_set(GPUPOOL_E_TIMED_OUT, "GPU work of those that released it is not done yet");
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
+        pause_ns = 2 * pause_ns < REUSE_PAUSE_NS_MAX ? 2 * pause_ns : REUSE_PAUSE_NS_MAX;
+    }
+}
+
+/* Has the stream wait for those that released the block. */
+static int reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                 const struct proto_lease_name *lease, void *stream) {
+    struct proto_holders holders;
+    int r = find_holders(client, lease, &holders);
+
+    if (r == 0 && holders.count > 0)
+        r = board_need(&client->session);
+    for (uint32_t i = 0; r == 0 && i < holders.count; i++)
+        if (board_may_have(&client->session, &holders.fences[i]))
+            r = wait_for_other(client, buffer, stream, &holders.fences[i]);
+    return r;
+}
+
+int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+    struct piece *piece = NULL;
+    int r = buffer_enter(client, buffer, "gpupool_reuse", &piece);
+    if (r == 0)
+        r = shared_check(client);
+    if (r < 0)
+        return r;
+    struct proto_lease_name lease = buffer_lease(buffer, piece);
+    if ((piece == NULL || piece->split_off) &&
+        shared_is_noted(&client->shared, lease.lease, lease.generation))
+        r = reuse(client, buffer, &lease, stream);
+    return error_end(r < 0 ? buffer_fail(r, "using again", buffer) : 0);
+}
