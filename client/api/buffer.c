@@ -48,6 +48,7 @@ static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal
                        const struct gpu **ret_gpu, unsigned *ret_device) {
     const struct gpu *gpu;
 
+    *ret_gpu = NULL;
     if (stream == GPUPOOL_OWN_STREAM)
         return error_set(GPUPOOL_E_INVALID, "GPUPOOL_OWN_STREAM is for giving memory back: name the stream");
     if (kind == GPUPOOL_POOL_DEVICE || ordinal >= 0) {
