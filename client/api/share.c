@@ -92,6 +92,11 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
     return error_end(r < 0 ? buffer_fail(r, "sharing", buffer) : 0);
 }
 
+static int refuse_own(const char *call) {
+    return error_set(GPUPOOL_E_INVALID, "%s: GPUPOOL_OWN_STREAM is for giving memory back: name the stream",
+                     call);
+}
+
 /* Makes what comes on the stream wait for a fence on the board, and the caller itself where there is no
  * stream or no GPU. */
 static int wait_for_other(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
@@ -166,6 +171,8 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
         return r;
     if (token == NULL || ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
+    if (stream == GPUPOOL_OWN_STREAM)
+        return refuse_own("gpupool_attach");
     if ((flags & ~GPUPOOL_READ_ONLY) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
     if (!token_read(token, &name, &fence))
@@ -236,6 +243,8 @@ int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *bu
         r = shared_check(client);
     if (r < 0)
         return r;
+    if (stream == GPUPOOL_OWN_STREAM)
+        return refuse_own("gpupool_reuse");
     struct proto_lease_name lease = buffer_lease(buffer, piece);
     if ((piece == NULL || piece->split_off) &&
         shared_is_noted(&client->shared, lease.lease, lease.generation))
