@@ -3,45 +3,27 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "base/cleanup.h"
-#include "daemon/loop/descriptors.h"
+#include "daemon/data/shared_memory.h"
 
 _Static_assert(PROTO_BOARD_SLOTS <= UINT16_MAX, "slots are kept as 16 bits");
-
-/* A sealed memfd of zeros. Returns it or a negative errno. */
-static int make_memory(struct proto_board **ret_memory) {
-    _cleanup_(close_fdp) int fd =
-        descriptors_for_client(memfd_create("gpupool-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-
-    if (fd < 0)
-        return -errno;
-    if (fchmod(fd, 0600) < 0 || ftruncate(fd, PROTO_BOARD_BYTES) < 0 || /* backing.c says why the mode */
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-        return -errno;
-    void *memory = mmap(NULL, PROTO_BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return -errno;
-    (void)mlock2(memory, PROTO_BOARD_BYTES, MLOCK_ONFAULT); /* as a session's page: client_make_page() */
-    *ret_memory = memory;
-    return take_fd(&fd);
-}
 
 static int board_make(struct list *boards, uid_t uid, struct board **ret_board) {
     struct board *board = calloc(1, sizeof *board);
 
     if (board == NULL)
         return -ENOMEM;
-    board->fd = make_memory(&board->memory);
-    if (board->fd < 0) {
-        int r = board->fd;
+    void *memory;
+    int fd = shared_memory_make("gpupool-board", PROTO_BOARD_BYTES, &memory);
+    if (fd < 0) {
         free(board);
-        return r;
+        return fd;
     }
+    board->fd = fd;
+    board->memory = memory;
     board->uid = uid;
     for (unsigned i = 0; i < PROTO_BOARD_SLOTS; i++)
         board->free_slots[i] = (uint16_t)i;
@@ -93,7 +75,7 @@ void board_leave(struct board *board, uint32_t number, bool well) {
         uint64_t reached = well ? proto_board_last(epoch) : atomic_load(&slot->words[i]);
         atomic_store(&slot->ended[i], reached);
     }
-    begin_epoch(slot, epoch + 1); /* after what it is compared with */
+    begin_epoch(slot, epoch + 1); /* last: who sees the epoch over reads ended[] */
     board->free_slots[(board->first_free + board->n_free++) % PROTO_BOARD_SLOTS] = (uint16_t)number;
 }
 

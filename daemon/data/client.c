@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/daemon.h"
+#include "daemon/data/shared_memory.h"
 #include "daemon/loop/descriptors.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/peer.h"
@@ -69,19 +69,12 @@ void client_retry(struct client *client) {
 }
 
 int client_make_page(struct client *client) {
-    _cleanup_(close_fdp) int fd =
-        descriptors_for_client(memfd_create("gpupool-page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    void *memory;
+    int fd = shared_memory_make("gpupool-page", PROTO_PAGE_BYTES, &memory);
+
     if (fd < 0)
-        return -errno;
-    if (fchmod(fd, 0600) < 0 || ftruncate(fd, PROTO_PAGE_BYTES) < 0 || /* backing.c says why the mode */
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-        return -errno;
-    void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return -errno;
-    /* The loop looks there, and a client can be made to swap by its own limits. As far as the daemon may. */
-    (void)mlock2(memory, PROTO_PAGE_BYTES, MLOCK_ONFAULT);
-    client->page = (struct page){take_fd(&fd), memory};
+        return fd;
+    client->page = (struct page){fd, memory};
     core_session_set_page(client->session, memory);
     return 0;
 }
