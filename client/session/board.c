@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/board.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -12,15 +9,7 @@
 #include "client/session/error.h"
 #include "client/session/memfd.h"
 #include "client/session/session.h"
-
-/* As fence.c has it: the CPU looks again and again for so long, then ever more rarely. */
-#define SPIN_NS      (100 * NS_PER_US)
-#define SLEEP_NS_MAX (1 * NS_PER_MS)
-
-static int fail_kernel(const char *doing) {
-    return error_set(GPUPOOL_E_DRIVER, "%s the board of fences for other processes: %s (%s)", doing,
-                     strerrorname_np(errno), strerrordesc_np(errno));
-}
+#include "client/session/wait.h"
 
 static int board_open(struct session *session) {
     struct connection *connection = &session->connection;
@@ -38,15 +27,10 @@ static int board_open(struct session *session) {
         return error_prefix(r, "asking for the board of fences for other processes");
     if (memfd_flaw(request->fd, PROTO_BOARD_BYTES) != NULL)
         return connection_refuse(connection, "a board that is no sealed memfd of its size");
-    void *memory = mmap(NULL, PROTO_BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, request->fd, 0);
-    if (memory == MAP_FAILED)
-        return fail_kernel("mapping");
-    if (madvise(memory, PROTO_BOARD_BYTES, MADV_DONTFORK) < 0) {
-        int saved = errno;
-        munmap(memory, PROTO_BOARD_BYTES);
-        errno = saved;
-        return fail_kernel("keeping forked children from");
-    }
+    void *memory;
+    r = memfd_map(request->fd, PROTO_BOARD_BYTES, "the board of fences for other processes", &memory);
+    if (r < 0)
+        return r;
     board->slot = request->message.board.slot;
     board->memory = memory;
     return 0;
@@ -107,15 +91,10 @@ int board_wait(const struct session *session, const struct proto_board_fence *fe
     uint64_t begin_ns = clock_now_ns();
 
     while (board_state(session, fence) == PROTO_BOARD_PENDING) {
-        uint64_t now_ns = clock_now_ns(), pause_ns = (now_ns - begin_ns) / 8;
+        uint64_t now_ns = clock_now_ns();
         if (now_ns >= deadline_ns)
             return error_set(GPUPOOL_E_TIMED_OUT, "another process's GPU work is not done yet");
-        if (now_ns - begin_ns < SPIN_NS)
-            continue;
-        pause_ns = pause_ns < SLEEP_NS_MAX ? pause_ns : SLEEP_NS_MAX;
-        if (pause_ns > deadline_ns - now_ns)
-            pause_ns = deadline_ns - now_ns;
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        wait_pause(now_ns - begin_ns, deadline_ns - now_ns);
     }
     return 0;
 }

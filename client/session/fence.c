@@ -4,21 +4,16 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/session.h"
+#include "client/session/wait.h"
 
 /* The page's words are its first part, which is registered as a whole: a page of the kernel's. */
 #define WORDS_BYTES (PROTO_PAGE_FENCES * sizeof(uint64_t))
 
-/* So long the CPU looks again and again: the kernel takes about as long to put this thread to sleep and wake
- * it. After that it sleeps, an eighth of the time that it has waited, and so comes at most that much too
- * late. */
-#define SPIN_NS      (100 * NS_PER_US)
-#define SLEEP_NS_MAX (1 * NS_PER_MS)
 /* A device that failed never writes its words: so often it is asked whether it works. */
 #define ASK_NS (100 * NS_PER_MS)
 
@@ -269,21 +264,16 @@ int fence_wait(const struct session *session, struct fence fence, int device, ui
         return 0;
     uint64_t begin_ns = clock_now_ns(), ask_ns = begin_ns + ASK_NS;
     while (!fence_is_ready(session, fence)) {
-        uint64_t now_ns = clock_now_ns(), pause_ns = (now_ns - begin_ns) / 8;
+        uint64_t now_ns = clock_now_ns();
         if (now_ns >= deadline_ns)
             return error_set(GPUPOOL_E_TIMED_OUT, "the GPU work before the fence is not done yet");
-        if (now_ns - begin_ns < SPIN_NS)
-            continue;
         if (device >= 0 && now_ns >= ask_ns) {
             int r = devices_check_device(session->devices.gpu, (unsigned)device);
             if (r < 0)
                 return r;
             ask_ns = now_ns + ASK_NS;
         }
-        pause_ns = pause_ns < SLEEP_NS_MAX ? pause_ns : SLEEP_NS_MAX;
-        if (pause_ns > deadline_ns - now_ns)
-            pause_ns = deadline_ns - now_ns;
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        wait_pause(now_ns - begin_ns, deadline_ns - now_ns);
     }
     return 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CLIENT_SESSION_MEMFD_H
 #define CLIENT_SESSION_MEMFD_H
-/* Checks a descriptor from the daemon before it is mapped. */
+/* Memory of the daemon's: its descriptor is checked, and then mapped. */
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
 
@@ -25,5 +26,10 @@ static inline const char *memfd_flaw(int fd, uint64_t size_bytes) {
         return "the segment's memfd has another size than its description";
     return NULL;
 }
+
+/* Maps a sealed memfd of a size for reading and writing, out of reach of forked children, which would write
+ * there in this process's name. what: the memory, for the text of the error. 0 or DRIVER; on failure
+ * *ret_memory stays as it was. The caller unmaps. */
+int memfd_map(int fd, size_t size_bytes, const char *what, void **ret_memory);
 
 #endif

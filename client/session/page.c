@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/page.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "base/cleanup.h"
@@ -21,17 +19,11 @@ static int page_open(struct page *page, struct connection *connection, uint64_t 
         return error_prefix(r, "asking for the page that fences and counters lie in");
     if (memfd_flaw(request->fd, PROTO_PAGE_BYTES) != NULL)
         return connection_refuse(connection, "a page that is no sealed memfd of its size");
-    void *memory = mmap(NULL, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, request->fd, 0);
-    if (memory == MAP_FAILED)
-        return error_set(GPUPOOL_E_DRIVER, "mapping the page that fences and counters lie in: %s (%s)",
-                         strerrorname_np(errno), strerrordesc_np(errno));
-    if (madvise(memory, PROTO_PAGE_BYTES, MADV_DONTFORK) < 0) {
-        munmap(memory, PROTO_PAGE_BYTES);
-        return error_set(GPUPOOL_E_DRIVER, "keeping the page of fences out of forked children: %s (%s)",
-                         strerrorname_np(errno), strerrordesc_np(errno));
-    }
-    page->memory = memory;
-    return 0;
+    void *memory;
+    r = memfd_map(request->fd, PROTO_PAGE_BYTES, "the page that fences and counters lie in", &memory);
+    if (r == 0)
+        page->memory = memory;
+    return r;
 }
 
 int page_need(struct page *page, struct connection *connection, uint64_t deadline_ns) {
