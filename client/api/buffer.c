@@ -41,6 +41,11 @@ static int buffer_check(const struct gpupool_buffer *buffer) {
     return 0;
 }
 
+int buffer_refuse_own_stream(const char *call) {
+    return error_set(GPUPOOL_E_INVALID, "%s: GPUPOOL_OWN_STREAM is for giving memory back: name the stream",
+                     call);
+}
+
 /* Where a stream is that goes with a buffer: of a device buffer, the buffer's device. Host memory belongs to
  * none: there ordinal is what the caller knows, or -1, and then it is found out. *ret_gpu is NULL when no GPU
  * work can touch the buffer. Refuses a stream that is being captured. */
@@ -213,7 +218,7 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
     if (size_bytes == 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: 0 bytes");
     if (stream == GPUPOOL_OWN_STREAM)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: GPUPOOL_OWN_STREAM is for giving memory back");
+        return buffer_refuse_own_stream("gpupool_acquire");
     if ((flags & ~GPUPOOL_ZERO) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: unknown flags 0x%x", flags);
     if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
@@ -294,7 +299,7 @@ static int release_behind(struct gpupool_client *client, const struct gpupool_bu
                 : lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
     if (r < 0)
         return r;
-    (void)shared_end(&client->shared, lease.lease, lease.generation);
+    shared_end(&client->shared, lease.lease, lease.generation);
     if (piece == NULL) {
         rows_release(&client->session, lease.lease, lease.generation, fence);
         return 0;

@@ -55,6 +55,9 @@ struct gpupool_buffer buffer_of_grant(const struct grant *grant);
 /* Gives such a buffer back, which nothing used. Does not fail, as buffer_give_back(). */
 void buffer_end_lease(struct gpupool_client *client, const struct gpupool_buffer *buffer);
 
+/* INVALID, with its text: a call does not take GPUPOOL_OWN_STREAM. */
+int buffer_refuse_own_stream(const char *call);
+
 /* Where a stream is that goes with a buffer. *ret_gpu: NULL: no GPU work can touch the buffer. INVALID,
  * CAPTURING, and as devices_need_device(). */
 int buffer_find_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,

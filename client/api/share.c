@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers that several processes have: named by a token, attached, and written again, in stream order. Fences
- * that other processes wait for lie on the board (client/session/board.h); the daemon knows who has a block,
- * and behind which fences.
+ * Buffers that several processes have: named by a token, attached, and written again, in stream order. The
+ * fences that other processes wait for are words of the board (client/session/board.h). The daemon knows
+ * which sessions have a block, and the fences that they released it behind.
  */
 #include <inttypes.h>
 #include <time.h>
@@ -92,11 +92,6 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
     return error_end(r < 0 ? buffer_fail(r, "sharing", buffer) : 0);
 }
 
-static int refuse_own(const char *call) {
-    return error_set(GPUPOOL_E_INVALID, "%s: GPUPOOL_OWN_STREAM is for giving memory back: name the stream",
-                     call);
-}
-
 /* Makes what comes on the stream wait for a fence on the board, and the caller itself where there is no
  * stream or no GPU. */
 static int wait_for_other(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
@@ -172,7 +167,7 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
     if (token == NULL || ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
     if (stream == GPUPOOL_OWN_STREAM)
-        return refuse_own("gpupool_attach");
+        return buffer_refuse_own_stream("gpupool_attach");
     if ((flags & ~GPUPOOL_READ_ONLY) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
     if (!token_read(token, &name, &fence))
@@ -244,7 +239,7 @@ int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *bu
     if (r < 0)
         return r;
     if (stream == GPUPOOL_OWN_STREAM)
-        return refuse_own("gpupool_reuse");
+        return buffer_refuse_own_stream("gpupool_reuse");
     struct proto_lease_name lease = buffer_lease(buffer, piece);
     if ((piece == NULL || piece->split_off) &&
         shared_is_noted(&client->shared, lease.lease, lease.generation))

@@ -108,14 +108,13 @@ bool shared_is_noted(struct shared *shared, uint64_t lease, uint64_t generation)
     return noted;
 }
 
-bool shared_end(struct shared *shared, uint64_t lease, uint64_t generation) {
+void shared_end(struct shared *shared, uint64_t lease, uint64_t generation) {
     pthread_mutex_lock(&shared->lock);
     struct shared_lease **at = find_locked(shared, lease, generation), *found = *at;
     if (found != NULL)
         *at = found->next;
     pthread_mutex_unlock(&shared->lock);
     free(found);
-    return found != NULL;
 }
 
 int shared_await(struct shared *shared, const struct shared_fence *fence) {

@@ -65,8 +65,8 @@ bool shared_find_token(struct shared *shared, uint64_t lease, uint64_t generatio
 /* Whether a lease is noted: other processes may have its memory. */
 bool shared_is_noted(struct shared *shared, uint64_t lease, uint64_t generation);
 
-/* Forgets a lease. Returns whether it was noted. */
-bool shared_end(struct shared *shared, uint64_t lease, uint64_t generation);
+/* Forgets a lease, if it is noted. */
+void shared_end(struct shared *shared, uint64_t lease, uint64_t generation);
 
 /* Notes a fence that a stream of this process waits for. 0 or NO_MEMORY. */
 int shared_await(struct shared *shared, const struct shared_fence *fence);
