@@ -33,9 +33,7 @@
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 2u
-#define PROTO_VERSION_BOARD                                                                                  \
-    2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED and ASK_HOLDERS                          \
-        */
+#define PROTO_VERSION_BOARD 2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS */
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
           and PROTO_SEGMENT_HOST_VMM_FD */

@@ -280,13 +280,12 @@ static void add_holder(const struct lease *lease, struct proto_holders *holders)
 int core_ask_holders(struct session *session, const struct proto_lease_name *name,
                      struct proto_holders *ret_holders) {
     const struct lease *own = lease_find(session->core, session, name->lease, name->generation);
-
     unsigned walked = 0, fenced = 0;
 
     *ret_holders = (struct proto_holders){0};
     if (own == NULL)
         return PROTO_E_STALE;
-    core_poll_fences(session->core); /* what is ready goes, so that who asks again sees others */
+    core_poll_fences(session->core); /* a lease whose fence is ready goes, and makes room in the reply */
     const struct block *block = own->block;
     ret_holders->n_holding = block->live + block->quarantined - 1;
     if (ret_holders->n_holding > 0 || block->fenced == 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers that processes share in stream order: who attaches waits for who wrote, on the GPU, and who writes
- * again waits for who read. Streams stand at gates that the test opens, so that what must not happen before
- * has all the time to happen. Two clients of this process are two sessions to the daemon. Another process
- * plays the one that dies.
+ * Buffers that processes share in stream order: a reader's stream waits for the writer's work, and
+ * the writer's stream, before it writes again, waits for the readers' work. Streams stand at gates that the
+ * test opens, so that what must not happen before has all the time to happen. Two clients of this process are
+ * two sessions to the daemon. Another process plays the one that dies.
  */
 #include <sys/socket.h>
 
