@@ -85,11 +85,21 @@ static void page_drop(struct page *page) {
     close_fd(page->fd);
 }
 
+/* From now on the process may have GPU work that writes to memory of the daemon. */
+static void client_watch_living(struct client *client) {
+    client_note_gpu_work(client);
+    if (!client->watched.facts.no_gpu_work)
+        watcher_watch_living(&client->daemon->watcher, &client->watched);
+}
+
 int client_join_board(struct client *client) {
     int r = board_join(&client->daemon->boards, client->peer.uid, &client->board, &client->board_slot);
-    if (r == 0)
-        core_session_set_board(client->session, client->board_slot);
-    return r;
+    if (r < 0)
+        return r;
+    core_session_set_board(client->session, client->board_slot);
+    if (client->session->n_segments == 0)
+        client_watch_living(client);
+    return 0;
 }
 
 static void end_on_board(struct client *client, bool well) {
@@ -106,9 +116,8 @@ void client_lend_segment(struct client *client, bool needs_driver) {
     bool first = client->session->n_segments == 1, was_lent = client->driver_lent;
 
     client->driver_lent |= needs_driver;
-    client_note_gpu_work(client);
-    if ((first || (needs_driver && !was_lent)) && !client->watched.facts.no_gpu_work)
-        watcher_watch_living(&client->daemon->watcher, &client->watched);
+    if (first || (needs_driver && !was_lent))
+        client_watch_living(client);
 }
 
 void client_ask_reclaim(struct client *client) {
@@ -262,8 +271,7 @@ void client_end(struct client *client, const char *why) {
         return;
     }
     /* The process is ending, most likely: the last chance to see it in the driver's list. */
-    if (!client->watched.facts.no_gpu_work)
-        watcher_watch_living(&client->daemon->watcher, &client->watched);
+    client_watch_living(client);
     client_judge(client);
 }
 

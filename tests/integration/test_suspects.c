@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/integration/puppet.h"
+#include "tests/raw_client.h"
 
 #define POOL_MIB   32u
 #define SIZE_BYTES (20 * MIB)
@@ -90,6 +91,40 @@ static void what_an_older_process_starts_holds_nothing(void **state) {
     end(loop);
 }
 
+/* Asks for a slot on the board, says so and waits for its end. argument: the daemon's socket. */
+static int run_board(int fd, const char *argument) {
+    struct proto_message hello = {.hello = RAW_CLIENT_HELLO}, ask = {0};
+    uint8_t packet[PROTO_PACKET_MAX];
+    int board = -1;
+
+    int socket = raw_client_connect(argument, SOCK_SEQPACKET, TEST_WAIT_NS);
+    size_t size = raw_client_encode(&hello, PROTO_HELLO, 1, packet);
+    if (socket < 0 || send(socket, packet, size, 0) < 0 || raw_client_receive(socket, packet, 0, &board) <= 0)
+        return 1;
+    size = raw_client_encode(&ask, PROTO_ASK_BOARD, 2, packet);
+    if (send(socket, packet, size, 0) < 0 || raw_client_receive(socket, packet, 0, &board) <= 0 || board < 0)
+        return 1;
+    if (send(fd, &board, sizeof board, 0) != sizeof board)
+        return 1;
+    for (;;)
+        pause();
+}
+
+/* The daemon stands still meanwhile, so it learns of the end of the socket and of the process in one round.
+ */
+static void a_process_with_a_slot_on_the_board_and_no_memory_is_over_when_it_ends(void **state) {
+    struct puppet worker;
+    int board;
+    (void)state;
+
+    puppet_start_role(&worker, &daemon_, "board", daemon_.socket);
+    assert_int_equal(recv(worker.fd, &board, sizeof board, 0), sizeof board);
+    assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+    puppet_kill(&worker);
+    assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+    WAIT_UNTIL(daemon_number(&daemon_, "sessions") == 0);
+}
+
 static bool is_unix_socket(int fd) {
     struct sockaddr_un address = {0};
     socklen_t size = sizeof address;
@@ -157,9 +192,10 @@ static void the_end_of_a_chain_of_forks_whose_middle_is_over_holds_the_memory(vo
 }
 
 int main(int argc, char **argv) {
-    static const struct puppet_role roles[] = {{"chain", run_chain}, {NULL, NULL}};
+    static const struct puppet_role roles[] = {{"chain", run_chain}, {"board", run_board}, {NULL, NULL}};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_an_older_process_starts_holds_nothing),
+        cmocka_unit_test(a_process_with_a_slot_on_the_board_and_no_memory_is_over_when_it_ends),
         cmocka_unit_test(the_end_of_a_chain_of_forks_whose_middle_is_over_holds_the_memory),
     };
     int status = puppet_main(argc, argv, roles);
