@@ -204,12 +204,13 @@ class Gpupool:
 
     def share(self, buffer):
         token = Token()
-        self.call("gpupool_share", self.client, ctypes.byref(buffer), ctypes.byref(token))
+        self.call("gpupool_share", self.client, ctypes.byref(buffer), NO_STREAM, ctypes.byref(token))
         return bytes(token)
 
     def attach(self, token):
         buffer = Buffer()
-        self.call("gpupool_attach", self.client, ctypes.byref(Token.from_buffer_copy(token)), ctypes.byref(buffer))
+        self.call("gpupool_attach", self.client, ctypes.byref(Token.from_buffer_copy(token)), NO_STREAM,
+                  ctypes.c_uint32(0), ctypes.byref(buffer))
         return buffer
 
     def release(self, buffer):
