@@ -103,6 +103,14 @@ static void daemon_on_admin(struct listener *listener, int fd) {
     admin_accept(listener->user, fd);
 }
 
+/* A board stays for parcels of a user whose sessions are gone. */
+static void daemon_end_boards(struct daemon *daemon) {
+    list_for_each_entry_safe(const struct board, board, &daemon->boards, link) {
+        if (!core_has_user(daemon->core, board->uid))
+            board_end(&daemon->boards, board->uid);
+    }
+}
+
 static void daemon_on_housekeeping(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
     uint64_t now_ns = clock_now_ns();
@@ -129,6 +137,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
             n_stalled);
     daemon->stall_reported = n_stalled > 0;
     daemon->n_complaints = 0;
+    daemon_end_boards(daemon);
     journal_turn(daemon);
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
@@ -309,6 +318,9 @@ void daemon_free(struct daemon *daemon) {
     lingering_stop(&daemon->lingering);
     while (!list_is_empty(&daemon->clients))
         client_discard(list_first(&daemon->clients, struct client, link));
+    uint64_t sent_bytes;
+    core_revoke_all(daemon->core, 0, clock_now_ns(), &sent_bytes);
+    daemon_end_boards(daemon);
     while (!list_is_empty(&daemon->admin_clients))
         admin_drop(list_first(&daemon->admin_clients, struct admin_client, link));
     struct segment *segment;

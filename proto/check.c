@@ -189,6 +189,19 @@ static const char *check_share(const struct proto_message *message) {
     return message->share.size_bytes > PROTO_SIZE_MAX ? "SHARE.size_bytes: above 2^56" : NULL;
 }
 
+static const char *check_send(const struct proto_message *message) {
+    const struct proto_send *send = &message->send;
+    if (send->size_bytes > PROTO_SIZE_MAX)
+        return "SEND.size_bytes: above 2^56";
+    if (send->lifetime_ns == 0 || send->lifetime_ns > PROTO_PARCEL_NS_MAX)
+        return "SEND.lifetime_ns: 0, or above a day";
+    if (send->takers == 0)
+        return "SEND.takers: 0";
+    if (send->reserved != 0)
+        return "SEND.reserved: not 0";
+    return NULL;
+}
+
 static const char *check_opened(const struct proto_message *message) {
     return message->opened.segment == 0 ? "OPENED.segment: 0" : NULL;
 }
@@ -431,6 +444,7 @@ const char *proto_check(const struct proto_message *message) {
         [PROTO_ACQUIRE] = check_acquire,
         [PROTO_RELEASE] = check_release,
         [PROTO_SHARE] = check_share,
+        [PROTO_SEND] = check_send,
         [PROTO_OPENED] = check_opened,
         [PROTO_SPLIT] = check_split,
         [PROTO_IDLE] = check_idle,

@@ -24,6 +24,8 @@
 #define PROTO_BOARD_WORDS 64u        /* streams of a session that have fences under way there */
 #define PROTO_BOARD_BYTES (1u << 20)
 #define PROTO_HOLDERS_MAX 64u      /* fences that one HOLDERS names */
+#define PROTO_PARCEL_NS_MAX                                                                                  \
+    (UINT64_C(86400) * 1000000000u) /* a day: a queue that nothing was read from for longer is abandoned */
 #define PROTO_ONE_WAY_MAX   4096u  /* parts released one-way between two answers: a socket holds some hundred packets */
 
 /* How large the segments are that clients ask for by ACQUIRE_SEGMENTS in a pool whose segments are PROTO_SEGMENT_VMM_FD,

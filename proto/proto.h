@@ -33,7 +33,9 @@
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 2u
-#define PROTO_VERSION_BOARD 2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS */
+#define PROTO_VERSION_BOARD                                                                                  \
+    2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND,                      \
+          REVOKE */
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
           and PROTO_SEGMENT_HOST_VMM_FD */
@@ -63,6 +65,8 @@ enum proto_operation {
     PROTO_RELEASE_SHARED =
         20, /* → OK: RELEASE of a whole lease, behind a fence that others of its block see */
     PROTO_ASK_HOLDERS = 21, /* → HOLDERS: who else has the block of this lease? */
+    PROTO_SEND = 22,        /* → TOKEN, which holds the block itself until it is taken: a parcel */
+    PROTO_REVOKE = 23,      /* → OK: ends a parcel */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -246,6 +250,14 @@ struct proto_token {
     uint8_t bytes[PROTO_TOKEN_BYTES];
 };
 
+struct proto_send {
+    uint64_t lease, generation;
+    uint64_t size_bytes;  /* as SHARE's */
+    uint64_t lifetime_ns; /* 1 to PROTO_PARCEL_NS_MAX */
+    uint32_t takers;      /* ATTACHes that end it: 1 or more */
+    uint32_t reserved;    /* 0 */
+};
+
 struct proto_opened {
     uint64_t segment;
 };
@@ -406,6 +418,8 @@ struct proto_message {
         struct proto_board_reply board;
         struct proto_release_shared release_shared;
         struct proto_lease_name ask_holders;
+        struct proto_send send;
+        struct proto_token revoke;
         struct proto_holders holders;
         struct proto_page_reply page;
         struct proto_failure failure;

@@ -55,8 +55,7 @@ void collect_pool(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-/* Whether the tenant may have that many more leases. If need be, its fences are polled first. */
-static bool tenant_may_lease(struct tenant *tenant, uint64_t count) {
+bool tenant_may_lease(struct tenant *tenant, uint64_t count) {
     if (quota_left(&tenant->quota, QUOTA_LEASES) >= count)
         return true;
     list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {

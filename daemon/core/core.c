@@ -11,6 +11,7 @@
 #include "daemon/core/collect.h"
 #include "daemon/core/explain.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
 #include "daemon/core/session.h"
@@ -49,6 +50,8 @@ struct core *core_free(struct core *core) {
         return NULL;
     assert(list_is_empty(&core->sessions) && list_is_empty(&core->answered) &&
            list_is_empty(&core->reclaiming));
+    assert(core->parcels.count == 0);
+    free(core->parcels.entries);
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
         struct segment *segment = core->segments[slot];
         if (segment == NULL)
@@ -274,13 +277,15 @@ uint64_t core_trim(struct pool *pool) {
 }
 
 void core_tick(struct core *core, uint64_t now_ns) {
+    parcels_expire(core, now_ns);
+    core_serve(core, now_ns);
     for (unsigned i = 0; i < core->n_pools; i++)
         if (pool_next_tick_ns(core->pools[i]) <= now_ns)
             pool_tick(core->pools[i], now_ns);
 }
 
 uint64_t core_next_tick_ns(const struct core *core) {
-    uint64_t next = NS_FOREVER;
+    uint64_t next = parcels_next_ns(core);
     for (unsigned i = 0; i < core->n_pools; i++) {
         uint64_t tick = pool_next_tick_ns(core->pools[i]);
         if (tick < next)

@@ -42,8 +42,8 @@ struct answer {
 /* Returns 0 or -ENOMEM. */
 int core_new(struct core **ret_core);
 
-/* Frees the core. All sessions must be gone. Segments that are left are dropped; their backing is the
- * shell's. Accepts NULL, returns NULL. */
+/* Frees the core. All sessions and parcels must be gone. Segments that are left are dropped; their backing is
+ * the shell's. Accepts NULL, returns NULL. */
 struct core *core_free(struct core *core);
 
 /* The configuration of a new pool. The strings are copied. Limit, step and reserve are rounded down to
@@ -147,7 +147,7 @@ int core_release(struct session *session, const struct proto_release *release, u
  * slot on the board: PROTO_E_INVALID. */
 int core_release_shared(struct session *session, const struct proto_release_shared *release, uint64_t now_ns);
 
-/* Whether a user has a session, in quarantine or not. */
+/* Whether a user has a session, in quarantine or not, or a parcel. */
 bool core_has_user(struct core *core, uid_t uid);
 
 /* Finds the other leases on a lease's block: how many hold it, and only if none does, the fences of those
@@ -179,8 +179,22 @@ int core_merge_one_way(struct session *session, const struct proto_merge *merge)
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
                const struct proto_token *fresh, struct proto_token *ret_token);
 
-/* Takes a further lease on a shared block. Returns 0, PROTO_E_NO_TOKEN (unknown, gone, another tenant's),
- * PROTO_E_DRIVER (the pool is lost), PROTO_E_LIMIT, -ENOMEM. */
+/* Makes a parcel (parcel.h) of the lease's block, which is shared from then on. fresh: random bytes for two
+ * new tokens. Returns 0, the errors of core_share(), PROTO_E_LIMIT (the tenant has as many parcels or leases
+ * as it may). */
+int core_send(struct session *session, const struct proto_send *send,
+              const struct proto_token fresh[static 2], uint64_t now_ns, struct proto_token *ret_token);
+
+/* Ends a parcel. Any session of its tenant may. Returns 0 or PROTO_E_NO_TOKEN. */
+int core_revoke(struct session *session, const struct proto_token *token, uint64_t now_ns);
+
+/* Ends the parcels that a session sent; sender 0: all there are. Returns how many, and the bytes that no
+ * process had.
+ */
+unsigned core_revoke_all(struct core *core, uint64_t sender, uint64_t now_ns, uint64_t *ret_bytes);
+
+/* Takes a further lease on a shared block, or on that of a parcel. Returns 0, PROTO_E_NO_TOKEN (unknown,
+ * gone, another tenant's), PROTO_E_DRIVER (the pool is lost), PROTO_E_LIMIT, -ENOMEM. */
 int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease);
 
 /* Describes a lease. Returns 0 or PROTO_E_STALE. */

@@ -8,6 +8,7 @@
 #include "daemon/core/collect.h"
 #include "daemon/core/fence.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
 #include "daemon/core/row.h"
@@ -227,14 +228,55 @@ int core_share(struct session *session, const struct proto_lease_name *name, uin
     return r;
 }
 
+static int send_lease(struct lease *lease, const struct proto_send *send,
+                      const struct proto_token fresh[static 2], uint64_t now_ns) {
+    struct session *session = lease->session;
+    const struct proto_lease_name name = {lease->id, lease->generation};
+    struct proto_token shared;
+
+    if (session->tenant->n_parcels >= PARCELS_MAX || !tenant_may_lease(session->tenant, 1))
+        return PROTO_E_LIMIT;
+    int r = core_share(session, &name, send->size_bytes, &fresh[0], &shared);
+    return r != 0 ? r
+                  : parcel_open(session, lease->block, &fresh[1], send->takers, now_ns,
+                                clock_deadline_ns(now_ns, send->lifetime_ns));
+}
+
+int core_send(struct session *session, const struct proto_send *send,
+              const struct proto_token fresh[static 2], uint64_t now_ns, struct proto_token *ret_token) {
+    struct lease *lease = lease_find(session->core, session, send->lease, send->generation);
+
+    int r = lease == NULL ? PROTO_E_STALE : send_lease(lease, send, fresh, now_ns);
+    if (r == 0)
+        *ret_token = fresh[1];
+    core_serve(session->core, now_ns); /* fences may have been polled */
+    return r;
+}
+
+int core_revoke(struct session *session, const struct proto_token *token, uint64_t now_ns) {
+    struct parcel *parcel = parcel_find(session->core, token);
+    if (parcel == NULL || parcel->block->segment->owner->tenant != session->tenant)
+        return PROTO_E_NO_TOKEN;
+    parcel_close(session->core, parcel);
+    core_serve(session->core, now_ns);
+    return 0;
+}
+
+unsigned core_revoke_all(struct core *core, uint64_t sender, uint64_t now_ns, uint64_t *ret_bytes) {
+    unsigned n = parcels_close(core, sender, ret_bytes);
+    core_serve(core, now_ns);
+    return n;
+}
+
 int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease) {
     struct core *core = session->core;
-    struct block *block = block_find(core, token);
+    struct parcel *parcel = parcel_find(core, token);
+    struct block *block = parcel != NULL ? parcel->block : block_find(core, token);
 
     /* One answer for all three, so that another tenant learns nothing. A block that only dead processes hold
      * is on its way back to the pool: no session may join it. */
-    if (block == NULL || block->segment->owner->tenant != session->tenant || block->live == 0 ||
-        !session_may_use(session, block->segment->pool))
+    if (block == NULL || block->segment->owner->tenant != session->tenant ||
+        (parcel == NULL && block->live == 0) || !session_may_use(session, block->segment->pool))
         return PROTO_E_NO_TOKEN;
     if (pool_is_closed(block->segment->pool))
         return PROTO_E_DRIVER;
@@ -246,7 +288,10 @@ int core_attach(struct session *session, const struct proto_token *token, struct
         if (r < 0)
             return r;
     }
-    return lease_join(session, block, ret_lease);
+    int r = lease_join(session, block, ret_lease);
+    if (r == 0 && parcel != NULL)
+        parcel_take(core, parcel);
+    return r;
 }
 
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info) {
@@ -260,7 +305,7 @@ int core_query(struct session *session, const struct proto_lease_name *name, str
         .size_bytes = block->size_bytes,
         .capacity_bytes = block->capacity_bytes,
         .pool = block->segment->pool->id,
-        .holders = block->live + block->quarantined,
+        .holders = block->live + block->quarantined + block->n_parcels,
         .shared = block->shared,
         .parts = row_parts(block),
     };
@@ -287,7 +332,7 @@ int core_ask_holders(struct session *session, const struct proto_lease_name *nam
         return PROTO_E_STALE;
     core_poll_fences(session->core); /* a lease whose fence is ready goes, and makes room in the reply */
     const struct block *block = own->block;
-    ret_holders->n_holding = block->live + block->quarantined - 1;
+    ret_holders->n_holding = block->live + block->quarantined + block->n_parcels - 1;
     if (ret_holders->n_holding > 0 || block->fenced == 0)
         return 0;
     list_for_each_entry(const struct lease, lease, &block->leases, block_link) {

@@ -152,7 +152,7 @@ void core_session_set_page(struct session *session, struct proto_page *page) {
 
 bool core_has_user(struct core *core, uid_t uid) {
     const struct tenant *tenant = tenant_find(core, uid);
-    return tenant != NULL && tenant->sessions > 0;
+    return tenant != NULL && (tenant->sessions > 0 || tenant->n_parcels > 0);
 }
 
 void core_session_set_board(struct session *session, uint32_t slot) {

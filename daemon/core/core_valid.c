@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/row.h"
 #include "daemon/core/session.h"
@@ -14,7 +15,8 @@ static bool block_is_valid(const struct block *block) {
     uint64_t held = 0, end = block->offset_bytes;
     unsigned ranges = 0, live = 0, fenced = 0, quarantined = 0;
 
-    if (list_is_empty(&block->ranges) || list_is_empty(&block->leases))
+    if (list_is_empty(&block->ranges) || (list_is_empty(&block->leases) && block->n_parcels == 0) ||
+        (block->n_parcels > 0 && !block->shared))
         return false;
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
         if (range->free || range->user != block ||
@@ -107,9 +109,13 @@ static bool overdue_is_valid(const struct pool *pool) {
     return true;
 }
 
+static const struct heap_range *block_first_range(const struct block *block) {
+    return container_of(block->ranges.next, struct heap_range, user_link);
+}
+
 static bool pool_is_valid(const struct pool *pool) {
     uint64_t reserved = pool->retiring_bytes, free_bytes = 0, held = 0, waiters = 0, leases = 0;
-    uint64_t unassigned = 0, closing = 0;
+    uint64_t unassigned = 0, closing = 0, parcels = 0, parcel_bytes = 0;
     unsigned segments = 0;
     bool demand_known = pool->growth.demand == NULL;
 
@@ -137,8 +143,11 @@ static bool pool_is_valid(const struct pool *pool) {
             held += range->size;
             if (block == NULL || (block->segment != segment && !block->is_row) || !block_is_valid(block))
                 return false;
-            if (container_of(block->ranges.next, struct heap_range, user_link) == range)
-                leases += block->live + block->fenced + block->quarantined;
+            if (block_first_range(block) != range)
+                continue;
+            leases += block->live + block->fenced + block->quarantined;
+            parcels += block->n_parcels;
+            parcel_bytes += block->live == 0 && block->n_parcels > 0 ? block->held_bytes : 0;
         }
     }
     list_for_each_entry(const struct tenant_heap, heap, &pool->heaps, pool_link) {
@@ -161,7 +170,8 @@ static bool pool_is_valid(const struct pool *pool) {
            pool->reserved_bytes <= pool->stats.reserved_peak_bytes &&
            pool->quarantined_bytes <= pool->stats.quarantined_peak_bytes &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
-           waiters == pool->waiters.count && leases == pool->n_leases && overdue_is_valid(pool);
+           waiters == pool->waiters.count && leases == pool->n_leases && parcels == pool->n_parcels &&
+           parcel_bytes == pool->parcel_bytes && overdue_is_valid(pool);
 }
 
 /* Whether a request has what its state and what it asks for say. Adds the leases whose answer is still to be
@@ -303,6 +313,20 @@ static bool keepers_are_valid(const struct core *core) {
     return true;
 }
 
+/* Adds up what the blocks in a segment of the tenant are charged. */
+static bool add_up_blocks(const struct segment *segment, const struct tenant *tenant, uint64_t *sums) {
+    bool valid = true;
+
+    for (const struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
+        const struct block *block = range->free ? NULL : range->user;
+        if (block != NULL && block_first_range(block) == range) /* once a block */
+            valid = valid && block->charge.amount == block->held_bytes &&
+                    block->charge.item == quota_item_of_pool(segment->pool->id) &&
+                    charge_add_up(&block->charge, &tenant->quota, sums);
+    }
+    return valid;
+}
+
 /* Whether each tenant's quota is the sum of its charges. */
 static bool quotas_are_valid(const struct core *core) {
     list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
@@ -318,11 +342,6 @@ static bool quotas_are_valid(const struct core *core) {
             list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
                 valid = valid && lease->charge.amount == 1 && lease->charge.item == QUOTA_LEASES &&
                         charge_add_up(&lease->charge, &tenant->quota, sums);
-                if (lease->block->leases.next == &lease->block_link) /* once a block */
-                    valid =
-                        valid && lease->block->charge.amount == lease->block->held_bytes &&
-                        lease->block->charge.item == quota_item_of_pool(lease->block->segment->pool->id) &&
-                        charge_add_up(&lease->block->charge, &tenant->quota, sums);
             }
             list_for_each_entry(const struct request, request, &session->requests, session_link) {
                 valid = valid && request->charge.amount == (request->state == REQUEST_WAITING) &&
@@ -338,11 +357,16 @@ static bool quotas_are_valid(const struct core *core) {
         valid = valid && n_undelivered == tenant->n_undelivered;
         for (size_t slot = 0; slot < core->segment_slots; slot++) {
             const struct segment *segment = core->segments[slot];
+            if (segment != NULL && segment->state == SEGMENT_ASSIGNED && segment->owner->tenant == tenant)
+                valid = valid && add_up_blocks(segment, tenant, sums);
             if (segment != NULL && segment->charge.quota == &tenant->quota)
                 valid = valid && segment->charge.amount == segment->size_bytes &&
                         segment->state == SEGMENT_CLOSING &&
                         charge_add_up(&segment->charge, &tenant->quota, sums);
         }
+        for (size_t i = 0; i < core->parcels.count; i++)
+            if (core->parcels.entries[i]->block->segment->owner->tenant == tenant)
+                valid = valid && charge_add_up(&core->parcels.entries[i]->charge, &tenant->quota, sums);
         if (!valid || memcmp(sums, tenant->quota.used, sizeof sums) != 0)
             return false;
     }
@@ -367,5 +391,5 @@ bool core_is_valid(const struct core *core) {
     }
     return sessions == core->n_sessions && session_leases == pool_leases &&
            session_leases == core->leases.used && mappers_are_valid(core) && keepers_are_valid(core) &&
-           quotas_are_valid(core);
+           parcels_are_valid(core) && quotas_are_valid(core);
 }

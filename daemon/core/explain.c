@@ -111,6 +111,8 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
         add(&text, ", %s being made", BYTES_TEXT(pool->growth.bytes));
     if (pool->fenced_bytes > 0)
         add(&text, ", %s released and still in use by a GPU", BYTES_TEXT(pool->fenced_bytes));
+    if (pool->parcel_bytes > 0)
+        add(&text, ", %s sent and not taken yet", BYTES_TEXT(pool->parcel_bytes));
     if (pool->quarantined_bytes > 0)
         add(&text, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
     if (pool->closing_bytes > 0)

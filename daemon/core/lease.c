@@ -65,10 +65,13 @@ static void lease_table_remove(struct lease_table *table, struct lease *lease) {
     table->free_slots[table->capacity - table->used - 1] = slot;
 }
 
-/* Adds to the pool's sum for blocks in this state, if the block has leases. bytes may be "negative". */
+/* Adds to the pool's sums for blocks in this state, if the block has leases or parcels. bytes may be
+ * "negative". */
 static void block_charge(struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
-    if (block->live > 0)
+    if (block->live == 0 && block->n_parcels > 0)
+        pool->parcel_bytes += bytes;
+    if (block->live > 0 || block->n_parcels > 0)
         pool->leased_bytes += bytes;
     else if (block->quarantined > 0)
         pool->quarantined_bytes += bytes;
@@ -115,12 +118,36 @@ static void ranges_give(struct list *ranges) {
 }
 
 static void block_free(struct core *core, struct block *block) {
-    assert(block->live + block->fenced + block->quarantined == 0 && list_is_empty(&block->leases));
+    assert(block->live + block->fenced + block->quarantined + block->n_parcels == 0 &&
+           list_is_empty(&block->leases));
     if (block->shared)
         tdelete(block, &core->tokens, block_compare_tokens);
     ranges_give(&block->ranges);
     charge_free(&block->charge);
     free(block);
+}
+
+static void block_free_if_unused(struct core *core, struct block *block) {
+    if (list_is_empty(&block->leases) && block->n_parcels == 0)
+        block_free(core, block);
+}
+
+void block_hold(struct block *block) {
+    assert(block->shared && !list_is_empty(&block->leases));
+    block_charge(block, -block->held_bytes);
+    block->n_parcels++;
+    block->segment->pool->n_parcels++;
+    block_charge(block, block->held_bytes);
+}
+
+void block_drop(struct block *block) {
+    block_charge(block, -block->held_bytes);
+    block->n_parcels--;
+    block->segment->pool->n_parcels--;
+    block_charge(block, block->held_bytes);
+    if (block->live == 0 && block->quarantined > 0)
+        pool_note_peaks(block->segment->pool);
+    block_free_if_unused(block->segment->pool->core, block);
 }
 
 int lease_join(struct session *session, struct block *block, struct lease **ret_lease) {
@@ -206,8 +233,7 @@ void lease_close(struct lease *lease) {
     pool->stats.n_releases++;
     charge_free(&lease->charge);
     free(lease);
-    if (list_is_empty(&block->leases))
-        block_free(core, block);
+    block_free_if_unused(core, block);
 }
 
 static uint64_t range_end(const struct heap_range *range) {
@@ -509,8 +535,7 @@ int block_share(struct core *core, struct block *block, const struct proto_token
         if (tsearch(block, &core->tokens, block_compare_tokens) == NULL)
             return -ENOMEM;
         block->shared = true;
-        list_for_each_entry(struct lease, lease, &block->leases,
-                            block_link) { /* one: others need the token */
+        list_for_each_entry(struct lease, lease, &block->leases, block_link) { /* one: others need a token */
             lease->session->pools[block->segment->pool->id - 1].shared_bytes += block->held_bytes;
         }
     }

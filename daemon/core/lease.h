@@ -16,7 +16,8 @@
  * A block that lies in several segments is a row (row.h). It has one range a segment, and is released whole.
  *
  * A shared block has a token, by which other sessions of the same tenant attach: they get leases of their
- * own.
+ * own. Parcels (parcel.h) hold a shared block besides its leases: it lives while it has any of both, and its
+ * bytes are charged as leased.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -88,6 +89,10 @@ struct lease *lease_find(struct core *core, const struct session *session, uint6
 /* Makes the block known under a token (or gives the one that it has). Returns 0 or -ENOMEM. */
 int block_share(struct core *core, struct block *block, const struct proto_token *fresh,
                 struct proto_token *ret_token);
+
+/* A parcel holds the block, which is shared; block_drop() ends that, and the block with its last holder. */
+void block_hold(struct block *block);
+void block_drop(struct block *block);
 
 /* The block of a token, or NULL. */
 struct block *block_find(struct core *core, const struct proto_token *token);

@@ -30,6 +30,10 @@
 #define SESSION_WAITING_MAX 4096u
 /* With four descriptors each: well below the unit's LimitNOFILE=65536. */
 #define SESSIONS_MAX_DEFAULT 1024u
+/* Buffers of a user that are under way in tokens, with 200 bytes of bookkeeping each. */
+#define PARCELS_MAX 65536u
+/* That one tick closes, because their time is up: below a millisecond of the loop. */
+#define PARCELS_CLOSED_MAX 1024u
 /* With their ranges about 40 MiB of bookkeeping for a session. */
 #define SESSION_LEASES_DEFAULT 65536u
 /* Ranges of a block after parts came back: finding a part among them takes some 40 us, in which other clients

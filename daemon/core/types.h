@@ -12,7 +12,7 @@
  *   waiting, closing                    which request is served when; which segments processes close
  *   plan                                growth, retirement, and the questions to sessions
  *   collect                             memory that comes back behind fences
- *   lease, request                      what a session has, and what it asks for
+ *   lease, parcel, request              what a session has, what it sends, and what it asks for
  *   fence, wait_queue, pool, undelivered
  *   tenant
  *   session, policy, segment, death, use, row
@@ -38,6 +38,7 @@
 struct core;
 struct fence_queue;
 struct lease;
+struct parcel;
 struct policy;
 struct pool;
 struct request;
@@ -120,6 +121,7 @@ struct tenant {
     struct list heaps;       /* struct tenant_heap.tenant_link */
     struct list undelivered; /* struct undelivered.link */
     unsigned n_undelivered;
+    unsigned n_parcels;
     struct list link; /* in core->tenants */
 };
 
@@ -247,7 +249,8 @@ struct pool {
     struct list segments; /* all but RETIRING ones */
     struct list heaps;    /* tenant_heap.pool_link */
     unsigned n_segments;
-    uint64_t n_leases;
+    uint64_t n_leases, n_parcels;
+    uint64_t parcel_bytes; /* the part of leased_bytes that no live session has, only parcels */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
 
@@ -297,6 +300,7 @@ struct block {
     struct list ranges;                 /* heap_range.user_link, by offset; of a row: its parts, in order */
     unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
     struct list leases;                 /* lease.block_link */
+    unsigned n_parcels;                 /* that hold it */
     unsigned live, fenced, quarantined; /* leases by state */
     struct charge charge;               /* held_bytes, to the tenant */
     bool is_row;                        /* its ranges lie in several segments: row.h */
@@ -323,6 +327,25 @@ struct lease_table {
     uint32_t capacity, used;
     uint32_t *free_slots; /* a stack of capacity - used */
     uint64_t next_generation;
+};
+
+/* See parcel.h. */
+struct parcel {
+    struct block *block;
+    struct proto_token token;
+    uint32_t takers; /* sessions that may still take it, 1 or more */
+    uint64_t sent_ns, deadline_ns;
+    uint64_t sender;      /* the session's id; it may be gone */
+    pid_t pid;            /* the sender's */
+    size_t place;         /* in core->parcels.entries */
+    struct charge charge; /* one lease, to the tenant */
+};
+
+/* All parcels: a heap, the one that is due first at entries[0]. */
+struct parcel_table {
+    struct parcel **entries;
+    size_t count, room;
+    void *by_token; /* tsearch tree */
 };
 
 /* See request.h. */
@@ -380,6 +403,7 @@ struct core {
     uint64_t n_sessions_refused; /* since the start */
     struct lease_table leases;
     void *tokens;              /* tsearch tree of shared blocks by token */
+    struct parcel_table parcels;
     struct segment **segments; /* by slot; NULL: unused */
     size_t segment_slots;
     struct list ready;      /* pool.ready_link: for core_serve() */

@@ -2,9 +2,9 @@
 #ifndef DAEMON_DATA_BOARD_H
 #define DAEMON_DATA_BOARD_H
 /*
- * The boards (proto/board.h): one for each user of whom a session asked for it, until the user has no session
- * any more. So long fences are named there by tokens, and a board's descriptor is lent to its sessions'
- * connections.
+ * The boards (proto/board.h): one for each user of whom a session asked for it, until the user has neither a
+ * session nor a parcel any more. So long fences are named there by tokens, and a board's descriptor is lent
+ * to its sessions' connections.
  *
  * The daemon writes there when a session begins and ends in a slot, and reads nothing but the words of a
  * session that died: how far its streams came.
@@ -35,7 +35,7 @@ int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_
 /* The slot's session is over: no stream of it writes any more. well: all that it enqueued was done. */
 void board_leave(struct board *board, uint32_t slot, bool well);
 
-/* The user has no session any more: frees its board, if it has one. */
+/* No session of the user can be named by a token any more: frees its board, if it has one. */
 void board_end(struct list *boards, uid_t uid);
 
 #endif

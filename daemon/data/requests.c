@@ -136,7 +136,7 @@ static int refuse(struct client *client, uint64_t request, int error) {
         reason = "the pool's device is lost: nothing of it is lent until the daemon restarts";
     } else if (error == PROTO_E_NO_TOKEN) {
         reason = "nothing is shared under this token with this user: the holder may have released it before "
-                 "you attached";
+                 "you attached, or what was sent was taken, was revoked, or its time was up";
     } else if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) == 0) {
         tenant_explain_quota(tenant, QUOTA_LEASES, text, sizeof text);
         reason = text;
@@ -256,17 +256,26 @@ static void list_pools(struct client *client, struct proto_pools *ret_pools) {
     }
 }
 
-static int handle_share(struct client *client, const struct proto_message *message) {
+/* SHARE and SEND. */
+static int handle_token(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     struct proto_message reply;
-    struct proto_token fresh;
+    struct proto_token fresh[2];
 
     reply_begin(&reply, PROTO_TOKEN, message->header.request);
-    if (getrandom(fresh.bytes, sizeof fresh.bytes, 0) != (ssize_t)sizeof fresh.bytes)
+    if (getrandom(fresh, sizeof fresh, 0) != (ssize_t)sizeof fresh)
         return send_error(client, message->header.request, PROTO_E_DRIVER, "the kernel gave no random bytes");
     const struct proto_lease_name name = {message->share.lease, message->share.generation};
-    int r = core_share(client->session, &name, message->share.size_bytes, &fresh, &reply.token);
+    int r = message->header.operation == PROTO_SHARE
+                ? core_share(client->session, &name, message->share.size_bytes, &fresh[0], &reply.token)
+                : core_send(client->session, &message->send, fresh, now_ns, &reply.token);
+    if (r == PROTO_E_LIMIT && client->session->tenant->n_parcels >= PARCELS_MAX)
+        return send_error(
+            client, message->header.request, r,
+            "65,536 buffers of this user were sent and not taken yet, which is as many as may be: "
+            "take or revoke some");
     return r != 0 ? refuse(client, message->header.request, r) : client_send(client, &reply, -1);
 }
+_Static_assert(PARCELS_MAX == 65536, "the text above names it");
 
 /* Ends the session of a client whose one-way message was refused. what: a field of the message, and what is
  * wrong. */
@@ -401,7 +410,11 @@ int request_handle(struct client *client, const struct proto_message *message) {
         r = core_merge(session, &message->merge);
         break;
     case PROTO_SHARE:
-        return handle_share(client, message);
+    case PROTO_SEND:
+        return handle_token(client, message, now_ns);
+    case PROTO_REVOKE:
+        r = core_revoke(session, &message->revoke, now_ns);
+        break;
     case PROTO_ATTACH:
         r = core_attach(session, &message->attach, &lease);
         break;

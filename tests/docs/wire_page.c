@@ -59,6 +59,8 @@ static const struct {
     {PROTO_ASK_BOARD, 0},
     {PROTO_RELEASE_SHARED, sizeof(struct proto_release_shared)},
     {PROTO_ASK_HOLDERS, sizeof(struct proto_lease_name)},
+    {PROTO_SEND, sizeof(struct proto_send)},
+    {PROTO_REVOKE, sizeof(struct proto_token)},
     {PROTO_BOARD, sizeof(struct proto_board_reply)},
     {PROTO_HOLDERS, offsetof(struct proto_holders, fences[1])},
     {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},
@@ -148,6 +150,8 @@ static void print_limits(void) {
     LIMIT(PROTO_BOARD_BYTES);
     LIMIT(PROTO_BOARD_SLOTS);
     LIMIT(PROTO_BOARD_WORDS);
+    LIMIT(PROTO_PARCEL_NS_MAX);
+    LIMIT(PARCELS_MAX);
     LIMIT(PROTO_HOLDERS_MAX);
     LIMIT(PROTO_CLOSE_MAX);
     LIMIT(PROTO_ONE_WAY_MAX);

@@ -148,6 +148,11 @@ static void check_body(const struct proto_message *message) {
     case PROTO_SHARE:
         MUST(message->share.size_bytes <= PROTO_SIZE_MAX);
         return;
+    case PROTO_SEND:
+        MUST(message->send.size_bytes <= PROTO_SIZE_MAX && message->send.lifetime_ns > 0 &&
+             message->send.lifetime_ns <= PROTO_PARCEL_NS_MAX && message->send.takers > 0 &&
+             message->send.reserved == 0);
+        return;
     case PROTO_OPENED:
         MUST(message->opened.segment != 0);
         return;
@@ -217,7 +222,7 @@ static void check_message(const struct proto_message *message, enum proto_sender
     bool one_way = operation == PROTO_OPENED,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_ASK_HOLDERS
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_REVOKE
                                      : operation >= PROTO_HELLO_REPLY && operation <= PROTO_HOLDERS);
     MUST(message->header.reserved == 0);
     MUST(either || (message->header.request == 0) == one_way);

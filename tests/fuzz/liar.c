@@ -252,6 +252,7 @@ static int compose(const struct proto_message *request) {
     case PROTO_ATTACH:
         return lend(request->attach.bytes[0] % 2 == 0 ? LIAR_POOL_HOST : LIAR_POOL_DEVICE, 0, 1000, 1024);
     case PROTO_SHARE:
+    case PROTO_SEND:
         liar.reply.header.operation = PROTO_TOKEN;
         memset(liar.reply.token.bytes, (int)request->share.lease, sizeof liar.reply.token.bytes);
         return -1;

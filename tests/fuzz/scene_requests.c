@@ -58,11 +58,12 @@ static void choose_share(struct input *input, struct puppet *client, struct prot
 
 void puppet_send_request(struct input *input) {
     static const uint8_t operations[] = {
-        PROTO_ACQUIRE,  PROTO_RELEASE,   PROTO_ACQUIRE,        PROTO_RELEASE,    PROTO_SHARE,
-        PROTO_ATTACH,   PROTO_QUERY,     PROTO_OPENED,         PROTO_SPLIT,      PROTO_MERGE,
-        PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS,     PROTO_HELLO,      PROTO_OPENED,
-        PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,      PROTO_DESCRIBE,   PROTO_ACQUIRE_SEGMENTS,
-        PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE_SHARED, PROTO_ASK_HOLDERS};
+        PROTO_ACQUIRE,  PROTO_RELEASE,   PROTO_ACQUIRE,        PROTO_RELEASE,     PROTO_SHARE,
+        PROTO_ATTACH,   PROTO_QUERY,     PROTO_OPENED,         PROTO_SPLIT,       PROTO_MERGE,
+        PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS,     PROTO_HELLO,       PROTO_OPENED,
+        PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,      PROTO_DESCRIBE,    PROTO_ACQUIRE_SEGMENTS,
+        PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE_SHARED, PROTO_ASK_HOLDERS, PROTO_SEND,
+        PROTO_REVOKE};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
@@ -141,6 +142,12 @@ void puppet_send_request(struct input *input) {
     case PROTO_SHARE:
         choose_share(input, client, message);
         break;
+    case PROTO_SEND:
+        choose_share(input, client, message); /* begins with the same fields */
+        message->send.lifetime_ns = input_edgy(input) % (PROTO_PARCEL_NS_MAX + 1);
+        message->send.takers = input_below(input, 4);
+        break;
+    case PROTO_REVOKE:
     case PROTO_ATTACH:
         index = input_below(input, 256);
         if (scene.n_tokens > 0)
@@ -183,7 +190,9 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_OFFER] = sizeof(struct proto_offer),
                                      [PROTO_ASK_BOARD] = 0,
                                      [PROTO_RELEASE_SHARED] = sizeof(struct proto_release_shared),
-                                     [PROTO_ASK_HOLDERS] = sizeof(struct proto_lease_name)};
+                                     [PROTO_ASK_HOLDERS] = sizeof(struct proto_lease_name),
+                                     [PROTO_SEND] = sizeof(struct proto_send),
+                                     [PROTO_REVOKE] = sizeof(struct proto_token)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + sizeof(struct proto_offer)];

@@ -24,6 +24,7 @@ import wire_client  # noqa: E402
 from wire_client import DaemonError, ProtocolError, Session  # noqa: E402
 
 WAIT_S = 120
+SEND, REVOKE = 22, 23
 MIB = 1 << 20
 CONFIG = "[host]\nlimit = 16MiB\nlow_water = 0\n"
 
@@ -272,6 +273,30 @@ class Exchanges(unittest.TestCase):
         self.a.ask(wire_client.BYE, b"", wire_client.OK)
         self.expect_end_of_file(self.a)
         self.assertEqual(self.leased_bytes(other), before)
+
+    @exchange(17)
+    def test_sending(self):
+        def send(session, lease):
+            body = struct.pack("<QQQQII", lease.id, lease.generation, 0, 60_000_000_000, 1, 0)
+            return session.ask(SEND, body, wire_client.TOKEN)
+
+        b = self.connect()
+        lease = self.a.acquire(self.pool, 4096)
+        lease.memory[:5] = b"hello"
+        token = send(self.a, lease)
+        self.a.release(lease)
+        self.a.bye()
+        attached = b.attach(token)
+        self.assertEqual(bytes(attached.memory[:5]), b"hello")
+        with self.refused("NO_TOKEN"):
+            b.attach(token)
+        token, other = send(b, attached), self.connect()
+        other.ask(REVOKE, token, wire_client.OK)
+        with self.refused("NO_TOKEN"):
+            other.ask(REVOKE, token, wire_client.OK)
+        with self.refused("NO_TOKEN"):
+            other.attach(token)
+        b.release(attached)
 
     @exchange(16)
     def test_lost_descriptor(self):

@@ -12,7 +12,7 @@ static void check_sums(struct world *world) {
     for (unsigned b = 0; b < world->blocks_end; b++) {
         const struct model_block *block = &world->blocks[b];
         unsigned p = world->segments[block->segment].pool;
-        if (block->live > 0)
+        if (block->live > 0 || block->parcels > 0)
             leased[p] += block->held;
         else if (block->lost > 0)
             quarantined[p] += block->held;

@@ -8,18 +8,20 @@
  * limit. A session of the simulation makes so many of them at most. */
 #define LEASES_ONE_WAY_MAX 36u
 
+bool tenant_is_full(const struct world *world, unsigned tenant) {
+    uint64_t n = parcels_of_tenant(world, tenant);
+
+    for (unsigned s = 0; s < SIM_SESSIONS; s++)
+        if (world->sessions[s].session != NULL && world->sessions[s].tenant == tenant)
+            n += world->sessions[s].leases - model_arrived(world, s);
+    return n >= model_limit(world, tenant, QUOTA_LEASES, SIM_GROUPS);
+}
+
 /* Whether the session may not have one more lease, by its own limit or by its tenant's quota, when the core
  * has looked at what lies behind fences. */
 static bool is_full(const struct world *world, unsigned s) {
-    unsigned tenant = world->sessions[s].tenant;
-    uint64_t of_tenant = 0;
-
-    if (world->sessions[s].leases - model_arrived(world, s) >= world->core->session_leases_limit)
-        return true;
-    for (unsigned other = 0; other < SIM_SESSIONS; other++)
-        if (world->sessions[other].session != NULL && world->sessions[other].tenant == tenant)
-            of_tenant += world->sessions[other].leases - model_arrived(world, other);
-    return of_tenant >= model_limit(world, tenant, QUOTA_LEASES, SIM_GROUPS);
+    return world->sessions[s].leases - model_arrived(world, s) >= world->core->session_leases_limit ||
+           tenant_is_full(world, world->sessions[s].tenant);
 }
 
 /* Puts a release behind a fence. Returns whether it has to wait. */
@@ -399,8 +401,7 @@ static uint64_t model_append(struct world *world, struct model_block *block, con
     return block->capacity + from->capacity;
 }
 
-/* A lease that can be named, a row's where there is one. */
-static unsigned pick_row_or_lease(struct world *world) {
+unsigned pick_row_or_lease(struct world *world) {
     for (unsigned l = 0; l < world->leases_end; l++) {
         const struct model_lease *lease = &world->leases[l];
         if (can_be_merged(lease) && !world->sessions[lease->session].lost &&
@@ -534,7 +535,8 @@ static void query_holders(struct world *world, unsigned l) {
                    !world->sessions[lease->session].lost &&
                    !model_is_ready(world, lease->session, lease->word, lease->value);
     }
-    must(holders.n_holding == block->live + block->lost - 1, "a block is said to have other holders");
+    must(holders.n_holding == block->live + block->lost + block->parcels - 1,
+         "a block is said to have other holders");
     must(holders.count == 0 && holders.n_left == (holders.n_holding > 0 ? 0 : pending),
          "a block is said to be behind other fences");
 }
@@ -550,7 +552,7 @@ void step_query(struct world *world) {
     must(r == 0, "a lease is not known");
     must(info.segment == world->segments[block->segment].id && info.offset_bytes == block->offset &&
              info.size_bytes == block->size && info.capacity_bytes == block->capacity &&
-             info.holders == block->live + block->lost && info.shared == block->shared &&
+             info.holders == block->live + block->lost + block->parcels && info.shared == block->shared &&
              info.parts == block->n_parts,
          "a lease is described as another");
     query_parts(world, l);
@@ -561,6 +563,8 @@ void step_query(struct world *world) {
 static uint64_t pick_token(struct world *world) {
     unsigned start = world->blocks_end > 0 ? (unsigned)random_below(world, world->blocks_end) : 0;
     bool for_row = one_in(world, 4);
+    if (one_in(world, 3))
+        return pick_parcel(world);
     for (unsigned i = 0; i < world->blocks_end && !one_in(world, 32); i++) {
         const struct model_block *block = &world->blocks[(start + i) % world->blocks_end];
         if (block->live > 0 && block->shared && (block->n_parts > 0 || !for_row))
@@ -576,7 +580,10 @@ void step_attach(struct world *world) {
     struct lease *lease = NULL;
     if (s == SIM_SESSIONS)
         return;
-    while (b < world->blocks_end &&
+    unsigned p = parcel_of_token(world, number);
+    if (p < SIM_PARCELS)
+        b = world->parcels[p].block;
+    while (p == SIM_PARCELS && b < world->blocks_end &&
            !(world->blocks[b].live > 0 && world->blocks[b].shared && world->blocks[b].token == number))
         b++;
     int expected = 0;
@@ -600,6 +607,8 @@ void step_attach(struct world *world) {
         return;
     model_see_arrivals(world);
     unsigned l = model_add_lease(world, s, b, lease);
+    if (p < SIM_PARCELS)
+        parcel_was_taken(world, p);
     const struct proto_lease wire = model_describe(world, s, lease);
     must(wire.segment == world->segments[world->blocks[b].segment].id &&
              wire.offset_bytes == world->blocks[b].offset &&

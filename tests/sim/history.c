@@ -25,6 +25,9 @@ static const struct {
     [STEP_MERGE] = {"merge", step_merge, 4},
     [STEP_SHARE] = {"share", step_share, 3},
     [STEP_ATTACH] = {"attach", step_attach, 5},
+    [STEP_SEND] = {"send", step_send, 4},
+    [STEP_REVOKE] = {"revoke", step_revoke, 1},
+    [STEP_REVOKE_ALL] = {"revoke all", step_revoke_all, 0},
     [STEP_QUERY] = {"query", step_query, 1},
     [STEP_MISUSE] = {"misuse", step_misuse, 2},
     [STEP_IDLE] = {"idle", step_idle, 10},
@@ -68,7 +71,7 @@ static void draw_weights(struct world *world) {
         default:
             break;
         }
-        if (i == STEP_FORCE || i == STEP_LOSE_DEVICE)
+        if (i == STEP_FORCE || i == STEP_LOSE_DEVICE || i == STEP_REVOKE_ALL)
             world->weights[i] = one_in(world, 8) ? 1 : 0;
         if (i == STEP_POLICY)
             world->weights[i] = one_in(world, 2) ? 1 : 0;
@@ -158,6 +161,7 @@ static void world_end(struct world *world) {
         uint64_t next_ns = kernel_next_ns(&world->kernel, world->now_ns);
         if (next_ns != NS_FOREVER)
             world->now_ns = next_ns;
+        parcels_pass(world);
         core_tick(world->core, world->now_ns);
         shell_drain(world);
         reaper_round(world);
@@ -165,6 +169,10 @@ static void world_end(struct world *world) {
         shell_drain(world);
         check_all(world);
     }
+    world->now_ns += 100 * NS_PER_S; /* no parcel has more */
+    parcels_pass(world);
+    core_tick(world->core, world->now_ns);
+    shell_drain(world);
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         must(!world->requests[r].used, "a request was never answered");
     shell_drain(world);
@@ -177,13 +185,13 @@ static void world_end(struct world *world) {
             finish_retirement(world, g);
         shell_drain(world);
     }
-    must(world->core->leases.used == 0 && world->core->tokens == NULL,
+    must(world->core->leases.used == 0 && world->core->tokens == NULL && world->core->parcels.count == 0,
          "everybody is gone, and leases are left");
     for (unsigned p = 0; p < world->n_pools; p++) {
         const struct pool *pool = world->pools[p].pool;
         must(pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes == 0 &&
-                 pool->waiters.count == 0 && pool->n_leases == 0 &&
-                 pool->stats.n_acquires == pool->stats.n_releases,
+                 pool->waiters.count == 0 && pool->n_leases == 0 && pool->n_parcels == 0 &&
+                 pool->parcel_bytes == 0 && pool->stats.n_acquires == pool->stats.n_releases,
              "everybody is gone, and a pool counts otherwise");
     }
     must(core_is_valid(world->core), "the core is not valid at the end");

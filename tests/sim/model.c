@@ -91,9 +91,13 @@ unsigned model_parts(const struct model_block *block, struct model_part ret_part
     return block->n_parts;
 }
 
+bool model_is_used(const struct model_block *block) {
+    return block->live + block->fenced + block->lost + block->parcels > 0;
+}
+
 unsigned model_new_block(struct world *world, const struct model_block *block) {
     unsigned b = 0;
-    while (b < SIM_BLOCKS && world->blocks[b].live + world->blocks[b].fenced + world->blocks[b].lost > 0)
+    while (b < SIM_BLOCKS && model_is_used(&world->blocks[b]))
         b++;
     must(b < SIM_BLOCKS, "the model has no room for a block");
     world->blocks[b] = *block;
@@ -121,10 +125,13 @@ unsigned model_add_lease(struct world *world, unsigned session, unsigned block, 
     return slot;
 }
 
-static void model_block_empty(struct world *world, unsigned b) {
+void model_end_block(struct world *world, unsigned b) {
     struct model_block *block = &world->blocks[b];
     struct model_part parts[SIM_PARTS];
     unsigned n_parts = model_parts(block, parts);
+
+    if (model_is_used(block))
+        return;
 
     for (unsigned i = 0; i < n_parts; i++) {
         struct model_segment *where = &world->segments[parts[i].segment];
@@ -173,8 +180,7 @@ void model_remove_lease(struct world *world, unsigned l) {
     session->fenced -= lease->fenced;
     session->leases--;
     lease->used = false;
-    if (block->live + block->fenced + block->lost == 0)
-        model_block_empty(world, lease->block);
+    model_end_block(world, lease->block);
     while (world->leases_end > 0 && !world->leases[world->leases_end - 1].used)
         world->leases_end--;
 }
@@ -329,7 +335,9 @@ bool model_overlooked(const struct world *world, unsigned s, unsigned p) {
         if (lease->used && lease->fenced &&
             world->sessions[lease->session].tenant == world->sessions[s].tenant &&
             pool_of(world, lease) == p &&
-            world->blocks[lease->block].live + world->blocks[lease->block].lost == 0 &&
+            world->blocks[lease->block].live + world->blocks[lease->block].lost +
+                    world->blocks[lease->block].parcels ==
+                0 &&
             has_arrived(world, lease))
             return true;
     }

@@ -45,12 +45,14 @@ void model_add_up(const struct world *world, struct model_use *ret_use) {
         used[QUOTA_LEASES] += session->leases;
         used[QUOTA_REPLIES] += session->replies;
     }
+    for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++)
+        ret_use->used[tenant][QUOTA_LEASES] += parcels_of_tenant(world, tenant);
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         if (world->requests[r].used && !world->requests[r].answered)
             ret_use->used[world->sessions[world->requests[r].session].tenant][QUOTA_WAITING]++;
     for (unsigned b = 0; b < world->blocks_end; b++) {
         const struct model_block *block = &world->blocks[b];
-        if (block->live + block->fenced + block->lost == 0)
+        if (!model_is_used(block))
             continue;
         const struct model_segment *segment = &world->segments[block->segment];
         ret_use->used[segment->tenant - 1][QUOTA_POOLS + segment->pool] += block->held;

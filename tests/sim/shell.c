@@ -245,6 +245,7 @@ void step_time(struct world *world) {
     /* A plan that moves or refuses a request leaves what follows from that to a tick that comes at once. */
     for (unsigned ticks = 0; ticks == 0 || core_next_tick_ns(world->core) <= world->now_ns; ticks++) {
         must(ticks <= SIM_REQUESTS, "the ticks of one moment have an end");
+        parcels_pass(world); /* the core lends what comes back at once */
         core_tick(world->core, world->now_ns);
         model_see(world);
         for (unsigned r = 0; r < SIM_REQUESTS; r++)

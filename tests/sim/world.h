@@ -5,6 +5,7 @@
  * The simulator: a small world around the daemon's core, in which everything is drawn from one seed.
  *
  *   client.c   requests of living clients: take, release, split, merge, share, attach, misuse
+ *   parcels.c  buffers on their way between sessions: sent, taken, revoked, too late
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
  *   shell.c    the work of the daemon's shell: answers, growth, retirement, time
@@ -46,6 +47,7 @@
 #define SIM_REQUESTS  64u
 #define SIM_PASSES    16u /* few enough that it happens */
 #define SIM_TOKENS    32u
+#define SIM_PARCELS   24u
 #define SIM_OLD_NAMES 16u
 #define SIM_GROUPS    3u
 #define SIM_WORDS     4u /* of each page; the last is never written */
@@ -62,6 +64,9 @@ enum step {
     STEP_MERGE,
     STEP_SHARE,
     STEP_ATTACH,
+    STEP_SEND,
+    STEP_REVOKE,
+    STEP_REVOKE_ALL,
     STEP_QUERY,
     STEP_MISUSE,
     STEP_IDLE,
@@ -111,9 +116,18 @@ struct model_block {
     uint64_t offset, size, capacity, held;
     struct model_part parts[SIM_PARTS];
     unsigned n_parts;            /* 0: it is no row */
-    unsigned live, fenced, lost; /* leases; all 0: unused */
+    unsigned live, fenced, lost; /* leases; all 0, and no parcels: unused */
+    unsigned parcels;            /* that hold it, too */
     bool shared;
     uint64_t token; /* its number */
+};
+
+struct model_parcel {
+    uint64_t token; /* its number */
+    unsigned block, tenant;
+    uint64_t sender; /* a session's id */
+    uint32_t takers; /* that are left; 0: unused */
+    uint64_t deadline_ns;
 };
 
 struct model_lease {
@@ -196,9 +210,10 @@ struct look {
  * talk. */
 struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
-        fences, rows, described, arrivals, aheads, growths, failures, retirements, reclaims, byes, breaks,
-        kills, forks, reaped, behind_child, by_holders, forced, policies, quota_refusals, held, devices_lost,
-        out_of_memory, segments, closings, offered, closed, passes, overdue, turns;
+        sends, taken, revoked, too_late, fences, rows, described, arrivals, aheads, growths, failures,
+        retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced, policies,
+        quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered, closed, passes,
+        overdue, turns;
 };
 
 struct world {
@@ -220,6 +235,7 @@ struct world {
     struct model_segment segments[SIM_SEGMENTS];
     struct model_block blocks[SIM_BLOCKS];
     struct model_lease leases[SIM_LEASES];
+    struct model_parcel parcels[SIM_PARCELS];
     unsigned leases_end, blocks_end; /* none is used from here on */
     struct model_session sessions[SIM_SESSIONS];
     struct model_request requests[SIM_REQUESTS];
@@ -283,6 +299,10 @@ void model_set_owner(struct world *world, unsigned segment, uint64_t offset, uin
 unsigned model_parts(const struct model_block *block, struct model_part ret_parts[SIM_PARTS]);
 /* Notes a block in a place of its own, which is returned; grains and leases are the caller's to note. */
 unsigned model_new_block(struct world *world, const struct model_block *block);
+/* Whether it has leases or parcels. */
+bool model_is_used(const struct model_block *block);
+/* Frees the block's grains if it is not used any more. */
+void model_end_block(struct world *world, unsigned b);
 unsigned model_add_lease(struct world *world, unsigned session, unsigned block, const struct lease *lease);
 void model_remove_lease(struct world *world, unsigned l);
 /* The session is told of a lease: its segment is described exactly the first time, and is its tenant's. */
@@ -358,9 +378,29 @@ void step_attach(struct world *world);
 void step_query(struct world *world);
 void step_misuse(struct world *world);
 void step_streams(struct world *world);
+/* A lease that can be named, a row's where there is one. SIM_LEASES: there is none. */
+unsigned pick_row_or_lease(struct world *world);
+/* Whether the tenant has as many leases and parcels as it may, when the core has looked at what lies behind
+ * fences. */
+bool tenant_is_full(const struct world *world, unsigned tenant);
 void step_idle(struct world *world);
 void step_offer(struct world *world);
 void step_closed(struct world *world);
+
+/* --- parcels.c */
+void step_send(struct world *world);
+void step_revoke(struct world *world);
+/* An operator does. */
+void step_revoke_all(struct world *world);
+/* The parcel of a token; SIM_PARCELS: there is none. */
+unsigned parcel_of_token(const struct world *world, uint64_t token);
+unsigned parcels_of_tenant(const struct world *world, unsigned tenant);
+/* A session has attached by its token. */
+void parcel_was_taken(struct world *world, unsigned p);
+/* The token of a parcel, or of something else where there is none. */
+uint64_t pick_parcel(struct world *world);
+/* Ends those whose time is up. */
+void parcels_pass(struct world *world);
 
 /* --- ends.c */
 void step_open(struct world *world);

@@ -379,7 +379,7 @@ static inline void tick(struct core *core, uint64_t now_ns) {
     assert_true(core_is_valid(core));
 }
 
-/* Ends every session and the core, which asserts that nothing is left. */
+/* Ends every session and parcel and the core, which asserts that nothing is left. */
 static inline void core_destroy(struct core *core) {
     struct answer answer;
     while (!list_is_empty(&core->sessions)) {
@@ -391,6 +391,8 @@ static inline void core_destroy(struct core *core) {
     }
     while (core_next_answer(core, &answer))
         ;
+    uint64_t sent_bytes;
+    core_revoke_all(core, 0, NS_FOREVER - 1, &sent_bytes);
     for (unsigned i = 0; i < core->n_pools; i++) {
         assert_int_equal(core->pools[i]->leased_bytes, 0);
         assert_int_equal(core->pools[i]->fenced_bytes, 0);

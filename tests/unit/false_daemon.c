@@ -295,6 +295,7 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
             false_send_ok(session, id);
         return;
     case PROTO_SHARE:
+    case PROTO_SEND: /* begins with the same fields */
         lease = find_lease(session, request->share.lease, request->share.generation);
         if (lease == NULL) {
             false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
@@ -355,6 +356,9 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         lease->id = 0;
         change(daemon, &daemon->leases, -1);
         change(daemon, &daemon->releases, 1);
+        false_send_ok(session, id);
+        return;
+    case PROTO_REVOKE:
         false_send_ok(session, id);
         return;
     case PROTO_ASK_HOLDERS:

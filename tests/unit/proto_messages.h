@@ -44,6 +44,8 @@ static const uint16_t operations[] = {
     PROTO_ASK_BOARD,
     PROTO_RELEASE_SHARED,
     PROTO_ASK_HOLDERS,
+    PROTO_SEND,
+    PROTO_REVOKE,
     PROTO_BOARD,
     PROTO_HOLDERS,
 };
@@ -235,7 +237,15 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
     case PROTO_QUERY:
         random_bytes(&message->query, sizeof message->query);
         break;
+    case PROTO_SEND:
+        message->send.lease = random64();
+        message->send.generation = random64();
+        message->send.size_bytes = random_size(PROTO_SIZE_MAX);
+        message->send.lifetime_ns = random_size(PROTO_PARCEL_NS_MAX);
+        message->send.takers = (uint32_t)random_size(UINT32_MAX);
+        break;
     case PROTO_ATTACH:
+    case PROTO_REVOKE:
     case PROTO_TOKEN:
         random_bytes(&message->token, sizeof message->token);
         break;

@@ -153,7 +153,12 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 24 && message->share.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_QUERY:
         return size == 16;
+    case PROTO_SEND:
+        return size == 40 && message->send.size_bytes <= PROTO_SIZE_MAX && message->send.lifetime_ns > 0 &&
+               message->send.lifetime_ns <= PROTO_PARCEL_NS_MAX && message->send.takers > 0 &&
+               message->send.reserved == 0;
     case PROTO_ATTACH:
+    case PROTO_REVOKE:
     case PROTO_TOKEN:
         return size == 32;
     case PROTO_OPENED:

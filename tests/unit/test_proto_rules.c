@@ -103,6 +103,9 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_RELEASE_SHARED:
         message->release_shared = (struct proto_release_shared){1, 1, 5, 2, 3, 7};
         break;
+    case PROTO_SEND:
+        message->send = (struct proto_send){1, 1, 1000, 5, 2, 0};
+        break;
     case PROTO_HOLDERS:
         message->holders = (struct proto_holders){1, 2, 0, 0, {{1, 2, 3}, {4, 5, 6}}};
         break;
@@ -248,6 +251,11 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_RELEASE_SHARED, BODY(proto_release_shared, fence), U32, 0}, /* with a value */
         {PROTO_RELEASE_SHARED, BODY(proto_release_shared, fence), U32, PROTO_PAGE_FENCES + 1},
         {PROTO_RELEASE_SHARED, BODY(proto_release_shared, board_word), U32, PROTO_BOARD_WORDS},
+        {PROTO_SEND, BODY(proto_send, size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, 0},
+        {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, PROTO_PARCEL_NS_MAX + 1},
+        {PROTO_SEND, BODY(proto_send, takers), U32, 0},
+        {PROTO_SEND, BODY(proto_send, reserved), U32, 1},
         {PROTO_HOLDERS, BODY(proto_holders, count), U32, 1},
         {PROTO_HOLDERS, BODY(proto_holders, count), U32, PROTO_HOLDERS_MAX + 1},
         {PROTO_HOLDERS, BODY(proto_holders, reserved), U32, 1},

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/parcel.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/tenant.h"
+
+#define ROOM_AT_FIRST 64u
+
+/* Tokens are random, so glibc's balanced tree needs no secret of its own to stay balanced. */
+static int parcel_compare_tokens(const void *a, const void *b) {
+    const struct parcel *left = a, *right = b;
+    return memcmp(left->token.bytes, right->token.bytes, sizeof left->token.bytes);
+}
+
+static struct tenant *parcel_tenant(const struct parcel *parcel) {
+    return parcel->block->segment->owner->tenant;
+}
+
+/* --- the heap by deadline --- */
+
+static void put(struct parcel_table *table, size_t place, struct parcel *parcel) {
+    table->entries[place] = parcel;
+    parcel->place = place;
+}
+
+/* Moves a parcel from its place towards the first, as far as it is due before those there. */
+static void move_up(struct parcel_table *table, struct parcel *parcel) {
+    size_t place = parcel->place;
+
+    while (place > 0 && table->entries[(place - 1) / 2]->deadline_ns > parcel->deadline_ns) {
+        put(table, place, table->entries[(place - 1) / 2]);
+        place = (place - 1) / 2;
+    }
+    put(table, place, parcel);
+}
+
+static void move_down(struct parcel_table *table, struct parcel *parcel) {
+    size_t place = parcel->place;
+
+    for (;;) {
+        size_t child = 2 * place + 1;
+        if (child + 1 < table->count &&
+            table->entries[child + 1]->deadline_ns < table->entries[child]->deadline_ns)
+            child++;
+        if (child >= table->count || table->entries[child]->deadline_ns >= parcel->deadline_ns)
+            break;
+        put(table, place, table->entries[child]);
+        place = child;
+    }
+    put(table, place, parcel);
+}
+
+static int reserve(struct parcel_table *table) {
+    if (table->count < table->room)
+        return 0;
+    size_t room = table->room == 0 ? ROOM_AT_FIRST : 2 * table->room;
+    struct parcel **entries = realloc(table->entries, room * sizeof(struct parcel *));
+    if (entries == NULL)
+        return -ENOMEM;
+    table->entries = entries;
+    table->room = room;
+    return 0;
+}
+
+static void insert(struct parcel_table *table, struct parcel *parcel) {
+    parcel->place = table->count++;
+    move_up(table, parcel);
+}
+
+static void extract(struct parcel_table *table, const struct parcel *parcel) {
+    struct parcel *last = table->entries[--table->count];
+
+    if (last == parcel)
+        return;
+    put(table, parcel->place, last);
+    move_up(table, last);
+    move_down(table, last);
+}
+
+/* --- parcels --- */
+
+int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
+                uint32_t takers, uint64_t now_ns, uint64_t deadline_ns) {
+    struct tenant *tenant = session->tenant;
+    struct parcel_table *table = &session->core->parcels;
+
+    assert(tenant == block->segment->owner->tenant && takers > 0);
+    if (reserve(table) < 0)
+        return -ENOMEM;
+    _cleanup_(freep) struct parcel *parcel = calloc(1, sizeof *parcel);
+    if (parcel == NULL)
+        return -ENOMEM;
+    *parcel = (struct parcel){.block = block,
+                              .token = *token,
+                              .takers = takers,
+                              .sent_ns = now_ns,
+                              .deadline_ns = deadline_ns,
+                              .sender = session->id,
+                              .pid = session->peer.pid};
+    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL)
+        return -ENOMEM;
+    charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
+    block_hold(block);
+    tenant->n_parcels++;
+    insert(table, take_ptr(&parcel));
+    return 0;
+}
+
+struct parcel *parcel_find(const struct core *core, const struct proto_token *token) {
+    struct parcel key = {.token = *token};
+    struct parcel **found = tfind(&key, &core->parcels.by_token, parcel_compare_tokens);
+    return found == NULL ? NULL : *found;
+}
+
+void parcel_take(struct core *core, struct parcel *parcel) {
+    if (--parcel->takers == 0)
+        parcel_close(core, parcel);
+}
+
+/* Frees a parcel that is not in the heap any more. */
+static void parcel_free(struct core *core, struct parcel *parcel) {
+    parcel_tenant(parcel)->n_parcels--;
+    tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
+    charge_free(&parcel->charge);
+    block_drop(parcel->block);
+    free(parcel);
+}
+
+void parcel_close(struct core *core, struct parcel *parcel) {
+    extract(&core->parcels, parcel);
+    parcel_free(core, parcel);
+}
+
+unsigned parcels_close(struct core *core, uint64_t sender, uint64_t *ret_bytes) {
+    struct parcel_table *table = &core->parcels;
+    size_t n_all = table->count, n_kept = 0;
+
+    *ret_bytes = 0;
+    for (size_t i = 0; i < n_all; i++) {
+        struct parcel *parcel = table->entries[i];
+        const struct block *block = parcel->block;
+        if (sender != 0 && parcel->sender != sender) {
+            put(table, n_kept++, parcel);
+            continue;
+        }
+        *ret_bytes += block->live == 0 && block->n_parcels == 1 ? block->held_bytes : 0;
+        parcel_free(core, parcel);
+    }
+    table->count = n_kept;
+    for (size_t i = n_kept / 2; i-- > 0;)
+        move_down(table, table->entries[i]);
+    return (unsigned)(n_all - n_kept);
+}
+
+void parcels_expire(struct core *core, uint64_t now_ns) {
+    for (unsigned n = 0; n < PARCELS_CLOSED_MAX && parcels_next_ns(core) <= now_ns; n++)
+        parcel_close(core, core->parcels.entries[0]);
+}
+
+uint64_t parcels_next_ns(const struct core *core) {
+    return core->parcels.count == 0 ? NS_FOREVER : core->parcels.entries[0]->deadline_ns;
+}
+
+bool parcels_are_valid(const struct core *core) {
+    const struct parcel_table *table = &core->parcels;
+    uint64_t in_pools = 0, of_tenants = 0;
+
+    for (unsigned i = 0; i < core->n_pools; i++)
+        in_pools += core->pools[i]->n_parcels;
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+        of_tenants += tenant->n_parcels;
+    }
+    for (size_t i = 0; i < table->count; i++) {
+        const struct parcel *parcel = table->entries[i];
+        if (parcel->place != i || parcel->takers == 0 || !parcel->block->shared ||
+            parcel->block->n_parcels == 0 || parcel_find(core, &parcel->token) != parcel ||
+            parcel->charge.item != QUOTA_LEASES || parcel->charge.amount != 1 ||
+            parcel->charge.quota != &parcel_tenant(parcel)->quota)
+            return false;
+        if (i > 0 && table->entries[(i - 1) / 2]->deadline_ns > parcel->deadline_ns)
+            return false;
+    }
+    return in_pools == table->count && of_tenants == table->count;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CORE_PARCEL_H
+#define DAEMON_CORE_PARCEL_H
+/*
+ * A parcel: a block on its way from a session to others of the same tenant. It holds the block as a lease
+ * does, and belongs to no session: the sender may release the block, leave or die meanwhile. Each parcel has
+ * a token of its own.
+ *
+ *   open --taken by as many sessions as were named--> gone
+ *   open --revoked, or its time is up--> gone
+ *
+ * A taker gets a lease on the block before the parcel goes. With the last holder, lease or parcel, the block
+ * goes back to the heap.
+ *
+ * A parcel counts as a lease of its tenant (QUOTA_LEASES), and its block's bytes stay charged to the tenant.
+ */
+#include <stdint.h>
+
+#include "daemon/core/types.h"
+
+/* Opens a parcel on a shared block that the session holds. Whether the tenant may have it (PARCELS_MAX,
+ * tenant_may_lease) is the caller's to ask before. token: random, fresh. Returns 0 or -ENOMEM. */
+int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
+                uint32_t takers, uint64_t now_ns, uint64_t deadline_ns);
+
+/* The parcel of a token, or NULL. */
+struct parcel *parcel_find(const struct core *core, const struct proto_token *token);
+
+/* A session has taken it, and has a lease on the block by now. The last taker ends the parcel. */
+void parcel_take(struct core *core, struct parcel *parcel);
+
+void parcel_close(struct core *core, struct parcel *parcel);
+
+/* Closes parcels whose time is up, a bounded number of them. */
+void parcels_expire(struct core *core, uint64_t now_ns);
+
+/* Closes those that a session sent; sender 0: all there are. Returns how many, and the bytes that only they
+ * held. */
+unsigned parcels_close(struct core *core, uint64_t sender, uint64_t *ret_bytes);
+
+/* When the next one is due; NS_FOREVER: there is none. */
+uint64_t parcels_next_ns(const struct core *core);
+
+/* Whether the table is in order, and holds what the tenants and the pools count. */
+bool parcels_are_valid(const struct core *core);
+
+#endif

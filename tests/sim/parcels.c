@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers on their way: sent, taken, revoked, and too late. */
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+unsigned parcel_of_token(const struct world *world, uint64_t token) {
+    unsigned p = 0;
+
+    while (p < SIM_PARCELS && !(world->parcels[p].takers > 0 && world->parcels[p].token == token))
+        p++;
+    return p;
+}
+
+unsigned parcels_of_tenant(const struct world *world, unsigned tenant) {
+    unsigned n = 0;
+
+    for (unsigned p = 0; p < SIM_PARCELS; p++)
+        n += world->parcels[p].takers > 0 && world->parcels[p].tenant == tenant;
+    return n;
+}
+
+static void end_parcel(struct world *world, unsigned p) {
+    unsigned b = world->parcels[p].block;
+
+    world->parcels[p].takers = 0;
+    world->blocks[b].parcels--;
+    model_end_block(world, b);
+}
+
+void parcel_was_taken(struct world *world, unsigned p) {
+    world->tally->taken++;
+    if (world->parcels[p].takers == 1)
+        end_parcel(world, p);
+    else
+        world->parcels[p].takers--;
+}
+
+void parcels_pass(struct world *world) {
+    for (unsigned p = 0; p < SIM_PARCELS; p++)
+        if (world->parcels[p].takers > 0 && world->parcels[p].deadline_ns <= world->now_ns) {
+            end_parcel(world, p);
+            world->tally->too_late++;
+        }
+}
+
+uint64_t pick_parcel(struct world *world) {
+    unsigned start = (unsigned)random_below(world, SIM_PARCELS);
+
+    for (unsigned i = 0; i < SIM_PARCELS; i++) {
+        const struct model_parcel *parcel = &world->parcels[(start + i) % SIM_PARCELS];
+        if (parcel->takers > 0)
+            return parcel->token;
+    }
+    return world->tokens[random_below(world, SIM_TOKENS)];
+}
+
+void step_send(struct world *world) {
+    unsigned l = pick_row_or_lease(world), p = 0;
+    while (p < SIM_PARCELS && world->parcels[p].takers > 0)
+        p++;
+    if (l == SIM_LEASES || p == SIM_PARCELS)
+        return;
+    unsigned s = world->leases[l].session, b = world->leases[l].block;
+    struct model_block *block = &world->blocks[b];
+    const struct proto_token fresh[2] = {token_make(world->next_token + 1),
+                                         token_make(world->next_token + 2)};
+    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
+    const struct proto_send send = {
+        .lease = name.lease,
+        .generation = name.generation,
+        .size_bytes = one_in(world, 2) ? 0 : random_below(world, block->capacity + 2 * world->grain),
+        .lifetime_ns = 1 + random_below(world, one_in(world, 2) ? NS_PER_S : 100 * NS_PER_S),
+        .takers = 1 + (uint32_t)random_below(world, 3)};
+    struct proto_token token;
+    int expected = 0;
+    if (tenant_is_full(world, world->sessions[s].tenant))
+        expected = PROTO_E_LIMIT;
+    else if (send.size_bytes > block->capacity || block->held != block->capacity)
+        expected = PROTO_E_INVALID;
+    int r = core_send(world->sessions[s].session, &send, fresh, world->now_ns, &token);
+    world->next_token += 2;
+    if (out_of_memory(r)) {
+        struct proto_info info;
+        must(core_query(world->sessions[s].session, &name, &info) == 0, "a lease is not known");
+        if (info.shared && !block->shared) /* by then */
+            block->token = world->next_token - 1;
+        block->shared = info.shared;
+        block->size = info.size_bytes;
+        return;
+    }
+    must(r == expected, "a sender gets another answer than is right");
+    if (r != 0)
+        return;
+    must(memcmp(&token, &fresh[1], sizeof token) == 0, "a parcel has another token than it was given");
+    if (send.size_bytes > 0)
+        block->size = send.size_bytes;
+    if (!block->shared)
+        block->token = world->next_token - 1;
+    block->shared = true;
+    block->parcels++;
+    world->parcels[p] = (struct model_parcel){.token = world->next_token,
+                                              .block = b,
+                                              .tenant = world->sessions[s].tenant,
+                                              .sender = world->sessions[s].session->id,
+                                              .takers = send.takers,
+                                              .deadline_ns = world->now_ns + send.lifetime_ns};
+    world->tokens[random_below(world, SIM_TOKENS)] = world->next_token;
+    world->tally->sends++;
+}
+
+/* By any session, of what is on its way, or of something else. */
+void step_revoke(struct world *world) {
+    unsigned s = pick_session(world, false);
+    uint64_t number = one_in(world, 4) ? world->tokens[random_below(world, SIM_TOKENS)] : pick_parcel(world);
+    const struct proto_token token = token_make(number);
+    if (s == SIM_SESSIONS)
+        return;
+    unsigned p = parcel_of_token(world, number);
+    bool is_own = p < SIM_PARCELS && world->parcels[p].tenant == world->sessions[s].tenant;
+    if (is_own)
+        end_parcel(world, p); /* the core lends what comes back at once */
+    int r = core_revoke(world->sessions[s].session, &token, world->now_ns);
+    must(r == (is_own ? 0 : PROTO_E_NO_TOKEN), "a session revokes what it may not, or cannot revoke its own");
+    world->tally->revoked += is_own;
+}
+
+void step_revoke_all(struct world *world) {
+    uint64_t bytes, sender = 0;
+
+    if (!one_in(world, 2)) {
+        unsigned s = pick_session(world, false);
+        if (s == SIM_SESSIONS)
+            return;
+        sender = world->sessions[s].session->id;
+    }
+    unsigned expected = 0;
+    for (unsigned p = 0; p < SIM_PARCELS; p++)
+        if (world->parcels[p].takers > 0 && (sender == 0 || world->parcels[p].sender == sender)) {
+            end_parcel(world, p);
+            expected++;
+        }
+    unsigned n = core_revoke_all(world->core, sender, world->now_ns, &bytes);
+    must(n == expected, "an operator revokes others than those of the sender");
+}
