@@ -43,10 +43,17 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"stats", view_stats}, {"pools", view_pools},           {"sessions", view_sessions},
-    {"quota", view_quota}, {"quarantine", view_quarantine}, {"trim", view_trim},
+    {"stats", view_stats},
+    {"pools", view_pools},
+    {"sessions", view_sessions},
+    {"quota", view_quota},
+    {"quarantine", view_quarantine},
+    {"parcels", view_parcels},
+    {"trim", view_trim},
     {"ping", view_ping},
 };
+
+#define ALL_SENDERS UINT64_MAX
 
 enum color_when {
     COLOR_AUTO,
@@ -60,6 +67,7 @@ struct options {
     uint64_t timeout_ns;
     uint64_t pool;    /* 0: all */
     uint64_t release; /* a session in quarantine; 0: none */
+    uint64_t revoke;  /* the session whose parcels are to end, ALL_SENDERS, or 0: none */
     bool yes;
     bool json;
     enum color_when color;
@@ -77,6 +85,7 @@ static const char help[] =
     "  sessions   the sessions\n"
     "  quota      what each user has and may have\n"
     "  quarantine what dead processes still hold, and why; with --release: have it back by force\n"
+    "  parcels    buffers that were sent to other processes and not taken yet; with --revoke: end them\n"
     "  trim       give memory that nobody uses back to the driver and the kernel\n"
     "  ping       ask whether the daemon answers\n"
     "  run        run a CUDA program with gpupoold's memory; 'gpupoolctl run --help' tells more\n"
@@ -86,6 +95,8 @@ static const char help[] =
     "      --pool=ID              trim this pool only\n"
     "      --release=ID           quarantine: release this session's memory although it may be written to; "
     "for root\n"
+    "      --revoke=ID|all        parcels: end those that this session sent, or all; for root and the "
+    "daemon's user\n"
     "      --yes                  do not ask before that\n"
     "      --admin-socket=PATH    where the daemon listens, by default $GPUPOOL_ADMIN_SOCKET,\n"
     "                             else " ADMIN_SOCKET_DEFAULT "\n"
@@ -141,6 +152,7 @@ static int parse_options(int argc, char **argv, struct options *options) {
         OPTION_JSON = 256,
         OPTION_POOL,
         OPTION_RELEASE,
+        OPTION_REVOKE,
         OPTION_YES,
         OPTION_ADMIN_SOCKET,
         OPTION_TIMEOUT,
@@ -151,6 +163,7 @@ static int parse_options(int argc, char **argv, struct options *options) {
         {"json", no_argument, NULL, OPTION_JSON},
         {"pool", required_argument, NULL, OPTION_POOL},
         {"release", required_argument, NULL, OPTION_RELEASE},
+        {"revoke", required_argument, NULL, OPTION_REVOKE},
         {"yes", no_argument, NULL, OPTION_YES},
         {"admin-socket", required_argument, NULL, OPTION_ADMIN_SOCKET},
         {"timeout", required_argument, NULL, OPTION_TIMEOUT},
@@ -176,6 +189,15 @@ static int parse_options(int argc, char **argv, struct options *options) {
                 return complain(
                     EXIT_USAGE,
                     "--release: '%s' is not a session's number; 'gpupoolctl quarantine' lists them", optarg);
+            break;
+        case OPTION_REVOKE:
+            if (strcmp(optarg, "all") == 0)
+                options->revoke = ALL_SENDERS;
+            else if (parse_id(optarg, SESSION_ID_MAX, &options->revoke) < 0)
+                return complain(
+                    EXIT_USAGE,
+                    "--revoke: '%s' is neither a session's number nor 'all'; 'gpupoolctl parcels' lists them",
+                    optarg);
             break;
         case OPTION_YES:
             options->yes = true;
@@ -224,6 +246,8 @@ static int parse_options(int argc, char **argv, struct options *options) {
         return usage_error(complain(EXIT_USAGE, "--pool is for trim only"));
     if ((options->release != 0 || options->yes) && strcmp(options->command->name, "quarantine") != 0)
         return usage_error(complain(EXIT_USAGE, "--release and --yes are for quarantine only"));
+    if (options->revoke != 0 && strcmp(options->command->name, "parcels") != 0)
+        return usage_error(complain(EXIT_USAGE, "--revoke is for parcels only"));
     return -1;
 }
 
@@ -394,12 +418,26 @@ static int run_release(const struct options *options) {
     return code != EXIT_SUCCESS ? code : show(options, &done, view_released);
 }
 
+/* Ends parcels. */
+static int run_revoke(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer done = {0};
+    char request[96] = "{\"command\":\"parcels-revoke\"}";
+
+    if (options->revoke != ALL_SENDERS)
+        snprintf(request, sizeof request, "{\"command\":\"parcels-revoke\",\"session\":%" PRIu64 "}",
+                 options->revoke);
+    int code = ask(options, "parcels-revoke", request, &done);
+    return code != EXIT_SUCCESS ? code : show(options, &done, view_revoked);
+}
+
 static int run(const struct options *options) {
     _cleanup_(answer_deinit) struct answer answer = {0};
     char request[64];
 
     if (options->release != 0)
         return run_release(options);
+    if (options->revoke != 0)
+        return run_revoke(options);
     if (options->pool != 0)
         snprintf(request, sizeof request, "{\"command\":\"%s\",\"pool\":%" PRIu64 "}", options->command->name,
                  options->pool);

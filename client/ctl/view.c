@@ -55,6 +55,30 @@ void view_released(struct output *output, const struct cJSON *reply) {
                reply_count(reply, "pid"));
 }
 
+void view_parcels(struct output *output, const struct cJSON *reply) {
+    static const struct column columns[] = {
+        {"SENDER", true, add_number, "session"}, {"PID", true, add_count, "pid"},
+        {"UID", true, add_number, "uid"},        {"POOL", true, add_number, "pool"},
+        {"SIZE", true, add_bytes, "bytes"},      {"TAKERS", true, add_count, "takers"},
+        {"SENT", true, add_time, "sent_ns"},     {"LEFT", true, add_time, "left_ns"},
+    };
+    uint64_t n_told = 0;
+
+    reply_each(parcel, reply, "parcels") n_told++;
+    if (n_told > 0)
+        print_table(output, columns, reply, "parcels", NULL);
+    if (reply_count(reply, "total") > n_told)
+        print_line(output, STYLE_QUIET, "%s%" PRIu64 " more are on their way.", n_told > 0 ? "  " : "",
+                   reply_count(reply, "total") - n_told);
+    else if (n_told == 0)
+        print_line(output, STYLE_QUIET, "Nothing is on its way.");
+}
+
+void view_revoked(struct output *output, const struct cJSON *reply) {
+    print_line(output, STYLE_HEADING, "%" PRIu64 " revoked, %s given back", reply_count(reply, "revoked"),
+               BYTES_TEXT(reply_count(reply, "revoked_bytes")));
+}
+
 void view_trim(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
         {"POOL", true, add_number, "id"},

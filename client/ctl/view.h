@@ -15,6 +15,9 @@ void view_sessions(struct output *output, const struct cJSON *reply);
 void view_quota(struct output *output, const struct cJSON *reply);
 /* The sessions that are in quarantine, and why. */
 void view_quarantine(struct output *output, const struct cJSON *reply);
+/* The buffers that were sent and not taken yet. */
+void view_parcels(struct output *output, const struct cJSON *reply);
+void view_revoked(struct output *output, const struct cJSON *reply);
 void view_released(struct output *output, const struct cJSON *reply);
 void view_trim(struct output *output, const struct cJSON *reply);
 

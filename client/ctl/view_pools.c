@@ -116,6 +116,14 @@ static void print_pools_condition(struct output *output, const struct cJSON *rep
                        "  pool %" PRIu64 ", last error: %s", reply_count(pool, "id"), error);
     }
     reply_each(pool, reply, "pools") {
+        if (reply_count(pool, "parcels") > 0)
+            print_line(output, STYLE_PLAIN,
+                       "  pool %" PRIu64 ": %" PRIu64 " buffers were sent and not taken yet; no process has "
+                       "%s of them",
+                       reply_count(pool, "id"), reply_count(pool, "parcels"),
+                       BYTES_TEXT(reply_count(pool, "parcel_bytes")));
+    }
+    reply_each(pool, reply, "pools") {
         const char *call = reply_text(pool, "worker_call");
         uint64_t call_ns = reply_count(pool, "worker_call_ns");
         if (call != NULL && call_ns != REPLY_NULL && call_ns >= LONG_CALL_NS)

@@ -100,7 +100,8 @@ static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_inte
     return true;
 }
 
-#define COMMANDS "ping, stats, pools, sessions, quota, quarantine, trim, quarantine-release"
+#define COMMANDS                                                                                             \
+    "ping, stats, pools, sessions, quota, quarantine, parcels, trim, quarantine-release, parcels-revoke"
 
 struct request_keys {
     const char *command;
@@ -136,8 +137,7 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
             keys.has_session = true;
         } else {
             return "the request has an unknown key: there are 'command', 'pool' (for trim) and 'session' "
-                   "(for "
-                   "quarantine-release)";
+                   "(for quarantine-release and parcels-revoke)";
         }
     }
     if (keys.command == NULL)
@@ -186,6 +186,7 @@ enum part {
     PART_SESSIONS = 8,
     PART_QUARANTINE = 16,
     PART_QUOTAS = 32,
+    PART_PARCELS = 64,
 };
 
 static char *answer_parts(struct daemon *daemon, uid_t uid, unsigned parts) {
@@ -201,6 +202,8 @@ static char *answer_parts(struct daemon *daemon, uid_t uid, unsigned parts) {
         report_sessions(reply, daemon->core, uid, (parts & PART_QUARANTINE) != 0);
     if ((parts & PART_QUOTAS) != 0)
         report_quotas(reply, daemon->core);
+    if ((parts & PART_PARCELS) != 0)
+        report_parcels(reply, daemon->core, uid);
     return finish(reply);
 }
 
@@ -261,6 +264,23 @@ static char *answer_quarantine_release(struct daemon *daemon, const struct reque
     return finish(reply);
 }
 
+/* Ends what was sent and not taken: those who have the tokens get NO_TOKEN. */
+static char *answer_parcels_revoke(struct daemon *daemon, const struct request_keys *keys) {
+    uint64_t bytes;
+
+    if (keys->has_session && keys->session == 0)
+        return admin_json_error("no-such-session",
+                                "sessions are numbered from 1; 'parcels' lists the senders");
+    unsigned n = core_revoke_all(daemon->core, keys->has_session ? keys->session : 0, clock_now_ns(), &bytes);
+    if (n > 0)
+        log_info("an operator revoked %u buffers that were sent and not taken: %s came back", n,
+                 BYTES_TEXT(bytes));
+    cJSON *reply = cJSON_CreateObject();
+    report_integer(reply, "revoked", n);
+    report_integer(reply, "revoked_bytes", bytes);
+    return finish(reply);
+}
+
 enum command_user {
     FOR_ALL,
     FOR_OPERATORS,
@@ -271,7 +291,7 @@ static const struct command {
     const char *name;
     enum command_user user;
     unsigned parts; /* of the reply; 0: answer() writes it */
-    bool takes_pool, needs_session;
+    bool takes_pool, needs_session, takes_session;
     char *(*answer)(struct daemon *daemon, const struct request_keys *keys);
     const char *denial; /* for other users */
 } commands[] = {
@@ -281,9 +301,13 @@ static const struct command {
     {.name = "sessions", .parts = PART_SESSIONS},
     {.name = "quota", .parts = PART_QUOTAS},
     {.name = "quarantine", .parts = PART_QUARANTINE},
-    {"trim", FOR_OPERATORS, 0, true, false, answer_trim, "trim is for root and for the daemon's own user"},
-    {"quarantine-release", FOR_ROOT, 0, false, true, answer_quarantine_release,
+    {.name = "parcels", .parts = PART_PARCELS},
+    {"trim", FOR_OPERATORS, 0, true, false, false, answer_trim,
+     "trim is for root and for the daemon's own user"},
+    {"quarantine-release", FOR_ROOT, 0, false, true, true, answer_quarantine_release,
      "what is in quarantine is for root alone to release"},
+    {"parcels-revoke", FOR_OPERATORS, 0, false, false, true, answer_parcels_revoke,
+     "parcels-revoke is for root and for the daemon's own user; a process revokes by the token"},
 };
 
 static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
@@ -294,8 +318,9 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
             command = &commands[i];
     if (keys->has_pool && (command == NULL || !command->takes_pool))
         return admin_json_error("invalid-request", "'pool' goes with trim only");
-    if (keys->has_session && (command == NULL || !command->needs_session))
-        return admin_json_error("invalid-request", "'session' goes with quarantine-release only");
+    if (keys->has_session && (command == NULL || !command->takes_session))
+        return admin_json_error("invalid-request",
+                                "'session' goes with quarantine-release and parcels-revoke only");
     if (command == NULL)
         return admin_json_error("unknown-command", "the commands are " COMMANDS);
     if (command->needs_session && !keys->has_session)

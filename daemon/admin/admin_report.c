@@ -165,6 +165,8 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_integer(object, "growing_bytes", pool->growth.bytes);
     report_integer(object, "segments", pool->n_segments);
     report_integer(object, "leases", pool->n_leases);
+    report_integer(object, "parcels", pool->n_parcels);
+    report_integer(object, "parcel_bytes", pool->parcel_bytes);
     report_integer(object, "waiters", pool->waiters.count);
     put_counters(object, pool);
     put_quarantine_age(object, pool, clock_now_ns());
@@ -286,6 +288,38 @@ void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quar
         if (!quarantined_only || session->state == SESSION_QUARANTINED)
             cJSON_AddItemToArray(sessions, describe_session(session, is_told, now_ns));
     }
+}
+
+/* Parcels that one reply names: some 50 KiB. */
+#define PARCELS_TOLD 256u
+
+static cJSON *describe_parcel(const struct parcel *parcel, uint64_t now_ns) {
+    cJSON *object = cJSON_CreateObject();
+
+    report_integer(object, "session", parcel->sender);
+    report_integer(object, "pid", parcel->pid > 0 ? (uint64_t)parcel->pid : 0);
+    report_integer(object, "uid", parcel->block->segment->owner->tenant->uid);
+    report_integer(object, "pool", parcel->block->segment->pool->id);
+    report_integer(object, "bytes", parcel->block->held_bytes);
+    report_integer(object, "takers", parcel->takers);
+    report_integer(object, "sent_ns", now_ns - parcel->sent_ns);
+    report_integer(object, "left_ns", parcel->deadline_ns > now_ns ? parcel->deadline_ns - now_ns : 0);
+    return object;
+}
+
+void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
+    cJSON *parcels = cJSON_AddArrayToObject(reply, "parcels");
+    uint64_t now_ns = clock_now_ns();
+    unsigned n_told = 0;
+
+    for (size_t i = 0; i < core->parcels.count && n_told < PARCELS_TOLD; i++) {
+        const struct parcel *parcel = core->parcels.entries[i];
+        if (!admin_is_operator(uid) && uid != parcel->block->segment->owner->tenant->uid)
+            continue;
+        cJSON_AddItemToArray(parcels, describe_parcel(parcel, now_ns));
+        n_told++;
+    }
+    report_integer(reply, "total", core->parcels.count);
 }
 
 /* A limit, null where there is none. */

@@ -46,6 +46,7 @@ void come_to_rest(const char *after) {
     uint64_t end_ns = clock_now_ns() + TEST_WAIT_NS;
 
     beside = after;
+    cJSON_Delete(daemon_ask(&daemon_, "{\"command\":\"parcels-revoke\"}"));
     while (!is_at_rest() || hostile_descriptors() < descriptors ||
            hostile_descriptors() > descriptors + spare) {
         if (clock_now_ns() > end_ns) {

@@ -70,7 +70,9 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
                                          PROTO_ACQUIRE_SEGMENTS,
                                          PROTO_ASK_BOARD,
                                          PROTO_RELEASE_SHARED,
-                                         PROTO_ASK_HOLDERS};
+                                         PROTO_ASK_HOLDERS,
+                                         PROTO_SEND,
+                                         PROTO_REVOKE};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -153,6 +155,13 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         message.share = (struct proto_share){.lease = lease,
                                              .generation = 1 + test_random(random) % 1000,
                                              .size_bytes = test_random(random) % 5000};
+        break;
+    case PROTO_SEND: /* what a nonsense process sends is over before the next one ends */
+        message.send = (struct proto_send){.lease = lease,
+                                           .generation = 1 + test_random(random) % 1000,
+                                           .size_bytes = test_random(random) % 5000,
+                                           .lifetime_ns = 1 + test_random(random) % (20 * NS_PER_MS),
+                                           .takers = (uint32_t)(1 + test_random(random) % 3)};
         break;
     case PROTO_QUERY:
         message.query =
@@ -406,9 +415,11 @@ static void scene_begin(struct scene *scene) {
                         .verb = PUPPET_ROUNDS_ON, .kind = scene->kinds[i], .size = 256 * KIB, .seed = 11});
 }
 
-/* Asks for a trim each time: a session may have ended, or a pool have grown ahead of demand, after the last.
+/* Ends all parcels, and asks for a trim each time: a session may have ended, or a pool have grown
+ * ahead of demand, after the last.
  */
 static bool trimmed(struct test_daemon *daemon) {
+    cJSON_Delete(daemon_ask(daemon, "{\"command\":\"parcels-revoke\"}"));
     cJSON_Delete(daemon_ask(daemon, "{\"command\":\"trim\"}"));
     return daemon_sum(daemon, "reserved_bytes") == 0;
 }

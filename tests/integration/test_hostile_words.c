@@ -96,6 +96,9 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     case PROTO_ASK_HOLDERS:
         message.ask_holders = (struct proto_lease_name){leases[0].lease, leases[0].generation};
         break;
+    case PROTO_SEND:
+        message.send = (struct proto_send){leases[0].lease, leases[0].generation, 0, NS_PER_MS, 1, 0};
+        break;
     case PROTO_RELEASE_SHARED:
         message.release_shared =
             (struct proto_release_shared){.lease = leases[0].lease, .generation = leases[0].generation};

@@ -30,7 +30,7 @@ DEVICE_POOL = {
     "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
     "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
     "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
-    "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 7, "timeouts": 5, "quota_refusals": 4, "probes": 92,
+    "parcels": 5, "parcel_bytes": 640 << 20, "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 7, "timeouts": 5, "quota_refusals": 4, "probes": 92,
     "closes": 2, "close_ns": 104_000_000, "leased_peak_bytes": 9 * GIB // 4, "reserved_peak_bytes": 13 * GIB // 4,
     "quarantined_peak_bytes": 48 << 20, "quarantine_oldest_ns": 3_000_000_000, "histograms": TIMES,
     "worker_call": "cudaMalloc", "worker_call_ns": 12_000_000_000, "last_error": "cudaErrorMemoryAllocation: out of memory"}
@@ -58,6 +58,9 @@ FULL_QUOTA = {**QUOTA, "uid": 1001, "waiting": 4,
               "pools": [{"id": 1, "kind": "device", "bytes": 4 * GIB, "bytes_limit": 4 * GIB},
                         {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": 0}]}
 
+PARCEL = {"session": 7, "pid": 815, "uid": 1000, "pool": 1, "bytes": 24 << 20, "takers": 2, "sent_ns": 4_000_000_000,
+          "left_ns": 56_000_000_000}
+
 REPLIES = {
     "quota": {"quotas": [QUOTA, FULL_QUOTA]},
     "ping": {"daemon": DAEMON},
@@ -65,6 +68,7 @@ REPLIES = {
     "pools": {"pools": [DEVICE_POOL, HOST_POOL]},
     "sessions": {"sessions": [SESSION, DEAD_SESSION, WAITING_SESSION]},
     "quarantine": {"sessions": [DEAD_SESSION]},
+    "parcels": {"parcels": [PARCEL], "total": 3},
     "trim": {"trimmed_bytes": 64 << 20, "pools": [{"id": 1, "trimmed_bytes": 64 << 20}, {"id": 2, "trimmed_bytes": 0}]},
 }
 
@@ -122,6 +126,29 @@ class Commands(unittest.TestCase):
         with FakeAdmin(line(REPLIES["trim"])) as fake:
             self.assertEqual(ctl("trim", "--pool", "4294967295", socket_path=fake.path).returncode, 0)
             self.assertEqual(json.loads(fake.requests[0]), {"command": "trim", "pool": 4294967295})
+
+    def test_parcels_are_revoked_by_their_sender_or_all(self):
+        reply = {"revoked": 3, "revoked_bytes": 24 << 20}
+        for value, request in (("7", {"command": "parcels-revoke", "session": 7}), ("all", {"command": "parcels-revoke"})):
+            for options in ([], ["--json"]):
+                with self.subTest(value, options=options), FakeAdmin(line(reply)) as fake:
+                    done = ctl("parcels", "--revoke", value, *options, socket_path=fake.path)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                    self.assertEqual(json.loads(fake.requests[0]), request)
+                    check_schema(request, "request")
+                    if options:
+                        check_schema(json.loads(done.stdout), "parcels-revoke")
+                    else:
+                        self.assertIn("3 revoked, 24 MiB", done.stdout)
+        for arguments in (("parcels", "--revoke", "0"), ("parcels", "--revoke", "some"), ("pools", "--revoke", "all")):
+            self.assertEqual(ctl(*arguments).returncode, 2)
+
+    def test_parcels_that_are_not_told_are_counted(self):
+        for reply, text in (({"parcels": [PARCEL], "total": 3}, "2 more are on their way"),
+                            ({"parcels": [], "total": 4}, "4 more are on their way"),
+                            ({"parcels": [], "total": 0}, "Nothing is on its way")):
+            with self.subTest(text), FakeAdmin(line(reply)) as fake:
+                self.assertIn(text, ctl("parcels", socket_path=fake.path).stdout)
 
     def release(self, *options, reply=None, terminal=None):
         """Asks for session 8 to be released. Returns what the tool says and what it asked the daemon."""

@@ -100,6 +100,8 @@ class AdminSocket(unittest.TestCase):
             (b'{"command":"trim","session":1}', "invalid-request"), (b'{"command":"quarantine-release"}', "invalid-request"),
             (b'{"command":"quarantine-release","session":1,"session":1}', "invalid-request"),
             (b'{"command":"quarantine-release","session":999999}', "no-such-session"),
+            (b'{"command":"parcels","session":1}', "invalid-request"),
+            (b'{"command":"parcels-revoke","session":0}', "no-such-session"),
             (b'{"command":"pi\xffng"}', "invalid-request"), (b'{"command":"pi\x01ng"}', "invalid-request"),
             (b'{"command":"ping\x00"}', "invalid-request"), (b"[" * 10_000, "invalid-request"),
             (b'{"command":' * 1000 + b"1" + b"}" * 1000, "invalid-request"),
@@ -209,19 +211,20 @@ class AdminSocket(unittest.TestCase):
 import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 s.connect(sys.argv[1])
-for command in (b'"stats"', b'"trim"', b'"quarantine-release","session":1'):
+for command in (b'"stats"', b'"trim"', b'"quarantine-release","session":1', b'"parcels-revoke"'):
     s.sendall(b'{"command":' + command + b'}\\n')
     print(s.makefile("r").readline(), end="")
 """
         done = subprocess.run(["/usr/bin/python3", "-c", asked, str(self.daemon.admin_socket)], check=True,
                               capture_output=True, text=True, timeout=WAIT_S, user=65534, group=65534, extra_groups=[],
                               cwd="/")
-        stats, trim, release = [json.loads(line) for line in done.stdout.splitlines()]
+        stats, trim, release, revoke = [json.loads(line) for line in done.stdout.splitlines()]
         check_schema(stats, "stats")
         check_schema(trim, "error")
         self.assertEqual(trim["error"]["code"], "permission-denied")
         check_schema(release, "error")
         self.assertEqual(release["error"]["code"], "permission-denied")
+        self.assertEqual(revoke["error"]["code"], "permission-denied")
 
 
 class Tool(unittest.TestCase):
