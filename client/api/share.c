@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers that several processes have: named by a token, attached, and written again, in stream order. The
- * fences that other processes wait for are words of the board (client/session/board.h). The daemon knows
+ * Buffers that several processes have: named by a token, sent, attached, and written again, in stream order.
+ * The fences that other processes wait for are words of the board (client/session/board.h). The daemon knows
  * which sessions have a block, and the fences that they released it behind.
  */
 #include <inttypes.h>
@@ -40,6 +40,34 @@ static int name_block(struct gpupool_client *client, const struct proto_lease_na
     return shared_note(&client->shared, lease->lease, lease->generation, size_bytes, ret_token);
 }
 
+/* How a buffer is sent. */
+struct sending {
+    uint32_t takers;
+    uint64_t lifetime_ns;
+};
+
+/* Has the daemon make a parcel of a lease's block, and give its token. */
+static int send_block(struct gpupool_client *client, const struct proto_lease_name *lease,
+                      uint64_t size_bytes, const struct sending *sending, struct proto_token *ret_token) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->session.connection, PROTO_SEND);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.send = (struct proto_send){.lease = lease->lease,
+                                                .generation = lease->generation,
+                                                .size_bytes = size_bytes,
+                                                .lifetime_ns = sending->lifetime_ns,
+                                                .takers = sending->takers};
+    /* Before the daemon is asked: a buffer that was sent is released as one that others have. */
+    int r = shared_note(&client->shared, lease->lease, lease->generation, 0, NULL);
+    if (r == 0)
+        r = connection_exchange(&client->session.connection, &request,
+                                connection_deadline_ns(&client->session.connection, 0));
+    if (r == 0)
+        *ret_token = request->message.token;
+    return r;
+}
+
 /* Leaves the fence that readers of a shared buffer wait for, behind the work on the stream. */
 static int leave_for_readers(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                              struct shared_fence *ret_fence) {
@@ -59,8 +87,9 @@ static int leave_for_readers(struct gpupool_client *client, const struct gpupool
     return r;
 }
 
+/* sending: NULL: the buffer is shared, and not sent. */
 static int share(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
-                 void *stream, struct gpupool_token *ret_token) {
+                 void *stream, const struct sending *sending, struct gpupool_token *ret_token) {
     struct shared_fence fence;
     struct proto_token name;
     int r = leave_for_readers(client, buffer, stream, &fence);
@@ -70,26 +99,74 @@ static int share(struct gpupool_client *client, const struct gpupool_buffer *buf
     if (r < 0)
         return r;
     struct proto_lease_name lease = buffer_lease(buffer, piece);
-    r = name_block(client, &lease, buffer->size_bytes, &name);
+    r = sending == NULL ? name_block(client, &lease, buffer->size_bytes, &name)
+                        : send_block(client, &lease, buffer->size_bytes, sending, &name);
     if (r == 0)
         token_make(&name, &fence, ret_token);
     return r;
 }
 
-int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                  struct gpupool_token *ret_token) {
+/* call: the public function; doing: what it does, for its errors. */
+static int enter_and_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                           const struct sending *sending, const char *call, const char *doing,
+                           struct gpupool_token *ret_token) {
     struct piece *piece = NULL;
-    int r = buffer_enter(client, buffer, "gpupool_share", &piece);
+    int r = buffer_enter(client, buffer, call, &piece);
     if (r == 0)
         r = shared_check(client);
     if (r < 0)
         return r;
     if (ret_token == NULL)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_share: ret_token is NULL");
+        return error_set(GPUPOOL_E_INVALID, "%s: ret_token is NULL", call);
     if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_share: not a buffer: size %" PRIu64, buffer->size_bytes);
-    r = share(client, buffer, piece, stream, ret_token);
-    return error_end(r < 0 ? buffer_fail(r, "sharing", buffer) : 0);
+        return error_set(GPUPOOL_E_INVALID, "%s: not a buffer: size %" PRIu64, call, buffer->size_bytes);
+    r = share(client, buffer, piece, stream, sending, ret_token);
+    return error_end(r < 0 ? buffer_fail(r, doing, buffer) : 0);
+}
+
+int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                  struct gpupool_token *ret_token) {
+    return enter_and_share(client, buffer, stream, NULL, "gpupool_share", "sharing", ret_token);
+}
+
+int gpupool_send(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                 uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token) {
+    const struct sending sending = {takers, lifetime_ns};
+    int r = client_enter(client);
+
+    if (r < 0)
+        return r;
+    if (takers == 0)
+        return error_set(
+            GPUPOOL_E_INVALID,
+            "gpupool_send: takers is 0: name how many calls of gpupool_attach() the token serves");
+    if (lifetime_ns == 0 || lifetime_ns > PROTO_PARCEL_NS_MAX)
+        return error_set(GPUPOOL_E_INVALID,
+                         "gpupool_send: lifetime_ns %" PRIu64 ": 1 to %" PRIu64
+                         " (a day), so that what nobody takes comes back",
+                         lifetime_ns, (uint64_t)PROTO_PARCEL_NS_MAX);
+    return enter_and_share(client, buffer, stream, &sending, "gpupool_send", "sending", ret_token);
+}
+
+int gpupool_revoke(struct gpupool_client *client, const struct gpupool_token *token) {
+    struct shared_fence fence;
+    struct proto_token name;
+    int r = client_enter(client);
+
+    if (r < 0)
+        return r;
+    if (token == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_revoke: token is NULL");
+    if (!token_read(token, &name, &fence))
+        return error_set(GPUPOOL_E_NO_TOKEN, "revoking what was sent: these bytes are no token");
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&client->session.connection, PROTO_REVOKE);
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.revoke = name;
+    r = connection_exchange(&client->session.connection, &request,
+                            connection_deadline_ns(&client->session.connection, 0));
+    return error_end(r < 0 ? error_prefix(r, "revoking what was sent") : 0);
 }
 
 /* Makes what comes on the stream wait for a fence on the board, and the caller itself where there is no

@@ -222,6 +222,7 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
         [PROTO_DESCRIBE] = PROTO_LEASE,    [PROTO_ACQUIRE_SEGMENTS] = PROTO_LEASES,
         [PROTO_OFFER] = PROTO_SEGMENTS,    [PROTO_ASK_BOARD] = PROTO_BOARD,
         [PROTO_RELEASE_SHARED] = PROTO_OK, [PROTO_ASK_HOLDERS] = PROTO_HOLDERS,
+        [PROTO_SEND] = PROTO_TOKEN,        [PROTO_REVOKE] = PROTO_OK,
     };
     return reply == PROTO_ERROR || reply == replies[request];
 }

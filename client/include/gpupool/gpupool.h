@@ -399,6 +399,28 @@ GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
 GPUPOOL_API int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                               void *stream, struct gpupool_token *ret_token);
 
+/**
+ * Shares a buffer, and has its token hold it: the token is good until it was taken, whatever becomes of this
+ * buffer. So the token can go into a message queue, and the buffer be released at once, as if it had been
+ * given away. This process may end before the other side attaches. The stats show the token as a parcel. It
+ * counts as a lease of this process's user.
+ * @param stream as gpupool_share()'s
+ * @param takers the token serves so many calls of gpupool_attach(), 1 or more. A call counts when the daemon
+ * has given the buffer, also if that call fails afterwards (it cannot map the memory, for example)
+ * @param lifetime_ns after that time the daemon takes back what is left of the token: up to a day
+ * @return as gpupool_share(); LIMIT also when 65,536 buffers of the user are on their way
+ */
+GPUPOOL_API int gpupool_send(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                             uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token);
+
+/**
+ * Takes back a token that gpupool_send() made: no process can attach by it any more. The buffers that were
+ * attached by it stay. Any process of the user may revoke it.
+ * @return 0; NO_TOKEN: it was taken, its time was up, it was revoked before, or it is one of gpupool_share();
+ * INVALID, DISCONNECTED, TIMED_OUT, FORKED, NO_MEMORY
+ */
+GPUPOOL_API int gpupool_revoke(struct gpupool_client *client, const struct gpupool_token *token);
+
 /** gpupool_attach() flags */
 #define GPUPOOL_READ_ONLY                                                                                    \
     1u /**< map it for reading: a copy to it is refused, and a kernel that writes to it ends its process's   \
