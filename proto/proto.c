@@ -61,8 +61,8 @@ _Static_assert(sizeof(struct proto_header) + sizeof(struct proto_failure) <= PRO
 enum request_rule {
     REQUEST_NONZERO,
     REQUEST_ZERO,
-    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE and
-                    MERGE: one-way */
+    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE,
+                    MERGE and RELEASE_SHARED: one-way */
 };
 
 /* A body's fixed part. variable_size() is for the text or the pools that may follow it. */
@@ -97,7 +97,7 @@ static const struct operation operations[] = {
                                 sizeof(struct proto_acquire_segments)},
     [PROTO_OFFER] = {"OFFER", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_offer)},
     [PROTO_ASK_BOARD] = {"ASK_BOARD", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0},
-    [PROTO_RELEASE_SHARED] = {"RELEASE_SHARED", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
+    [PROTO_RELEASE_SHARED] = {"RELEASE_SHARED", PROTO_FROM_CLIENT, REQUEST_ANY, false,
                               sizeof(struct proto_release_shared)},
     [PROTO_ASK_HOLDERS] = {"ASK_HOLDERS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
                            sizeof(struct proto_lease_name)},

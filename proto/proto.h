@@ -62,8 +62,8 @@ enum proto_operation {
     PROTO_ACQUIRE_SEGMENTS = 17, /* → LEASES, one or more: whole segments of one size, all of them or none */
     PROTO_OFFER = 18,            /* → SEGMENTS: which of these idle segments may the session close? */
     PROTO_ASK_BOARD = 19,        /* → BOARD, once in a session */
-    PROTO_RELEASE_SHARED =
-        20, /* → OK: RELEASE of a whole lease, behind a fence that others of its block see */
+    PROTO_RELEASE_SHARED = 20,   /* → OK; one-way with id 0: RELEASE of a whole lease, behind a fence that
+                                    others of its block see */
     PROTO_ASK_HOLDERS = 21, /* → HOLDERS: who else has the block of this lease? */
     PROTO_SEND = 22,        /* → TOKEN, which holds the block itself until it is taken: a parcel */
     PROTO_REVOKE = 23,      /* → OK: ends a parcel */

@@ -277,10 +277,13 @@ static int find_holders(struct gpupool_client *client, const struct proto_lease_
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns);
     long pause_ns = REUSE_PAUSE_NS;
 
-    for (;;) {
+    for (unsigned n_asks = 1;; n_asks++) {
         int r = ask_holders(client, lease, ret_holders);
         if (r < 0)
             return r;
+        /* Their releases may lie in their sockets, which the daemon reads in turns with this one's. */
+        if (ret_holders->n_holding > 0 && n_asks < LEASE_HOLDERS_ASKS)
+            continue;
         if (ret_holders->n_holding > 0)
             return error_set(GPUPOOL_E_SHARED,
                              "others have it too, by %u leases: wait until they have released it",

@@ -295,19 +295,25 @@ static int release_later(struct session *session, uint64_t lease, uint64_t gener
 
 int lease_release_shared(struct session *session, uint64_t lease, uint64_t generation, struct fence fence,
                          const struct proto_board_fence *board_fence) {
+    const struct proto_release_shared release = {.lease = lease,
+                                                 .generation = generation,
+                                                 .fence = fence.word,
+                                                 .fence_value = fence.value,
+                                                 .board_word = board_fence->word,
+                                                 .board_value = board_fence->value};
+    uint64_t deadline_ns = connection_deadline_ns(&session->connection, 0);
+
+    if (atomic_fetch_add(&session->shared_one_way, 1) % LEASE_SHARED_ONE_WAY_MAX != 0) {
+        const struct proto_message message = {.header.operation = PROTO_RELEASE_SHARED,
+                                              .release_shared = release};
+        return connection_tell(&session->connection, &message, deadline_ns);
+    }
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&session->connection, PROTO_RELEASE_SHARED);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.release_shared = (struct proto_release_shared){.lease = lease,
-                                                                    .generation = generation,
-                                                                    .fence = fence.word,
-                                                                    .fence_value = fence.value,
-                                                                    .board_word = board_fence->word,
-                                                                    .board_value = board_fence->value};
-    int r =
-        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
-    return r == GPUPOOL_E_LIMIT ? release_later(session, lease, generation, 0, 0, fence) : r;
+    request->message.release_shared = release;
+    return connection_exchange(&session->connection, &request, deadline_ns);
 }
 
 int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,

@@ -62,7 +62,15 @@ int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids
 int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence);
 
-/* As lease_release_patiently() for a whole lease, which others of its block see by a fence on the board. */
+/* Of the shared leases that are released, one in so many waits for the daemon's answer. The daemon serves
+ * eight messages without an answer at a time (SERVE_ONE_WAY_PER_TURN), so a session is at most so far behind
+ * that LEASE_HOLDERS_ASKS questions of another session find all of them done. */
+#define LEASE_SHARED_ONE_WAY_MAX 32u
+#define LEASE_HOLDERS_ASKS       6u
+
+/* Releases a whole lease, which others of its block see by a fence on the board. Most are not answered: the
+ * daemon refuses none of a lease that is this session's, but where it has no memory the session keeps the
+ * lease to its end. */
 int lease_release_shared(struct session *session, uint64_t lease, uint64_t generation, struct fence fence,
                          const struct proto_board_fence *board_fence);
 

@@ -299,6 +299,16 @@ static int release_one_way(struct client *client, const struct proto_message *me
     return 0;
 }
 
+/* Likewise, of a whole lease. */
+static void release_shared_one_way(struct client *client, const struct proto_message *message,
+                                   uint64_t now_ns) {
+    int r = core_release_shared(client->session, &message->release_shared, now_ns);
+
+    if (r != 0)
+        log_debug("pid %d (%s) released a shared lease that it may not: %s", (int)client->peer.pid,
+                  client->peer.command, r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
+}
+
 /* The client does not hear that a one-way merge was refused, and goes on as if it had been done. */
 static int merge_one_way(struct client *client, const struct proto_message *message) {
     int r = core_merge_one_way(client->session, &message->merge);
@@ -366,6 +376,7 @@ bool request_is_answered(const struct proto_message *message) {
         return false;
     case PROTO_RELEASE:
     case PROTO_MERGE:
+    case PROTO_RELEASE_SHARED:
         return message->header.request != 0;
     default:
         return true;
@@ -427,6 +438,10 @@ int request_handle(struct client *client, const struct proto_message *message) {
     case PROTO_ASK_BOARD:
         return handle_ask_board(client, message);
     case PROTO_RELEASE_SHARED:
+        if (request == 0) {
+            release_shared_one_way(client, message, now_ns);
+            return 0;
+        }
         r = core_release_shared(session, &message->release_shared, now_ns);
         break;
     case PROTO_ASK_HOLDERS:

@@ -220,7 +220,8 @@ static void check_body(const struct proto_message *message) {
 static void check_message(const struct proto_message *message, enum proto_sender sender) {
     unsigned operation = message->header.operation;
     bool one_way = operation == PROTO_OPENED,
-         either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
+         either = operation == PROTO_RELEASE || operation == PROTO_MERGE ||
+                  operation == PROTO_RELEASE_SHARED || operation == PROTO_ERROR;
 
     MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_REVOKE
                                      : operation >= PROTO_HELLO_REPLY && operation <= PROTO_HOLDERS);

@@ -112,6 +112,8 @@ void puppet_send_request(struct input *input) {
                                                                 .fence = choice % 4,
                                                                 .board_word = choice / 4 % 65};
         message->release_shared.fence_value = choice % 4 == 0 ? 0 : input_number(input, 1) % 8;
+        if (choice % 3 == 0)
+            message->header.request = 0;
         break;
     }
     case PROTO_ASK_HOLDERS:

@@ -5,9 +5,11 @@
  * test opens, so that what must not happen before has all the time to happen. Two clients of this process are
  * two sessions to the daemon. Another process plays the one that dies.
  */
+#include <signal.h>
 #include <sys/socket.h>
 
 #include "tests/integration/cache_fixture.h"
+#include "client/session/lease.h"
 #include "tests/integration/gate.h"
 
 #define SIZE (64 * KIB)
@@ -218,6 +220,14 @@ static void a_buffer_that_was_never_shared_can_be_written_at_once(void **state) 
     side_close(&side);
 }
 
+/* Buffers that a reader releases without an answer, and what the writer is told of each. */
+#define CROWD (LEASE_SHARED_ONE_WAY_MAX - 1)
+struct crowd {
+    struct side writer;
+    struct gpupool_buffer buffers[CROWD];
+    int results[CROWD];
+};
+
 /* Once both have the board and the segment. */
 static void a_turn_takes_few_messages(void **state) {
     struct side writer = side_open(), reader = side_open();
@@ -234,15 +244,61 @@ static void a_turn_takes_few_messages(void **state) {
         assert_true(turn == 0 || requests_of(&reader) == read + 1);
         look(&reader, &attached, reader.stream);
         MUST(gpupool_release(reader.client, &attached, reader.stream));
-        assert_true(turn == 0 || requests_of(&reader) == read + 2);
+        assert_true(turn == 0 || requests_of(&reader) == read + 1); /* nothing is answered */
         MUST(gpupool_reuse(writer.client, &buffer, writer.stream));
-        assert_true(turn == 0 || requests_of(&writer) == written + 1);
+        assert_true(turn == 0 || requests_of(&writer) <= written + LEASE_HOLDERS_ASKS);
         MUST(gpupool_stream_synchronize(reader.client, 0, reader.stream));
         expect_seen(&reader, (int)turn);
     }
     MUST(gpupool_release(writer.client, &buffer, writer.stream));
     side_close(&reader);
     side_close(&writer);
+}
+
+static void *reuse_all(void *argument) {
+    struct crowd *crowd = argument;
+    for (unsigned i = 0; i < CROWD; i++)
+        crowd->results[i] = gpupool_reuse(crowd->writer.client, &crowd->buffers[i], crowd->writer.stream);
+    return NULL;
+}
+
+/* The daemon stands still while a reader gives many buffers back and the writer asks about the first one: the
+ * question and the releases lie in their sockets together. */
+static void releases_that_were_sent_before_a_question_are_seen(void **state) {
+    struct side reader = side_open();
+    struct crowd crowd = {.writer = side_open()};
+    struct gpupool_buffer attached[CROWD];
+    struct gpupool_token token;
+    pthread_t asking;
+
+    (void)state;
+    for (unsigned round = 0; round < 4; round++) {
+        for (unsigned i = 0; i < CROWD; i++) {
+            crowd.buffers[i] = acquire(crowd.writer.client, GPUPOOL_POOL_DEVICE, SIZE, crowd.writer.stream);
+            MUST(gpupool_share(crowd.writer.client, &crowd.buffers[i], crowd.writer.stream, &token));
+            MUST(gpupool_attach(reader.client, &token, reader.stream, 0, &attached[i]));
+        }
+        while (reader.client->session.shared_one_way % LEASE_SHARED_ONE_WAY_MAX !=
+               1) { /* as many as may be */
+            struct gpupool_buffer other;
+            MUST(gpupool_attach(reader.client, &token, reader.stream, 0, &other));
+            MUST(gpupool_release(reader.client, &other, reader.stream));
+        }
+        assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+        for (unsigned i = CROWD; i-- > 0;)
+            MUST(gpupool_release(reader.client, &attached[i], reader.stream));
+        assert_int_equal(pthread_create(&asking, NULL, reuse_all, &crowd), 0);
+        for (unsigned i = 0; i < 3; i++)
+            test_pause();
+        assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+        assert_int_equal(pthread_join(asking, NULL), 0);
+        for (unsigned i = 0; i < CROWD; i++) {
+            assert_int_equal(crowd.results[i], 0);
+            MUST(gpupool_release(crowd.writer.client, &crowd.buffers[i], crowd.writer.stream));
+        }
+    }
+    side_close(&reader);
+    side_close(&crowd.writer);
 }
 
 static void bytes_that_are_no_token_are_refused(void **state) {
@@ -474,6 +530,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_writer_waits_for_one_who_read_with_several_streams),
         cmocka_unit_test(a_buffer_that_was_never_shared_can_be_written_at_once),
         cmocka_unit_test(a_turn_takes_few_messages),
+        cmocka_unit_test(releases_that_were_sent_before_a_question_are_seen),
         cmocka_unit_test(bytes_that_are_no_token_are_refused),
         cmocka_unit_test(fences_that_no_process_left_are_refused),
         cmocka_unit_test(a_buffer_that_shrank_is_shared_with_its_new_size),

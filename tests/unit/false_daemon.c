@@ -356,7 +356,8 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         lease->id = 0;
         change(daemon, &daemon->leases, -1);
         change(daemon, &daemon->releases, 1);
-        false_send_ok(session, id);
+        if (id != 0) /* else it is one-way */
+            false_send_ok(session, id);
         return;
     case PROTO_REVOKE:
         false_send_ok(session, id);

@@ -184,12 +184,12 @@ static inline void random_leases(struct proto_leases *leases) {
 static inline void random_message(uint16_t operation, uint32_t pools_max, struct proto_message *message) {
     memset(message, 0, sizeof *message);
     message->header.operation = operation;
-    message->header.request =
-        operation == PROTO_OPENED ? 0
-        : (operation == PROTO_ERROR || operation == PROTO_RELEASE || operation == PROTO_MERGE) &&
-                !random_to(3)
-            ? 0
-            : random_size(UINT64_MAX);
+    message->header.request = operation == PROTO_OPENED ? 0
+                              : (operation == PROTO_ERROR || operation == PROTO_RELEASE ||
+                                 operation == PROTO_MERGE || operation == PROTO_RELEASE_SHARED) &&
+                                      !random_to(3)
+                                  ? 0
+                                  : random_size(UINT64_MAX);
     switch (operation) {
     case PROTO_HELLO:
         message->hello.magic = PROTO_MAGIC;

@@ -220,7 +220,8 @@ static bool may_be_anything(const struct wire_field *field) {
     return (field->operation == PROTO_HELLO_REPLY &&
             (strcmp(field->name, "session") == 0 || strcmp(field->name, "daemon_pid") == 0)) ||
            (field->operation == PROTO_POOLS && strcmp(field->name, "pools[i].limit_bytes") == 0) ||
-           (field->operation == PROTO_HOLDERS && strcmp(field->name, "n_left") == 0); /* it is asked again */
+           (field->operation == PROTO_HOLDERS && /* it is asked again */
+            (strcmp(field->name, "n_left") == 0 || strcmp(field->name, "n_holding") == 0));
 }
 
 static void try_field_of(const struct wire_field *field, unsigned operation, unsigned skip) {

@@ -116,7 +116,8 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     if (header->operation == PROTO_OPENED
             ? header->request != 0
             : header->request == 0 && header->operation != PROTO_ERROR &&
-                  header->operation != PROTO_RELEASE && header->operation != PROTO_MERGE)
+                  header->operation != PROTO_RELEASE && header->operation != PROTO_MERGE &&
+                  header->operation != PROTO_RELEASE_SHARED)
         return false;
     size -= sizeof *header;
     switch (header->operation) {

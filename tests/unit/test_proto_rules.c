@@ -514,7 +514,8 @@ static void request_ids_are_where_they_belong(void **state) {
             size_t size = proto_encode(&message, packet);
             memcpy(packet + 8, &request, sizeof request);
             bool wanted = operations[i] == PROTO_ERROR || operations[i] == PROTO_RELEASE ||
-                          operations[i] == PROTO_MERGE || (operations[i] == PROTO_OPENED) == (request == 0);
+                          operations[i] == PROTO_MERGE || operations[i] == PROTO_RELEASE_SHARED ||
+                          (operations[i] == PROTO_OPENED) == (request == 0);
             assert_int_equal(decode_exactly(sender_of(operations[i]), packet, size, &decoded),
                              wanted ? 0 : -EBADMSG);
         }
