@@ -24,9 +24,10 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
-    "include/gpupool/fence.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
+    "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
+    f"{LIB}/libgpupool-hooks.so", f"{LIB}/libgpupool-hooks.so.{MAJOR_SO}", f"{LIB}/libgpupool-hooks.so.{VERSION}",
     f"{LIB}/libgpupool-preload.so", f"{LIB}/libgpupool-sim.so.{MAJOR_SO}", f"{LIB}/libgpupool-sim.so.{VERSION}", f"{LIB}/pkgconfig/gpupool.pc",
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets.cmake",
@@ -36,6 +37,7 @@ FILES = {
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
 }
 MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_fence.3",
+                "share/man/man3/gpupool_hooks.3",
                 "share/man/man3/gpupool_pair.3", "share/man/man3/gpupool_synced.3", "share/man/man3/gpupool_upload.3",
                 "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8"}
 # Each function has a page of its own, which leads to the one that documents it.
@@ -137,8 +139,11 @@ class Package(unittest.TestCase):
         run(sys.executable, "-c", script, library)
 
     def test_the_libraries_show_the_public_names_and_no_others(self):
-        headers = "".join(path.read_text() for path in (self.prefix / "include/gpupool").glob("*.h"))
-        public = set(re.findall(r"GPUPOOL_API[^;(]*?\b(gpupool_\w+)\(", headers))
+        def declared(paths):
+            return set(re.findall(r"GPUPOOL_API[^;(]*?\b(gpupool_\w+)\(", "".join(path.read_text() for path in paths)))
+
+        hooks = self.prefix / "include/gpupool/hooks.h"
+        public = declared(path for path in hooks.parent.glob("*.h") if path != hooks)
         self.assertGreater(len(public), 15)
 
         def names(*command):
@@ -147,6 +152,7 @@ class Package(unittest.TestCase):
 
         shared = names("nm", "-D", "--defined-only", self.prefix / LIB / "libgpupool-client.so")
         self.assertEqual(shared, public)
+        self.assertEqual(names("nm", "-D", "--defined-only", self.prefix / LIB / "libgpupool-hooks.so"), declared([hooks]))
         if not SANITIZE:
             static = names("nm", "-g", "--defined-only", self.prefix / LIB / "libgpupool-client.a")
             internal = {name for name in static if name.startswith("gpupool_internal_")}
@@ -215,7 +221,7 @@ class Package(unittest.TestCase):
     def test_a_stream_that_is_left_out_in_cplusplus_is_the_documented_one(self):
         """Every call whose last parameter is a stream, in place of which stands a function that looks at it. A pair's calls that
         may give memory back mean all streams, the others the per-thread one."""
-        headers = sorted((self.prefix / "include/gpupool").glob("*.h"))
+        headers = sorted(path for path in (self.prefix / "include/gpupool").glob("*.h") if path.name != "hooks.h")
         text = re.sub(r"/\*.*?\*/", "", "".join(path.read_text() for path in headers), flags=re.DOTALL)
         found = re.findall(r"GPUPOOL_API\s+([^;()]*?)(gpupool_\w+)\(([^;()]*?),?\s*void \*stream( GPUPOOL_(?:PAIR_)?STREAM_OPTIONAL)?\s*\);",
                            text)
@@ -255,6 +261,15 @@ class Package(unittest.TestCase):
         environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
         run(sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1]).gpupool_torch_malloc",
             self.prefix / LIB / "libgpupool-torch.so", env=environment)
+
+    def test_the_hooks_serve_a_program_in_cplusplus(self):
+        """The client library is found whatever the loader's paths are."""
+        program = self.work / "hooks"
+        run(CXX, "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wold-style-cast", "-Wshadow", "-Werror", *SANITIZE,
+            f"-I{self.prefix / 'include'}", HERE / "hooks.cc", "-o", program, f"-L{self.prefix / LIB}", "-lgpupool-hooks",
+            "-lgpupool-client")
+        self.assertEqual(self.run_installed(program), "hooks in C++\n")
+        self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
 
     def test_another_major_version_is_not_taken(self):
         source = self.work / "future"
