@@ -24,7 +24,7 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
-    "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
+    "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h", "include/gpupool/tensorrt.hpp",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
     f"{LIB}/libgpupool-hooks.so", f"{LIB}/libgpupool-hooks.so.{MAJOR_SO}", f"{LIB}/libgpupool-hooks.so.{VERSION}",
@@ -107,7 +107,7 @@ class Package(unittest.TestCase):
 
     def test_no_file_names_the_build_tree(self):
         for path in self.prefix.rglob("*"):
-            if path.suffix in (".pc", ".cmake", ".service", ".socket", ".conf", ".json", ".h"):
+            if path.suffix in (".pc", ".cmake", ".service", ".socket", ".conf", ".json", ".h", ".hpp"):
                 text = path.read_text()
                 with self.subTest(str(path.relative_to(self.prefix))):
                     self.assertNotIn(BUILD, text)
