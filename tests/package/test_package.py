@@ -24,7 +24,8 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
-    "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h", "include/gpupool/tensorrt.hpp",
+    "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
+    "include/gpupool/rmm.hpp", "include/gpupool/tensorrt.hpp", "include/gpupool/thrust.hpp",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
     f"{LIB}/libgpupool-hooks.so", f"{LIB}/libgpupool-hooks.so.{MAJOR_SO}", f"{LIB}/libgpupool-hooks.so.{VERSION}",
@@ -208,6 +209,8 @@ class Package(unittest.TestCase):
         source.mkdir()
         shutil.copy(HERE / "program.c", source / "program.c")
         shutil.copy(HERE / "program.c", source / "program.cc")
+        for name in ("hooks.cc", "cplusplus.h"):
+            shutil.copy(HERE / name, source / name)
         text = (HERE / "project.cmake.in").read_text()
         (source / "CMakeLists.txt").write_text(text.replace("@version@", VERSION.rpartition(".")[0]))
         run(CMAKE, "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}",
@@ -217,6 +220,7 @@ class Package(unittest.TestCase):
         for program in ("shared_c", "shared_cc", "static_c", "static_cc"):
             with self.subTest(program):
                 self.check_program(build / program)
+        self.assertEqual(self.run_installed(build / "hooks"), "hooks in C++\n")
 
     def test_a_stream_that_is_left_out_in_cplusplus_is_the_documented_one(self):
         """Every call whose last parameter is a stream, in place of which stands a function that looks at it. A pair's calls that

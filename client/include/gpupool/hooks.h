@@ -37,8 +37,7 @@ extern "C" {
  * For the options gpu_external_alloc, gpu_external_free and gpu_external_empty_cache of the CUDA execution
  * provider, which take the addresses as decimal numbers (cuda_execution_provider_info.cc). ONNX Runtime then
  * puts no arena above them: each tensor is a call (CUDAExecutionProvider::CreateCudaAllocator() in
- * cuda_execution_provider.cc). Its plug-in
- * form (CudaExternalDeviceAllocator) calls them in the same way.
+ * cuda_execution_provider.cc). Its plug-in form (CudaExternalDeviceAllocator) calls them in the same way.
  * @{
  */
 /**
