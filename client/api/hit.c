@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/api/hit.h"
+
+#include "client/api/client.h"
+
+bool gpupool_internal_acquire_hit(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                  void *stream, struct gpupool_buffer *ret_buffer) {
+    return client_may_hit(client) && cache_take_fast(&client->cache, pool, size_bytes, stream, ret_buffer);
+}
+
+bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_buffer *buffer,
+                                  const void *stream) {
+    struct piece *piece = cache_piece(buffer);
+    if (piece == NULL || !client_may_hit(client) || !cache_may_put(piece, buffer->generation, stream) ||
+        !cache_put_fast(&client->cache, piece))
+        return false;
+    *buffer = (struct gpupool_buffer){0};
+    return true;
+}

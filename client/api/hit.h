@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_API_HIT_H
+#define CLIENT_API_HIT_H
+/*
+ * Acquire and release as far as the calling thread's cache serves them: no lock of another thread is waited
+ * for, and no system call is made. A language binding tries these calls before it gives up its interpreter's
+ * lock for gpupool_acquire() or gpupool_release(), which may wait.
+ *
+ * The names are the static library's: it keeps internal names with this prefix for its own members.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gpupool_buffer;
+struct gpupool_client;
+
+/* As gpupool_acquire() without flags, if the thread's cache has a piece. False: nothing was done, and the
+ * thread's error is as it was. */
+bool gpupool_internal_acquire_hit(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                  void *stream, struct gpupool_buffer *ret_buffer);
+
+/* As gpupool_release(), if the thread's cache takes the piece; zeroes the buffer. False: nothing was done. */
+bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_buffer *buffer,
+                                  const void *stream);
+
+#endif
