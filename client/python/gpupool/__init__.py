@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU memory and pinned host memory from the pools of gpupoold.
+
+    pool = gpupool.host_pool()                  # or gpupool.device_pool(0)
+    array = pool.empty((1000, 1000), "float32")  # a NumPy array
+    buffer = pool.acquire(1 << 20)              # a Buffer, which other processes can attach to
+
+The functions here use the process's default client: the daemon that GPUPOOL_SOCKET names, else the machine's.
+"""
+from gpupool._gpupool import (  # noqa: F401
+    NO_STREAM,
+    PER_THREAD,
+    Array,
+    Buffer,
+    BufferInfo,
+    CapturingError,
+    Client,
+    ConnectError,
+    DisconnectedError,
+    DriverError,
+    Error,
+    ExhaustedError,
+    ForkedError,
+    InvalidError,
+    LimitError,
+    LostError,
+    NoGpuError,
+    NoMemoryError,
+    NoPoolError,
+    NoTokenError,
+    Pool,
+    PoolInfo,
+    ProtocolError,
+    SharedError,
+    ShutdownError,
+    StaleError,
+    Stream,
+    TimedOutError,
+    TooLargeError,
+    VersionError,
+    __version__,
+    attach,
+    default_client,
+)
+from gpupool._stats import stats  # noqa: F401
+
+
+def device_pool(device=-1):
+    """Returns the Pool of a device, by its ordinal in this process. -1: the calling thread's current device."""
+    return default_client().device_pool(device)
+
+
+def host_pool(numa_node=-1):
+    """Returns the Pool of pinned host memory of a NUMA node. -1: the node where the calling thread runs, else the first."""
+    return default_client().host_pool(numa_node)
+
+
+def pools():
+    """Returns a list of all pools of the daemon."""
+    return default_client().pools()
+
+
+def trim():
+    """Gives memory that the default client keeps idle back to the daemon. Returns the number of bytes."""
+    return default_client().trim()
+
+
+__all__ = [name for name in globals() if not name.startswith("_")] + ["__version__"]

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/python/src/buffer.h"
+
+#include <structmember.h>
+
+#include "client/api/hit.h"
+#include "client/python/src/arguments.h"
+#include "client/python/src/array.h"
+#include "client/python/src/dlpack.h"
+#include "client/python/src/error.h"
+#include "client/python/src/share.h"
+
+struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream) {
+    struct module_state *state = pool->client->state;
+    struct buffer_object *self =
+        state->buffer_type == NULL ? NULL : PyObject_GC_New(struct buffer_object, state->buffer_type);
+    if (self == NULL) {
+        Py_XDECREF(stream.object);
+        if (PyErr_Occurred() == NULL)
+            PyErr_SetString(PyExc_RuntimeError, "the module is being taken down");
+        return NULL;
+    }
+    self->pool = (struct pool_object *)Py_NewRef((PyObject *)pool);
+    self->stream = stream.handle;
+    self->stream_object = stream.object;
+    self->kept = self->weakrefs = NULL;
+    self->exports = self->calls = 0;
+    self->is_closed = true;
+    self->is_read_only = false;
+    if (stream.object != NULL) {
+        stream_hold(state, stream.object);
+        PyObject_GC_Track((PyObject *)self);
+    }
+    return self;
+}
+
+bool buffer_is_open(const struct buffer_object *self) {
+    if (!self->is_closed)
+        return client_is_open(self->pool->client);
+    error_raise_text(self->pool->client->state, GPUPOOL_E_STALE, "the buffer is closed");
+    return false;
+}
+
+bool buffer_is_on_host(const struct buffer_object *self) {
+    return self->pool->pool.kind == GPUPOOL_POOL_HOST ||
+           gpupool_gpu_kind(self->pool->client->handle) == GPUPOOL_GPU_SIM;
+}
+
+void buffer_export(struct buffer_object *self) {
+    self->exports++;
+    self->pool->client->exports++;
+}
+
+void buffer_end_export(struct buffer_object *self) {
+    self->exports--;
+    self->pool->client->exports--;
+}
+
+int buffer_settle(struct buffer_object *self) {
+    struct client_object *client = self->pool->client;
+    int r;
+
+    if (self->pool->pool.kind == GPUPOOL_POOL_HOST || self->stream == GPUPOOL_NO_STREAM)
+        return 0;
+    self->calls++;
+    WITHOUT_LOCK(client->calls,
+                 r = gpupool_stream_synchronize(client->handle, self->buffer.device, self->stream));
+    self->calls--;
+    if (r < 0)
+        error_raise(client->state, r);
+    return r < 0 ? -1 : 0;
+}
+
+int buffer_record(struct buffer_object *self, struct stream stream) {
+    struct client_object *client = self->pool->client;
+    int r;
+
+    if (stream.object != NULL) { /* kept first: what is recorded has to live until the release */
+        bool is_tracked = self->stream_object != NULL || self->kept != NULL;
+        if (self->kept == NULL && (self->kept = PyList_New(0)) == NULL)
+            return -1;
+        if (!is_tracked)
+            PyObject_GC_Track((PyObject *)self);
+        if (PyList_Append(self->kept, stream.object) < 0)
+            return -1;
+        stream_hold(client->state, stream.object);
+    }
+    self->calls++;
+    WITHOUT_LOCK(client->calls, r = gpupool_record_stream(client->handle, &self->buffer, stream.handle));
+    self->calls--;
+    if (r < 0)
+        error_raise(client->state, r);
+    return r < 0 ? -1 : 0;
+}
+
+/* --- release --- */
+
+/* Takes the objects of the streams off a buffer that is released. */
+static void drop_streams(struct buffer_object *self) {
+    const struct module_state *state = self->pool->client->state;
+    PyObject *stream = self->stream_object, *kept = self->kept;
+
+    self->stream_object = self->kept = NULL;
+    if (stream != NULL || kept != NULL)
+        PyObject_GC_UnTrack((PyObject *)self);
+    stream_drop(state, stream);
+    if (kept == NULL)
+        return;
+    for (Py_ssize_t i = 0; i < PyList_Size(kept); i++)
+        stream_drop(state, Py_NewRef(PyList_GetItem(kept, i)));
+    Py_DECREF(kept);
+}
+
+/* Releases an open buffer. 0, or what the library says: then it stays open. */
+static int release(struct buffer_object *self, void *stream) {
+    struct client_object *client = self->pool->client;
+    int r = 0;
+
+    if (gpupool_internal_release_hit(client->handle, &self->buffer, stream)) {
+        self->is_closed = true;
+    } else {
+        self->is_closed = true; /* to other threads, from now on */
+        WITHOUT_LOCK(client->calls, r = gpupool_release(client->handle, &self->buffer, stream));
+        self->is_closed = r == 0;
+    }
+    return r;
+}
+
+static PyObject *buffer_close(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {"close", 0, 1, {"stream", NULL}};
+    struct buffer_object *self = (struct buffer_object *)object;
+    struct module_state *state = self->pool->client->state;
+    PyObject *values[ARGUMENTS_MAX];
+    struct stream stream;
+
+    if (arguments_read(&signature, given, count, names, values) < 0)
+        return NULL;
+    if (self->is_closed || self->pool->client->handle == NULL)
+        Py_RETURN_NONE;
+    if (self->exports > 0 || self->calls > 0) {
+        if (self->exports > 0)
+            PyErr_Format(PyExc_BufferError, "the buffer has %u exports, such as arrays and memoryviews",
+                         self->exports);
+        else
+            PyErr_SetString(PyExc_BufferError, "another thread has a call about the buffer under way");
+        return NULL;
+    }
+    if (stream_read(state, values[0], self->stream, &stream) < 0)
+        return NULL;
+    int r = release(self, stream.handle);
+    Py_XDECREF(stream.object);
+    if (r < 0)
+        return error_raise(state, r);
+    drop_streams(self);
+    Py_RETURN_NONE;
+}
+
+/* Releases a buffer that dies. The memory of a forked child's parent is not the child's to release, and a
+ * daemon that is gone has nothing to be told. Other failures are reported as destructors report them. */
+static void release_dying(struct buffer_object *self) {
+    PyObject *type, *value, *traceback;
+    int r = release(self, self->stream);
+
+    if (r == 0 || r == GPUPOOL_E_FORKED || r == GPUPOOL_E_DISCONNECTED)
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    error_raise(self->pool->client->state, r);
+    PyErr_WriteUnraisable((PyObject *)Py_TYPE((PyObject *)self));
+    PyErr_Restore(type, value, traceback);
+}
+
+static void buffer_dealloc(PyObject *object) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+
+    PyObject_GC_UnTrack(object);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs(object);
+    self->pool->client->exports -= self->exports; /* of an array that has no other way to say that it ended */
+    if (!self->is_closed && self->pool->client->handle != NULL)
+        release_dying(self);
+    drop_streams(self);
+    Py_DECREF(self->pool);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static int buffer_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->stream_object);
+    Py_VISIT(self->kept);
+    return 0;
+}
+
+/* --- streams, other processes --- */
+
+static PyObject *buffer_record_stream(PyObject *object, PyObject *value) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    struct stream stream;
+
+    if (!buffer_is_open(self) ||
+        stream_read(self->pool->client->state, value, pool_default_stream(self->pool), &stream) < 0)
+        return NULL;
+    int r = buffer_record(self, stream);
+    Py_XDECREF(stream.object);
+    return r < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *buffer_reuse(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {"reuse", 0, 1, {"stream", NULL}};
+    struct buffer_object *self = (struct buffer_object *)object;
+    struct client_object *client = self->pool->client;
+    PyObject *values[ARGUMENTS_MAX];
+    struct stream stream;
+    int r;
+
+    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(self) ||
+        stream_read(client->state, values[0], self->stream, &stream) < 0)
+        return NULL;
+    self->calls++;
+    WITHOUT_LOCK(client->calls, r = gpupool_reuse(client->handle, &self->buffer, stream.handle));
+    self->calls--;
+    Py_XDECREF(stream.object);
+    return r < 0 ? error_raise(client->state, r) : Py_NewRef(Py_None);
+}
+
+static PyStructSequence_Field info_fields[] = {
+    {"segment", "the driver's allocation that the buffer lies in, the first one of several"},
+    {"offset_bytes", "where it lies in there"},
+    {"holders", "leases on the memory, this one included"},
+    {"shared", "whether a token was made for it"},
+    {NULL, NULL},
+};
+PyStructSequence_Desc buffer_info_desc = {"gpupool.BufferInfo", "What the daemon says of a buffer.",
+                                          info_fields, 4};
+
+static PyObject *buffer_query(PyObject *object, PyObject *none) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    struct client_object *client = self->pool->client;
+    struct gpupool_buffer_info known;
+    int r;
+
+    (void)none;
+    if (!buffer_is_open(self))
+        return NULL;
+    self->calls++;
+    WITHOUT_LOCK(client->calls, r = gpupool_query(client->handle, &self->buffer, &known));
+    self->calls--;
+    if (r < 0)
+        return error_raise(client->state, r);
+    PyObject *info = PyStructSequence_New(client->state->buffer_info_type);
+    if (info == NULL)
+        return NULL;
+    PyStructSequence_SetItem(info, 0, PyLong_FromUnsignedLongLong(known.segment));
+    PyStructSequence_SetItem(info, 1, PyLong_FromUnsignedLongLong(known.offset_bytes));
+    PyStructSequence_SetItem(info, 2, PyLong_FromUnsignedLong(known.holders));
+    PyStructSequence_SetItem(info, 3, PyBool_FromLong(known.shared != 0));
+    if (PyErr_Occurred() != NULL)
+        Py_CLEAR(info);
+    return info;
+}
+
+/* --- Python's protocols --- */
+
+static int buffer_get(PyObject *object, Py_buffer *view, int flags) {
+    struct buffer_object *self = (struct buffer_object *)object;
+
+    view->obj = NULL;
+    if (!buffer_is_open(self))
+        return -1;
+    if (!buffer_is_on_host(self)) {
+        PyErr_SetString(PyExc_BufferError,
+                        "the buffer is memory of a GPU: use DLPack or __cuda_array_interface__");
+        return -1;
+    }
+    if (buffer_settle(self) < 0 ||
+        PyBuffer_FillInfo(view, object, self->buffer.data, (Py_ssize_t)self->buffer.size_bytes,
+                          self->is_read_only, flags) < 0)
+        return -1;
+    buffer_export(self);
+    return 0;
+}
+
+static void buffer_release(PyObject *object, Py_buffer *view) {
+    (void)view;
+    buffer_end_export((struct buffer_object *)object);
+}
+
+static PyObject *buffer_dlpack(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    Py_ssize_t extent = (Py_ssize_t)self->buffer.size_bytes;
+    return dlpack_make(&(struct part){self, &element_byte, self->buffer.data, 1, extent, &extent}, given,
+                       count, names);
+}
+
+static PyObject *buffer_dlpack_device(PyObject *self, PyObject *none) {
+    (void)none;
+    return dlpack_device((struct buffer_object *)self);
+}
+
+static PyObject *buffer_get_cuda_interface(PyObject *object, void *closure) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    Py_ssize_t extent = (Py_ssize_t)self->buffer.size_bytes;
+    (void)closure;
+    return array_cuda_interface(&(struct part){self, &element_byte, self->buffer.data, 1, extent, &extent});
+}
+
+static PyObject *buffer_enter(PyObject *self, PyObject *none) {
+    (void)none;
+    return buffer_is_open((struct buffer_object *)self) ? Py_NewRef(self) : NULL;
+}
+
+static PyObject *buffer_exit(PyObject *self, PyObject *exception) {
+    (void)exception;
+    return buffer_close(self, NULL, 0, NULL);
+}
+
+static PyObject *buffer_refuse_copy(PyObject *self, PyObject *memo) {
+    (void)self;
+    (void)memo;
+    PyErr_SetString(PyExc_TypeError, "a Buffer is not copied: copy the contents of an array over it");
+    return NULL;
+}
+
+/* --- attributes --- */
+
+static PyObject *get_ptr(PyObject *object, void *closure) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    (void)closure;
+    return buffer_is_open(self) ? PyLong_FromVoidPtr(self->buffer.data) : NULL;
+}
+
+static PyObject *get_nbytes(PyObject *object, void *closure) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    (void)closure;
+    return buffer_is_open(self) ? PyLong_FromUnsignedLongLong(self->buffer.size_bytes) : NULL;
+}
+
+static PyObject *get_capacity(PyObject *object, void *closure) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    (void)closure;
+    return buffer_is_open(self) ? PyLong_FromUnsignedLongLong(self->buffer.capacity_bytes) : NULL;
+}
+
+static PyObject *get_of_pool(PyObject *object, void *name) {
+    return PyObject_GetAttrString((PyObject *)((struct buffer_object *)object)->pool, name);
+}
+
+static PyObject *get_pool(PyObject *self, void *closure) {
+    (void)closure;
+    return Py_NewRef((PyObject *)((struct buffer_object *)self)->pool);
+}
+
+static PyObject *get_stream(PyObject *object, void *closure) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    (void)closure;
+    return self->stream_object != NULL ? Py_NewRef(self->stream_object) : stream_number(self->stream);
+}
+
+static PyObject *get_closed(PyObject *object, void *closure) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    (void)closure;
+    return PyBool_FromLong(self->is_closed || self->pool->client->handle == NULL);
+}
+
+static PyObject *get_read_only(PyObject *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(((struct buffer_object *)self)->is_read_only);
+}
+
+static PyObject *buffer_repr(PyObject *object) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    const char *kind = self->pool->pool.kind == GPUPOOL_POOL_HOST ? "host" : "device";
+    if (self->is_closed || self->pool->client->handle == NULL)
+        return PyUnicode_FromFormat("<gpupool.Buffer of %s memory, closed>", kind);
+    return PyUnicode_FromFormat("<gpupool.Buffer of %llu bytes of %s memory at %p>",
+                                (unsigned long long)self->buffer.size_bytes, kind, self->buffer.data);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"close", FAST(buffer_close),
+     "close($self, stream=None)\n--\n\nGives the memory back, behind the work of a stream; None: of the "
+     "buffer's own. A "
+     "closed buffer stays closed.\n\nRaises BufferError while a memoryview, an array or a DLPack capsule "
+     "uses the "
+     "memory."},
+    {"view", FAST(array_view),
+     "view($self, shape=None, dtype=\"uint8\", offset=0)\n--\n\nReturns an Array over the memory, from an "
+     "offset in "
+     "bytes on.\n\nshape: an integer or a tuple; one of its numbers may be -1. None: all elements that there "
+     "are."},
+    {"share", FAST(share_buffer),
+     "share($self, stream=None)\n--\n\nReturns a token, by which other processes of the user attach to the "
+     "buffer.\n\n"
+     "stream: the one that writes the contents; processes that attach wait for it, on the GPU. None: the "
+     "buffer's own.\n"
+     "The token is good while any process holds the buffer. It is a secret: each process of the user that "
+     "has it can "
+     "attach."},
+    {"reuse", FAST(buffer_reuse),
+     "reuse($self, stream=None)\n--\n\nHas a stream, the one that writes next, wait for the processes that "
+     "attached "
+     "and have released the buffer. None: the buffer's own; without a stream the call waits.\n\nRaises "
+     "SharedError "
+     "while others still have it."},
+    {"record_stream", buffer_record_stream, METH_O,
+     "record_stream($self, stream, /)\n--\n\nSays that a further stream uses the buffer. The memory is used "
+     "again when "
+     "the work of all its streams is done."},
+    {"query", buffer_query, METH_NOARGS,
+     "query($self)\n--\n\nAsks the daemon about the buffer, and returns a named tuple (BufferInfo)."},
+    {"__dlpack__", FAST(buffer_dlpack),
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\nThe memory as a "
+     "DLPack "
+     "capsule of bytes."},
+    {"__dlpack_device__", buffer_dlpack_device, METH_NOARGS,
+     "__dlpack_device__($self)\n--\n\nDLPack's (device type, device)."},
+    {"__reduce__", share_reduce, METH_NOARGS,
+     "__reduce__($self)\n--\n\nPickles a token: the process that unpickles it attaches. Keep the buffer "
+     "until then."},
+    {"__copy__", buffer_refuse_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", buffer_refuse_copy, METH_O, NULL},
+    {"__enter__", buffer_enter, METH_NOARGS, NULL},
+    {"__exit__", buffer_exit, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"ptr", get_ptr, NULL, "The address, of the device or the host.", NULL},
+    {"nbytes", get_nbytes, NULL, "The size, as asked for.", NULL},
+    {"capacity", get_capacity, NULL, "How many bytes there are in fact.", NULL},
+    {"device", get_of_pool, NULL, "The device's ordinal. None: host memory.", "device"},
+    {"kind", get_of_pool, NULL, "\"device\" or \"host\".", "kind"},
+    {"pool", get_pool, NULL, "The Pool.", NULL},
+    {"stream", get_stream, NULL,
+     "The stream on which the memory goes back: the object that was passed, or a number (1: the legacy "
+     "default stream, "
+     "2: the per-thread one, -1: none).",
+     NULL},
+    {"closed", get_closed, NULL, "Whether the memory was given back.", NULL},
+    {"read_only", get_read_only, NULL, "Whether it was attached for reading alone.", NULL},
+    {"__cuda_array_interface__", buffer_get_cuda_interface, NULL, "Version 3, for memory of CUDA alone.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct buffer_object, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static const char docstring[] =
+    "Memory of a pool on loan. Pool.acquire() and attach() return buffers.\n\n"
+    "It goes back by close(), at the end of a with statement, or when the object dies. Host memory has the "
+    "buffer "
+    "protocol, so memoryview(buffer) and numpy.frombuffer(buffer, dtype) work; device memory has DLPack and "
+    "__cuda_array_interface__.";
+
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, buffer_dealloc},
+    {Py_tp_traverse, buffer_traverse},
+    {Py_tp_repr, buffer_repr},
+    {Py_bf_getbuffer, buffer_get},
+    {Py_bf_releasebuffer, buffer_release},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, properties},
+    {Py_tp_members, members},
+    {Py_tp_doc, (char *)docstring},
+    {0, NULL},
+};
+
+PyType_Spec buffer_spec = {"gpupool.Buffer", sizeof(struct buffer_object), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+                               Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                           slots};

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_PYTHON_BUFFER_H
+#define CLIENT_PYTHON_BUFFER_H
+/*
+ * A Buffer: memory of a pool on loan. Its deallocation gives the memory back, on its stream.
+ *
+ * It keeps its Pool, and so the Client, and the objects of all streams that it knows. It is open, or closed:
+ * then the library's buffer is zero. exports counts what uses the memory beside it: memoryviews, NumPy
+ * arrays, DLPack capsules. Each of them keeps the Buffer, and while there is one, close() is refused. calls
+ * counts the calls about it that run without the interpreter's lock; while there is one, close() is refused
+ * too.
+ *
+ * The garbage collector tracks a Buffer once it has an object of a stream: before, nothing that it has can
+ * lead back to it. There is no tp_clear: a stream must outlive the release.
+ */
+#include "client/python/src/pool.h"
+
+struct buffer_object {
+    PyObject_HEAD struct gpupool_buffer buffer;
+    struct pool_object *pool;
+    void *stream;            /* the memory is released on it */
+    PyObject *stream_object; /* NULL: nothing has to live for it */
+    PyObject *kept;          /* list of the objects of recorded streams; NULL: none */
+    PyObject *weakrefs;
+    uint32_t exports, calls;
+    bool is_closed, is_read_only;
+};
+
+extern PyType_Spec buffer_spec;
+extern PyStructSequence_Desc buffer_info_desc;
+
+/* A closed Buffer, whose library's buffer the caller fills. Takes stream.object, also on failure. */
+struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream);
+
+/* Raises StaleError and returns false if the buffer, or its client, is closed. */
+bool buffer_is_open(const struct buffer_object *self);
+
+/* Whether the CPU may use the memory: host memory, and that of a simulated GPU. */
+bool buffer_is_on_host(const struct buffer_object *self);
+
+/* Counts something that uses the memory and keeps the Buffer; and that it ended. */
+void buffer_export(struct buffer_object *self);
+void buffer_end_export(struct buffer_object *self);
+
+/* Before the CPU looks at memory of a simulated GPU: waits for the buffer's stream. -1 with an exception. */
+int buffer_settle(struct buffer_object *self);
+
+/* Notes a further stream that uses the memory, and keeps its object. -1 with an exception. */
+int buffer_record(struct buffer_object *self, struct stream stream);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_PYTHON_CLIENT_H
+#define CLIENT_PYTHON_CLIENT_H
+/*
+ * A Client: the library's client, opened by gpupool.Client() or the process's default one.
+ *
+ * Pools, buffers and streams keep their Client alive. handle is NULL once it is closed: what belongs to it is
+ * stale then. calls counts the calls that run without the interpreter's lock, exports the exports of buffers:
+ * while there are any, close() is refused. The default client is never closed here, because other code of the
+ * process may use it. Its object is renewed in a forked child, where the library opens another client.
+ */
+#include "client/python/src/module.h"
+
+struct client_object {
+    PyObject_HEAD struct gpupool_client *handle;
+    struct module_state *state;
+    PyObject *weakrefs;
+    struct gpupool_pool *pools; /* as they were when the daemon was asked last */
+    size_t n_pools;
+    uint32_t calls, exports;
+    bool is_default;
+};
+
+extern PyType_Spec client_spec;
+
+/* The default client, opened if need be. Returns a new reference; NULL with an exception. */
+PyObject *client_default_object(struct module_state *state);
+
+/* A Client that was passed as an argument; NULL or None: the default one. Returns a new reference. */
+struct client_object *client_read_argument(struct module_state *state, PyObject *value);
+
+/* Raises StaleError and returns false if the client is closed. */
+bool client_is_open(const struct client_object *client);
+
+/* Has the daemon list its pools anew. -1 with an exception. */
+int client_fetch_pools(struct client_object *client);
+
+/* A pool of the list. NULL with an exception. */
+const struct gpupool_pool *client_find_pool(struct client_object *client, uint32_t id);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/python/src/module.h"
+
+#include "client/python/src/array.h"
+#include "client/python/src/buffer.h"
+#include "client/python/src/client.h"
+#include "client/python/src/error.h"
+#include "client/python/src/pool.h"
+#include "client/python/src/share.h"
+#include "client/python/src/stream.h"
+
+static PyObject *module_default_client(PyObject *module, PyObject *none) {
+    (void)none;
+    return client_default_object(PyModule_GetState(module));
+}
+
+static PyMethodDef methods[] = {
+    {"default_client", module_default_client, METH_NOARGS,
+     "default_client()\n--\n\nReturns the process's default Client, opened by the first call that needs "
+     "it.\n\n"
+     "GPUPOOL_SOCKET and GPUPOOL_ALLOC_TIMEOUT in the environment are its options. A forked child gets one "
+     "of its "
+     "own."},
+    {"attach", (PyCFunction)(void (*)(void))share_attach, METH_FASTCALL | METH_KEYWORDS,
+     "attach(token, stream=None, *, read_only=False, client=None)\n--\n\nReturns a Buffer over memory that "
+     "another "
+     "process shared by a token.\n\n"
+     "stream: the stream that reads it: it waits, on the GPU, for the work that the token names. None: the "
+     "call waits.\n"
+     "read_only: the memory is mapped for reading alone. Device pools with export = vmm.\n"
+     "client: a Client; None: the default one."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **ret_type) {
+    *ret_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *ret_type == NULL ? -1 : PyModule_AddType(module, *ret_type);
+}
+
+static int add_tuple(PyObject *module, PyStructSequence_Desc *description, PyTypeObject **ret_type) {
+    *ret_type = PyStructSequence_NewType(description);
+    return *ret_type == NULL ? -1 : PyModule_AddType(module, *ret_type);
+}
+
+static int module_exec(PyObject *module) {
+    struct module_state *state = PyModule_GetState(module);
+    return errors_add(module, state) < 0 || add_type(module, &client_spec, &state->client_type) < 0 ||
+                   add_type(module, &pool_spec, &state->pool_type) < 0 ||
+                   add_type(module, &buffer_spec, &state->buffer_type) < 0 ||
+                   add_type(module, &array_spec, &state->array_type) < 0 ||
+                   add_type(module, &stream_spec, &state->stream_type) < 0 ||
+                   add_tuple(module, &pool_info_desc, &state->pool_info_type) < 0 ||
+                   add_tuple(module, &buffer_info_desc, &state->buffer_info_type) < 0 ||
+                   PyModule_AddIntConstant(module, "NO_STREAM", -1) < 0 ||
+                   PyModule_AddIntConstant(module, "PER_THREAD", 2) < 0 ||
+                   PyModule_AddStringConstant(module, "__version__", gpupool_version()) < 0
+               ? -1
+               : 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg) {
+    struct module_state *state = PyModule_GetState(module);
+    Py_VISIT(state->client_type);
+    Py_VISIT(state->pool_type);
+    Py_VISIT(state->buffer_type);
+    Py_VISIT(state->array_type);
+    Py_VISIT(state->stream_type);
+    Py_VISIT(state->pool_info_type);
+    Py_VISIT(state->buffer_info_type);
+    Py_VISIT(state->error);
+    for (size_t i = 0; i < ERROR_KINDS; i++)
+        Py_VISIT(state->errors[i]);
+    Py_VISIT(state->default_client);
+    return 0;
+}
+
+static int module_clear(PyObject *module) {
+    struct module_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->default_client);
+    Py_CLEAR(state->client_type);
+    Py_CLEAR(state->pool_type);
+    Py_CLEAR(state->buffer_type);
+    Py_CLEAR(state->array_type);
+    Py_CLEAR(state->stream_type);
+    Py_CLEAR(state->pool_info_type);
+    Py_CLEAR(state->buffer_info_type);
+    Py_CLEAR(state->error);
+    for (size_t i = 0; i < ERROR_KINDS; i++)
+        Py_CLEAR(state->errors[i]);
+    return 0;
+}
+
+static void module_free(void *module) {
+    (void)module_clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "gpupool._gpupool",
+    .m_doc = "The C part of the package gpupool.",
+    .m_size = sizeof(struct module_state),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__gpupool(void);
+
+PyMODINIT_FUNC PyInit__gpupool(void) {
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_PYTHON_MODULE_H
+#define CLIENT_PYTHON_MODULE_H
+/*
+ * The extension module gpupool._gpupool: its types and exceptions, and the process's default client.
+ *
+ * One state for each interpreter that imports the module. The types keep the module alive, and each object
+ * keeps its type alive, so the state outlives all objects. Every function runs under the interpreter's lock
+ * unless its comment says otherwise.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/include/gpupool/gpupool.h"
+
+#define ERROR_KINDS 20
+
+struct client_object;
+
+struct module_state {
+    PyTypeObject *client_type, *pool_type, *buffer_type, *array_type, *stream_type;
+    PyTypeObject *pool_info_type, *buffer_info_type; /* named tuples */
+    PyObject *error;                                 /* gpupool.Error */
+    PyObject *errors[ERROR_KINDS];        /* its subclasses, in the order of the table in error.c */
+    struct client_object *default_client; /* NULL: not asked for yet; in a forked child, the parent's */
+};
+
+/* The state by any object of the module's types. */
+static inline struct module_state *state_of(PyObject *object) {
+    return PyType_GetModuleState(Py_TYPE(object));
+}
+
+/* Ends every function that gives up the interpreter's lock for a call of the library: the call is counted, so
+ * that no other thread closes the client or the object meanwhile. */
+#define WITHOUT_LOCK(counter, statement)                                                                     \
+    do {                                                                                                     \
+        (counter)++;                                                                                         \
+        Py_BEGIN_ALLOW_THREADS;                                                                              \
+        statement;                                                                                           \
+        Py_END_ALLOW_THREADS;                                                                                \
+        (counter)--;                                                                                         \
+    } while (0)
+
+#endif

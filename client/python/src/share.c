@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/python/src/share.h"
+
+#include <string.h>
+
+#include "client/python/src/arguments.h"
+#include "client/python/src/error.h"
+
+static int make_token(struct buffer_object *self, void *stream, struct gpupool_token *ret_token) {
+    struct client_object *client = self->pool->client;
+    int r;
+
+    self->calls++;
+    WITHOUT_LOCK(client->calls, r = gpupool_share(client->handle, &self->buffer, stream, ret_token));
+    self->calls--;
+    if (r < 0)
+        error_raise(client->state, r);
+    return r < 0 ? -1 : 0;
+}
+
+/* The token that a pickle carries. It does not hold the buffer: the sender keeps it until the other side has
+ * attached. */
+static int make_token_to_send(struct buffer_object *self, struct gpupool_token *ret_token) {
+    return make_token(self, self->stream, ret_token);
+}
+
+PyObject *share_buffer(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {"share", 0, 1, {"stream", NULL}};
+    struct buffer_object *self = (struct buffer_object *)object;
+    PyObject *values[ARGUMENTS_MAX];
+    struct gpupool_token token;
+    struct stream stream;
+
+    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(self) ||
+        stream_read(self->pool->client->state, values[0], self->stream, &stream) < 0)
+        return NULL;
+    int r = make_token(self, stream.handle, &token);
+    Py_XDECREF(stream.object);
+    return r < 0 ? NULL : PyBytes_FromStringAndSize((const char *)token.bytes, sizeof token.bytes);
+}
+
+PyObject *share_function(const char *name) {
+    PyObject *module = PyImport_ImportModule("gpupool._transfer");
+    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    Py_XDECREF(module);
+    return function;
+}
+
+PyObject *share_reduce(PyObject *object, PyObject *none) {
+    struct buffer_object *self = (struct buffer_object *)object;
+    struct gpupool_token token;
+
+    (void)none;
+    if (!buffer_is_open(self) || make_token_to_send(self, &token) < 0)
+        return NULL;
+    PyObject *attach = share_function("attach_sent");
+    return attach == NULL
+               ? NULL
+               : Py_BuildValue("N(y#NO)", attach, (const char *)token.bytes, (Py_ssize_t)sizeof token.bytes,
+                               PyUnicode_DecodeFSDefault(gpupool_socket_path(self->pool->client->handle)),
+                               self->is_read_only ? Py_True : Py_False);
+}
+
+static int read_token(PyObject *value, struct gpupool_token *ret_token) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) < 0)
+        return -1;
+    int r = view.len == (Py_ssize_t)sizeof ret_token->bytes ? 0 : -1;
+    if (r == 0)
+        memcpy(ret_token->bytes, view.buf, sizeof ret_token->bytes);
+    else
+        PyErr_Format(PyExc_ValueError, "a token has %zu bytes, and this has %zd", sizeof ret_token->bytes,
+                     view.len);
+    PyBuffer_Release(&view);
+    return r;
+}
+
+/* The Buffer of what was attached. On failure the memory goes back. */
+static PyObject *wrap(struct client_object *client, struct gpupool_buffer *attached, struct stream stream,
+                      bool has_stream, bool is_read_only) {
+    PyObject *pool = pool_new(client, attached->pool);
+    struct buffer_object *self = NULL;
+
+    if (pool != NULL) {
+        if (!has_stream)
+            stream.handle = pool_default_stream((struct pool_object *)pool);
+        self = buffer_new((struct pool_object *)pool, stream);
+        Py_DECREF(pool);
+    } else {
+        Py_XDECREF(stream.object);
+    }
+    if (self == NULL) {
+        if (client->handle != NULL)
+            WITHOUT_LOCK(client->calls, gpupool_release(client->handle, attached, GPUPOOL_NO_STREAM));
+        return NULL;
+    }
+    self->buffer = *attached;
+    self->is_closed = false;
+    self->is_read_only = is_read_only;
+    return (PyObject *)self;
+}
+
+PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {
+        "attach", 1, 2, {"token", "stream", "read_only", "client", NULL}};
+    struct module_state *state = PyModule_GetState(module);
+    PyObject *values[ARGUMENTS_MAX];
+    struct gpupool_buffer attached;
+    struct gpupool_token token;
+    struct stream stream;
+    int read_only = 0, r;
+
+    if (arguments_read(&signature, given, count, names, values) < 0 || read_token(values[0], &token) < 0 ||
+        (values[2] != NULL && (read_only = PyObject_IsTrue(values[2])) < 0))
+        return NULL;
+    struct client_object *client = client_read_argument(state, values[3]);
+    if (client == NULL)
+        return NULL;
+    bool has_stream = values[1] != NULL && values[1] != Py_None;
+    if (stream_read(state, values[1], GPUPOOL_NO_STREAM, &stream) < 0) {
+        Py_DECREF(client);
+        return NULL;
+    }
+    WITHOUT_LOCK(client->calls, r = gpupool_attach(client->handle, &token, stream.handle,
+                                                   read_only ? GPUPOOL_READ_ONLY : 0, &attached));
+    PyObject *self = NULL;
+    if (r < 0) {
+        Py_XDECREF(stream.object);
+        error_raise(state, r);
+    } else {
+        self = wrap(client, &attached, stream, has_stream, read_only != 0);
+    }
+    Py_DECREF(client);
+    return self;
+}

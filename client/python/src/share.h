@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_PYTHON_SHARE_H
+#define CLIENT_PYTHON_SHARE_H
+/* Buffers of several processes: tokens, attaching, and pickling, which sends a token. */
+#include "client/python/src/buffer.h"
+
+/* Buffer.share() */
+PyObject *share_buffer(PyObject *buffer, PyObject *const *given, Py_ssize_t count, PyObject *names);
+
+/* Buffer.__reduce__() */
+PyObject *share_reduce(PyObject *buffer, PyObject *none);
+
+/* gpupool.attach() */
+PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names);
+
+/* A function of gpupool._transfer, which unpickles. Returns a new reference; NULL with an exception. */
+PyObject *share_function(const char *name);
+
+#endif

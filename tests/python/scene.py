@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon of a test program, on simulated GPUs, and the programs that it starts. Each wait has WAIT_S as its bound."""
+import json
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+WAIT_S = 60
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+try:
+    import torch
+except ImportError:
+    torch = None
+
+needs_numpy = unittest.skipIf(numpy is None, "NumPy cannot be imported")
+needs_torch = unittest.skipIf(torch is None, "PyTorch cannot be imported")
+
+
+class Daemon:
+    """A gpupoold with two simulated GPUs. Ready when the constructor returns."""
+
+    def __init__(self, config=""):
+        self.folder = tempfile.TemporaryDirectory(prefix="gpupool-python-")
+        base = pathlib.Path(self.folder.name)
+        (base / "gpupoold.conf").write_text(config)
+        self.socket, self.admin_socket, self.log = str(base / "data"), str(base / "admin"), base / "log"
+        self.environment = {**os.environ, "GPUPOOL_SIM_LATENCY": "0", "GPUPOOL_SOCKET": self.socket,
+                            "GPUPOOL_ADMIN_SOCKET": self.admin_socket}
+        ready, daemons = os.pipe()
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [os.environ["GPUPOOLD"], "--config", base / "gpupoold.conf", "--socket", self.socket, "--admin-socket",
+                 self.admin_socket, "--gpu", "sim", "--sim-gpus", "2", "--sim-memory", "1GiB", "--log-level", "warning",
+                 "--ready-fd", str(daemons)],
+                pass_fds=[daemons], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
+        os.close(daemons)
+        is_ready = select.select([ready], [], [], WAIT_S)[0] and os.read(ready, 1) != b""
+        os.close(ready)
+        if not is_ready:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError("the daemon did not become ready:\n" + self.log.read_text(errors="replace"))
+
+    def ask(self, command):
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.settimeout(WAIT_S)
+            admin.connect(self.admin_socket)
+            admin.sendall(json.dumps({"command": command}).encode() + b"\n")
+            return json.loads(admin.makefile().readline())
+
+    def leases(self):
+        """Bytes of all pools that clients have, or had."""
+        names = ("leased_bytes", "quarantined_bytes", "fenced_bytes")
+        return sum(pool[name] for pool in self.ask("pools")["pools"] for name in names)
+
+    def close(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            status = "no end"
+        log = self.log.read_text(errors="replace")
+        self.folder.cleanup()
+        if status != 0:
+            raise AssertionError(f"the daemon ended with {status}:\n{log}")
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not in {WAIT_S} s: {what}")
+        time.sleep(0.01)
+
+
+class Scene(unittest.TestCase):
+    """Tests with a daemon. The default client of this process is the daemon's, so a program has one such class in use at a time."""
+
+    config = ""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(cls.config)
+        cls.addClassCleanup(cls.daemon.close)
+        os.environ.update({name: cls.daemon.environment[name]
+                           for name in ("GPUPOOL_SOCKET", "GPUPOOL_ADMIN_SOCKET", "GPUPOOL_SIM_LATENCY")})
+        import gpupool
+        cls.client = gpupool.Client()
+        cls.addClassCleanup(cls.client.close)
+        cls.host, cls.device = cls.client.host_pool(), cls.client.device_pool(0)
+
+    def run_program(self, text, *arguments, status=0):
+        """Runs a program in Python; returns (stdout, stderr)."""
+        done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", text, *arguments], check=False, capture_output=True,
+                              text=True, timeout=WAIT_S, env={**os.environ, "GPUPOOL_SOCKET": self.daemon.socket})
+        self.assertEqual(done.returncode, status, f"{text}\n{done.stdout}{done.stderr}")
+        return done.stdout, done.stderr
+
+    def wait_until_nothing_is_leased(self):
+        self.client.trim()
+        wait_until(lambda: self.daemon.leases() == 0, "all memory went back")

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that die in any order, in any thread, and with the interpreter; and that nothing is left over."""
+import gc
+import sys
+import threading
+import unittest
+import weakref
+
+import gpupool
+import scene
+from scene import needs_numpy, numpy
+
+THREADS, ROUNDS = 4, 300
+
+
+class Lifetime(scene.Scene):
+    def tearDown(self):
+        gc.collect()
+        self.wait_until_nothing_is_leased()
+
+    def test_a_buffer_goes_back_when_it_dies(self):
+        buffer = self.host.acquire(1 << 20)
+        address, died = buffer.ptr, weakref.ref(buffer)
+        del buffer
+        self.assertIsNone(died())
+        self.assertEqual(self.host.acquire(1 << 20).ptr, address)
+
+    def test_objects_die_in_any_order(self):
+        for order in ("client pool buffer view memory", "memory view buffer pool client", "view client memory buffer pool",
+                      "buffer memory pool client view"):
+            things = {"client": gpupool.Client()}
+            things["pool"] = things["client"].host_pool()
+            things["buffer"] = things["pool"].acquire(100)
+            things["view"] = things["buffer"].view(dtype="int32")
+            things["memory"] = memoryview(things["view"])
+            for name in order.split():
+                if "memory" in things:
+                    things["memory"][0] = 1
+                del things[name]
+
+    def test_a_buffer_in_a_cycle_goes_back(self):
+        class Stream:
+            def __cuda_stream__(self):
+                return 0, 1
+        around = [self.host.acquire(100)]
+        around.append(around)
+        stream = Stream()
+        stream.buffer = self.device.acquire(100, stream=stream)
+        other = Stream()
+        other.buffer = self.device.acquire(100)
+        other.buffer.record_stream(other)
+        other.view = other.buffer.view()
+        dead = [weakref.ref(around[0]), weakref.ref(stream), weakref.ref(stream.buffer), weakref.ref(other.buffer)]
+        del around, stream, other
+        gc.collect()
+        self.assertEqual([reference() for reference in dead], [None] * 4)
+
+    def test_an_exception_is_not_lost_while_a_buffer_dies(self):
+        with self.assertRaises(ZeroDivisionError):
+            buffers = [self.host.acquire(size) for size in (100, 1 << 20)]
+            del buffers[0]
+            1 / 0
+
+    def test_no_references_are_leaked(self):
+        host, device = self.host, self.device
+        stream = gpupool.Stream(0, client=self.client)
+
+        def failing(function, *arguments, **keywords):
+            try:
+                function(*arguments, **keywords)
+            except Exception:
+                pass
+
+        def all_calls():
+            with host.acquire(1000, timeout=1.0, zero=True) as buffer:
+                view = buffer.view((10, -1), "int8")
+                memoryview(view).release()
+                memoryview(buffer).release()
+                view.__dlpack__(max_version=(1, 0))
+                view.__dlpack__(copy=True)
+                repr(view), repr(buffer), view.shape, view.dtype, view.device, buffer.stream, buffer.pool, buffer.kind
+                failing(buffer.close, 1, 2)
+                failing(buffer.view, 3, "no")
+                failing(buffer.view, (1, "x"))
+                failing(view.__dlpack__, stream=1)
+                failing(view.__dlpack__, dl_device=(2, 0))
+                failing(view.__dlpack__, max_version="x")
+            failing(memoryview, buffer)
+            failing(host.acquire, 1 << 60)
+            failing(host.acquire, 1, stream=buffer)
+            failing(host.acquire, 1, "x")
+            failing(gpupool.attach, bytes(64), client=self.client)
+            failing(gpupool.Client, "/nowhere")
+            failing(gpupool.Client, "private", daemon_arguments=[1])
+            with device.acquire(1000, stream=stream) as buffer:
+                buffer.record_stream(stream)
+                attached = gpupool.attach(buffer.share(), stream, client=self.client)
+                attached.query()
+                attached.close()
+                buffer.reuse()
+                buffer.__reduce__()
+                buffer.view().__reduce__()
+            host.info(), self.client.pools(), self.client.host_pool() == host, hash(host), repr(host), gpupool.stats()
+            if numpy is not None:
+                host.empty((2, 3), "float32")
+                failing(host.empty, 2, object)
+                failing(host.empty, -1)
+
+        def blocks_after_rounds():
+            for _ in range(50):
+                all_calls()
+            gc.collect()
+            return sys.getallocatedblocks()
+
+        watched = [host, device, stream, self.client, gpupool.Buffer, gpupool.Array, gpupool.Pool, None]
+        blocks = blocks_after_rounds()  # Python and NumPy have filled caches of their own by then
+        counts = [sys.getrefcount(thing) for thing in watched[:-1]]
+        growth = []
+        while len(growth) < 20 and (not growth or growth[-1] >= 50):
+            before, blocks = blocks, blocks_after_rounds()
+            growth.append(blocks - before)
+        self.assertLess(growth[-1], 50, "each round leaks something")
+        self.assertEqual([sys.getrefcount(thing) for thing in watched[:-1]], counts)
+        stream.close()
+
+    def test_threads_take_and_give_buffers_to_each_other(self):
+        places, failures = [None] * 16, []
+
+        def work(number):
+            try:
+                for i in range(ROUNDS):
+                    size = 512 << (i * 7 + number) % 12
+                    pool = (self.host, self.device)[i % 2]
+                    buffer = pool.acquire(size)
+                    memoryview(buffer)[:4] = bytes([number] * 4)
+                    if bytes(memoryview(buffer)[:4]) != bytes([number] * 4):
+                        raise AssertionError("another thread has the same memory")
+                    places[(i + number) % len(places)] = buffer
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(scene.WAIT_S)
+        self.assertEqual((failures, [thread.is_alive() for thread in threads]), ([], [False] * THREADS))
+        places.clear()
+
+    def test_a_thread_that_waits_for_room_lets_others_run(self):
+        held = self.device.acquire(self.device.limit_bytes * 3 // 4)
+        found = []
+        thread = threading.Thread(target=lambda: found.append(self.device.acquire(self.device.limit_bytes // 2, timeout=scene.WAIT_S)),
+                                  daemon=True)
+        thread.start()
+        scene.wait_until(lambda: any(session["waiting"] for session in self.daemon.ask("sessions")["sessions"]), "the thread waits")
+        with self.assertRaisesRegex(RuntimeError, "under way"):
+            self.client.close()
+        held.close()
+        self.client.trim()
+        thread.join(scene.WAIT_S)
+        self.assertEqual(len(found), 1)
+
+    def test_two_threads_close_one_buffer(self):
+        for _ in range(50):
+            buffer, start = self.device.acquire(1 << 20), threading.Barrier(2)
+
+            def close():
+                start.wait(scene.WAIT_S)
+                buffer.close()
+
+            threads = [threading.Thread(target=close, daemon=True) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(scene.WAIT_S)
+            self.assertTrue(buffer.closed)
+
+
+class Exit(scene.Scene):
+    """Programs that end with objects alive: they end well, and their memory goes back."""
+
+    def check(self, program, status=0):
+        output, errors = self.run_program("import gpupool\npool = gpupool.host_pool()\ndevice = gpupool.device_pool(0)\n" + program,
+                                          status=status)
+        self.assertEqual(errors, "")
+        scene.wait_until(lambda: self.daemon.leases() == 0, "all memory went back")
+        return output
+
+    def test_globals(self):
+        self.check("buffer = pool.acquire(100); other = device.acquire(1 << 24); view = other.view()")
+
+    def test_exports(self):
+        self.check("memory = memoryview(pool.acquire(100)); memory[0] = 1; capsule = pool.acquire(5).__dlpack__()")
+
+    def test_a_cycle_and_a_stream(self):
+        self.check("stream = gpupool.Stream(0)\nclass Around: pass\naround = Around()\naround.around = around\n"
+                   "around.buffer = device.acquire(100, stream=stream)\naround.stream = stream")
+
+    def test_a_client_of_its_own(self):
+        self.check("client = gpupool.Client(); buffer = client.host_pool().acquire(1000); memory = memoryview(buffer)")
+
+    def test_a_buffer_that_another_module_has(self):
+        self.check("import builtins, sys, atexit\nbuiltins.kept = pool.acquire(100)\nsys.modules['kept'] = pool.acquire(1 << 20)\n"
+                   "atexit.register(lambda: pool.acquire(100).close())\n"
+                   "class Late:\n    def __del__(self, pool=pool): pool.acquire(100)\nlate = Late()\nbuiltins.late = Late()")
+
+    def test_a_thread_that_has_buffers(self):
+        self.check("import threading\nstarted = threading.Event()\n"
+                   "def work():\n    while True:\n        kept = [pool.acquire(1000) for _ in range(10)]\n        started.set()\n"
+                   "threading.Thread(target=work, daemon=True).start()\nstarted.wait(60)")
+
+    @needs_numpy
+    def test_arrays_of_numpy(self):
+        self.check("import numpy, builtins\narray = pool.empty(100); builtins.kept = numpy.frombuffer(pool.acquire(8), 'f4')")
+
+    @scene.needs_torch
+    def test_tensors(self):
+        self.check("import torch, builtins\ntensor = builtins.kept = torch.from_dlpack(pool.acquire(64))")
+
+    def test_an_exit_without_an_end(self):
+        self.check("import os\nkept = pool.acquire(100)\nos._exit(3)", status=3)
+
+    def test_the_module_is_imported_again(self):
+        self.check("import sys, gc\nbuffer = pool.acquire(100)\n"
+                   "for name in [name for name in sys.modules if name.startswith('gpupool')]: del sys.modules[name]\n"
+                   "del gpupool, pool, device; gc.collect()\n"
+                   "import gpupool\nother = gpupool.host_pool().acquire(100)\nassert other.ptr != buffer.ptr\n"
+                   "assert type(other) is not type(buffer)\nbuffer.close()")
+
+
+if __name__ == "__main__":
+    unittest.main()

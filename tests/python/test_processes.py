@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers of several processes: tokens, pickles through pipes and queues, and forked children."""
+import copy
+import multiprocessing
+import os
+import pickle
+import unittest
+
+import gpupool
+import scene
+from scene import needs_numpy, numpy
+
+
+def add_one(connection):
+    """In another process: adds 1 to each byte of what comes, until None comes."""
+    while (thing := connection.recv()) is not None:
+        with memoryview(thing) as memory:
+            for i in range(len(memory)):
+                memory[i] += 1
+        del thing
+        connection.send("done")
+
+
+def answer_queue(questions, answers):
+    """In another process: the sums of the arrays that come, until None comes."""
+    while (array := questions.get(timeout=scene.WAIT_S)) is not None:
+        answers.put((array.shape, array.dtype, int(sum(memoryview(array).cast("B")))))
+        del array
+
+
+def receive_token(connection):
+    buffer = gpupool.attach(connection.recv_bytes(), gpupool.PER_THREAD)
+    memoryview(buffer)[:4] = b"back"
+    buffer.close()
+    connection.send("done")
+
+
+class Processes(scene.Scene):
+    def start(self, method, target, *arguments):
+        process = multiprocessing.get_context(method).Process(target=target, args=arguments, daemon=True)
+        process.start()
+
+        def end():
+            process.join(scene.WAIT_S)
+            if process.is_alive():
+                process.kill()
+            self.assertEqual(process.exitcode, 0)
+        return end
+
+    def receive(self, connection):
+        self.assertTrue(connection.poll(scene.WAIT_S), "no answer")
+        return connection.recv()
+
+    def test_a_buffer_goes_through_a_pipe(self):
+        for method in ("spawn", "forkserver"):
+            ours, theirs = multiprocessing.Pipe()
+            end = self.start(method, add_one, theirs)
+            for pool in (self.host, self.device):
+                buffer = pool.acquire(100, zero=True)
+                view = buffer.view(10, offset=50)
+                for sent in (buffer, view, view):
+                    ours.send(sent)
+                    self.assertEqual(self.receive(ours), "done")
+                    buffer.reuse()
+                self.assertEqual(list(memoryview(buffer)), [1] * 50 + [3] * 10 + [1] * 40)
+                self.assertTrue(buffer.query().shared)
+            ours.send(None)
+            end()
+
+    def test_an_array_goes_through_a_queue(self):
+        for method in ("spawn", "forkserver"):
+            context = multiprocessing.get_context(method)
+            questions, answers = context.Queue(), context.Queue()
+            end = self.start(method, answer_queue, questions, answers)
+            kept = []
+            for value in range(5):
+                buffer = self.host.acquire(24)
+                memoryview(buffer)[:] = bytes([value] * 24)
+                kept.append(buffer)
+                questions.put(buffer.view((2, 3), "int32"))
+                self.assertEqual(answers.get(timeout=scene.WAIT_S), ((2, 3), "int32", 24 * value))
+            questions.put(None)
+            end()
+
+    def test_an_argument_of_a_process_is_shared(self):
+        buffer = self.host.acquire(8, zero=True)
+        ours, theirs = multiprocessing.Pipe()
+        end = self.start("spawn", add_one, theirs)
+        ours.send(buffer)
+        self.receive(ours)
+        ours.send(None)
+        end()
+        self.assertEqual(bytes(buffer), b"\1" * 8)
+
+    def test_a_token_goes_by_any_means(self):
+        ours, theirs = multiprocessing.Pipe()
+        end = self.start("spawn", receive_token, theirs)
+        buffer = self.device.acquire(100)
+        token = buffer.share()
+        self.assertEqual((type(token), len(token)), (bytes, 64))
+        ours.send_bytes(token)
+        self.receive(ours)
+        buffer.reuse(gpupool.PER_THREAD)
+        self.assertEqual(bytes(memoryview(buffer)[:4]), b"back")
+        end()
+
+    def test_the_same_process_attaches_as_well(self):
+        buffer = self.host.acquire(100)
+        other = gpupool.attach(bytearray(buffer.share()), client=self.client)
+        self.assertEqual(buffer.query().holders, 2)
+        with self.assertRaises(gpupool.SharedError):
+            buffer.reuse()
+        memoryview(other)[0] = 5
+        self.assertEqual(memoryview(buffer)[0], 5)
+        self.assertEqual((other.pool, other.nbytes), (buffer.pool, 100))
+        other.close()
+        buffer.reuse()
+
+    def test_a_buffer_of_another_daemon_is_attached_there(self):
+        with gpupool.Client("private", daemon_path=os.environ["GPUPOOLD"],
+                            daemon_arguments=["--gpu", "sim", "--log-level", "error"]) as client:
+            buffer = client.host_pool().acquire(4)
+            memoryview(buffer)[:] = b"here"
+            ours, theirs = multiprocessing.Pipe()
+            end = self.start("spawn", add_one, theirs)
+            ours.send(buffer)
+            self.receive(ours)
+            ours.send(None)
+            end()
+            self.assertEqual(bytes(buffer), b"ifsf")
+            again = pickle.loads(pickle.dumps(buffer))
+            self.assertEqual(bytes(again), b"ifsf")
+            again.pool.client.close()
+            self.assertTrue(again.closed)
+
+    def test_a_closed_buffer_is_not_pickled_and_none_is_copied(self):
+        buffer = self.host.acquire(100)
+        for function in (copy.copy, copy.deepcopy):
+            for thing in (buffer, buffer.view()):
+                with self.assertRaises(TypeError):
+                    function(thing)
+        buffer.close()
+        with self.assertRaises(gpupool.StaleError):
+            pickle.dumps(buffer)
+
+    @needs_numpy
+    def test_an_array_of_numpy_is_pickled_by_its_contents(self):
+        array = self.host.empty(4, "u1")
+        array[:] = [1, 2, 3, 4]
+        again = pickle.loads(pickle.dumps(array))
+        self.assertEqual((again.tolist(), numpy.shares_memory(again, array)), ([1, 2, 3, 4], False))
+
+    def test_a_read_only_attachment_is_read_only(self):
+        daemon = scene.Daemon("[device]\nexport = vmm\n")
+        try:
+            with gpupool.Client(daemon.socket) as client:
+                buffer = client.device_pool(0).acquire(100, zero=True)
+                other = gpupool.attach(buffer.share(), read_only=True, client=client)
+                self.assertTrue(other.read_only)
+                with memoryview(other) as memory:
+                    self.assertTrue(memory.readonly)
+                with memoryview(other.view(dtype="int32")) as memory:
+                    self.assertTrue(memory.readonly)
+                with self.assertRaises(BufferError):
+                    other.__dlpack__()
+                capsule = other.__dlpack__(max_version=(1, 0))
+                self.assertIn("dltensor_versioned", repr(capsule))
+                del capsule, other, buffer
+        finally:
+            daemon.close()
+
+
+class Forks(scene.Scene):
+    def in_child(self, function):
+        """Returns the function's result in a forked child, as text."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.write(writing, str(function()).encode())
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writing)
+        with open(reading, "rb") as answer:
+            text = answer.read().decode()
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        return text
+
+    def test_the_parents_client_tells_a_forked_child_what_to_do(self):
+        buffer = self.host.acquire(100)
+
+        def use():
+            texts = []
+            for call in (lambda: self.host.acquire(100), buffer.share, self.host.info, buffer.close, self.client.trim):
+                try:
+                    call()
+                except gpupool.ForkedError as error:
+                    texts.append(str(error))
+            return f"{len(texts)}: {texts[0]}"
+
+        text = self.in_child(use)
+        self.assertRegex(text, "^5: .*belongs to the parent.*spawn.*forkserver")
+        memoryview(buffer)[0] = 1
+
+    def test_the_parents_objects_die_quietly_in_a_forked_child(self):
+        output, errors = self.run_program(
+            "import gpupool, os\nbuffer = gpupool.host_pool().acquire(1 << 20)\nclient = gpupool.Client()\n"
+            "stream = gpupool.Stream(0)\nother = gpupool.device_pool(0).acquire(100, stream)\n"
+            "pid = os.fork()\nif pid == 0:\n    del buffer, other, stream, client\n    print('child', flush=True)\nelse:\n"
+            "    assert os.waitpid(pid, 0)[1] == 0\n    memoryview(buffer)[0] = 1\n    buffer.close()\n    print('parent')\n")
+        self.assertEqual((output, errors), ("child\nparent\n", ""))
+
+    def test_a_forked_child_has_a_default_client_of_its_own(self):
+        mine = gpupool.default_client()
+
+        def use():
+            pool = gpupool.host_pool()
+            with pool.acquire(100) as buffer:
+                memoryview(buffer)[:] = b"x" * 100
+            return pool.client is not mine and gpupool.default_client() is pool.client
+
+        self.assertEqual(self.in_child(use), "True")
+        gpupool.host_pool().acquire(100).close()
+        self.assertIs(gpupool.default_client(), mine)
+
+    def test_a_forked_process_of_multiprocessing_attaches(self):
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=add_one, args=(theirs,), daemon=True)
+        process.start()
+        buffer = self.host.acquire(10, zero=True)
+        ours.send(buffer)
+        self.assertTrue(ours.poll(scene.WAIT_S))
+        ours.recv()
+        ours.send(None)
+        process.join(scene.WAIT_S)
+        self.assertEqual((process.exitcode, bytes(buffer)), (0, b"\1" * 10))
+
+
+if __name__ == "__main__":
+    unittest.main()
