@@ -147,6 +147,9 @@ class Protocols(scene.Scene):
         self.assertEqual((found.tensor.code, found.tensor.bits), (4, 16))
         with self.assertRaisesRegex(BufferError, "bfloat16"):
             memoryview(view)
+        if numpy is not None:
+            with self.assertRaisesRegex(BufferError, "bfloat16"):
+                numpy.asarray(view)
 
     @needs_numpy
     def test_numpy_uses_the_memory_without_a_copy(self):
@@ -163,9 +166,15 @@ class Protocols(scene.Scene):
             self.assertEqual(self.host.acquire(size).view(dtype=found.dtype.type).dtype, name)
         with self.assertRaises(TypeError):
             buffer.view(dtype=numpy.dtype(">f4"))
-        del found
+        self.assertTrue(numpy.shares_memory(buffer.view((2, 3), "float32").__array__(), array))
+        self.assertFalse(numpy.shares_memory(buffer.__array__(copy=True), array))
+        self.assertEqual(buffer.view((2, 3), "float32").__array__("f8").dtype, numpy.float64)
         with self.assertRaises(BufferError):
             buffer.close()
+        del found, array
+        buffer.close()
+        with self.assertRaises(gpupool.StaleError):
+            numpy.asarray(buffer)
 
     @needs_numpy
     def test_empty_makes_arrays_of_numpy(self):

@@ -235,6 +235,24 @@ static PyObject *array_get_cuda_interface(PyObject *object, void *closure) {
     return array_cuda_interface(&part);
 }
 
+PyObject *array_to_numpy(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {"__array__", 0, 2, {"dtype", "copy", NULL}};
+    PyObject *values[ARGUMENTS_MAX], *array = NULL;
+    int copy = 0;
+
+    if (arguments_read(&signature, given, count, names, values) < 0 ||
+        (values[1] != NULL && (copy = PyObject_IsTrue(values[1])) < 0))
+        return NULL;
+    PyObject *memory = PyMemoryView_FromObject(object);
+    PyObject *numpy = memory == NULL ? NULL : PyImport_ImportModule("numpy");
+    if (numpy != NULL)
+        array = PyObject_CallMethod(numpy, copy ? "array" : "asarray", "OO", memory,
+                                    values[0] == NULL ? Py_None : values[0]);
+    Py_XDECREF(numpy);
+    Py_XDECREF(memory);
+    return array;
+}
+
 static PyObject *array_dlpack(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     struct part part = part_of((struct array_object *)object);
     return dlpack_make(&part, given, count, names);
@@ -326,6 +344,10 @@ static PyMethodDef methods[] = {
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\nThe array as a "
      "DLPack "
      "capsule."},
+    {"__array__", (PyCFunction)(void (*)(void))array_to_numpy, METH_FASTCALL | METH_KEYWORDS,
+     "__array__($self, dtype=None, copy=None)\n--\n\nThe memory as an array of NumPy. Says why not, where "
+     "NumPy cannot "
+     "use it."},
     {"__dlpack_device__", array_dlpack_device, METH_NOARGS,
      "__dlpack_device__($self)\n--\n\nDLPack's (device type, device)."},
     {"__reduce__", array_reduce, METH_NOARGS,

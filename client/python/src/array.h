@@ -37,6 +37,10 @@ extern PyType_Spec array_spec;
 /* Buffer.view() */
 PyObject *array_view(PyObject *buffer, PyObject *const *given, Py_ssize_t count, PyObject *names);
 
+/* __array__() of a Buffer or an Array. NumPy asks for it after the buffer protocol failed, and would make an
+ * array of one object otherwise: the failure is raised again. */
+PyObject *array_to_numpy(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names);
+
 /* The dictionary of __cuda_array_interface__. NULL with an exception; AttributeError where the memory is not
  * CUDA's. */
 PyObject *array_cuda_interface(const struct part *part);

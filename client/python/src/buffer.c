@@ -15,7 +15,7 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
     struct buffer_object *self =
         state->buffer_type == NULL ? NULL : PyObject_GC_New(struct buffer_object, state->buffer_type);
     if (self == NULL) {
-        Py_XDECREF(stream.object);
+        stream_drop(state, stream.object);
         if (PyErr_Occurred() == NULL)
             PyErr_SetString(PyExc_RuntimeError, "the module is being taken down");
         return NULL;
@@ -28,7 +28,6 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
     self->is_closed = true;
     self->is_read_only = false;
     if (stream.object != NULL) {
-        stream_hold(state, stream.object);
         PyObject_GC_Track((PyObject *)self);
     }
     return self;
@@ -83,7 +82,7 @@ int buffer_record(struct buffer_object *self, struct stream stream) {
             PyObject_GC_Track((PyObject *)self);
         if (PyList_Append(self->kept, stream.object) < 0)
             return -1;
-        stream_hold(client->state, stream.object);
+        Py_XDECREF(stream_hold(client->state, stream.object)); /* the list keeps it */
     }
     self->calls++;
     WITHOUT_LOCK(client->calls, r = gpupool_record_stream(client->handle, &self->buffer, stream.handle));
@@ -148,11 +147,12 @@ static PyObject *buffer_close(PyObject *object, PyObject *const *given, Py_ssize
     if (stream_read(state, values[0], self->stream, &stream) < 0)
         return NULL;
     int r = release(self, stream.handle);
-    Py_XDECREF(stream.object);
     if (r < 0)
-        return error_raise(state, r);
-    drop_streams(self);
-    Py_RETURN_NONE;
+        error_raise(state, r);
+    else
+        drop_streams(self);
+    stream_drop(state, stream.object);
+    return r < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* Releases a buffer that dies. The memory of a forked child's parent is not the child's to release, and a
@@ -203,7 +203,7 @@ static PyObject *buffer_record_stream(PyObject *object, PyObject *value) {
         stream_read(self->pool->client->state, value, pool_default_stream(self->pool), &stream) < 0)
         return NULL;
     int r = buffer_record(self, stream);
-    Py_XDECREF(stream.object);
+    stream_drop(self->pool->client->state, stream.object);
     return r < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -221,8 +221,10 @@ static PyObject *buffer_reuse(PyObject *object, PyObject *const *given, Py_ssize
     self->calls++;
     WITHOUT_LOCK(client->calls, r = gpupool_reuse(client->handle, &self->buffer, stream.handle));
     self->calls--;
-    Py_XDECREF(stream.object);
-    return r < 0 ? error_raise(client->state, r) : Py_NewRef(Py_None);
+    if (r < 0)
+        error_raise(client->state, r);
+    stream_drop(client->state, stream.object);
+    return r < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyStructSequence_Field info_fields[] = {
@@ -416,6 +418,10 @@ static PyMethodDef methods[] = {
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\nThe memory as a "
      "DLPack "
      "capsule of bytes."},
+    {"__array__", FAST(array_to_numpy),
+     "__array__($self, dtype=None, copy=None)\n--\n\nThe memory as an array of NumPy. Says why not, where "
+     "NumPy cannot "
+     "use it."},
     {"__dlpack_device__", buffer_dlpack_device, METH_NOARGS,
      "__dlpack_device__($self)\n--\n\nDLPack's (device type, device)."},
     {"__reduce__", share_reduce, METH_NOARGS,

@@ -168,7 +168,7 @@ static struct buffer_object *copy_part(const struct part *part, bool to_host) {
     } else {
         struct stream own = {is_device ? stream : GPUPOOL_NO_STREAM, NULL};
         if (is_device)
-            own.object = Py_XNewRef(from->stream_object);
+            own.object = stream_hold(client->state, from->stream_object);
         to = pool_take(from->pool, bytes, own, GPUPOOL_FOREVER, 0);
     }
     if (to == NULL || part->nbytes == 0)
@@ -243,7 +243,8 @@ static int read_stream(PyObject *value, const struct buffer_object *buffer, stru
         return 0; /* a copy to the host, which is done on return */
     if (stream_read(buffer->pool->client->state, value, NULL, &stream) < 0)
         return -1;
-    Py_XDECREF(stream.object); /* as the standard has it, the consumer keeps its stream */
+    stream_drop(buffer->pool->client->state,
+                stream.object); /* by the standard the consumer keeps its stream */
     if (wish->type == DLPACK_CPU && stream.handle != GPUPOOL_NO_STREAM) {
         PyErr_SetString(PyExc_ValueError, "stream must be None for memory of the host");
         return -1;

@@ -35,7 +35,7 @@ PyObject *share_buffer(PyObject *object, PyObject *const *given, Py_ssize_t coun
         stream_read(self->pool->client->state, values[0], self->stream, &stream) < 0)
         return NULL;
     int r = make_token(self, stream.handle, &token);
-    Py_XDECREF(stream.object);
+    stream_drop(self->pool->client->state, stream.object);
     return r < 0 ? NULL : PyBytes_FromStringAndSize((const char *)token.bytes, sizeof token.bytes);
 }
 
@@ -87,7 +87,7 @@ static PyObject *wrap(struct client_object *client, struct gpupool_buffer *attac
         self = buffer_new((struct pool_object *)pool, stream);
         Py_DECREF(pool);
     } else {
-        Py_XDECREF(stream.object);
+        stream_drop(client->state, stream.object);
     }
     if (self == NULL) {
         if (client->handle != NULL)
@@ -125,8 +125,8 @@ PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t coun
                                                    read_only ? GPUPOOL_READ_ONLY : 0, &attached));
     PyObject *self = NULL;
     if (r < 0) {
-        Py_XDECREF(stream.object);
         error_raise(state, r);
+        stream_drop(state, stream.object);
     } else {
         self = wrap(client, &attached, stream, has_stream, read_only != 0);
     }

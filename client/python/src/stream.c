@@ -107,14 +107,15 @@ int stream_read(struct module_state *state, PyObject *value, void *if_none, stru
     }
     if (r < 0)
         return -1;
-    Py_XINCREF(stream.object);
+    (void)stream_hold(state, stream.object);
     *ret_stream = stream;
     return 0;
 }
 
-void stream_hold(const struct module_state *state, PyObject *object) {
+PyObject *stream_hold(const struct module_state *state, PyObject *object) {
     if (object != NULL && Py_TYPE(object) == state->stream_type)
         ((struct stream_object *)object)->users++;
+    return Py_XNewRef(object);
 }
 
 void stream_drop(const struct module_state *state, PyObject *object) {
@@ -224,19 +225,23 @@ static PyObject *stream_wait(PyObject *object, PyObject *value) {
     struct gpupool_client *client = self->client->handle;
     struct gpupool_fence fence;
     struct stream other;
-    int r;
+    int device = self->device, r;
 
     if (!is_open(self) || stream_read(self->client->state, value, NULL, &other) < 0)
         return NULL;
+    if (other.object != NULL && Py_TYPE(other.object) == Py_TYPE(object))
+        device = ((struct stream_object *)other.object)->device;
     self->calls++;
     WITHOUT_LOCK(self->client->calls, {
-        r = gpupool_fence_record(client, self->device, &fence, other.handle);
+        r = gpupool_fence_record(client, device, &fence, other.handle);
         if (r == 0)
             r = gpupool_fence_wait(client, self->device, &fence, self->handle);
     });
     self->calls--;
-    Py_XDECREF(other.object);
-    return r < 0 ? error_raise(self->client->state, r) : Py_NewRef(Py_None);
+    if (r < 0)
+        error_raise(self->client->state, r);
+    stream_drop(self->client->state, other.object);
+    return r < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *stream_protocol(PyObject *object, PyObject *none) {

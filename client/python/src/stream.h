@@ -24,16 +24,18 @@ extern PyType_Spec stream_spec;
 /* A stream that a caller passed. */
 struct stream {
     void *handle;
-    PyObject *object; /* has to live as long as the handle is used: owned; NULL: nothing has to */
+    PyObject *object; /* has to live as long as the handle is used: held; NULL: nothing has to */
 };
 
-/* Converts a stream: None or NULL (if_none); an integer, as DLPack names streams or a handle; a
- * gpupool.Stream; an object with __cuda_stream__(), of PyTorch (cuda_stream) or of CuPy (ptr). -1 with an
- * exception. */
+/* Converts a stream, and holds its object: None or NULL (if_none); an integer, as DLPack names streams or a
+ * handle; a gpupool.Stream; an object with __cuda_stream__(), of PyTorch (cuda_stream) or of CuPy (ptr). -1
+ * with an exception. */
 int stream_read(struct module_state *state, PyObject *value, void *if_none, struct stream *ret_stream);
 
-/* Counts a user of the stream's object, and takes the object; and the opposite. Both accept an empty one. */
-void stream_hold(const struct module_state *state, PyObject *object);
+/* Holds the object of a stream: keeps it, and counts a user. Returns it. Accepts NULL. */
+PyObject *stream_hold(const struct module_state *state, PyObject *object);
+
+/* Ends what stream_hold() began. Accepts NULL. */
 void stream_drop(const struct module_state *state, PyObject *object);
 
 /* The number that names a stream in Python: 1 for the legacy default stream, 2 for the per-thread one, -1 for
