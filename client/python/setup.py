@@ -3,12 +3,15 @@
 
 The CMake target gpupool-wheel names the folder with the built files in GPUPOOL_PYTHON_BUILT. `pip install client/python` in a
 checkout has no such folder: the same targets are then built in a temporary one, which needs the tools of docs/install.md.
+CMAKE_ARGS in the environment has further options for CMake.
 """
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -37,8 +40,9 @@ class BuildByCMake(build_ext):
 
     @staticmethod
     def build_by_cmake(folder):
-        subprocess.run(["cmake", "-S", HERE.parents[1], "-B", folder, "-DGPUPOOL_PYTHON=ON"], check=True)
-        subprocess.run(["cmake", "--build", folder, "--target", "gpupool-python", "--parallel"], check=True)
+        options = ["-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}", *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
+        subprocess.run(["cmake", "-S", HERE.parents[1], "-B", folder, *options], check=True)
+        subprocess.run(["cmake", "--build", folder, "--target", "gpupool-python"], check=True)
         return folder / "client" / "python" / "package" / "gpupool"
 
 
