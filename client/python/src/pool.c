@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/python/src/pool.h"
 
-#include <time.h>
-#include <unistd.h>
-
 #include "client/api/hit.h"
 #include "client/python/src/arguments.h"
 #include "client/python/src/buffer.h"
 #include "client/python/src/error.h"
 #include "client/python/src/numpy.h"
-
-/* The main thread waits for room in turns of this length, and looks for signals in between. */
-#define TURN_NS UINT64_C(1000000000)
+#include "client/python/src/waiting.h"
 
 PyObject *pool_new(struct client_object *client, uint32_t id) {
     const struct gpupool_pool *pool = client_find_pool(client, id);
@@ -35,39 +30,6 @@ static void pool_dealloc(PyObject *object) {
 
 /* --- acquire --- */
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
-/* Acquires where the thread's cache has nothing. The library's wait cannot be broken off, so the thread that
- * gets the signals, the main one, waits in turns. A turn that ended early was no wait: its error is final. */
-static int acquire_waiting(struct client_object *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                           uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
-    bool in_turns = timeout_ns > TURN_NS && getpid() == gettid();
-
-    for (;;) {
-        uint64_t turn_ns = in_turns && timeout_ns > TURN_NS ? TURN_NS : timeout_ns, begin_ns = now_ns();
-        int r;
-        WITHOUT_LOCK(client->calls, r = gpupool_acquire(client->handle, pool, size_bytes, stream, turn_ns,
-                                                        flags, ret_buffer));
-        if (r == 0)
-            return 0;
-        uint64_t waited_ns = now_ns() - begin_ns;
-        if (r != GPUPOOL_E_EXHAUSTED || turn_ns == timeout_ns || waited_ns < TURN_NS / 2) {
-            error_raise(client->state, r);
-            return -1;
-        }
-        if (PyErr_CheckSignals() < 0)
-            return -1;
-        if (timeout_ns != GPUPOOL_FOREVER)
-            timeout_ns -= waited_ns < timeout_ns ? waited_ns : timeout_ns;
-        if (!client_is_open(client))
-            return -1;
-    }
-}
-
 struct buffer_object *pool_take(struct pool_object *self, uint64_t size_bytes, struct stream stream,
                                 uint64_t timeout_ns, uint32_t flags) {
     struct client_object *client = self->client;
@@ -79,7 +41,7 @@ struct buffer_object *pool_take(struct pool_object *self, uint64_t size_bytes, s
     }
     if ((flags != 0 || !gpupool_internal_acquire_hit(client->handle, self->pool.id, size_bytes, stream.handle,
                                                      &buffer->buffer)) &&
-        acquire_waiting(client, self->pool.id, size_bytes, stream.handle, timeout_ns, flags,
+        waiting_acquire(client, self->pool.id, size_bytes, stream.handle, timeout_ns, flags,
                         &buffer->buffer) < 0) {
         Py_DECREF(buffer);
         return NULL;
