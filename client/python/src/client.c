@@ -10,6 +10,13 @@
 
 #define DAEMON_ARGUMENTS_MAX 64
 
+/* The library's default client of this process, and how many objects stand for it: one for each time that the
+ * module was imported. The last one closes it. Under the main interpreter's lock, which all have. */
+static struct {
+    struct gpupool_client *handle;
+    unsigned n_objects;
+} default_client;
+
 bool client_is_open(const struct client_object *client) {
     if (client->handle != NULL)
         return true;
@@ -46,6 +53,10 @@ PyObject *client_default_object(struct module_state *state) {
         if (client == NULL)
             return NULL;
         client->is_default = true;
+        if (default_client.handle != handle)
+            default_client.n_objects = 0;
+        default_client.handle = handle;
+        default_client.n_objects++;
         struct client_object *old = state->default_client;
         state->default_client = client;
         Py_XDECREF((PyObject *)old);
@@ -174,11 +185,20 @@ static PyObject *client_open(PyTypeObject *type, PyObject *positional, PyObject 
 
 /* --- closing --- */
 
-/* Closes an own client. No buffer has exports, and no call is under way. */
+/* Ends an object for the default client. Returns whether it was the last one. In a forked child those of the
+ * parent have nothing to end. */
+static bool end_default_object(const struct gpupool_client *handle) {
+    if (handle != default_client.handle || --default_client.n_objects > 0)
+        return false;
+    default_client.handle = NULL;
+    return true;
+}
+
+/* No buffer has exports, and no call is under way. In a forked child this only frees memory. */
 static void close_handle(struct client_object *self) {
     struct gpupool_client *handle = self->handle;
     self->handle = NULL;
-    if (self->is_default)
+    if (self->is_default && !end_default_object(handle))
         return;
     Py_BEGIN_ALLOW_THREADS;
     gpupool_close(handle);
@@ -207,6 +227,15 @@ static PyObject *client_close(PyObject *object, PyObject *none) {
     }
     close_handle(self);
     Py_RETURN_NONE;
+}
+
+void client_end_default(struct module_state *state) {
+    struct client_object *client = state->default_client;
+    if (client == NULL || client->handle == NULL || client->buffers > 0 || client->calls > 0)
+        return;
+    state->default_client = NULL;
+    close_handle(client);
+    Py_DECREF((PyObject *)client);
 }
 
 static void client_dealloc(PyObject *object) {

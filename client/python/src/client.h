@@ -6,8 +6,8 @@
  *
  * Pools, buffers and streams keep their Client alive. handle is NULL once it is closed: what belongs to it is
  * stale then. calls counts the calls that run without the interpreter's lock, exports the exports of buffers:
- * while there are any, close() is refused. The default client is never closed here, because other code of the
- * process may use it. Its object is renewed in a forked child, where the library opens another client.
+ * while there are any, close() is refused. The default client is closed when the process ends, and not by
+ * close(). Its object is renewed in a forked child, where the library opens another client.
  */
 #include "client/python/src/module.h"
 
@@ -18,6 +18,7 @@ struct client_object {
     struct gpupool_pool *pools; /* as they were when the daemon was asked last */
     size_t n_pools;
     uint32_t calls, exports;
+    uint64_t buffers; /* open ones */
     bool is_default;
 };
 
@@ -25,6 +26,10 @@ extern PyType_Spec client_spec;
 
 /* The default client, opened if need be. Returns a new reference; NULL with an exception. */
 PyObject *client_default_object(struct module_state *state);
+
+/* Closes the default client at the end of the process, if no buffer of it is open and no call under way. Its
+ * GPU work is done then, and its memory returns at once. */
+void client_end_default(struct module_state *state);
 
 /* A Client that was passed as an argument; NULL or None: the default one. Returns a new reference. */
 struct client_object *client_read_argument(struct module_state *state, PyObject *value);

@@ -14,6 +14,12 @@ static PyObject *module_default_client(PyObject *module, PyObject *none) {
     return client_default_object(PyModule_GetState(module));
 }
 
+static PyObject *module_end_default_client(PyObject *module, PyObject *none) {
+    (void)none;
+    client_end_default(PyModule_GetState(module));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"default_client", module_default_client, METH_NOARGS,
      "default_client()\n--\n\nReturns the process's default Client, opened by the first call that needs "
@@ -21,6 +27,8 @@ static PyMethodDef methods[] = {
      "GPUPOOL_SOCKET and GPUPOOL_ALLOC_TIMEOUT in the environment are its options. A forked child gets one "
      "of its "
      "own."},
+    {"_end_default_client", module_end_default_client, METH_NOARGS,
+     "_end_default_client()\n--\n\nSays farewell to the daemon, if no buffer of the default client is open."},
     {"attach", (PyCFunction)(void (*)(void))share_attach, METH_FASTCALL | METH_KEYWORDS,
      "attach(token, stream=None, *, read_only=False, client=None)\n--\n\nReturns a Buffer over memory that "
      "another "

@@ -46,7 +46,7 @@ struct buffer_object *pool_take(struct pool_object *self, uint64_t size_bytes, s
         Py_DECREF(buffer);
         return NULL;
     }
-    buffer->is_closed = false;
+    buffer_set_open(buffer, true);
     return buffer;
 }
 

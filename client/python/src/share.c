@@ -95,7 +95,7 @@ static PyObject *wrap(struct client_object *client, struct gpupool_buffer *attac
         return NULL;
     }
     self->buffer = *attached;
-    self->is_closed = false;
+    buffer_set_open(self, true);
     self->is_read_only = is_read_only;
     return (PyObject *)self;
 }
