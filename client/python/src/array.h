@@ -24,7 +24,8 @@ struct part {
 };
 
 struct array_object {
-    PyObject_HEAD struct buffer_object *buffer;
+    PyObject ob_base;
+    struct buffer_object *buffer;
     const struct element *element;
     uint64_t offset;
     Py_ssize_t nbytes;

@@ -16,7 +16,8 @@
 #include "client/python/src/pool.h"
 
 struct buffer_object {
-    PyObject_HEAD struct gpupool_buffer buffer;
+    PyObject ob_base;
+    struct gpupool_buffer buffer;
     struct pool_object *pool;
     void *stream;            /* the memory is released on it */
     PyObject *stream_object; /* NULL: nothing has to live for it */

@@ -12,7 +12,8 @@
 #include "client/python/src/module.h"
 
 struct client_object {
-    PyObject_HEAD struct gpupool_client *handle;
+    PyObject ob_base;
+    struct gpupool_client *handle;
     struct module_state *state;
     PyObject *weakrefs;
     struct gpupool_pool *pools; /* as they were when the daemon was asked last */

@@ -12,7 +12,8 @@
 struct buffer_object;
 
 struct pool_object {
-    PyObject_HEAD struct client_object *client;
+    PyObject ob_base;
+    struct client_object *client;
     struct gpupool_pool pool;
 };
 

@@ -11,7 +11,8 @@
 #include "client/python/src/client.h"
 
 struct stream_object {
-    PyObject_HEAD struct client_object *client;
+    PyObject ob_base;
+    struct client_object *client;
     void *handle;
     PyObject *weakrefs;
     int device;
