@@ -2,6 +2,7 @@
 """Objects that die in any order, in any thread, and with the interpreter; and that nothing is left over."""
 import gc
 import multiprocessing
+import pickle
 import sys
 import threading
 import unittest
@@ -99,8 +100,11 @@ class Lifetime(scene.Scene):
                 attached.query()
                 attached.close()
                 buffer.reuse()
-                buffer.__reduce__()
-                buffer.view().__reduce__()
+                pickle.loads(pickle.dumps(buffer)).close()
+                pickle.loads(pickle.dumps(buffer.view()))
+                gpupool.revoke(buffer.send(), client=self.client)
+                failing(buffer.send, takers=0)
+                failing(gpupool.revoke, bytes(64))
             host.info(), self.client.pools(), self.client.host_pool() == host, hash(host), repr(host), gpupool.stats()
             if numpy is not None:
                 host.empty((2, 3), "float32")

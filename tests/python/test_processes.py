@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers of several processes: tokens, pickles through pipes and queues, and forked children."""
+"""Buffers of several processes: tokens, and pickles through pipes and queues."""
 import copy
 import multiprocessing
 import os
@@ -72,12 +72,11 @@ class Processes(scene.Scene):
             context = multiprocessing.get_context(method)
             questions, answers = context.Queue(), context.Queue()
             end = self.start(method, answer_queue, questions, answers)
-            kept = []
             for value in range(5):
                 buffer = self.host.acquire(24)
                 memoryview(buffer)[:] = bytes([value] * 24)
-                kept.append(buffer)
                 questions.put(buffer.view((2, 3), "int32"))
+                del buffer
                 self.assertEqual(answers.get(timeout=scene.WAIT_S), ((2, 3), "int32", 24 * value))
             questions.put(None)
             end()
@@ -103,6 +102,27 @@ class Processes(scene.Scene):
         buffer.reuse(gpupool.PER_THREAD)
         self.assertEqual(bytes(memoryview(buffer)[:4]), b"back")
         end()
+
+    def test_a_token_that_was_sent_holds_the_memory(self):
+        with self.host.acquire(4) as buffer:
+            memoryview(buffer)[:] = b"kept"
+            token = buffer.send(takers=2, lifetime=scene.WAIT_S)
+        pickled = pickle.dumps(self.host.acquire(1 << 20))
+        for _ in range(2):
+            self.assertEqual(bytes(gpupool.attach(token)), b"kept")
+        self.assertEqual(pickle.loads(pickled).nbytes, 1 << 20)
+        for again in (lambda: gpupool.attach(token), lambda: pickle.loads(pickled), lambda: gpupool.revoke(token)):
+            with self.assertRaises(gpupool.NoTokenError):
+                again()
+        buffer = self.host.acquire(100)
+        token = buffer.send(None)
+        gpupool.revoke(token, client=self.client)
+        with self.assertRaises(gpupool.NoTokenError):
+            gpupool.attach(token)
+        for error, keywords in ((ValueError, {"takers": 0}), (ValueError, {"lifetime": 0}), (ValueError, {"lifetime": 1e6}),
+                                (ValueError, {"takers": 1 << 40}), (TypeError, {"takers": "1"}), (TypeError, {"unknown": 1})):
+            with self.assertRaises(error, msg=str(keywords)):
+                buffer.send(**keywords)
 
     def test_the_same_process_attaches_as_well(self):
         buffer = self.host.acquire(100)
@@ -168,75 +188,6 @@ class Processes(scene.Scene):
                 del capsule, other, buffer
         finally:
             daemon.close()
-
-
-class Forks(scene.Scene):
-    def in_child(self, function):
-        """Returns the function's result in a forked child, as text."""
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.write(writing, str(function()).encode())
-                status = 0
-            finally:
-                os._exit(status)
-        os.close(writing)
-        with open(reading, "rb") as answer:
-            text = answer.read().decode()
-        self.assertEqual(os.waitpid(pid, 0)[1], 0)
-        return text
-
-    def test_the_parents_client_tells_a_forked_child_what_to_do(self):
-        buffer = self.host.acquire(100)
-
-        def use():
-            texts = []
-            for call in (lambda: self.host.acquire(100), buffer.share, self.host.info, buffer.close, self.client.trim):
-                try:
-                    call()
-                except gpupool.ForkedError as error:
-                    texts.append(str(error))
-            return f"{len(texts)}: {texts[0]}"
-
-        text = self.in_child(use)
-        self.assertRegex(text, "^5: .*belongs to the parent.*spawn.*forkserver")
-        memoryview(buffer)[0] = 1
-
-    def test_the_parents_objects_die_quietly_in_a_forked_child(self):
-        output, errors = self.run_program(
-            "import warnings\nwarnings.simplefilter('ignore')\nimport gpupool, os\nbuffer = gpupool.host_pool().acquire(1 << 20)\nclient = gpupool.Client()\n"
-            "stream = gpupool.Stream(0)\nother = gpupool.device_pool(0).acquire(100, stream)\n"
-            "pid = os.fork()\nif pid == 0:\n    del buffer, other, stream, client\n    print('child', flush=True)\nelse:\n"
-            "    assert os.waitpid(pid, 0)[1] == 0\n    memoryview(buffer)[0] = 1\n    buffer.close()\n    print('parent')\n")
-        self.assertEqual((output, errors), ("child\nparent\n", ""))
-
-    def test_a_forked_child_has_a_default_client_of_its_own(self):
-        mine = gpupool.default_client()
-
-        def use():
-            pool = gpupool.host_pool()
-            with pool.acquire(100) as buffer:
-                memoryview(buffer)[:] = b"x" * 100
-            return pool.client is not mine and gpupool.default_client() is pool.client
-
-        self.assertEqual(self.in_child(use), "True")
-        gpupool.host_pool().acquire(100).close()
-        self.assertIs(gpupool.default_client(), mine)
-
-    def test_a_forked_process_of_multiprocessing_attaches(self):
-        context = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=add_one, args=(theirs,), daemon=True)
-        process.start()
-        buffer = self.host.acquire(10, zero=True)
-        ours.send(buffer)
-        self.assertTrue(ours.poll(scene.WAIT_S))
-        ours.recv()
-        ours.send(None)
-        process.join(scene.WAIT_S)
-        self.assertEqual((process.exitcode, bytes(buffer)), (0, b"\1" * 10))
 
 
 if __name__ == "__main__":

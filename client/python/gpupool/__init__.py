@@ -41,6 +41,7 @@ from gpupool._gpupool import (  # noqa: F401
     __version__,
     attach,
     default_client,
+    revoke,
 )
 from gpupool import _farewell  # noqa: F401
 from gpupool._stats import stats  # noqa: F401

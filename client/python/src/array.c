@@ -351,8 +351,7 @@ static PyMethodDef methods[] = {
     {"__dlpack_device__", array_dlpack_device, METH_NOARGS,
      "__dlpack_device__($self)\n--\n\nDLPack's (device type, device)."},
     {"__reduce__", array_reduce, METH_NOARGS,
-     "__reduce__($self)\n--\n\nPickles the buffer's token and the view. Keep the buffer until it is "
-     "unpickled."},
+     "__reduce__($self)\n--\n\nPickles a token of Buffer.send() and the view. It serves once."},
     {"__copy__", array_refuse_copy, METH_NOARGS, NULL},
     {"__deepcopy__", array_refuse_copy, METH_O, NULL},
     {NULL, NULL, 0, NULL},

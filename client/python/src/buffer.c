@@ -412,6 +412,12 @@ static PyMethodDef methods[] = {
      "The token is good while any process holds the buffer. It is a secret: each process of the user that "
      "has it can "
      "attach."},
+    {"send", FAST(share_send),
+     "send($self, stream=None, *, takers=1, lifetime=600)\n--\n\nReturns a token that holds the memory until "
+     "takers calls of "
+     "attach() have it, or lifetime seconds have passed.\n\nThe buffer can be closed at once, as if it had "
+     "been given away. "
+     "stream: as for share()."},
     {"reuse", FAST(buffer_reuse),
      "reuse($self, stream=None)\n--\n\nHas a stream, the one that writes next, wait for the processes that "
      "attached "
@@ -435,8 +441,8 @@ static PyMethodDef methods[] = {
     {"__dlpack_device__", buffer_dlpack_device, METH_NOARGS,
      "__dlpack_device__($self)\n--\n\nDLPack's (device type, device)."},
     {"__reduce__", share_reduce, METH_NOARGS,
-     "__reduce__($self)\n--\n\nPickles a token: the process that unpickles it attaches. Keep the buffer "
-     "until then."},
+     "__reduce__($self)\n--\n\nPickles a token of send(): the process that unpickles it attaches. It serves "
+     "once."},
     {"__copy__", buffer_refuse_copy, METH_NOARGS, NULL},
     {"__deepcopy__", buffer_refuse_copy, METH_O, NULL},
     {"__enter__", buffer_enter, METH_NOARGS, NULL},

@@ -37,6 +37,10 @@ static PyMethodDef methods[] = {
      "call waits.\n"
      "read_only: the memory is mapped for reading alone. Device pools with export = vmm.\n"
      "client: a Client; None: the default one."},
+    {"revoke", (PyCFunction)(void (*)(void))share_revoke, METH_FASTCALL | METH_KEYWORDS,
+     "revoke(token, *, client=None)\n--\n\nTakes back a token of Buffer.send(): no process can attach by it "
+     "any more.\n\n"
+     "Raises NoTokenError if it was taken, or its time is up."},
     {NULL, NULL, 0, NULL},
 };
 

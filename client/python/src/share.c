@@ -6,6 +6,9 @@
 #include "client/python/src/arguments.h"
 #include "client/python/src/error.h"
 
+/* A message can wait in a queue for this long, and a pickle that is never read holds memory for this long. */
+#define SENT_LIFETIME_NS (UINT64_C(600) * 1000000000)
+
 static int make_token(struct buffer_object *self, void *stream, struct gpupool_token *ret_token) {
     struct client_object *client = self->pool->client;
     int r;
@@ -18,10 +21,23 @@ static int make_token(struct buffer_object *self, void *stream, struct gpupool_t
     return r < 0 ? -1 : 0;
 }
 
-/* The token that a pickle carries. It does not hold the buffer: the sender keeps it until the other side has
- * attached. */
-static int make_token_to_send(struct buffer_object *self, struct gpupool_token *ret_token) {
-    return make_token(self, self->stream, ret_token);
+/* A token that holds the buffer until it was taken. */
+static int make_parcel(struct buffer_object *self, void *stream, uint32_t takers, uint64_t lifetime_ns,
+                       struct gpupool_token *ret_token) {
+    struct client_object *client = self->pool->client;
+    int r;
+
+    self->calls++;
+    WITHOUT_LOCK(client->calls,
+                 r = gpupool_send(client->handle, &self->buffer, stream, takers, lifetime_ns, ret_token));
+    self->calls--;
+    if (r < 0)
+        error_raise(client->state, r);
+    return r < 0 ? -1 : 0;
+}
+
+static PyObject *token_bytes(const struct gpupool_token *token) {
+    return PyBytes_FromStringAndSize((const char *)token->bytes, sizeof token->bytes);
 }
 
 PyObject *share_buffer(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
@@ -36,7 +52,31 @@ PyObject *share_buffer(PyObject *object, PyObject *const *given, Py_ssize_t coun
         return NULL;
     int r = make_token(self, stream.handle, &token);
     stream_drop(self->pool->client->state, stream.object);
-    return r < 0 ? NULL : PyBytes_FromStringAndSize((const char *)token.bytes, sizeof token.bytes);
+    return r < 0 ? NULL : token_bytes(&token);
+}
+
+PyObject *share_send(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {"send", 0, 1, {"stream", "takers", "lifetime", NULL}};
+    struct buffer_object *self = (struct buffer_object *)object;
+    PyObject *values[ARGUMENTS_MAX];
+    struct gpupool_token token;
+    struct stream stream;
+    uint64_t lifetime_ns;
+    int takers = 1;
+
+    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(self) ||
+        arguments_read_int(values[1], "takers", &takers) < 0 ||
+        arguments_read_seconds(values[2], "lifetime", SENT_LIFETIME_NS, &lifetime_ns) < 0)
+        return NULL;
+    if (takers < 1) {
+        PyErr_SetString(PyExc_ValueError, "takers must be 1 or more");
+        return NULL;
+    }
+    if (stream_read(self->pool->client->state, values[0], self->stream, &stream) < 0)
+        return NULL;
+    int r = make_parcel(self, stream.handle, (uint32_t)takers, lifetime_ns, &token);
+    stream_drop(self->pool->client->state, stream.object);
+    return r < 0 ? NULL : token_bytes(&token);
 }
 
 PyObject *share_function(const char *name) {
@@ -51,7 +91,7 @@ PyObject *share_reduce(PyObject *object, PyObject *none) {
     struct gpupool_token token;
 
     (void)none;
-    if (!buffer_is_open(self) || make_token_to_send(self, &token) < 0)
+    if (!buffer_is_open(self) || make_parcel(self, self->stream, 1, SENT_LIFETIME_NS, &token) < 0)
         return NULL;
     PyObject *attach = share_function("attach_sent");
     return attach == NULL
@@ -132,4 +172,23 @@ PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t coun
     }
     Py_DECREF(client);
     return self;
+}
+
+PyObject *share_revoke(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {"revoke", 1, 1, {"token", "client", NULL}};
+    struct module_state *state = PyModule_GetState(module);
+    PyObject *values[ARGUMENTS_MAX];
+    struct gpupool_token token;
+    int r;
+
+    if (arguments_read(&signature, given, count, names, values) < 0 || read_token(values[0], &token) < 0)
+        return NULL;
+    struct client_object *client = client_read_argument(state, values[1]);
+    if (client == NULL)
+        return NULL;
+    WITHOUT_LOCK(client->calls, r = gpupool_revoke(client->handle, &token));
+    if (r < 0)
+        error_raise(state, r);
+    Py_DECREF((PyObject *)client);
+    return r < 0 ? NULL : Py_NewRef(Py_None);
 }

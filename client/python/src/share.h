@@ -7,11 +7,17 @@
 /* Buffer.share() */
 PyObject *share_buffer(PyObject *buffer, PyObject *const *given, Py_ssize_t count, PyObject *names);
 
+/* Buffer.send() */
+PyObject *share_send(PyObject *buffer, PyObject *const *given, Py_ssize_t count, PyObject *names);
+
 /* Buffer.__reduce__() */
 PyObject *share_reduce(PyObject *buffer, PyObject *none);
 
 /* gpupool.attach() */
 PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names);
+
+/* gpupool.revoke() */
+PyObject *share_revoke(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names);
 
 /* A function of gpupool._transfer, which unpickles. Returns a new reference; NULL with an exception. */
 PyObject *share_function(const char *name);
