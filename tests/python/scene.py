@@ -24,6 +24,7 @@ except ImportError:
     torch = None
 
 needs_numpy = unittest.skipIf(numpy is None, "NumPy cannot be imported")
+needs_torch_2 = unittest.skipIf(not hasattr(getattr(torch, "float32", None), "itemsize"), "PyTorch 2.1 or newer cannot be imported")
 needs_torch = unittest.skipIf(torch is None, "PyTorch cannot be imported")
 
 

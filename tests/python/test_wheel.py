@@ -46,7 +46,7 @@ class Wheel(unittest.TestCase):
             names = {name for name in wheel.namelist() if ".dist-info/" not in name}
             metadata = wheel.read(f"gpupool-{VERSION}.dist-info/METADATA").decode()
         self.assertEqual(names, {"gpupool/" + name for name in ("__init__.py", "__init__.pyi", "_farewell.py", "_gpupool.abi3.so", "_stats.py",
-                                                                "_transfer.py", "libgpupool-sim.so.0", "py.typed")})
+                                                                "_transfer.py", "libgpupool-sim.so.0", "py.typed", "torch.py")})
         self.assertIn(f"\nVersion: {VERSION}\n", metadata)
         self.assertIn("\nRequires-Python: >=3.11\n", metadata)
 
@@ -70,9 +70,15 @@ class Wheel(unittest.TestCase):
     def test_the_second_program_of_the_page_shares_a_tensor(self):
         self.assertEqual(self.run_program(PROGRAMS[1]), "tensor([[2., 2., 2.],\n        [2., 2., 2.]])\n")
 
+    @scene.needs_torch_2
+    def test_the_program_with_gpupool_torch_shares_a_tensor(self):
+        program, = [text for text in PROGRAMS if "gpupool.torch" in text]
+        simulated = program.replace('device="cuda"', "pool=gpupool.device_pool(0)")
+        self.assertEqual(self.run_program(simulated), "tensor([[2., 2., 2.],\n        [2., 2., 2.]])\n")
+
     @scene.needs_numpy
     def test_the_other_programs_of_the_page_run(self):
-        for program in PROGRAMS[2:]:
+        for program in [text for text in PROGRAMS[2:] if "gpupool.torch" not in text]:
             with self.subTest(program):
                 self.run_program("import gpupool, numpy\n" + program)
 

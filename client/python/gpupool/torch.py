@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's tensors in memory of the pools.
+
+    import gpupool.torch
+    frame = gpupool.torch.empty((1080, 1920, 3), dtype=torch.uint8, device="cuda")
+    batch = gpupool.torch.zeros((64, 3, 224, 224))  # pinned host memory
+
+Such a tensor goes to another process without a copy: through pipes and queues of multiprocessing and torch.multiprocessing, to a
+process of any start method but fork after CUDA was used. The work on the stream that is current when it is pickled comes before the
+work on the stream that is current when it is received, on the GPU. The sender may drop its tensor at once. Other tensors are sent
+as PyTorch sends them.
+
+collate() is for DataLoader(collate_fn=...): the workers write batches into pinned memory, and the trainer copies nothing.
+
+use_pool() and enable() put all tensors that a program makes on a GPU into memory of the pools. Other processes cannot have those:
+make tensors that are sent by empty().
+"""
+import contextlib
+import ctypes
+import multiprocessing.reduction
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.multiprocessing.reductions
+import torch.utils.data
+from torch.utils.data._utils.collate import collate as _collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+import gpupool
+from gpupool import _gpupool, _transfer
+
+if not hasattr(torch.float32, "itemsize"):
+    raise ImportError(f"gpupool.torch needs PyTorch 2.1 or newer, and this is {torch.__version__}")
+
+__all__ = ["collate", "empty", "enable", "from_buffer", "record_stream", "reuse", "use_pool", "zeros"]
+
+# The buffer under a tensor, by its address, while the tensor or the buffer is alive.
+_buffers = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+_worker_clients = {}  # by process: without CUDA
+_allocators = []  # PyTorch calls them as long as there are tensors
+
+
+# --- making tensors ---
+
+
+def _has_cuda():
+    """Whether this process uses CUDA by now. Asking starts nothing."""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def _stream_of(pool):
+    """The stream on which the memory of a tensor goes back. Host memory: copies from it to the GPU that are not over have to come
+    first, and those are on the current stream as a rule."""
+    if pool.kind == "device":
+        return torch.cuda.current_stream(pool.device) if pool.client.gpu_kind == "cuda" else None
+    return torch.cuda.current_stream() if _has_cuda() and not torch.utils.data.get_worker_info() else None
+
+
+def _client_without_cuda():
+    """A DataLoader's worker has no CUDA, and may have been forked from a process that has."""
+    with _lock:
+        client = _worker_clients.get(os.getpid())
+        if client is None:
+            _worker_clients.clear()
+            client = _worker_clients[os.getpid()] = gpupool.Client(cuda=False)
+        return client
+
+
+def _host_pool():
+    if torch.utils.data.get_worker_info() is not None:
+        return _client_without_cuda().host_pool()
+    return gpupool.host_pool()
+
+
+def _pool_of(device):
+    device = torch.device("cpu" if device is None else device)
+    if device.type == "cpu":
+        return _host_pool()
+    if device.type != "cuda":
+        raise ValueError(f"device is {device}: the pools have memory of 'cuda' devices and, for 'cpu', pinned host memory")
+    return gpupool.device_pool(torch.cuda.current_device() if device.index is None else device.index)
+
+
+def from_buffer(
+    buffer: gpupool.Buffer, shape: int | Sequence[int] | None = None, dtype: torch.dtype = torch.uint8, offset: int = 0
+) -> torch.Tensor:
+    """Returns a tensor over a gpupool.Buffer, without a copy. The tensor keeps the buffer.
+
+    shape: an integer or a tuple; None: all elements that there are. offset: in bytes, of the tensor's first element."""
+    tensor = torch.from_dlpack(buffer.view(shape, dtype, offset))
+    _buffers[tensor.untyped_storage().data_ptr()] = buffer
+    return tensor
+
+
+def _make(shape, dtype, device, pool, timeout, zero):
+    if pool is None:
+        pool = _pool_of(device)
+    elif device is not None:
+        raise ValueError("device and pool: the pool says which device it is")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    shape = torch.Size(shape if isinstance(shape, (tuple, list)) else (shape,))
+    n_bytes = shape.numel() * dtype.itemsize
+    if n_bytes == 0:
+        return torch.empty(shape, dtype=dtype, device="cpu" if pool.kind == "host" else torch.device("cuda", pool.device))
+    return from_buffer(pool.acquire(n_bytes, _stream_of(pool), timeout, zero), tuple(shape), dtype)
+
+
+def empty(
+    shape: int | Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | int | None = None,
+    pool: gpupool.Pool | None = None,
+    timeout: float | None = None,
+) -> torch.Tensor:
+    """Returns a tensor of undefined contents in memory of a pool.
+
+    dtype: None: PyTorch's default. device: a CUDA device; "cpu" or None: pinned host memory. pool: a gpupool.Pool, in the place of
+    device. timeout: seconds to wait for room; None: for ever.
+
+    Memory of a GPU belongs to the stream that is current, as with torch.empty(); of further streams record_stream() tells. Raises
+    gpupool.ExhaustedError, a MemoryError, when there was no room until the timeout."""
+    return _make(shape, dtype, device, pool, timeout, False)
+
+
+def zeros(
+    shape: int | Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | int | None = None,
+    pool: gpupool.Pool | None = None,
+    timeout: float | None = None,
+) -> torch.Tensor:
+    """As empty(), of zeros."""
+    return _make(shape, dtype, device, pool, timeout, True)
+
+
+# --- the buffer of a tensor ---
+
+
+def _find(tensor):
+    """The Buffer that a tensor lies in, or None."""
+    if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or tensor.is_quantized:
+        return None
+    try:
+        address = tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # a tensor without a storage
+        return None
+    buffer = _buffers.get(address)
+    return None if buffer is None or buffer.closed else buffer
+
+
+def _need(tensor):
+    buffer = _find(tensor)
+    if buffer is None:
+        raise ValueError("the tensor is not in memory of gpupool.torch: make it by empty(), zeros() or from_buffer()")
+    return buffer
+
+
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """Says that work on a further stream uses the tensor, as Tensor.record_stream() does for PyTorch's own memory. The memory is
+    lent again when the work that is enqueued there when the tensor dies is done."""
+    _need(tensor).record_stream(stream)
+
+
+def reuse(tensor: torch.Tensor) -> None:
+    """Says that this process writes to a tensor again that it sent, or received. The current stream waits for the work of the
+    processes that have dropped the tensor. Raises gpupool.SharedError while another process has it."""
+    buffer = _need(tensor)
+    buffer.reuse(_stream_of(buffer.pool))
+
+
+# --- tensors between processes ---
+
+
+def _writer_of(buffer):
+    """The stream behind which a tensor is sent: the current one, which comes behind the one that the tensor was made on."""
+    stream = _stream_of(buffer.pool)
+    if stream is not None and isinstance(buffer.stream, torch.cuda.Stream) and buffer.stream != stream:
+        stream.wait_stream(buffer.stream)
+    return stream
+
+
+def _reduce(tensor):
+    buffer = _find(tensor)
+    if buffer is None:
+        return torch.multiprocessing.reductions.reduce_tensor(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError("a tensor that has a history of operations cannot be sent to another process: send tensor.detach()")
+    if tensor.is_neg() or tensor.is_conj():
+        raise RuntimeError("a lazily negated or conjugated tensor cannot be sent: send tensor.resolve_neg().resolve_conj()")
+    token = buffer.send(_writer_of(buffer))
+    path = buffer.pool.client.socket_path
+    offset = tensor.data_ptr() - buffer.ptr
+    return _rebuild, (type(tensor) is torch.nn.Parameter, token, path, buffer.pool.id, buffer.read_only, tensor.dtype,
+                      tuple(tensor.size()), tensor.stride(), offset, tensor.requires_grad)
+
+
+def _rebuild(is_parameter, token, path, pool_id, read_only, dtype, size, stride, offset, requires_grad):
+    client = _client_without_cuda() if torch.utils.data.get_worker_info() else _transfer._client_of(path)
+    pool = _pool_by_id(client, pool_id)
+    buffer = gpupool.attach(token, _stream_of(pool), read_only=read_only, client=client)
+    flat = from_buffer(buffer, buffer.nbytes // dtype.itemsize, dtype)
+    tensor = flat.as_strided(size, stride, offset // dtype.itemsize)
+    return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
+
+
+_pools = weakref.WeakKeyDictionary()  # of each client, by id
+
+
+def _pool_by_id(client, number):
+    pools = _pools.get(client)
+    if pools is None or number not in pools:
+        pools = _pools[client] = {pool.id: pool for pool in client.pools()}
+    if number not in pools:
+        raise gpupool.NoPoolError(f"pool {number} of the tensor's process is not a pool of this process's daemon")
+    return pools[number]
+
+
+for _type in (torch.Tensor, torch.nn.Parameter):
+    multiprocessing.reduction.ForkingPickler.register(_type, _reduce)
+
+
+# --- batches ---
+
+
+def _stack(batch, *, collate_fn_map=None):
+    """A batch of tensors in pinned memory."""
+    first = batch[0]
+    if first.device.type != "cpu" or first.layout != torch.strided or first.is_nested or first.numel() == 0:
+        return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
+    out = empty((len(batch), *first.size()), dtype=first.dtype, pool=_host_pool())
+    return torch.stack(batch, 0, out=out)
+
+
+_collate_fn_map = {**default_collate_fn_map, torch.Tensor: _stack}
+
+
+def collate(batch: list[Any]) -> Any:
+    """For DataLoader(collate_fn=gpupool.torch.collate): as default_collate(), with the tensors of the batch in pinned memory of a
+    pool. A worker writes them there, and sends them by token; in the trainer they are pinned already, so that pin_memory=True
+    copies nothing."""
+    return _collate(batch, collate_fn_map=_collate_fn_map)
+
+
+# --- all tensors of a program ---
+
+
+def _library():
+    return _gpupool.__file__
+
+
+@contextlib.contextmanager
+def use_pool() -> Iterator[None]:
+    """In the with statement, PyTorch's own caching allocator takes its memory from the device pools: statistics, streams and
+    OutOfMemoryError are as with memory of its own. PyTorch 2.6 or newer."""
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(_library(), "gpupool_torch_pool_malloc", "gpupool_torch_pool_free")
+    _allocators.append(allocator)
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool(allocator.allocator())):
+        yield
+
+
+def enable() -> None:
+    """From now on gpupool's cache takes the place of PyTorch's caching allocator, on all GPUs. To be called before the first tensor
+    is made on a GPU. There are no CUDA graphs, no MemPool and no memory statistics then."""
+    functions = ctypes.CDLL(_library())
+
+    def address(name):
+        return ctypes.cast(getattr(functions, name), ctypes.c_void_p).value
+
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(_library(), "gpupool_torch_malloc", "gpupool_torch_free")
+    hooks = allocator.allocator()
+    hooks.set_record_stream_fn(address("gpupool_torch_record_stream"))
+    hooks.set_begin_allocate_to_pool(address("gpupool_torch_begin_pool"))
+    hooks.set_reset_fn(address("gpupool_torch_empty_cache"))
+    torch.cuda.memory.change_current_allocator(allocator)
+    _allocators.append(allocator)

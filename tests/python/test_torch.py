@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpupool.torch: tensors over the pools, in one process and several, and batches of a DataLoader."""
+import multiprocessing
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+import gpupool
+import scene
+from scene import torch
+
+if hasattr(getattr(torch, "float32", None), "itemsize"):
+    import gpupool.torch
+    import torch.multiprocessing
+
+
+def add_one(questions, answers):
+    """In another process: adds 1 to each tensor that comes and describes it, until None comes."""
+    while (tensor := questions.get(timeout=scene.WAIT_S)) is not None:
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        with torch.no_grad():
+            tensor.add_(1)
+        told = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad, is_parameter, tensor.float().sum().item())
+        del tensor
+        answers.put(told)
+
+
+@scene.needs_torch_2
+class Tensors(scene.Scene):
+    def tearDown(self):
+        self.wait_until_nothing_is_leased()
+
+    def pools(self):
+        return self.host, self.device
+
+    def test_a_tensor_keeps_its_buffer_and_gives_it_back(self):
+        for pool in self.pools():
+            for dtype in (torch.float32, torch.bfloat16, torch.uint8, torch.int64, torch.bool, torch.complex64):
+                tensor = gpupool.torch.zeros((2, 3), dtype=dtype, pool=pool)
+                self.assertEqual((tuple(tensor.shape), tensor.dtype), ((2, 3), dtype))
+                self.assertFalse(tensor.any())
+                part = tensor[1]
+                del tensor
+                self.assertGreater(self.daemon.leases(), 0)
+                part.fill_(1)
+                del part
+
+    def test_tensors_without_elements_and_defaults(self):
+        self.assertEqual(gpupool.torch.empty((0, 5), pool=self.host).shape, (0, 5))
+        self.assertEqual(gpupool.torch.empty(7, pool=self.host).dtype, torch.get_default_dtype())
+        with self.assertRaises(ValueError):
+            gpupool.torch.empty(7, pool=self.host, device="cpu")
+        with self.assertRaises(ValueError):
+            gpupool.torch.empty(7, device="meta")
+        with self.assertRaises(MemoryError):
+            gpupool.torch.empty(1 << 50, pool=self.host, timeout=0)
+
+    def test_a_view_of_a_buffer(self):
+        with self.host.acquire(100, zero=True) as buffer:
+            tensor = gpupool.torch.from_buffer(buffer, (5, 2), torch.int32, 8)
+            tensor[:] = -1
+            self.assertEqual(bytes(memoryview(buffer)), b"\0" * 8 + b"\xff" * 40 + b"\0" * 52)
+            with self.assertRaises(ValueError):
+                gpupool.torch.from_buffer(buffer, (5, 20), torch.int32, 8)
+            del tensor
+
+    def test_other_tensors_are_not_of_a_pool(self):
+        for call in (gpupool.torch.reuse, lambda tensor: gpupool.torch.record_stream(tensor, 0)):
+            with self.assertRaises(ValueError):
+                call(torch.ones(3))
+
+    def run_worker(self, context):
+        questions, answers = context.Queue(), context.Queue()
+        process = context.Process(target=add_one, args=(questions, answers), daemon=True)
+        process.start()
+
+        def ask(tensor):
+            questions.put(tensor)
+            return answers.get(timeout=scene.WAIT_S)
+
+        def end():
+            questions.put(None)
+            process.join(scene.WAIT_S)
+            self.assertEqual(process.exitcode, 0)
+        return ask, end
+
+    def test_tensors_go_to_another_process_and_back(self):
+        for context in (multiprocessing.get_context("spawn"), torch.multiprocessing.get_context("forkserver")):
+            ask, end = self.run_worker(context)
+            for pool in self.pools():
+                tensor = gpupool.torch.zeros((3, 4), pool=pool)
+                self.assertEqual(ask(tensor), ((3, 4), (4, 1), torch.float32, False, False, 12.0))
+                self.assertEqual(ask(tensor.t()[1:, ::2]), ((3, 2), (1, 8), torch.float32, False, False, 12.0))
+                scene.wait_until(lambda tensor=tensor: self.may_write(tensor), "the other process has dropped it")
+                self.assertEqual(tensor.tolist(), [[1, 2, 2, 2], [1, 1, 1, 1], [1, 2, 2, 2]])
+                self.assertEqual(ask(gpupool.torch.zeros((), dtype=torch.bfloat16, pool=pool))[5], 1.0)
+                parameter = torch.nn.Parameter(gpupool.torch.zeros(5, pool=pool))
+                self.assertEqual(ask(parameter)[3:], (True, True, 5.0))
+            self.assertEqual(ask(torch.zeros(3))[5], 3.0)  # as PyTorch sends it
+            end()
+
+    def may_write(self, tensor):
+        try:
+            gpupool.torch.reuse(tensor)
+        except gpupool.SharedError:
+            return False
+        return True
+
+    def test_a_tensor_that_was_dropped_after_it_was_sent_arrives(self):
+        ask, end = self.run_worker(multiprocessing.get_context("spawn"))
+        for i in range(50):
+            self.assertEqual(ask(gpupool.torch.zeros(1000, pool=self.pools()[i % 2]).fill_(i))[5], 1000.0 * (i + 1))
+        end()
+
+    def test_what_cannot_be_sent_says_why(self):
+        tensor = gpupool.torch.zeros(3, pool=self.host).requires_grad_()
+        pickler = multiprocessing.reduction.ForkingPickler
+        with self.assertRaisesRegex(RuntimeError, "detach"):
+            pickler.dumps(tensor * 2 if gpupool.torch._find(tensor * 2) else tensor.view(3))
+        lazy = gpupool.torch.zeros(3, dtype=torch.complex64, pool=self.host).conj()
+        with self.assertRaisesRegex(RuntimeError, "resolve_conj"):
+            pickler.dumps(lazy)
+
+    def test_batches_lie_in_pinned_memory_and_come_by_token(self):
+        from torch.utils.data import DataLoader, TensorDataset
+        data = TensorDataset(torch.arange(60).float().reshape(60, 1), torch.arange(60))
+        expected = list(DataLoader(data, batch_size=8))
+        for workers, context in ((0, None), (2, "fork"), (2, "spawn")):
+            batches = list(DataLoader(data, batch_size=8, num_workers=workers, collate_fn=gpupool.torch.collate,
+                                      multiprocessing_context=context))
+            for (x, y), (other_x, other_y) in zip(batches, expected, strict=True):
+                self.assertTrue(torch.equal(x, other_x) and torch.equal(y, other_y))
+                for tensor in x, y:
+                    self.assertEqual(gpupool.torch._find(tensor).kind, "host")
+            del batches, x, y, tensor
+
+    def test_collate_keeps_the_structure(self):
+        self.assertEqual(gpupool.torch.collate([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])["b"], ["x", "y"])
+        batch = gpupool.torch.collate([(torch.ones(2), 1.5), (torch.zeros(2), 2.5)])
+        self.assertEqual((batch[0].tolist(), batch[1].tolist()), ([[1, 1], [0, 0]], [1.5, 2.5]))
+        del batch
+
+
+@scene.needs_torch_2
+class Storm(scene.Scene):
+    def test_tensors_are_passed_on_while_processes_are_killed(self):
+        program = pathlib.Path(os.environ["GPUPOOL_SOURCE"]) / "tests/python/storm.py"
+        for device in ("sim", "host"):
+            done = subprocess.run([sys.executable, program, "--device", device, "--messages", "1500", "--kill-every", "300"],
+                                  check=False, capture_output=True, text=True, timeout=5 * scene.WAIT_S, env=self.daemon.environment)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("nothing held", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
