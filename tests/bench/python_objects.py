@@ -65,6 +65,16 @@ def cases(size):
                 torch.empty(size, dtype=torch.uint8)
         found["gpupool: torch.from_dlpack(acquire())"] = from_dlpack
         found["torch.empty()"] = empty
+        if torch.cuda.is_available():
+            def empty_on_gpu(calls):
+                for _ in range(calls):
+                    torch.empty(size, dtype=torch.uint8, device="cuda")
+
+            def empty_pinned(calls):
+                for _ in range(calls):
+                    torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            found["torch.empty(device='cuda')"] = empty_on_gpu
+            found["torch.empty(pin_memory=True)"] = empty_pinned
     return found
 
 
