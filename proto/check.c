@@ -206,6 +206,10 @@ static const char *check_opened(const struct proto_message *message) {
     return message->opened.segment == 0 ? "OPENED.segment: 0" : NULL;
 }
 
+static const char *check_cancel(const struct proto_message *message) {
+    return message->cancel.request == 0 ? "CANCEL.request: 0" : NULL;
+}
+
 static const char *check_closed(const struct proto_message *message) {
     return message->closed.segment == 0 ? "CLOSED.segment: 0" : NULL;
 }
@@ -449,6 +453,7 @@ const char *proto_check(const struct proto_message *message) {
         [PROTO_SPLIT] = check_split,
         [PROTO_IDLE] = check_idle,
         [PROTO_CLOSED] = check_closed,
+        [PROTO_CANCEL] = check_cancel,
         [PROTO_HELLO_REPLY] = check_hello_reply,
         [PROTO_POOLS] = check_pools,
         [PROTO_LEASE] = check_lease,

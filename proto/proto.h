@@ -36,6 +36,7 @@
 #define PROTO_VERSION_BOARD                                                                                  \
     2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND,                      \
           REVOKE */
+#define PROTO_VERSION_CANCEL 2u /* from this one on a daemon knows CANCEL */
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
           and PROTO_SEGMENT_HOST_VMM_FD */
@@ -57,16 +58,17 @@ enum proto_operation {
     PROTO_MERGE = 12,  /* → OK: a lease takes over what another one holds, which ends; one-way with id 0 */
     PROTO_IDLE = 13,   /* → SEGMENTS: which segments has the session to close, for itself or for others? */
     PROTO_CLOSED = 14, /* → OK: it has closed one of those; it has no mapping of it any more */
-    PROTO_ASK_PARTS = 15, /* → PARTS: in which segments does a row lie? */
-    PROTO_DESCRIBE = 16,  /* → LEASE, of one part of a row: what is its segment? */
+    PROTO_ASK_PARTS = 15,        /* → PARTS: in which segments does a row lie? */
+    PROTO_DESCRIBE = 16,         /* → LEASE, of one part of a row: what is its segment? */
     PROTO_ACQUIRE_SEGMENTS = 17, /* → LEASES, one or more: whole segments of one size, all of them or none */
     PROTO_OFFER = 18,            /* → SEGMENTS: which of these idle segments may the session close? */
     PROTO_ASK_BOARD = 19,        /* → BOARD, once in a session */
     PROTO_RELEASE_SHARED = 20,   /* → OK; one-way with id 0: RELEASE of a whole lease, behind a fence that
                                     others of its block see */
-    PROTO_ASK_HOLDERS = 21, /* → HOLDERS: who else has the block of this lease? */
-    PROTO_SEND = 22,        /* → TOKEN, which holds the block itself until it is taken: a parcel */
-    PROTO_REVOKE = 23,      /* → OK: ends a parcel */
+    PROTO_ASK_HOLDERS = 21,      /* → HOLDERS: who else has the block of this lease? */
+    PROTO_SEND = 22,             /* → TOKEN, which holds the block itself until it is taken: a parcel */
+    PROTO_REVOKE = 23,           /* → OK: ends a parcel */
+    PROTO_CANCEL = 24, /* one-way: a request that waits is to wait no more; its answer is ERROR, CANCELLED */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -97,7 +99,8 @@ enum proto_error {
     PROTO_E_DRIVER = 10,    /* the driver or the kernel refused; the text has its error */
     PROTO_E_SHUTDOWN = 11,  /* the daemon is stopping */
     PROTO_E_NO_MEMORY = 12, /* the daemon itself is out of memory for bookkeeping */
-    PROTO_E_MAX = 12,
+    PROTO_E_CANCELLED = 13, /* the session cancelled the request while it waited */
+    PROTO_E_MAX = 13,
 };
 
 enum proto_pool_kind {
@@ -262,6 +265,12 @@ struct proto_opened {
     uint64_t segment;
 };
 
+/* CANCEL: the id of an ACQUIRE or ACQUIRE_SEGMENTS of this session. Where no request with this id waits, the
+ * message changes nothing: it can cross the answer. */
+struct proto_cancel {
+    uint64_t request;
+};
+
 #define PROTO_IDLE_BUSY                                                                                      \
     UINT32_C(1) /* the session's process has work on the GPU: closing a segment would stop it */
 #define PROTO_IDLE_FLAGS PROTO_IDLE_BUSY
@@ -405,6 +414,7 @@ struct proto_message {
         struct proto_lease_name query;
         struct proto_token attach, token;
         struct proto_opened opened;
+        struct proto_cancel cancel;
         struct proto_idle idle;
         struct proto_segments segments;
         struct proto_offer offer;

@@ -78,6 +78,7 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_QUERY, proto_lease_name, lease),
     WIRE_FIELD(PROTO_QUERY, proto_lease_name, generation),
     WIRE_FIELD(PROTO_OPENED, proto_opened, segment),
+    WIRE_FIELD(PROTO_CANCEL, proto_cancel, request),
     WIRE_FIELD(PROTO_SPLIT, proto_release, lease),
     WIRE_FIELD(PROTO_SPLIT, proto_release, generation),
     WIRE_FIELD(PROTO_SPLIT, proto_release, offset_bytes),

@@ -138,6 +138,12 @@ int core_acquire(struct session *session, uint64_t request, const struct proto_a
 int core_acquire_segments(struct session *session, uint64_t request,
                           const struct proto_acquire_segments *acquire, uint64_t now_ns);
 
+/* Cancels a request of the session that waits: it leaves its wait queue and is refused with
+ * PROTO_E_CANCELLED, and the requests behind it are served. Where the session has several requests with this
+ * id, that is the oldest one that waits. Does nothing where none waits: its answer may be under way. Linear
+ * in the session's requests (SESSION_WAITING_MAX). */
+void core_cancel(struct session *session, uint64_t request, uint64_t now_ns);
+
 /* Gives a lease back, whole or in part. Returns 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED,
  * PROTO_E_LIMIT (for a part: what is left would be in too many ranges, or a fence keeps it as a lease that is
  * one too many), -ENOMEM. A session without a page has no fences: PROTO_E_INVALID. */

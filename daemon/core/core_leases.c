@@ -65,6 +65,18 @@ int core_acquire_segments(struct session *session, uint64_t request_id,
     return acquire_either(session, request_id, &together, acquire, now_ns);
 }
 
+void core_cancel(struct session *session, uint64_t request_id, uint64_t now_ns) {
+    list_for_each_entry(struct request, request, &session->requests, session_link) {
+        if (request->id != request_id || request->state != REQUEST_WAITING)
+            continue;
+        struct pool *pool = request->pool;
+        request_refuse(request, PROTO_E_CANCELLED);
+        pool_mark_ready(pool); /* the request may have held others up */
+        core_serve(session->core, now_ns);
+        return;
+    }
+}
+
 int core_idle(struct session *session, const struct proto_idle *idle, uint64_t now_ns,
               struct proto_segments *ret_segments) {
     struct pool *pool = core_find_pool(session->core, idle->pool);

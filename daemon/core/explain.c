@@ -227,6 +227,10 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
             "for less",
             asked, pool->name, BYTES_TEXT(pool->limit_bytes));
         return;
+    case PROTO_E_CANCELLED:
+        proto_failure_set(ret_failure, request->error, "%s asked of %s: the client cancelled the request",
+                          asked, pool->name);
+        return;
     case PROTO_E_NO_MEMORY:
         proto_failure_set(ret_failure, request->error,
                           "the daemon has no memory for its bookkeeping: try again later");

@@ -36,6 +36,8 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
 }
 
 bool request_is_probe(const struct request *request) {
+    if (request->state == REQUEST_REFUSED && request->error == PROTO_E_CANCELLED)
+        return true;
     uint32_t flag = request->state != REQUEST_REFUSED     ? 0
                     : request->error == PROTO_E_EXHAUSTED ? PROTO_ACQUIRE_PROBE_ROOM
                     : request->error == PROTO_E_LIMIT     ? PROTO_ACQUIRE_PROBE_LIMIT

@@ -8,8 +8,8 @@
  * ones behind them only, so that they stay neighbours in the session's list.
  *
  *   WAITING (in a wait queue: wait_queue.h) --memory was found--> GRANTED (in core->answered, has the leases)
- *                                           --cannot be, deadline--> REFUSED (in core->answered, has the
- * error)
+ *                                           --cannot be, deadline, cancelled--> REFUSED (in core->answered,
+ *                                             has the error)
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,7 +36,7 @@ void request_refuse(struct request *request, enum proto_error error);
 void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item);
 
 /* Whether the request was refused, and its client's user does not learn of that: the client asks again, or
- * does without. It counts as a probe, and not as a failure. */
+ * does without, or has cancelled the request. It counts as a probe, and not as a failure. */
 bool request_is_probe(const struct request *request);
 
 /* Ends a wait that was in vain: EXHAUSTED, because of the quota if the request waited for that. */

@@ -373,6 +373,7 @@ static int handle_describe(struct client *client, const struct proto_message *me
 bool request_is_answered(const struct proto_message *message) {
     switch (message->header.operation) {
     case PROTO_OPENED:
+    case PROTO_CANCEL:
         return false;
     case PROTO_RELEASE:
     case PROTO_MERGE:
@@ -407,6 +408,9 @@ int request_handle(struct client *client, const struct proto_message *message) {
     case PROTO_ACQUIRE_SEGMENTS:
         r = core_acquire_segments(session, request, &message->acquire_segments, now_ns);
         return r == 0 ? 0 : refuse(client, request, r);
+    case PROTO_CANCEL:
+        core_cancel(session, message->cancel.request, now_ns);
+        return 0;
     case PROTO_RELEASE:
         if (request == 0)
             return release_one_way(client, message, now_ns);

@@ -61,6 +61,7 @@ static const struct {
     {PROTO_ASK_HOLDERS, sizeof(struct proto_lease_name)},
     {PROTO_SEND, sizeof(struct proto_send)},
     {PROTO_REVOKE, sizeof(struct proto_token)},
+    {PROTO_CANCEL, sizeof(struct proto_cancel)},
     {PROTO_BOARD, sizeof(struct proto_board_reply)},
     {PROTO_HOLDERS, offsetof(struct proto_holders, fences[1])},
     {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},
@@ -182,7 +183,8 @@ static void print_errors(void) {
     ERROR(DRIVER);
     ERROR(SHUTDOWN);
     ERROR(NO_MEMORY);
-    _Static_assert(PROTO_E_MAX == 12, "each error is printed");
+    ERROR(CANCELLED);
+    _Static_assert(PROTO_E_MAX == 13, "each error is printed");
 }
 
 /* Two digits a byte, without anything between. Returns how many bytes there are. */

@@ -52,6 +52,7 @@ def frames():
     yield packet(7, 7, struct.pack("<QQ", 1, 2))
     yield packet(8, 0, struct.pack("<Q", 9))
     yield packet(9, 9)
+    yield packet(24, 0, struct.pack("<Q", 3))
     yield packet(11, 11)
     yield packet(13, 13, struct.pack("<IIQ", 1, 0, MIB))
     yield packet(13, 13, struct.pack("<IIQ", 1, 1, 0))

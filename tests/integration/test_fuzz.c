@@ -72,7 +72,8 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
                                          PROTO_RELEASE_SHARED,
                                          PROTO_ASK_HOLDERS,
                                          PROTO_SEND,
-                                         PROTO_REVOKE};
+                                         PROTO_REVOKE,
+                                         PROTO_CANCEL};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -169,6 +170,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         break;
     case PROTO_ATTACH:
         memset(message.attach.bytes, 7, sizeof message.attach.bytes);
+        break;
+    case PROTO_CANCEL:
+        message.cancel.request = 1 + test_random(random) % 1000;
+        request = 0;
         break;
     case PROTO_OPENED:
         message.opened.segment = 1 + test_random(random) % 8;

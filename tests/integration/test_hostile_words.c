@@ -114,10 +114,14 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     case PROTO_OPENED:
         message.opened.segment = leases[0].segment;
         break;
+    case PROTO_CANCEL:
+        message.cancel.request = 77;
+        break;
     default:
         break;
     }
-    return raw_client_encode(&message, operation, operation == PROTO_OPENED ? 0 : 77, packet);
+    return raw_client_encode(&message, operation,
+                             operation == PROTO_OPENED || operation == PROTO_CANCEL ? 0 : 77, packet);
 }
 
 /* One value in one field of an otherwise good message: an answer, or the end; and a session that is still

@@ -149,6 +149,32 @@ void step_acquire_segments(struct world *world) {
                                     world->now_ns));
 }
 
+/* Cancels a request that waits, or one that does not: that changes nothing. The answer and the service of the
+ * requests behind it come in the same call. */
+void step_cancel(struct world *world) {
+    unsigned r = (unsigned)random_below(world, SIM_REQUESTS), s = pick_session(world, false);
+
+    for (unsigned tries = 0;
+         tries < SIM_REQUESTS && !(world->requests[r].used && !world->requests[r].answered); tries++)
+        r = (r + 1) % SIM_REQUESTS;
+    struct model_request *request = &world->requests[r];
+    bool waits = request->used && !request->answered, is_other = !waits || one_in(world, 8);
+    if (is_other && s == SIM_SESSIONS)
+        return;
+    if (is_other && waits && request->session == s)
+        return;
+    if (is_other) { /* an id of another session's, or of no session's */
+        core_cancel(world->sessions[s].session, waits ? request->id : world->next_request + 1, world->now_ns);
+        model_see(world);
+        must(!waits || !request->answered, "a session cancels another's request");
+        return;
+    }
+    request->cancelled = true;
+    core_cancel(world->sessions[request->session].session, request->id, world->now_ns);
+    model_see(world);
+    must(request->answered && request->lease == NULL, "a request that was cancelled waits on");
+}
+
 void step_release(struct world *world) {
     unsigned l = pick_lease(world);
     if (l == SIM_LEASES)

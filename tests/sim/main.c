@@ -73,6 +73,7 @@ static const struct {
     {"requests that waited", offsetof(struct tally, waited)},
     {"refusals", offsetof(struct tally, refusals)},
     {"deadlines that passed", offsetof(struct tally, deadlines)},
+    {"requests cancelled", offsetof(struct tally, cancels)},
     {"parts released", offsetof(struct tally, parts)},
     {"splits", offsetof(struct tally, splits)},
     {"rows", offsetof(struct tally, rows)},

@@ -464,6 +464,10 @@ static void model_refused(struct world *world, const struct model_request *reque
         world->tally->deadlines++;
         world->tally->held += answered->quota_item >= 0;
         break;
+    case PROTO_E_CANCELLED:
+        must(request->cancelled, "a request is called cancelled that is not");
+        world->tally->cancels++;
+        break;
     case PROTO_E_NO_MEMORY:
         must(memory_failed(), "a request is refused for lack of memory that there was");
         break;

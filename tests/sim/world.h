@@ -71,6 +71,7 @@ enum step {
     STEP_MISUSE,
     STEP_IDLE,
     STEP_OFFER,
+    STEP_CANCEL,
     STEP_CLOSED,
     STEP_BYE,
     STEP_BREAK, /* the connection ends, and its process lives on */
@@ -165,6 +166,7 @@ struct model_request {
     uint64_t segment_size;                       /* of each */
     bool no_reclaim;                             /* waits for growth only */
     bool gave_back;                              /* its session need not be asked */
+    bool cancelled;                              /* its session has cancelled it */
     bool used, answered;                         /* the latter: decided, and still in the core */
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
@@ -213,7 +215,7 @@ struct tally {
         sends, taken, revoked, too_late, fences, rows, described, arrivals, aheads, growths, failures,
         retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced, policies,
         quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered, closed, passes,
-        overdue, turns;
+        overdue, turns, cancels;
 };
 
 struct world {
@@ -385,6 +387,7 @@ unsigned pick_row_or_lease(struct world *world);
 bool tenant_is_full(const struct world *world, unsigned tenant);
 void step_idle(struct world *world);
 void step_offer(struct world *world);
+void step_cancel(struct world *world);
 void step_closed(struct world *world);
 
 /* --- parcels.c */

@@ -46,9 +46,14 @@ static const uint16_t operations[] = {
     PROTO_ASK_HOLDERS,
     PROTO_SEND,
     PROTO_REVOKE,
+    PROTO_CANCEL,
     PROTO_BOARD,
     PROTO_HOLDERS,
 };
+
+static inline bool is_one_way(uint16_t operation) {
+    return operation == PROTO_OPENED || operation == PROTO_CANCEL;
+}
 
 static inline enum proto_sender sender_of(uint16_t operation) {
     return operation < PROTO_HELLO_REPLY ? PROTO_FROM_CLIENT : PROTO_FROM_DAEMON;
@@ -184,7 +189,7 @@ static inline void random_leases(struct proto_leases *leases) {
 static inline void random_message(uint16_t operation, uint32_t pools_max, struct proto_message *message) {
     memset(message, 0, sizeof *message);
     message->header.operation = operation;
-    message->header.request = operation == PROTO_OPENED ? 0
+    message->header.request = is_one_way(operation) ? 0
                               : (operation == PROTO_ERROR || operation == PROTO_RELEASE ||
                                  operation == PROTO_MERGE || operation == PROTO_RELEASE_SHARED) &&
                                       !random_to(3)
@@ -251,6 +256,9 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_OPENED:
         message->opened.segment = random_size(UINT64_MAX);
+        break;
+    case PROTO_CANCEL:
+        message->cancel.request = random_size(UINT64_MAX);
         break;
     case PROTO_CLOSED:
         message->closed.segment = random_size(UINT64_MAX);

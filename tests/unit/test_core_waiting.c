@@ -371,6 +371,75 @@ static void a_request_behind_some_that_are_given_up_is_served(void **state) {
     expect_granted(core, two, 99);
 }
 
+static void a_cancelled_request_leaves_its_place_and_its_charge_at_once(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+
+    struct lease *lease = take_growing(session, pool, 8 * MIB, 0);
+    ask(session, pool, 1, 8 * MIB, NS_FOREVER, 1);
+    assert_int_equal(used(session, QUOTA_WAITING), 1);
+    assert_int_equal(pool->waiters.count, 1);
+    uint64_t n_failures = pool->stats.n_failures;
+    core_cancel(session, 1, 2);
+    expect_text(expect_refused(core, session, 1, PROTO_E_CANCELLED), "the client cancelled the request");
+    assert_int_equal(used(session, QUOTA_WAITING), 0);
+    assert_int_equal(pool->waiters.count, 0);
+    assert_int_equal(pool->stats.n_failures, n_failures); /* no user missed the memory */
+    core_cancel(session, 1, 3);                           /* it waits no more */
+    assert_int_equal(release(session, name_of(lease), 4), 0);
+    expect_no_answer(core);
+    take(session, pool, 8 * MIB, 5);
+}
+
+static void a_cancel_of_what_does_not_wait_changes_nothing(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+
+    struct lease *lease = take_growing(one, pool, 8 * MIB, 0);
+    ask(one, pool, 1, 8 * MIB, NS_FOREVER, 1);
+    core_cancel(one, 2, 2);
+    core_cancel(two, 1, 2); /* ids are a session's own */
+    expect_no_answer(core);
+    assert_int_equal(pool->waiters.count, 1);
+    assert_int_equal(release(one, name_of(lease), 3), 0);
+    core_cancel(one, 1, 3); /* granted, and the answer is still to be taken */
+    expect_granted(core, one, 1);
+    expect_no_answer(core);
+}
+
+static void a_cancel_serves_the_requests_behind_at_once(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *holder = open_session(core, 2, UID_A);
+
+    take_growing(holder, pool, 4 * MIB, 0);
+    for (unsigned i = 1; i <= WAIT_QUEUE_WINDOW; i++)
+        ask(session, pool, i, 8 * MIB, NS_FOREVER, 1);
+    struct lease *lease = take(holder, pool, 4 * MIB, 1);
+    ask(session, pool, 99, 4 * MIB, NS_FOREVER, 1);
+    assert_int_equal(release(holder, name_of(lease), 2), 0);
+    expect_no_answer(core); /* it is behind the window */
+    core_cancel(session, 3, 3);
+    expect_refused(core, session, 3, PROTO_E_CANCELLED);
+    expect_granted(core, session, 99);
+}
+
+static void a_request_that_waits_for_quota_is_cancelled(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+
+    limit_all(core, QUOTA_POOLS, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    take_growing(session, pool, 8 * MIB, 0);
+    ask(session, pool, 1, MIB, NS_FOREVER, 1);
+    core_cancel(session, 1, 2);
+    expect_refused(core, session, 1, PROTO_E_CANCELLED);
+    assert_int_equal(used(session, QUOTA_WAITING), 0);
+    assert_true(core_is_valid(core));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(who_has_less_is_served_before_who_came_earlier),
@@ -389,6 +458,10 @@ int main(void) {
         CORE_TEST(what_is_to_be_closed_is_hope),
         CORE_TEST(who_does_not_close_what_it_was_told_to_is_named_and_charged),
         CORE_TEST(a_request_behind_some_that_are_given_up_is_served),
+        CORE_TEST(a_cancelled_request_leaves_its_place_and_its_charge_at_once),
+        CORE_TEST(a_cancel_of_what_does_not_wait_changes_nothing),
+        CORE_TEST(a_cancel_serves_the_requests_behind_at_once),
+        CORE_TEST(a_request_that_waits_for_quota_is_cancelled),
     };
     return cmocka_run_group_tests_name("those who wait", tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         known |= operations[i] == header->operation;
     if (!known || sender_of(header->operation) != sender || header->length != size || header->reserved != 0)
         return false;
-    if (header->operation == PROTO_OPENED
+    if (is_one_way(header->operation)
             ? header->request != 0
             : header->request == 0 && header->operation != PROTO_ERROR &&
                   header->operation != PROTO_RELEASE && header->operation != PROTO_MERGE &&
@@ -164,6 +164,8 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 32;
     case PROTO_OPENED:
         return size == 8 && message->opened.segment != 0;
+    case PROTO_CANCEL:
+        return size == 8 && message->cancel.request != 0;
     case PROTO_CLOSED:
         return size == 16 && message->closed.segment != 0;
     case PROTO_IDLE:

@@ -41,7 +41,7 @@ struct breakage {
 static void plain_message(uint16_t operation, struct proto_message *message) {
     memset(message, 0, sizeof *message);
     message->header.operation = operation;
-    message->header.request = operation == PROTO_OPENED ? 0 : 7;
+    message->header.request = is_one_way(operation) ? 0 : 7;
     switch (operation) {
     case PROTO_HELLO:
         message->hello = (struct proto_hello){PROTO_MAGIC, 1, 1, PROTO_HELLO_RECLAIM, 0};
@@ -63,6 +63,9 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         break;
     case PROTO_OPENED:
         message->opened.segment = 9;
+        break;
+    case PROTO_CANCEL:
+        message->cancel.request = 8;
         break;
     case PROTO_CLOSED:
         message->closed = (struct proto_closed){9, 1000};
@@ -210,6 +213,7 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_SHARE, BODY(proto_share, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_SHARE, BODY(proto_share, size_bytes), U64, UINT64_MAX},
         {PROTO_OPENED, BODY(proto_opened, segment), U64, 0},
+        {PROTO_CANCEL, BODY(proto_cancel, request), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 10},
         {PROTO_LEASE, BODY(proto_lease, offset_bytes), U64, 1},
@@ -515,7 +519,7 @@ static void request_ids_are_where_they_belong(void **state) {
             memcpy(packet + 8, &request, sizeof request);
             bool wanted = operations[i] == PROTO_ERROR || operations[i] == PROTO_RELEASE ||
                           operations[i] == PROTO_MERGE || operations[i] == PROTO_RELEASE_SHARED ||
-                          (operations[i] == PROTO_OPENED) == (request == 0);
+                          is_one_way(operations[i]) == (request == 0);
             assert_int_equal(decode_exactly(sender_of(operations[i]), packet, size, &decoded),
                              wanted ? 0 : -EBADMSG);
         }
@@ -533,7 +537,7 @@ static void a_broken_header_is_refused_by_its_fields_name(void **state) {
         {0, 2, "operation", PROTO_QUERY, PROTO_OK},  {2, 2, "reserved", PROTO_QUERY, 1},
         {4, 4, "length", PROTO_QUERY, 31},           {4, 4, "length", PROTO_QUERY, UINT32_MAX},
         {0, 2, "length", PROTO_QUERY, PROTO_SHARE},  {8, 8, "request", PROTO_QUERY, 0},
-        {8, 8, "request", PROTO_OPENED, UINT64_MAX},
+        {8, 8, "request", PROTO_OPENED, UINT64_MAX}, {8, 8, "request", PROTO_CANCEL, 1},
     };
     struct proto_message message;
     uint8_t packet[PROTO_PACKET_MAX];
