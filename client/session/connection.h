@@ -113,6 +113,13 @@ static inline void request_recyclep(struct request **request) {
     request_recycle(*request);
 }
 
+/* As request_recycle() of a request. The connection is locked. */
+void request_recycle_locked(struct request *request);
+
+/* Breaks the connection with an error and its text, unless it is broken already. */
+void connection_break(struct connection *connection, int error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Breaks the connection: what the daemon sent does not check out. Returns PROTOCOL (or what it broke with
  * before). */
 int connection_refuse(struct connection *connection, const char *reason);
