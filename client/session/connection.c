@@ -14,6 +14,7 @@
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/reader.h"
 #include "client/session/socket.h"
+#include "client/session/submit.h"
 
 void connection_init(struct connection *connection, struct segments *segments, uint64_t answer_timeout_ns) {
     connection->fd = -1;
@@ -23,6 +24,9 @@ void connection_init(struct connection *connection, struct segments *segments, u
     list_init(&connection->waiting);
     list_init(&connection->abandoned);
     list_init(&connection->spare);
+    list_init(&connection->completed);
+    connection->wake_fd = -1;
+    connection->submitted_deadline_ns = NS_FOREVER;
     connection->broken = GPUPOOL_E_DISCONNECTED;
     snprintf(connection->broken_text, sizeof connection->broken_text, "not connected");
 }
@@ -59,6 +63,7 @@ void connection_forget(struct connection *connection) {
     /* Those of the parent's threads that were waiting at the fork are copies, and no thread of this process
      * takes them. */
     requests_free(&connection->waiting, true);
+    requests_free(&connection->completed, true);
     requests_free(&connection->abandoned, true);
     requests_free(&connection->spare, true);
 }
@@ -90,8 +95,11 @@ static void break_locked(struct connection *connection, int error, const char *t
     connection->broken = error;
     snprintf(connection->broken_text, sizeof connection->broken_text, "%s", text);
     shutdown(connection->fd, SHUT_RDWR);
-    list_for_each_entry(struct request, request, &connection->waiting, link) {
-        pthread_cond_signal(&request->wake);
+    list_for_each_entry_safe(struct request, request, &connection->waiting, link) {
+        if (request->is_submitted)
+            submit_complete_locked(request, 0);
+        else
+            pthread_cond_signal(&request->wake);
     }
 }
 
@@ -165,6 +173,8 @@ static struct request *make_request(struct connection *connection, enum proto_op
     request->operation = operation;
     request->done = false;
     request->asleep = false;
+    request->is_sent = request->is_submitted = request->is_cancelled = false;
+    request->error = 0;
     request->segment = NULL;
     request->grants = NULL;
     request->n_grants = request->n_wanted = 0;
@@ -292,31 +302,9 @@ static void give_back_grants(struct connection *connection, const struct segment
     error_restore(text);
 }
 
-int connection_exchange(struct connection *connection, struct request **request_pointer,
-                        uint64_t deadline_ns) {
+int connection_finish_locked(struct request **request_pointer, int r) {
     struct request *request = take_ptr(request_pointer);
-    bool sent = false;
-    int r;
-
-    pthread_mutex_lock(&connection->lock);
-    if (connection->broken == 0) {
-        /* Known before it is sent: another thread may read the reply first. */
-        request->id = request->message.header.request = ++connection->last_id;
-        list_append(&connection->waiting, &request->link);
-        pthread_mutex_unlock(&connection->lock);
-
-        size_t size = proto_encode(&request->message, request->packet);
-        r = socket_send(connection->fd, request->packet, size, deadline_ns);
-        if (r == -EPIPE)
-            r = 0; /* the daemon may have said why before it went: read on */
-        sent = r == 0;
-
-        pthread_mutex_lock(&connection->lock);
-        if (sent)
-            r = request_wait(request, deadline_ns);
-        reader_pass_on_locked(connection);
-    } else
-        r = 0;
+    struct connection *connection = request->connection;
 
     if (request->done) {
         pthread_mutex_unlock(&connection->lock);
@@ -335,15 +323,16 @@ int connection_exchange(struct connection *connection, struct request **request_
     if (connection->broken != 0)
         r = error_set(connection->broken, "%s", connection->broken_text);
     else if (r == -ETIMEDOUT)
-        r = error_set(GPUPOOL_E_TIMED_OUT,
-                      sent ? "the daemon did not answer in time" : "the daemon took no message in time");
+        r = error_set(GPUPOOL_E_TIMED_OUT, request->is_sent ? "the daemon did not answer in time"
+                                                            : "the daemon took no message in time");
     else
         r = error_set(r == -ENOMEM || r == -ENOBUFS ? GPUPOOL_E_NO_MEMORY : GPUPOOL_E_DISCONNECTED,
                       "sending to the daemon: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
     const struct segment_grant *grants =
         take_ptr(&request->grants); /* the caller's, and this thread's again */
     unsigned n_grants = request->n_grants;
-    if (sent && connection->broken == 0)
+    request->is_submitted = false; /* the reader gives back what comes for it */
+    if (request->is_sent && connection->broken == 0)
         list_append(&connection->abandoned, &request->link);
     else
         request_recycle_locked(request);
@@ -351,4 +340,37 @@ int connection_exchange(struct connection *connection, struct request **request_
     if (n_grants > 0)
         give_back_grants(connection, grants, n_grants, connection_deadline_ns(connection, 0));
     return r;
+}
+
+void connection_enlist_locked(struct request *request) {
+    struct connection *connection = request->connection;
+
+    /* Known before it is sent: another thread may read the reply first. */
+    request->id = request->message.header.request = ++connection->last_id;
+    list_append(&connection->waiting, &request->link);
+}
+
+int connection_send(struct request *request, uint64_t deadline_ns) {
+    size_t size = proto_encode(&request->message, request->packet);
+    int r = socket_send(request->connection->fd, request->packet, size, deadline_ns);
+    return r == -EPIPE ? 0 : r; /* the daemon may have said why before it went: read on */
+}
+
+int connection_exchange(struct connection *connection, struct request **request_pointer,
+                        uint64_t deadline_ns) {
+    struct request *request = *request_pointer;
+    int r = 0;
+
+    pthread_mutex_lock(&connection->lock);
+    if (connection->broken == 0) {
+        connection_enlist_locked(request);
+        pthread_mutex_unlock(&connection->lock);
+        r = connection_send(request, deadline_ns);
+        pthread_mutex_lock(&connection->lock);
+        request->is_sent = r == 0;
+        if (request->is_sent)
+            r = request_wait(request, deadline_ns);
+        reader_pass_on_locked(connection);
+    }
+    return connection_finish_locked(request_pointer, r);
 }

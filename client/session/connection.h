@@ -13,6 +13,10 @@
  *     request:  fresh ──exchange──▶ WAITING ──reply──▶ its caller's, until request_recycle ──▶ spare
  *                                      └──timeout──▶ ABANDONED ──late reply──▶ spare
  *
+ * A request for which no thread waits is *submitted* (submit.h), and has its place in the same lists. When
+ * its reply comes, or it fails, it is put into `completed`, and the thread that completes such requests is
+ * woken.
+ *
  * A request whose caller gave up stays known until its reply comes. When that reply is a lease, the request
  * turns into the RELEASE that gives the lease back. Leases of an ACQUIRE_SEGMENTS are released one-way, as
  * they come.
@@ -43,11 +47,18 @@ struct segment_grant {
 
 struct request {
     struct connection *connection;
-    struct list link; /* in waiting, abandoned or spare */
+    struct list link; /* in waiting, completed, abandoned or spare */
     uint64_t id;
     enum proto_operation operation;
     bool done;   /* the reply is in message */
     bool asleep; /* its thread waits on wake */
+    bool is_sent;
+    /* submit.h */
+    bool is_submitted;
+    bool is_cancelled; /* before it was sent: a CANCEL is to follow it */
+    int error;         /* a negative errno: why it failed; 0: it has a reply, or the connection broke */
+    uint64_t deadline_ns;
+    void *owner; /* the submitter's */
     pthread_cond_t wake;
     struct segment *segment; /* of a LEASE that has come */
     struct segment_grant *grants; /* of the LEASES that have come; n_wanted in all. The caller's array */
@@ -65,6 +76,10 @@ struct connection {
     uint64_t answer_timeout_ns;
     pthread_mutex_t lock;
     struct list waiting, abandoned, spare;
+    struct list completed;          /* submitted requests that are to be collected */
+    unsigned n_submitted;           /* in waiting */
+    uint64_t submitted_deadline_ns; /* no deadline of these is before */
+    int wake_fd; /* an eventfd, borrowed: written for the thread that completes them; -1: there is none */
     uint64_t last_id;
     bool reading; /* some thread is the reader */
     int broken;   /* 0 or the GPUPOOL_E_… that it broke with */
@@ -112,6 +127,18 @@ void request_recycle(struct request *request);
 static inline void request_recyclep(struct request **request) {
     request_recycle(*request);
 }
+
+/* --- for the parts of the connection (reader.h, submit.h) --- */
+
+/* Enters a request into those that wait, under a new id. The connection is locked, and not broken. */
+void connection_enlist_locked(struct request *request);
+
+/* Sends a request that was entered. Returns 0 or a negative errno. */
+int connection_send(struct request *request, uint64_t deadline_ns);
+
+/* Ends an exchange, as connection_exchange() does. r: a negative errno, where no reply came for another
+ * reason than that the connection broke. The connection is locked; unlocks it. */
+int connection_finish_locked(struct request **request, int r);
 
 /* As request_recycle() of a request. The connection is locked. */
 void request_recycle_locked(struct request *request);

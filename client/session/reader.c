@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/socket.h"
+#include "client/session/submit.h"
 
 static bool reply_fits(enum proto_operation request, unsigned reply) {
     static const enum proto_operation replies[] = {
@@ -175,9 +176,13 @@ static const char *reader_deliver(struct connection *connection, int *fds) {
             request->fd = take_fd(fds);
         message_copy(&request->message, message);
         request->done = true;
-        list_remove(&request->link);
-        if (request->asleep)
-            pthread_cond_signal(&request->wake);
+        if (request->is_submitted) {
+            submit_complete_locked(request, 0);
+        } else {
+            list_remove(&request->link);
+            if (request->asleep)
+                pthread_cond_signal(&request->wake);
+        }
     } else if (flaw == NULL && message->header.operation == PROTO_LEASE &&
                (request->operation == PROTO_ACQUIRE || request->operation == PROTO_ATTACH)) {
         /* Stays abandoned, until the answer to its RELEASE comes. The part that was split off, though, is in
@@ -243,13 +248,19 @@ int reader_step(struct connection *connection, uint64_t deadline_ns) {
     return 0;
 }
 
-void reader_pass_on_locked(struct connection *connection) {
+bool reader_wake_sleeper_locked(struct connection *connection) {
     if (connection->reading)
-        return;
+        return false;
     list_for_each_entry(struct request, request, &connection->waiting, link) {
         if (request->asleep) {
             pthread_cond_signal(&request->wake);
-            return;
+            return false;
         }
     }
+    return true;
+}
+
+void reader_pass_on_locked(struct connection *connection) {
+    if (reader_wake_sleeper_locked(connection) && connection->n_submitted > 0)
+        submit_wake(connection);
 }

@@ -6,6 +6,7 @@
  * requests under way. The role is connection.reading. A thread takes it under the connection's lock, calls
  * reader_step() without the lock, and gives it up with reader_pass_on_locked().
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/session/connection.h"
@@ -14,8 +15,12 @@
  * broken) or -ETIMEDOUT. Called by the reader, without the lock. */
 int reader_step(struct connection *connection, uint64_t deadline_ns);
 
-/* Wakes one sleeper to take the role, if no thread has it. A request that is still being sent finds the role
- * free by itself. */
+/* Wakes one sleeper to take the role, if no thread has it and one sleeps. Returns whether the role is still
+ * free then. A request that is still being sent finds that by itself. */
+bool reader_wake_sleeper_locked(struct connection *connection);
+
+/* As reader_wake_sleeper_locked(). If no thread sleeps, the one that completes submitted requests is woken.
+ */
 void reader_pass_on_locked(struct connection *connection);
 
 /* Makes the RELEASE of a whole lease that nothing uses. request_id: 0: one-way. */
