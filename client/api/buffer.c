@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "client/api/acquiring.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/api/recorded.h"
@@ -148,31 +149,6 @@ int buffer_find_pool(struct gpupool_client *client, uint32_t id, void *stream, u
     return r;
 }
 
-/* A client without a cache is never asked to close a segment. Its idle mappings may be just the room that its
- * own request lacks, so it asks by itself when the pool has no room, and then waits. */
-static int acquire_lease(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes,
-                         uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
-    const uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ns);
-    struct proto_acquire acquire = {.pool = pool_id,
-                                    .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBE_ROOM | probe,
-                                    .size_bytes = size_bytes,
-                                    .timeout_ns = timeout_ns};
-    struct grant grant;
-    bool any_closed;
-
-    int r = lease_acquire(&client->session, &acquire, &grant);
-    if (r == GPUPOOL_E_EXHAUSTED) {
-        r = lease_close_idle(&client->session, pool_id, size_bytes, false, &any_closed);
-        acquire.flags = probe;
-        acquire.timeout_ns = clock_left_ns(deadline_ns);
-        r = r < 0 ? r : lease_acquire(&client->session, &acquire, &grant);
-    }
-    if (r < 0)
-        return r;
-    *ret_buffer = buffer_of_grant(&grant);
-    return 0;
-}
-
 void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
     if (cache_piece(buffer) != NULL)
         cache_put(&client->cache, cache_piece(buffer));
@@ -181,28 +157,42 @@ void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer
                         &(struct proto_lease){.lease = buffer->lease, .generation = buffer->generation});
 }
 
+int buffer_finish(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                  uint32_t flags) {
+    int r = (flags & GPUPOOL_ZERO) != 0 ? buffer_zero(client, buffer, stream) : 0;
+    if (r < 0)
+        buffer_give_back(client, buffer);
+    return r;
+}
+
 static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     struct gpupool_buffer buffer;
-    struct pool pool;
+    struct acquiring acquiring;
 
-    int r = buffer_find_pool(client, pool_id, stream, flags, &pool);
-    if (r < 0)
-        return r;
-    r = client->cache.enabled
-            ? cache_acquire(&client->cache, &pool, size_bytes, stream, timeout_ns, probe, &buffer)
-            : acquire_lease(client, pool_id, size_bytes, timeout_ns, probe, &buffer);
-    if (r < 0)
-        return r;
-    if ((flags & GPUPOOL_ZERO) != 0) {
-        r = buffer_zero(client, &buffer, stream);
-        if (r < 0) {
-            buffer_give_back(client, &buffer);
-            return r;
-        }
-    }
-    *ret_buffer = buffer;
+    int r =
+        acquiring_begin(&acquiring, client, pool_id, size_bytes, stream, timeout_ns, flags, probe, &buffer);
+    while (r == ASKING_WAITS)
+        r = acquiring_answer(&acquiring, asking_exchange(acquiring_asking(&acquiring)), &buffer);
+    if (r == 0)
+        r = buffer_finish(client, &buffer, stream, flags);
+    if (r == 0)
+        *ret_buffer = buffer;
+    return r;
+}
+
+int buffer_check_acquire(const char *call, uint64_t size_bytes, const void *stream, uint32_t flags) {
+    if (size_bytes == 0)
+        return error_set(GPUPOOL_E_INVALID, "%s: 0 bytes", call);
+    if (stream == GPUPOOL_OWN_STREAM)
+        return buffer_refuse_own_stream(call);
+    if ((flags & ~GPUPOOL_ZERO) != 0)
+        return error_set(GPUPOOL_E_INVALID, "%s: unknown flags 0x%x", call, flags);
     return 0;
+}
+
+int buffer_fail_acquire(int error, uint64_t size_bytes, uint32_t pool) {
+    return error_prefix(error, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool);
 }
 
 /* Acquires where there is no hit. */
@@ -215,19 +205,14 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
         return r;
     if (ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: ret_buffer is NULL");
-    if (size_bytes == 0)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: 0 bytes");
-    if (stream == GPUPOOL_OWN_STREAM)
-        return buffer_refuse_own_stream("gpupool_acquire");
-    if ((flags & ~GPUPOOL_ZERO) != 0)
-        return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: unknown flags 0x%x", flags);
+    r = buffer_check_acquire("gpupool_acquire", size_bytes, stream, flags);
+    if (r < 0)
+        return r;
     if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
         cache_take(&client->cache, pool, size_bytes, stream, ret_buffer))
         return error_end(0);
-    r = size_bytes > PROTO_SIZE_MAX
-            ? error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be")
-            : acquire(client, pool, size_bytes, stream, timeout_ns, flags, probe, ret_buffer);
-    return error_end(r < 0 ? error_prefix(r, "acquiring %s from pool %u", BYTES_TEXT(size_bytes), pool) : 0);
+    r = acquire(client, pool, size_bytes, stream, timeout_ns, flags, probe, ret_buffer);
+    return error_end(r < 0 ? buffer_fail_acquire(r, size_bytes, pool) : 0);
 }
 
 /* After a miss. All arguments are in registers: a hit has none to keep on the stack for this call. */

@@ -41,6 +41,16 @@ int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *
 
 /* --- for the parts of the public calls --- */
 
+/* Checks what is wrong whatever the client and the pool are: INVALID. */
+int buffer_check_acquire(const char *call, uint64_t size_bytes, const void *stream, uint32_t flags);
+
+/* Zeroes a buffer that was acquired, if the flags say so. Where that fails, the buffer is given back. */
+int buffer_finish(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                  uint32_t flags);
+
+/* Says what was to be acquired, before an error's text. Returns the error. */
+int buffer_fail_acquire(int error, uint64_t size_bytes, uint32_t pool);
+
 /* Begins a call on a buffer: FORKED, INVALID, STALE. ret_piece gets the buffer's piece, NULL if it is a lease
  * of its own; where it is NULL itself, the piece is looked for later. */
 int buffer_enter(const struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,

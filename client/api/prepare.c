@@ -18,6 +18,7 @@
 #include "client/api/client.h"
 #include "client/cache/deferred.h"
 #include "client/cache/grow.h"
+#include "client/session/asking.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 

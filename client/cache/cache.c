@@ -258,11 +258,36 @@ static bool stream_heap_may_collect(struct stream_heap *stream_heap, uint64_t si
     return may;
 }
 
-int cache_acquire(struct cache *cache, const struct pool *pool, uint64_t size_bytes, void *stream,
-                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer) {
+/* Goes on from what a growth returned, until a buffer is there or the daemon is to be asked. The thread may
+ * be another one than before. */
+static int go_on(struct cache_taking *taking, int r, struct piece *piece, struct gpupool_buffer *ret_buffer) {
+    struct cache *cache = taking->cache;
+    struct stream_heap *stream_heap = taking->stream_heap;
+    struct thread_cache *thread = r == 0 ? thread_cache_get(cache, &cache->threads) : NULL;
+
+    while (r == 0) {
+        if (piece == NULL)
+            r = thread == NULL ? -ENOMEM : take(thread, stream_heap, taking->size_bytes, true, &piece);
+        else if (thread != NULL)
+            count_grown(thread, stream_heap, piece);
+        if (r == 0) {
+            cache_fill(ret_buffer, piece, taking->size_bytes);
+            return 0;
+        }
+        if (r != -ENOSPC)
+            return error_no_memory();
+        /* another thread was quicker with what was found here */
+        r = growth_begin(&taking->growth, cache, stream_heap, taking->size_bytes, taking->deadline_ns,
+                         taking->probe, &piece);
+    }
+    return r;
+}
+
+int cache_acquire_begin(struct cache_taking *taking, struct cache *cache, const struct pool *pool,
+                        uint64_t size_bytes, void *stream, uint64_t timeout_ns, uint32_t probe,
+                        struct gpupool_buffer *ret_buffer) {
     struct piece *piece = NULL;
     struct stream_heap *stream_heap = NULL;
-    uint64_t deadline_ns;
 
     int r = cache_stream_heap(cache, pool, stream, &stream_heap);
     if (r < 0)
@@ -274,20 +299,26 @@ int cache_acquire(struct cache *cache, const struct pool *pool, uint64_t size_by
         thread_caches_collect(&cache->threads, thread, stream_heap, false);
         r = take(thread, stream_heap, size_bytes, false, &piece);
     }
-    deadline_ns = r == -ENOSPC ? clock_deadline_ns(clock_now_ns(), timeout_ns) : 0;
-    while (r == -ENOSPC) { /* another thread may be quicker with what was found here */
-        r = stream_heap_grow(cache, stream_heap, size_bytes, deadline_ns, probe, &piece);
-        if (r < 0)
-            return r;
-        if (piece != NULL)
-            count_grown(thread, stream_heap, piece);
-        else
-            r = take(thread, stream_heap, size_bytes, true, &piece);
+    if (r == 0) {
+        cache_fill(ret_buffer, piece, size_bytes);
+        return 0;
     }
-    if (r < 0)
+    if (r != -ENOSPC)
         return error_no_memory();
-    cache_fill(ret_buffer, piece, size_bytes);
-    return 0;
+    taking->cache = cache;
+    taking->stream_heap = stream_heap;
+    taking->size_bytes = size_bytes;
+    taking->deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ns);
+    taking->probe = probe;
+    r = growth_begin(&taking->growth, cache, stream_heap, size_bytes, taking->deadline_ns, probe, &piece);
+    return go_on(taking, r, piece, ret_buffer);
+}
+
+int cache_acquire_answer(struct cache_taking *taking, int r, struct gpupool_buffer *ret_buffer) {
+    struct piece *piece;
+
+    r = growth_answer(&taking->growth, r, &piece);
+    return go_on(taking, r, piece, ret_buffer);
 }
 
 /* Puts a piece into this thread's bin of its class. From SIZE_CLASS_SINGLE on, the bin that had pieces until

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/cache/grow.h"
 #include "client/cache/offers.h"
 #include "client/cache/purger.h"
 #include "client/cache/shortage.h"
@@ -81,9 +82,24 @@ int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream
 bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer);
 
-/* Fills in a buffer from the cache, or from a new extent. probe: as in buffer_acquire(). */
-int cache_acquire(struct cache *cache, const struct pool *pool, uint64_t size_bytes, void *stream,
-                  uint64_t timeout_ns, uint32_t probe, struct gpupool_buffer *ret_buffer);
+/* An acquire from the cache, in steps. */
+struct cache_taking {
+    struct cache *cache;
+    struct stream_heap *stream_heap;
+    uint64_t size_bytes, deadline_ns;
+    uint32_t probe;
+    struct growth growth;
+};
+
+/* Fills in a buffer from the cache, or from a new extent. probe: as in buffer_acquire(). 0, an error, or
+ * ASKING_WAITS: the daemon is to be asked (taking->growth.asking). Only then is anything in *taking. */
+int cache_acquire_begin(struct cache_taking *taking, struct cache *cache, const struct pool *pool,
+                        uint64_t size_bytes, void *stream, uint64_t timeout_ns, uint32_t probe,
+                        struct gpupool_buffer *ret_buffer);
+
+/* Goes on when the daemon has answered. r: as for asking_answer(). Returns as cache_acquire_begin(). Any
+ * thread may call it. */
+int cache_acquire_answer(struct cache_taking *taking, int r, struct gpupool_buffer *ret_buffer);
 
 /* The size that a request takes from a stream heap: that of its class; from a tight pool no more than it
  * needs. */

@@ -70,21 +70,26 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
     return error_no_memory();
 }
 
-/* Asks the daemon for an extent, and adds it to the stream heap. */
-static int ask(struct cache *cache, struct stream_heap *stream_heap, const struct proto_acquire *acquire,
-               struct piece **ret_piece) {
-    struct grant grant;
+/* Asks the daemon for an extent. */
+static int ask(struct growth *growth, const struct proto_acquire *acquire, enum growth_step step) {
+    growth->step = step;
+    return asking_begin(&growth->asking, growth->cache->session, acquire);
+}
 
-    int r = lease_acquire(cache->session, acquire, &grant);
-    if (r < 0)
-        return r;
-    uint64_t granted_bytes = grant.lease.capacity_bytes;
+/* Adds the extent that the daemon has granted to the stream heap. */
+static int add_granted(struct growth *growth, struct piece **ret_piece) {
+    struct cache *cache = growth->cache;
+    struct stream_heap *stream_heap = growth->stream_heap;
+    const struct proto_acquire *acquire = &growth->asking.acquire;
+    const struct grant *grant = &growth->asking.grant;
+
+    uint64_t granted_bytes = grant->lease.capacity_bytes;
     if (granted_bytes < acquire->size_bytes / TIGHT_SHARE)
         shortage_tighten(cache, stream_heap->pool);
     else if (granted_bytes > acquire->least_bytes && granted_bytes >= acquire->size_bytes &&
              shortage_is_tight(&cache->shortage, stream_heap->pool))
         shortage_loosen(cache, stream_heap->pool);
-    return add_extent(cache, stream_heap, acquire->least_bytes, &grant, ret_piece);
+    return add_extent(cache, stream_heap, acquire->least_bytes, grant, ret_piece);
 }
 
 /* As much as the stream heap should have more of. */
@@ -97,16 +102,17 @@ static uint64_t wanted_bytes(struct stream_heap *stream_heap, uint64_t needed) {
 
 /* Asks for as much as the stream heap should have more of. Growth of the pool is waited for, and nothing
  * else. */
-static int ask_for_growth(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                          uint64_t deadline_ns, struct piece **ret_piece) {
+static int ask_for_growth(struct growth *growth) {
+    struct stream_heap *stream_heap = growth->stream_heap;
+    uint64_t needed = cache_needs(stream_heap, growth->size_bytes);
     const struct proto_acquire acquire = {
         .pool = stream_heap->pool,
         .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES, /* see is_refused() */
         .size_bytes = wanted_bytes(stream_heap, needed),
         .least_bytes = needed,
-        .timeout_ns = clock_left_ns(deadline_ns),
+        .timeout_ns = clock_left_ns(growth->deadline_ns),
     };
-    return ask(cache, stream_heap, &acquire, ret_piece);
+    return ask(growth, &acquire, GROWTH_ASKS);
 }
 
 /* Makes the stream heap's stream wait, on the GPU, for the streams that its deferred pieces were released on,
@@ -172,10 +178,11 @@ static int close_before_waiting(struct cache *cache, const struct stream_heap *s
 }
 
 /* Waits in the daemon's queue for just what is needed. */
-static int ask_and_wait(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                        uint64_t timeout_ns, uint32_t probe, struct piece **ret_piece) {
+static int ask_and_wait(struct growth *growth, uint64_t needed, uint64_t timeout_ns) {
+    struct cache *cache = growth->cache;
+    struct stream_heap *stream_heap = growth->stream_heap;
     struct proto_acquire acquire = {.pool = stream_heap->pool,
-                                    .flags = probe,
+                                    .flags = growth->probe,
                                     .size_bytes = needed,
                                     .least_bytes = needed,
                                     .timeout_ns = timeout_ns};
@@ -188,7 +195,7 @@ static int ask_and_wait(struct cache *cache, struct stream_heap *stream_heap, ui
     int r = close_before_waiting(cache, stream_heap, needed, timeout_ns, &any_closed);
     if (any_closed && timeout_ns < GROWTH_NS)
         acquire.timeout_ns = GROWTH_NS;
-    return r == 0 ? ask(cache, stream_heap, &acquire, ret_piece) : r;
+    return r == 0 ? ask(growth, &acquire, GROWTH_WAITS) : r;
 }
 
 /* Whether memory that comes back may still serve. LIMIT: of leases, or of the user's quota. */
@@ -196,95 +203,139 @@ static bool is_refused(int error) {
     return error == GPUPOOL_E_EXHAUSTED || error == GPUPOOL_E_LIMIT;
 }
 
+/* The wait is over. */
+static void end_wait(struct growth *growth) {
+    shortage_leave(&growth->cache->shortage, &growth->waiter);
+    shortage_offer(growth->cache, growth->stream_heap);
+}
+
 /* Nothing is free, and the pool has no room for more. Meanwhile each release looks whether it serves this
- * thread. */
-static int wait_for_room(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
-                         uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
-    struct shortage *shortage = &cache->shortage;
-    struct waiting_thread waiter;
-    uint64_t bytes;
+ * request. */
+static int wait_for_room(struct growth *growth) {
+    struct cache *cache = growth->cache;
+    struct stream_heap *stream_heap = growth->stream_heap;
+    uint64_t bytes, needed = heap_round_up(growth->size_bytes);
     int r = 0;
 
-    shortage_enter(shortage, &waiter, stream_heap->pool, heap_round_up(size_bytes));
-    if (!collect(cache, stream_heap, waiter.size_bytes, &bytes)) {
-        uint64_t left_ns = clock_left_ns(deadline_ns);
-        r = ask_and_wait(cache, stream_heap, waiter.size_bytes,
-                         bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns, probe, ret_piece);
+    shortage_enter(&cache->shortage, &growth->waiter, stream_heap->pool, needed);
+    if (!collect(cache, stream_heap, needed, &bytes)) {
+        uint64_t left_ns = clock_left_ns(growth->deadline_ns);
+        r = ask_and_wait(growth, needed, bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns);
     }
-    shortage_leave(shortage, &waiter);
-    shortage_offer(cache, stream_heap);
+    if (r != ASKING_WAITS)
+        end_wait(growth);
     return r;
 }
 
 /* Waits in the daemon's queue for all segments that a request needs. The caller has given back what the
  * process had for it. The daemon marks the pool as short while the request waits, so each release of the
  * process goes to the daemon, too. */
-static int wait_for_segments(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                             uint64_t deadline_ns, uint64_t least_ns, uint32_t probe,
-                             struct piece **ret_piece) {
-    uint64_t left_ns = clock_left_ns(deadline_ns);
-    struct proto_acquire_segments acquire = {
-        .pool = stream_heap->pool, .flags = probe, .timeout_ns = left_ns < least_ns ? least_ns : left_ns};
+static int wait_for_segments(struct growth *growth, uint64_t needed, uint64_t least_ns) {
+    struct cache *cache = growth->cache;
+    struct stream_heap *stream_heap = growth->stream_heap;
+    uint64_t left_ns = clock_left_ns(growth->deadline_ns);
+    struct proto_acquire_segments acquire = {.pool = stream_heap->pool,
+                                             .flags = growth->probe,
+                                             .timeout_ns = left_ns < least_ns ? least_ns : left_ns};
     bool any_closed;
 
     int r = close_before_waiting(cache, stream_heap, needed, acquire.timeout_ns, &any_closed);
     if (any_closed && acquire.timeout_ns < GROWTH_NS)
         acquire.timeout_ns = GROWTH_NS;
-    return r == 0 ? arena_wait_and_grow(cache, stream_heap, needed, &acquire, ret_piece) : r;
+    growth->step = GROWTH_WAITS_FOR_SEGMENTS;
+    return r == 0 ? arena_wait_begin(&growth->work, cache, stream_heap, needed, &acquire, &growth->asking)
+                  : r;
 }
 
 /* Takes one range that is free now. The pool has no room, but a client without a cache may have released more
  * in one segment than the arena can take from there. */
-static int ask_for_range(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                         struct piece **ret_piece) {
+static int ask_for_range(struct growth *growth) {
+    uint64_t needed = heap_round_up(growth->size_bytes);
     const struct proto_acquire acquire = {
-        .pool = stream_heap->pool,
+        .pool = growth->stream_heap->pool,
         .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
         .size_bytes = needed,
         .least_bytes = needed,
     };
-    return ask(cache, stream_heap, &acquire, ret_piece);
+    return ask(growth, &acquire, GROWTH_ASKS_FOR_RANGE);
 }
 
-/* As stream_heap_grow(), from an arena. */
-static int grow_arena(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
-                      uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
+/* The pool has no segments for the request's arena. */
+static int collect_segments(struct growth *growth) {
+    struct stream_heap *stream_heap = growth->stream_heap;
+    uint64_t bytes, needed = heap_round_up(growth->size_bytes);
+
+    if (collect(growth->cache, stream_heap, needed, &bytes))
+        return 0;
+    bytes += give_back_stream_heap(growth->cache, stream_heap);
+    return wait_for_segments(growth, needed, bytes > 0 ? GRACE_NS : 0);
+}
+
+/* As growth_begin(), from an arena. */
+static int grow_arena(struct growth *growth, struct piece **ret_piece) {
+    struct stream_heap *stream_heap = growth->stream_heap;
     const struct proto_acquire_segments acquire = {.pool = stream_heap->pool,
                                                    .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
-                                                   .timeout_ns = clock_left_ns(deadline_ns)};
-    int r = GPUPOOL_E_EXHAUSTED;
-    uint64_t bytes;
+                                                   .timeout_ns = clock_left_ns(growth->deadline_ns)};
 
-    if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
-        r = arena_grow(cache, stream_heap, needed, &acquire, ret_piece);
-        if (is_refused(r)) /* the pool would not grow for a range either */
-            r = ask_for_range(cache, stream_heap, needed, ret_piece);
-    }
-    if (!is_refused(r))
-        return r;
-    if (collect(cache, stream_heap, needed, &bytes))
-        return 0;
-    bytes += give_back_stream_heap(cache, stream_heap);
-    return wait_for_segments(cache, stream_heap, needed, deadline_ns, bytes > 0 ? GRACE_NS : 0, probe,
-                             ret_piece);
+    if (shortage_is_on(&growth->cache->shortage, stream_heap->pool))
+        return collect_segments(growth);
+    growth->step = GROWTH_ASKS_FOR_SEGMENTS;
+    int r = arena_grow_begin(&growth->work, growth->cache, stream_heap, heap_round_up(growth->size_bytes),
+                             &acquire, &growth->asking, ret_piece);
+    return is_refused(r) ? ask_for_range(growth) : r; /* the pool would not grow for a range either */
 }
 
-int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
-                     uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
+int growth_begin(struct growth *growth, struct cache *cache, struct stream_heap *stream_heap,
+                 uint64_t size_bytes, uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
+    growth->cache = cache;
+    growth->stream_heap = stream_heap;
+    growth->size_bytes = size_bytes;
+    growth->deadline_ns = deadline_ns;
+    growth->probe = probe;
     *ret_piece = NULL;
     if (look(stream_heap))
         return 0;
     if (shortage_is_on(&cache->shortage, stream_heap->pool))
         shortage_end_if_over(cache, stream_heap->pool);
     if (arena_serves(cache, stream_heap, heap_round_up(size_bytes)))
-        return grow_arena(cache, stream_heap, heap_round_up(size_bytes), deadline_ns, probe, ret_piece);
-    if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
-        int r =
-            ask_for_growth(cache, stream_heap, cache_needs(stream_heap, size_bytes), deadline_ns, ret_piece);
-        if (!is_refused(r))
-            return r;
+        return grow_arena(growth, ret_piece);
+    return shortage_is_on(&cache->shortage, stream_heap->pool) ? wait_for_room(growth)
+                                                               : ask_for_growth(growth);
+}
+
+int growth_answer(struct growth *growth, int r, struct piece **ret_piece) {
+    *ret_piece = NULL;
+    r = asking_answer(&growth->asking, r);
+    if (r == ASKING_WAITS)
+        return r;
+    switch (growth->step) {
+    case GROWTH_ASKS:
+        if (is_refused(r))
+            return wait_for_room(growth);
+        break;
+    case GROWTH_ASKS_FOR_SEGMENTS:
+        r = arena_grow_end(&growth->work, r, ret_piece);
+        return is_refused(r) ? ask_for_range(growth) : r;
+    case GROWTH_ASKS_FOR_RANGE:
+        if (is_refused(r))
+            return collect_segments(growth);
+        break;
+    case GROWTH_WAITS_FOR_SEGMENTS:
+        return arena_wait_end(&growth->work, r, ret_piece);
+    case GROWTH_WAITS:
+        break;
     }
-    return wait_for_room(cache, stream_heap, size_bytes, deadline_ns, probe, ret_piece);
+    if (r == 0)
+        r = add_granted(growth, ret_piece);
+    if (growth->step == GROWTH_WAITS)
+        end_wait(growth);
+    return r;
+}
+
+void growth_forget(struct growth *growth) {
+    if (growth->step == GROWTH_ASKS_FOR_SEGMENTS || growth->step == GROWTH_WAITS_FOR_SEGMENTS)
+        arena_work_free(&growth->work);
 }
 
 int stream_heap_add_lease(struct cache *cache, struct stream_heap *stream_heap, const struct grant *grant) {

@@ -17,16 +17,50 @@
  */
 #include <stdint.h>
 
+#include "client/cache/arena_grow.h"
+#include "client/cache/shortage.h"
 #include "client/cache/stream_heap.h"
+#include "client/session/asking.h"
 
 struct cache;
 struct grant;
 
-/* Gets memory for a request. 0: *ret_piece is what was leased for it, out of the stream heap already; NULL:
- * there is more in the stream heap's heap than before, which is to be asked again (other threads may be
- * quicker). EXHAUSTED and what lease_acquire says: *ret_piece is NULL. probe: as in buffer_acquire(). */
-int stream_heap_grow(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes,
-                     uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece);
+/* What the daemon was asked last. */
+enum growth_step {
+    GROWTH_ASKS,              /* for an extent, which the pool may grow for */
+    GROWTH_WAITS,             /* for what is needed, in its wait queue */
+    GROWTH_ASKS_FOR_SEGMENTS, /* of an arena, which the pool may grow for */
+    GROWTH_ASKS_FOR_RANGE,    /* that is free, where the pool has no such segments */
+    GROWTH_WAITS_FOR_SEGMENTS,
+};
+
+/* The growth for one request. Like an asking, it goes on in steps, which are one thread's at a time. While it
+ * waits it is in the list of the shortage, and stays where it is in memory. */
+struct growth {
+    struct cache *cache;
+    struct stream_heap *stream_heap;
+    uint64_t size_bytes, deadline_ns;
+    uint32_t probe;
+    enum growth_step step;
+    struct asking asking;
+    struct waiting_request waiter; /* GROWTH_WAITS */
+    struct arena_work work;        /* GROWTH_ASKS_FOR_SEGMENTS, GROWTH_WAITS_FOR_SEGMENTS */
+};
+
+/* Begins to get memory for a request. ASKING_WAITS: growth->asking has a request for the daemon, and
+ * growth_answer() goes on when it has been exchanged. 0: *ret_piece is what was leased for the request, out
+ * of the stream heap already; NULL: there is more in the stream heap's heap than before, which is to be asked
+ * again (other threads may be quicker). EXHAUSTED and what the daemon says: *ret_piece is NULL. probe: as in
+ * buffer_acquire(). */
+int growth_begin(struct growth *growth, struct cache *cache, struct stream_heap *stream_heap,
+                 uint64_t size_bytes, uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece);
+
+/* Goes on. r: as for asking_answer(). Returns as growth_begin(). An error that is neither EXHAUSTED nor LIMIT
+ * ends the growth. */
+int growth_answer(struct growth *growth, int r, struct piece **ret_piece);
+
+/* Frees the memory of a growth between two steps, in a forked child. */
+void growth_forget(struct growth *growth);
 
 /* Adds a lease, whose segment is open, to a stream heap: to an extent that it continues, else as an extent of
  * its own. 0; NO_MEMORY: the lease was given back. */

@@ -60,20 +60,20 @@ void shortage_end_if_over(struct cache *cache, uint32_t pool) {
     }
 }
 
-void shortage_enter(struct shortage *shortage, struct waiting_thread *waiter, uint32_t pool,
+void shortage_enter(struct shortage *shortage, struct waiting_request *waiter, uint32_t pool,
                     uint64_t size_bytes) {
-    *waiter = (struct waiting_thread){.pool = pool, .size_bytes = size_bytes};
+    *waiter = (struct waiting_request){.pool = pool, .size_bytes = size_bytes};
     pthread_mutex_lock(&shortage->lock);
     list_append(&shortage->waiters, &waiter->link);
     atomic_fetch_add(&shortage->waiting, 1);
     pthread_mutex_unlock(&shortage->lock);
 }
 
-void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter) {
+void shortage_leave(struct shortage *shortage, struct waiting_request *waiter) {
     pthread_mutex_lock(&shortage->lock);
     list_remove(&waiter->link);
     atomic_fetch_sub(&shortage->waiting, 1);
-    list_for_each_entry(struct waiting_thread, other, &shortage->waiters, link) {
+    list_for_each_entry(struct waiting_request, other, &shortage->waiters, link) {
         if (waiter->offered_ns == 0 && other->pool == waiter->pool)
             other->offered_ns = 0; /* it may have been served by what was meant for this one */
     }
@@ -82,7 +82,7 @@ void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter) {
 
 /* Whether a thread is to be offered a range. A range that was offered a while ago has gone to another
  * process. */
-static bool is_open(const struct waiting_thread *waiter, const struct stream_heap *stream_heap) {
+static bool is_open(const struct waiting_request *waiter, const struct stream_heap *stream_heap) {
     return waiter->pool == stream_heap->pool &&
            (waiter->offered_ns == 0 || clock_now_ns() - waiter->offered_ns > OFFER_NS);
 }
@@ -93,7 +93,7 @@ static struct piece *take_for_waiter(struct shortage *shortage, struct stream_he
 
     pthread_mutex_lock(&stream_heap->lock);
     pthread_mutex_lock(&shortage->lock);
-    list_for_each_entry(struct waiting_thread, waiter, &shortage->waiters, link) {
+    list_for_each_entry(struct waiting_request, waiter, &shortage->waiters, link) {
         if (is_open(waiter, stream_heap) &&
             stream_heap_take_locked(stream_heap, waiter->size_bytes, true, &piece) == 0) {
             waiter->offered_ns = clock_now_ns();

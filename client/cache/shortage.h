@@ -40,13 +40,13 @@ struct stream_heap;
 
 struct shortage {
     _Atomic uint64_t tight_pools, short_pools; /* shortage_bit() of each pool */
-    atomic_uint waiting;                       /* threads that wait for room, in any pool */
+    atomic_uint waiting;                       /* requests that wait for room, in any pool */
     pthread_mutex_t lock;                      /* guards waiters; taken after a stream heap's */
-    struct list waiters;                       /* waiting_thread.link, in order of arrival */
+    struct list waiters;                       /* waiting_request.link, in order of arrival */
 };
 
-/* A thread that waits for room. */
-struct waiting_thread {
+/* A request that waits for room, with a thread or without. */
+struct waiting_request {
     struct list link;
     uint32_t pool;
     uint64_t size_bytes;
@@ -67,10 +67,10 @@ void shortage_begin(struct cache *cache, uint32_t pool);
 void shortage_loosen(struct cache *cache, uint32_t pool);
 void shortage_end_if_over(struct cache *cache, uint32_t pool);
 
-/* A thread begins and ends to wait for room. */
-void shortage_enter(struct shortage *shortage, struct waiting_thread *waiter, uint32_t pool,
+/* A request begins and ends to wait for room. */
+void shortage_enter(struct shortage *shortage, struct waiting_request *waiter, uint32_t pool,
                     uint64_t size_bytes);
-void shortage_leave(struct shortage *shortage, struct waiting_thread *waiter);
+void shortage_leave(struct shortage *shortage, struct waiting_request *waiter);
 
 /* Gives the daemon what has become free in a stream heap and serves threads that wait. The caller holds no
  * lock. */

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -11,9 +10,6 @@
 #include "client/session/error.h"
 #include "client/session/segment_kind.h"
 #include "client/session/session.h"
-
-/* Of the descriptors that the process may have (often 1,024), one request uses a share of 1 / this. */
-#define DESCRIPTORS_SHARE 4u
 
 void lease_give_back(struct session *session, const struct proto_lease *lease) {
     char text[ERROR_TEXT_SIZE];
@@ -50,21 +46,17 @@ static int open_memory(struct session *session, const struct proto_lease *lease,
     return 0;
 }
 
-int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
-               struct grant *ret_grant) {
-    _cleanup_(request_recyclep) struct request *reply = request;
+int lease_accept(struct session *session, const struct request *reply, enum gpu_access access,
+                 struct grant *ret_grant) {
     struct pool pool;
     char *memory;
 
-    int r = connection_exchange(&session->connection, &reply, deadline_ns);
-    if (r < 0)
-        return r;
     const struct proto_lease *lease = &reply->message.lease;
     struct segment *segment = reply->segment;
     if (lease->parts != 0 && reply->operation != PROTO_ATTACH)
         return connection_refuse(&session->connection,
                                  "a lease in several segments, which was not asked for");
-    r = pools_find(session, lease->pool, &pool);
+    int r = pools_find(session, lease->pool, &pool);
     if (r == 0 && segment_kind(segment->kind)->pool_kind != pool.kind)
         return connection_refuse(&session->connection, "a segment of another kind than its pool");
     if (r == 0)
@@ -79,20 +71,12 @@ int lease_take(struct session *session, struct request *request, uint64_t deadli
     return 0;
 }
 
-int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant) {
-    struct request *request = connection_request(&session->connection, PROTO_ACQUIRE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.acquire = *acquire;
-    int r = lease_take(session, request, connection_deadline_ns(&session->connection, acquire->timeout_ns),
-                       GPU_ACCESS_READ_WRITE, ret_grant);
-    if (r < 0)
-        return r;
-    uint64_t least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
-    if (ret_grant->lease.pool != acquire->pool || ret_grant->lease.size_bytes > acquire->size_bytes ||
-        ret_grant->lease.size_bytes < least_bytes)
-        return connection_refuse(&session->connection, "a lease of another pool or size than asked for");
-    return 0;
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
+               struct grant *ret_grant) {
+    _cleanup_(request_recyclep) struct request *reply = request;
+
+    int r = connection_exchange(&session->connection, &reply, deadline_ns);
+    return r < 0 ? r : lease_accept(session, reply, access, ret_grant);
 }
 
 void lease_give_back_segments(struct session *session, const struct segment_grant *grants, uint32_t count) {
@@ -103,63 +87,6 @@ void lease_give_back_segments(struct session *session, const struct segment_gran
         (void)(i + 1 < count ? lease_release_one_way : lease_release)(session, grants[i].lease,
                                                                       grants[i].generation, 0, 0, FENCE_NONE);
     error_restore(text);
-}
-
-/* As many as one request may ask for. */
-static int acquire_some(struct session *session, const struct proto_acquire_segments *acquire,
-                        struct segment_grant *ret_grants) {
-    struct pool pool;
-    struct request *request = connection_request_segments(&session->connection, ret_grants, acquire->count);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.acquire_segments = *acquire;
-    int r = connection_exchange(&session->connection, &request,
-                                connection_deadline_ns(&session->connection, acquire->timeout_ns));
-    if (r < 0)
-        return r;
-    request_recycle(request);
-    r = pools_find(session, acquire->pool, &pool);
-    if (r == 0 && pool.kind != PROTO_POOL_DEVICE)
-        return connection_refuse(&session->connection, "a segment of another kind than its pool");
-    for (uint32_t i = 0; r == 0 && i < acquire->count; i++)
-        r = segments_import(&session->segments, ret_grants[i].segment, &session->devices, pool.uuid);
-    if (r < 0)
-        lease_give_back_segments(session, ret_grants, acquire->count);
-    return r;
-}
-
-/* How many segments a request may ask for. All their descriptors may be there before the first one is
- * imported, and the process has others. */
-static uint32_t most_segments(void) {
-    struct rlimit limit;
-    rlim_t most = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / DESCRIPTORS_SHARE : 0;
-
-    if (most < PROTO_LEASES_PER_MESSAGE)
-        return PROTO_LEASES_PER_MESSAGE;
-    return most < PROTO_LEASES_MAX ? (uint32_t)most : PROTO_LEASES_MAX;
-}
-
-int lease_acquire_segments(struct session *session, const struct proto_acquire_segments *acquire,
-                           struct segment_grant *ret_grants) {
-    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), acquire->timeout_ns);
-    struct proto_acquire_segments some = *acquire;
-    uint32_t done = 0, most = most_segments();
-    int r = 0;
-
-    while (r == 0 && done < acquire->count) {
-        uint32_t left = acquire->count - done;
-        some.count = left < most ? left : most;
-        if (done > 0)
-            some.timeout_ns = clock_left_ns(deadline_ns);
-        r = acquire_some(session, &some, ret_grants + done);
-        if (r == 0)
-            done += some.count;
-    }
-    if (r < 0)
-        lease_give_back_segments(session, ret_grants, done);
-    else
-        fences_show(&session->fences);
-    return r;
 }
 
 /* Closes a segment and tells the daemon. A segment that the driver would not close stays the session's until

@@ -2,9 +2,9 @@
 #ifndef CLIENT_SESSION_LEASE_H
 #define CLIENT_SESSION_LEASE_H
 /*
- * Leases: what the daemon lends to this client. Each function here is one exchange with it, or one message
- * that is not answered. Callers decide whether a lease is a buffer of its own or an extent that buffers are
- * cut from.
+ * Leases: what the daemon lends to this client; asking.h acquires them. Each function here is one exchange
+ * with it, or one message that is not answered. Callers decide whether a lease is a buffer of its own or an
+ * extent that buffers are cut from.
  *
  * Thread-safe. Errors are GPUPOOL_E_…, with the error text set.
  */
@@ -30,15 +30,6 @@ struct grant {
     uint32_t pool_kind;
 };
 
-/* Acquires a lease and opens its segment. */
-int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant);
-
-/* Acquires leases on whole segments of a pool whose segments are movable: all of them, into ret_grants, or
- * none. The segments are imported, not opened. That is one request, as far as the protocol allows
- * (PROTO_LEASES_MAX), and the number of descriptors that the process may have (RLIMIT_NOFILE). */
-int lease_acquire_segments(struct session *session, const struct proto_acquire_segments *acquire,
-                           struct segment_grant *ret_grants);
-
 /* Asks the daemon which idle segments of a pool this process has to close, and closes them. That stops the
  * work of the process on the device, and launches of its other threads wait, so the daemon names some only
  * where nothing else helps: a request of size_bytes of this process's that was refused (0: requests that
@@ -51,6 +42,11 @@ int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_by
  * or maps the segments of a row side by side (row.h). */
 int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
                struct grant *ret_grant);
+
+/* Makes the memory of a lease that has come accessible, as lease_take() does. Where it fails, the lease went
+ * back. */
+int lease_accept(struct session *session, const struct request *reply, enum gpu_access access,
+                 struct grant *ret_grant);
 
 /* Offers the daemon to close segments of a pool that are movable and that this process has given back, and
  * closes those that the daemon names: nothing in them is leased, and no other process has them mapped. Their

@@ -10,6 +10,7 @@
 #include <sched.h>
 
 #include "base/cleanup.h"
+#include "client/session/asking.h"
 #include "client/session/lease.h"
 #include "tests/bounded.h"
 #include "tests/failing_memory.h"
