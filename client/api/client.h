@@ -5,8 +5,8 @@
  * A client: what gpupool_open() makes. It owns a session, a cache, and what the public calls add to them. All
  * of it is there from open to close and none is shared with other clients of the process.
  *
- * Locks: the joins', then the session's (session.h). That of the recorded streams is a leaf. The caller's
- * threads may be in any call at once; close is alone.
+ * Locks: the joins' or the requests', then the session's (session.h). That of the recorded streams is a leaf.
+ * The caller's threads may be in any call at once; close is alone.
  */
 #include <stdatomic.h>
 #include <stdint.h>
@@ -14,6 +14,7 @@
 #include "client/api/join.h"
 #include "client/api/options.h"
 #include "client/api/recorded.h"
+#include "client/api/requests.h"
 #include "client/api/shared.h"
 #include "client/cache/cache.h"
 #include "client/include/gpupool/gpupool.h"
@@ -38,6 +39,8 @@ struct gpupool_client {
     char *socket_path;
     struct copy_options copying;
     _Atomic(struct client_attachment *) staging; /* NULL: nothing was copied yet */
+    bool has_no_thread;                          /* GPUPOOL_OPEN_NO_THREAD */
+    struct requests requests;
 };
 
 /* The default client, for callers that have no place to keep one: gpupool_default() opens it, with the

@@ -22,7 +22,9 @@ int gpupool_fd(struct gpupool_client *client) {
 
 int gpupool_dispatch(struct gpupool_client *client) {
     int r = enter(client);
-    if (r == 0)
+    if (r == 0) {
+        requests_dispatch(client);
         r = purger_dispatch(&client->cache);
+    }
     return error_end(r < 0 ? error_prefix(r, "gpupool_dispatch") : 0);
 }

@@ -22,6 +22,7 @@ static void client_free(struct gpupool_client *client) {
     pthread_mutex_destroy(&client->joins.lock);
     recorded_deinit(&client->recorded);
     shared_deinit(&client->shared);
+    requests_deinit(&client->requests);
     cache_deinit(&client->cache);
     session_deinit(&client->session);
     free(client->socket_path);
@@ -63,6 +64,8 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
     pthread_mutex_init(&client->joins.lock, NULL);
     pthread_mutex_init(&client->recorded.lock, NULL);
     pthread_mutex_init(&client->shared.lock, NULL);
+    requests_init(&client->requests);
+    client->has_no_thread = (options->flags & GPUPOOL_OPEN_NO_THREAD) != 0;
     client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->alloc_timeout_ns = options->alloc_timeout_ns;
     int r = options_read_copying((options->flags & GPUPOOL_OPEN_NO_THREAD) == 0, &client->copying);
@@ -135,6 +138,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
 /* Host mappings are not in a forked child (DONTFORK); driver, socket and locks are the parent's. */
 static void client_forget(struct gpupool_client *client) {
     client_end_attachment(client, true);
+    requests_forget(&client->requests);
     cache_forget(&client->cache);
     recorded_forget(&client->recorded);
     shared_forget(&client->shared);
@@ -157,6 +161,7 @@ void gpupool_close(struct gpupool_client *client) {
     error_save(text); /* closing cannot fail, so it leaves the thread's last error as it is */
     int error = client_thread.error;
     client_end_attachment(client, false);
+    requests_close(client);
     cache_stop(&client->cache);
     bool is_idle = devices_synchronize(&client->session.devices) == 0;
     joins_close(&client->joins, client->session.devices.gpu);

@@ -25,7 +25,7 @@
 struct cache;
 struct grant;
 
-/* What the daemon was asked last. */
+/* The last question to the daemon. */
 enum growth_step {
     GROWTH_ASKS,              /* for an extent, which the pool may grow for */
     GROWTH_WAITS,             /* for what is needed, in its wait queue */

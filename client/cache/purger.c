@@ -127,13 +127,18 @@ void purger_stop(struct purger *purger) {
 
 /* --- the application's loop --- */
 
-static int watch(const struct purger *purger, int fd) {
-    return epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+int purger_watch(const struct purger *purger, int fd) {
+    int r = epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+    return r < 0 ? -errno : 0;
+}
+
+void purger_unwatch(const struct purger *purger, int fd) {
+    (void)epoll_ctl(purger->loop_fd, EPOLL_CTL_DEL, fd, NULL);
 }
 
 static int start_loop(struct purger *purger) {
     purger->loop_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && watch(purger, purger->reclaim_fd) < 0))
+    if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0))
         return fail("epoll", errno);
     if (purger->decay_ns == GPUPOOL_FOREVER)
         return 0;
@@ -142,7 +147,7 @@ static int start_loop(struct purger *purger) {
     purger->decay_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (purger->decay_fd < 0 ||
         timerfd_settime(purger->decay_fd, 0, &(struct itimerspec){decay, decay}, NULL) < 0 ||
-        watch(purger, purger->decay_fd) < 0)
+        purger_watch(purger, purger->decay_fd) < 0)
         return fail("timerfd", errno);
     return 0;
 }

@@ -38,6 +38,10 @@ void purger_deinit(struct purger *purger);
 int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
 /* For a client without the thread: does what is due, if anything is. 0, or what cache_give_back() says. */
 int purger_dispatch(struct cache *cache);
+/* Has the program's loop watch a descriptor for reading, or no longer. For a client without the thread. 0 or
+ * a negative errno. */
+int purger_watch(const struct purger *purger, int fd);
+void purger_unwatch(const struct purger *purger, int fd);
 /* Ends the thread. */
 void purger_stop(struct purger *purger);
 

@@ -19,7 +19,7 @@
 #include "client/session/lease.h"
 #include "proto/proto.h"
 
-/* What a step returns that has a request for the daemon. */
+/* The value of a step that has a request for the daemon. */
 #define ASKING_WAITS 1
 
 struct asking {

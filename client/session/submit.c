@@ -29,6 +29,12 @@ void submit_complete_locked(struct request *request, int error) {
     submit_wake(connection);
 }
 
+void connection_watch(struct connection *connection, int wake_fd) {
+    pthread_mutex_lock(&connection->lock);
+    connection->wake_fd = wake_fd;
+    pthread_mutex_unlock(&connection->lock);
+}
+
 uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *owner) {
     struct connection *connection = request->connection;
 

@@ -20,6 +20,10 @@
 
 #include "client/session/connection.h"
 
+/* Sets the descriptor that wakes the runner: an eventfd that does not block, borrowed. Once, before the first
+ * request is submitted. */
+void connection_watch(struct connection *connection, int wake_fd);
+
 /* Enters a request, which is to be sent by connection_submit(). Returns its id. deadline_ns: when it fails
  * with TIMED_OUT. owner: for the thread that collects it (request.owner). Thread-safe. */
 uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *owner);

@@ -81,6 +81,22 @@ static void try_buffers(struct gpupool_client *client, uint32_t pool) {
     assert_int_equal(gpupool_error_number(), GPUPOOL_E_TOO_LARGE);
 }
 
+static void try_requests(struct gpupool_client *client, uint32_t pool) {
+    struct gpupool_buffer buffer;
+    uint64_t request;
+
+    CLEAN(gpupool_acquire_begin(client, pool, 4096, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &request));
+    fail_before();
+    assert_true(gpupool_request_fd(client, request) >= 0);
+    expect_none("gpupool_request_fd");
+    CLEAN(gpupool_acquire_end(client, request, &buffer));
+    MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+    CLEAN(gpupool_acquire_begin(client, pool, 4096, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &request));
+    CLEAN(gpupool_request_cancel(client, request));
+    if (gpupool_acquire_end(client, request, &buffer) == 0)
+        MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+}
+
 static void try_streams(struct gpupool_client *client, uint32_t pool) {
     static char bytes[4096];
     struct gpupool_buffer buffer;
@@ -158,6 +174,7 @@ static void a_call_that_does_not_fail_leaves_no_error(void **state) {
         CLEAN(gpupool_pools(client, pools, 8, &count));
         CLEAN(gpupool_host_pool(client, -1, &pool));
         try_buffers(client, pool);
+        try_requests(client, pool);
         if (test_has_device()) {
             CLEAN(gpupool_device_pool(client, 0, &pool));
             try_buffers(client, pool);

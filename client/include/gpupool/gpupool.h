@@ -256,6 +256,74 @@ GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, ui
                                 uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
 
 /**
+ * @name Acquires that complete on an eventfd, and that any thread can cancel
+ * A request is an acquire that no thread waits for. It is begun, completes by itself, and is ended:
+ *
+ *     gpupool_acquire_begin(client, pool, bytes, stream, GPUPOOL_FOREVER, 0, &request);
+ *     ... poll() gpupool_request_fd(client, request), or call gpupool_acquire_end() at once, which waits ...
+ *     gpupool_acquire_end(client, request, &buffer);
+ *
+ * An acquire that another thread may cancel is begun and ended in one thread, and cancelled in the other. All
+ * of them name a request by its number, which is never used again in this client: a thread may cancel a
+ * request that another one is just ending, or has ended.
+ *
+ * Requests go the way of gpupool_acquire(). Where that would wait for the daemon, a thread of the library
+ * goes on when the answer has come. It starts with the first request that has to ask the daemon, and
+ * completes the requests of the client one after the other; to map a segment takes it as long as
+ * gpupool_acquire(). In a client with GPUPOOL_OPEN_NO_THREAD requests complete in gpupool_dispatch(), for
+ * which gpupool_fd() becomes readable, and in gpupool_acquire_end(); no other call completes them.
+ *
+ * gpupool_close() cancels and frees the requests that are open, and their descriptors.
+ * @{
+ */
+/**
+ * Begins an acquire. Waits for no room and for no growth. It may exchange messages with the daemon, and give
+ * idle memory of this client back. Where the client has the memory at hand, the request is complete when this
+ * call returns.
+ * @param pool, size_bytes, stream, timeout_ns, flags as in gpupool_acquire(). With GPUPOOL_ZERO,
+ * gpupool_acquire_end() zeroes the memory
+ * @param ret_request the request's number, never 0, to be given to gpupool_acquire_end(); untouched on
+ * failure
+ * @return 0, or what is known at once: INVALID (also: a client with GPUPOOL_OPEN_NO_THREAD and without a
+ * cache), NO_POOL, TOO_LARGE, CAPTURING, DISCONNECTED, FORKED, NO_MEMORY, …; then there is no request
+ */
+GPUPOOL_API int gpupool_acquire_begin(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                      void *stream, uint64_t timeout_ns, uint32_t flags,
+                                      uint64_t *ret_request);
+
+/**
+ * An eventfd that becomes readable when the request is complete, and stays so: it has its memory, has failed
+ * or is cancelled. To be watched (poll, epoll), never read or written. Close-on-exec. It is the request's:
+ * gpupool_acquire_end() closes it. The first call for a request makes it; a request that is only ended has no
+ * descriptor. Any thread may call.
+ * @return 0 or more: the descriptor; STALE: the request was ended, or never begun; INVALID, FORKED;
+ * NO_MEMORY: no descriptor is free
+ */
+GPUPOOL_API int gpupool_request_fd(struct gpupool_client *client, uint64_t request);
+
+/**
+ * Waits until a request is complete, gives its buffer or its error, and ends it. Any thread may, one for each
+ * request.
+ * @param ret_buffer untouched on failure
+ * @return as gpupool_acquire(), and also CANCELLED. STALE: the request was ended before or is just being
+ * ended by another thread, or was never begun. INVALID and FORKED end no request
+ */
+GPUPOOL_API int gpupool_acquire_end(struct gpupool_client *client, uint64_t request,
+                                    struct gpupool_buffer *ret_buffer);
+
+/**
+ * Cancels a request. If it is complete, that changes nothing. Else it ends with CANCELLED or, where that is
+ * known first, another error, and with no buffer: memory that the daemon grants in the same moment goes back.
+ * It leaves the daemon's wait queue at once, and completes soon; it is still ended by gpupool_acquire_end().
+ * Sends one message, and waits for no answer. Any thread may call this, several times, also while another one
+ * is in gpupool_acquire_end(). (In a session with a daemon that speaks version 1 of the protocol alone, the
+ * request keeps its place until the daemon answers it.)
+ * @return 0; STALE: the request was ended, or never begun; INVALID, FORKED
+ */
+GPUPOOL_API int gpupool_request_cancel(struct gpupool_client *client, uint64_t request);
+/** @} */
+
+/**
  * Gives a buffer back. The memory is used by others when the work enqueued on the stream so far is done; work on other
  * streams must be done, ordered before it, or noted by gpupool_record_stream(). The call does not wait for the work. On the
  * stream that acquired it the memory serves the next acquire at once; otherwise a fence is left on the stream: a word that the GPU writes when it is through, in
