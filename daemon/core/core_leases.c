@@ -324,13 +324,30 @@ int core_query(struct session *session, const struct proto_lease_name *name, str
     return 0;
 }
 
-/* Adds a fenced lease on the block to the answer. */
+/* The fence in the answer that lies in the same word as another one; NULL: there is none. */
+static struct proto_board_fence *find_word(struct proto_holders *holders,
+                                           const struct proto_board_fence *fence) {
+    for (uint32_t i = 0; i < holders->count; i++)
+        if (holders->fences[i].slot == fence->slot && holders->fences[i].word == fence->word)
+            return &holders->fences[i];
+    return NULL;
+}
+
+/* Adds a fenced lease on the block to the answer. Of the fences in one word the last is enough: a stream
+ * writes them in ascending order. */
 static void add_holder(const struct lease *lease, struct proto_holders *holders) {
     if (fence_is_ready(lease->session, lease->fence->word, lease->fence_value))
         return;
-    if (lease->is_on_board && holders->count < PROTO_HOLDERS_MAX)
+    if (!lease->is_on_board) {
+        holders->n_left++;
+        return;
+    }
+    struct proto_board_fence *named = find_word(holders, &lease->board_fence);
+    if (named != NULL && (int64_t)(lease->board_fence.value - named->value) > 0)
+        named->value = lease->board_fence.value;
+    else if (named == NULL && holders->count < PROTO_HOLDERS_MAX)
         holders->fences[holders->count++] = lease->board_fence;
-    else
+    else if (named == NULL)
         holders->n_left++;
 }
 

@@ -114,17 +114,39 @@ static void more_fences_than_an_answer_has_room_for_are_counted(void **state) {
     const struct proto_lease_name name = name_of(lease);
     struct proto_token token;
 
-    core_session_set_board(two, 3);
     assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     for (unsigned i = 0; i < PROTO_HOLDERS_MAX + 5; i++) {
+        core_session_set_board(two, 3 + i / PROTO_BOARD_WORDS);
         assert_int_equal(core_attach(two, &token, &attached), 0);
-        assert_int_equal(release_on_board(two, attached, 3, i + 1, 7, i), 0);
+        assert_int_equal(release_on_board(two, attached, 3, i + 1, i % PROTO_BOARD_WORDS, i), 0);
     }
     expect_holders(one, lease, 0, PROTO_HOLDERS_MAX, 5);
     page.fences[2] = PROTO_HOLDERS_MAX;
     expect_holders(one, lease, 0, 5, 0);
     page.fences[2] = PROTO_HOLDERS_MAX + 5;
     expect_holders(one, lease, 0, 0, 0);
+}
+
+static void of_the_fences_in_a_word_the_last_is_named(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
+    const struct proto_token fresh = token_of(1);
+    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached;
+    const struct proto_lease_name name = name_of(lease);
+    struct proto_token token;
+
+    core_session_set_board(two, 3);
+    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    for (unsigned i = 0; i < 10; i++) {
+        assert_int_equal(core_attach(two, &token, &attached), 0);
+        assert_int_equal(release_on_board(two, attached, 3, i + 1, i % 2, UINT64_MAX - 4 + i), 0);
+    }
+    struct proto_holders holders = holders_of(one, lease);
+    assert_int_equal(holders.count, 2);
+    assert_int_equal(holders.n_left, 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(holders.fences[i].value, UINT64_MAX - 4 + 8 + holders.fences[i].word);
 }
 
 /* Among many leases only some are looked at; a later question finds others. */
@@ -177,6 +199,7 @@ int main(void) {
         CORE_TEST(a_fence_that_is_not_on_the_board_is_counted),
         CORE_TEST(what_is_released_without_a_fence_is_nobodys),
         CORE_TEST(the_dead_hold_what_is_in_quarantine),
+        CORE_TEST(of_the_fences_in_a_word_the_last_is_named),
         CORE_TEST(more_fences_than_an_answer_has_room_for_are_counted),
         CORE_TEST(a_block_with_very_many_leases_is_looked_at_in_parts),
         CORE_TEST(wrong_names_and_sessions_without_a_slot_are_refused),
