@@ -13,6 +13,7 @@ from gpupool._gpupool import (  # noqa: F401
     Array,
     Buffer,
     BufferInfo,
+    CancelledError,
     CapturingError,
     Client,
     ConnectError,

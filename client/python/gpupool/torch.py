@@ -45,6 +45,9 @@ _worker_clients = {}  # by process: without CUDA
 _allocators = []  # PyTorch calls them as long as there are tensors
 
 
+_DLPACK_CUDA = 2  # the type of a device
+_DLPACK_LEGACY = 1  # the legacy default stream
+
 # --- making tensors ---
 
 
@@ -53,12 +56,21 @@ def _has_cuda():
     return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
+def _current_stream(device):
+    """The handle of torch.cuda.current_stream(device), which takes some microseconds to make its object."""
+    return torch._C._cuda_getCurrentRawStream(device)
+
+
 def _stream_of(pool):
     """The stream on which the memory of a tensor goes back. Host memory: copies from it to the GPU that are not over have to come
     first, and those are on the current stream as a rule."""
     if pool.kind == "device":
-        return torch.cuda.current_stream(pool.device) if pool.client.gpu_kind == "cuda" else None
-    return torch.cuda.current_stream() if _has_cuda() and not torch.utils.data.get_worker_info() else None
+        if pool.client.gpu_kind != "cuda":
+            return None
+        if not torch.cuda.is_initialized():
+            torch.cuda.init()
+        return _current_stream(pool.device)
+    return _current_stream(torch.cuda.current_device()) if _has_cuda() and not torch.utils.data.get_worker_info() else None
 
 
 def _client_without_cuda():
@@ -92,7 +104,13 @@ def from_buffer(
     """Returns a tensor over a gpupool.Buffer, without a copy. The tensor keeps the buffer.
 
     shape: an integer or a tuple; None: all elements that there are. offset: in bytes, of the tensor's first element."""
-    tensor = torch.from_dlpack(buffer.view(shape, dtype, offset))
+    view = buffer.view(shape, dtype, offset)
+    if buffer.read_only:
+        tensor = torch.from_dlpack(view)  # which says that it cannot be, where PyTorch does not know such memory
+    else:
+        on_gpu = view.__dlpack_device__()[0] == _DLPACK_CUDA
+        stream = (_current_stream(buffer.device) or _DLPACK_LEGACY) if on_gpu else None
+        tensor = torch.from_dlpack(view.__dlpack__(stream=stream))
     _buffers[tensor.untyped_storage().data_ptr()] = buffer
     return tensor
 
@@ -180,9 +198,10 @@ def reuse(tensor: torch.Tensor) -> None:
 
 def _writer_of(buffer):
     """The stream behind which a tensor is sent: the current one, which comes behind the one that the tensor was made on."""
-    stream = _stream_of(buffer.pool)
-    if stream is not None and isinstance(buffer.stream, torch.cuda.Stream) and buffer.stream != stream:
-        stream.wait_stream(buffer.stream)
+    stream, made_on = _stream_of(buffer.pool), buffer.stream
+    if stream is not None and isinstance(made_on, int) and made_on >= 0 and made_on != (stream or _DLPACK_LEGACY):
+        ordered = torch.cuda.ExternalStream(made_on if made_on != _DLPACK_LEGACY else 0, buffer.device)
+        torch.cuda.current_stream(buffer.device).wait_stream(ordered)
     return stream
 
 

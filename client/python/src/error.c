@@ -44,6 +44,7 @@ static const struct error_kind kinds[ERROR_KINDS] = {
     {GPUPOOL_E_NO_GPU, "NoGpuError", NULL, "The call needs a GPU, and this process or the daemon has none."},
     {GPUPOOL_E_LOST, "LostError", NULL,
      "A process that shared a buffer ended before its GPU work on it was done."},
+    {GPUPOOL_E_CANCELLED, "CancelledError", NULL, "The request was cancelled."},
 };
 
 static int set_attributes(PyObject *class, int number, const char *name) {

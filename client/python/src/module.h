@@ -15,7 +15,7 @@
 
 #include "client/include/gpupool/gpupool.h"
 
-#define ERROR_KINDS 20
+#define ERROR_KINDS 21
 
 struct client_object;
 

@@ -2,4 +2,4 @@
 set(SOURCE daemon/core/lease.c)
 set(FIND [==[list_is_empty(&block->leases) && block->n_parcels == 0)]==])
 set(REPLACE [==[list_is_empty(&block->leases))]==])
-set(EXPECTED "a range is lent twice")
+set(EXPECTED "a segment is retired of which something is in use")
