@@ -140,6 +140,12 @@ class Tensors(scene.Scene):
         self.assertEqual(gpupool.torch.collate([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])["b"], ["x", "y"])
         batch = gpupool.torch.collate([(torch.ones(2), 1.5), (torch.zeros(2), 2.5)])
         self.assertEqual((batch[0].tolist(), batch[1].tolist()), ([[1, 1], [0, 0]], [1.5, 2.5]))
+        self.assertEqual(gpupool.torch.collate([True, False]).dtype, torch.utils.data.default_collate([True, False]).dtype)
+        for values in ([1, 2], [1.5, 2.5], [torch.ones(2, 2), torch.zeros(2, 2)]):
+            ours, theirs = gpupool.torch.collate(values), torch.utils.data.default_collate(values)
+            self.assertTrue(torch.equal(ours, theirs) and ours.dtype == theirs.dtype)
+            self.assertIsNotNone(gpupool.torch._find(ours))
+        del ours
         del batch
 
 

@@ -257,7 +257,13 @@ def _stack(batch, *, collate_fn_map=None):
     return torch.stack(batch, 0, out=out)
 
 
-_collate_fn_map = {**default_collate_fn_map, torch.Tensor: _stack}
+def _numbers(batch, *, collate_fn_map=None):
+    """A batch of numbers in pinned memory: a worker sends other tensors by a file each, in some 1.5 ms."""
+    made = default_collate_fn_map[float if isinstance(batch[0], float) else int](batch, collate_fn_map=collate_fn_map)
+    return empty(made.size(), dtype=made.dtype, pool=_host_pool()).copy_(made)
+
+
+_collate_fn_map = {**default_collate_fn_map, torch.Tensor: _stack, float: _numbers, int: _numbers}
 
 
 def collate(batch: list[Any]) -> Any:
