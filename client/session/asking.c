@@ -147,5 +147,6 @@ int lease_acquire_segments(struct session *session, const struct proto_acquire_s
                            struct segment_grant *ret_grants) {
     struct asking asking;
 
-    return asking_wait(&asking, asking_begin_segments(&asking, session, acquire, ret_grants));
+    int r = asking_begin_segments(&asking, session, acquire, ret_grants);
+    return asking_wait(&asking, r);
 }

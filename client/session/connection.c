@@ -277,8 +277,10 @@ int connection_tell(struct connection *connection, const struct proto_message *m
     if (r < 0)
         return r;
     r = socket_send(connection->fd, packet, proto_encode(message, packet), deadline_ns);
-    if (r == 0)
+    if (r == 0) {
+        atomic_fetch_add(&connection->told, 1);
         return 0;
+    }
     int heard = r == -EPIPE ? connection_hear_end(connection, deadline_ns) : 0;
     if (heard != 0)
         return heard;
@@ -356,9 +358,24 @@ int connection_send(struct request *request, uint64_t deadline_ns) {
     return r == -EPIPE ? 0 : r; /* the daemon may have said why before it went: read on */
 }
 
+/* The daemon reads in order: with an answer to what was sent after so many one-way messages, it has read
+ * them. */
+static void note_heard(struct connection *connection, uint64_t told) {
+    uint64_t heard = atomic_load(&connection->heard);
+
+    while (heard < told && !atomic_compare_exchange_weak(&connection->heard, &heard, told))
+        ;
+}
+
+uint64_t connection_unheard(struct connection *connection) {
+    uint64_t heard = atomic_load(&connection->heard); /* first: it is never more than was told */
+    return atomic_load(&connection->told) - heard;
+}
+
 int connection_exchange(struct connection *connection, struct request **request_pointer,
                         uint64_t deadline_ns) {
     struct request *request = *request_pointer;
+    uint64_t told = atomic_load(&connection->told);
     int r = 0;
 
     pthread_mutex_lock(&connection->lock);
@@ -368,8 +385,11 @@ int connection_exchange(struct connection *connection, struct request **request_
         r = connection_send(request, deadline_ns);
         pthread_mutex_lock(&connection->lock);
         request->is_sent = r == 0;
-        if (request->is_sent)
+        if (request->is_sent) {
             r = request_wait(request, deadline_ns);
+            if (r == 0)
+                note_heard(connection, told);
+        }
         reader_pass_on_locked(connection);
     }
     return connection_finish_locked(request_pointer, r);

@@ -29,6 +29,7 @@
  * Lock order: connection, then segments.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -80,6 +81,8 @@ struct connection {
     unsigned n_submitted;           /* in waiting */
     uint64_t submitted_deadline_ns; /* no deadline of these is before */
     int wake_fd; /* an eventfd, borrowed: written for the thread that completes them; -1: there is none */
+    _Atomic uint64_t told,
+        heard; /* one-way messages that were sent, and that the daemon had read by an answer */
     uint64_t last_id;
     bool reading; /* some thread is the reader */
     int broken;   /* 0 or the GPUPOOL_E_… that it broke with */
@@ -120,6 +123,9 @@ int connection_exchange(struct connection *connection, struct request **request,
  * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. Where the daemon has ended
  * the session, that is the error that it gave as the reason. */
 int connection_tell(struct connection *connection, const struct proto_message *message, uint64_t deadline_ns);
+
+/* How many one-way messages the daemon may not have read yet: no exchange that began after them has ended. */
+uint64_t connection_unheard(struct connection *connection);
 
 /* Gives a request object back. Accepts NULL. */
 void request_recycle(struct request *request);

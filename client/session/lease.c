@@ -230,7 +230,7 @@ int lease_release_shared(struct session *session, uint64_t lease, uint64_t gener
                                                  .board_value = board_fence->value};
     uint64_t deadline_ns = connection_deadline_ns(&session->connection, 0);
 
-    if (atomic_fetch_add(&session->shared_one_way, 1) % LEASE_SHARED_ONE_WAY_MAX != 0) {
+    if (connection_unheard(&session->connection) < LEASE_UNHEARD_MAX) {
         const struct proto_message message = {.header.operation = PROTO_RELEASE_SHARED,
                                               .release_shared = release};
         return connection_tell(&session->connection, &message, deadline_ns);

@@ -58,11 +58,12 @@ int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids
 int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence);
 
-/* Of the shared leases that are released, one in so many waits for the daemon's answer. The daemon serves
- * eight messages without an answer at a time (SERVE_ONE_WAY_PER_TURN), so a session is at most so far behind
- * that LEASE_HOLDERS_ASKS questions of another session find all of them done. */
-#define LEASE_SHARED_ONE_WAY_MAX 32u
-#define LEASE_HOLDERS_ASKS       6u
+/* The release of a shared lease is answered where the daemon may not have read so many one-way messages. It
+ * serves eight of them at a time (SERVE_ONE_WAY_PER_TURN), so a session is at most so far behind that
+ * LEASE_HOLDERS_ASKS questions of another session find all of its releases done. Threads that release at the
+ * same time can each be one more. */
+#define LEASE_UNHEARD_MAX  32u
+#define LEASE_HOLDERS_ASKS 8u
 
 /* Releases a whole lease, which others of its block see by a fence on the board. Most are not answered: the
  * daemon refuses none of a lease that is this session's, but where it has no memory the session keeps the

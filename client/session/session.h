@@ -12,7 +12,6 @@
  * Locks: the rows', the fences', the page's and the board's, the connection's, then the segments'. Those of
  * devices and pools are leaves.
  */
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,8 +35,7 @@ struct session {
     struct page page; /* the counters' and the fences' */
     struct fences fences;
     struct board board;
-    struct fences board_fences; /* in this session's slot on the board */
-    _Atomic unsigned shared_one_way; /* shared leases that were released so far, see lease_release_shared() */
+    struct fences board_fences;      /* in this session's slot on the board */
     uint64_t id;                     /* in the daemon's stats */
     unsigned version;           /* of the protocol */
 };

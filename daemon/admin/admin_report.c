@@ -292,6 +292,8 @@ void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quar
 
 /* Parcels that one reply names: some 50 KiB. */
 #define PARCELS_TOLD 256u
+/* That one reply looks at: some 100 us. */
+#define PARCELS_LOOKED_AT 4096u
 
 static cJSON *describe_parcel(const struct parcel *parcel, uint64_t now_ns) {
     cJSON *object = cJSON_CreateObject();
@@ -312,7 +314,7 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
     uint64_t now_ns = clock_now_ns();
     unsigned n_told = 0;
 
-    for (size_t i = 0; i < core->parcels.count && n_told < PARCELS_TOLD; i++) {
+    for (size_t i = 0; i < core->parcels.count && i < PARCELS_LOOKED_AT && n_told < PARCELS_TOLD; i++) {
         const struct parcel *parcel = core->parcels.entries[i];
         if (!admin_is_operator(uid) && uid != parcel->block->segment->owner->tenant->uid)
             continue;

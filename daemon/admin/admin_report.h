@@ -32,7 +32,7 @@ void report_pools(cJSON *reply, const struct core *core);
  * the session's user are told what a session has of each pool, and what it waits for. */
 void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quarantined_only);
 
-/* Adds "parcels", the one whose time is up first at the beginning and no more than 256, and "total". Each
+/* Adds "parcels", no more than 256, in no order, and "total". Each
  * is told to root, the daemon's own user and its own user; others see no more than that there are some. */
 void report_parcels(cJSON *reply, const struct core *core, uid_t uid);
 

@@ -67,9 +67,12 @@ bool tenant_may_lease(struct tenant *tenant, uint64_t count) {
     return false;
 }
 
-bool session_may_lease(struct session *session, uint64_t count, unsigned spare) {
+bool session_has_room(struct session *session, uint64_t count, unsigned spare) {
     uint64_t limit = (uint64_t)session->core->session_leases_limit + spare;
-    if (session->n_leases + count > limit && (!collect_session(session) || session->n_leases + count > limit))
-        return false;
-    return spare > 0 || tenant_may_lease(session->tenant, count);
+    return session->n_leases + count <= limit ||
+           (collect_session(session) && session->n_leases + count <= limit);
+}
+
+bool session_may_lease(struct session *session, uint64_t count, unsigned spare) {
+    return session_has_room(session, count, spare) && (spare > 0 || tenant_may_lease(session->tenant, count));
 }

@@ -26,6 +26,10 @@ void collect_pool(struct pool *pool, uint64_t now_ns);
 /* Whether the tenant may have that many more leases. If need be, its fences are polled first. */
 bool tenant_may_lease(struct tenant *tenant, uint64_t count);
 
+/* Whether the session may have that many more leases by its own limit. If need be, its fences are polled
+ * first. */
+bool session_has_room(struct session *session, uint64_t count, unsigned spare);
+
 /* Whether the session may have that many more leases. If need be, the fences of the session and of its tenant
  * are polled first. spare: the limit is larger by that many, and where it is not 0 the tenant's quota is not
  * asked; for messages without a reply, whose refusal the client would not learn of. */

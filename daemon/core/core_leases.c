@@ -292,7 +292,9 @@ int core_attach(struct session *session, const struct proto_token *token, struct
         return PROTO_E_NO_TOKEN;
     if (pool_is_closed(block->segment->pool))
         return PROTO_E_DRIVER;
-    if (!session_may_lease(session, 1, 0))
+    /* The last taker's lease takes the place of the parcel in the tenant's quota. */
+    bool is_last = parcel != NULL && parcel->takers == 1;
+    if (!(is_last ? session_has_room(session, 1, 0) : session_may_lease(session, 1, 0)))
         return PROTO_E_LIMIT;
     /* The session asks for the descriptions of a row's further segments later, which must not fail then. */
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {

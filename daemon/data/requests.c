@@ -304,7 +304,12 @@ static void release_shared_one_way(struct client *client, const struct proto_mes
                                    uint64_t now_ns) {
     int r = core_release_shared(client->session, &message->release_shared, now_ns);
 
-    if (r != 0)
+    if (r == -ENOMEM)
+        log_warning("there is no memory to note the release of a shared lease of pid %d (%s): its session "
+                    "has it to its "
+                    "end",
+                    (int)client->peer.pid, client->peer.command);
+    else if (r != 0)
         log_debug("pid %d (%s) released a shared lease that it may not: %s", (int)client->peer.pid,
                   client->peer.command, r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
 }

@@ -4,6 +4,7 @@
  * back while the kernels that use it are on their way, and the hooks are told of no stream. The streams stand
  * at gates.
  */
+#include <dlfcn.h>
 #include <gpupool/hooks.h>
 
 #include "tests/integration/cache_fixture.h"
@@ -144,6 +145,8 @@ static void a_request_that_cannot_be_served_is_null(void **state) {
     MUST_BE(gpupool_onnxruntime_use_stream(0, GPUPOOL_OWN_STREAM), GPUPOOL_E_INVALID);
     MUST(gpupool_onnxruntime_use_stream(0, GPUPOOL_NO_STREAM));
     MUST_BE(gpupool_onnxruntime_use_stream(63, NULL), GPUPOOL_E_NO_POOL);
+    if (dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD) != NULL)
+        skip(); /* a sanitizer has brought it: failures are thrown then, as CuPy wants them */
     assert_null(gpupool_cupy_malloc(NULL, (size_t)1 << 50, 0));
     assert_null(gpupool_cupy_malloc(NULL, SIZE, 63));
     assert_null(gpupool_cupy_malloc(GPUPOOL_PER_THREAD, SIZE, 0));

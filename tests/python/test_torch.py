@@ -114,6 +114,30 @@ class Tensors(scene.Scene):
             self.assertEqual(ask(gpupool.torch.zeros(1000, pool=self.pools()[i % 2]).fill_(i))[5], 1000.0 * (i + 1))
         end()
 
+    def test_a_tensor_may_come_back_to_its_process(self):
+        pickler = multiprocessing.reduction.ForkingPickler
+        for pool in self.pools():
+            tensor = gpupool.torch.zeros(1000, pool=pool)
+            again = pickler.loads(pickler.dumps(tensor))
+            again.fill_(7)
+            del again
+            self.assertEqual(float(tensor.sum()), 7000.0)
+            third = pickler.loads(pickler.dumps(tensor))
+            self.assertEqual(float(third[0]), 7.0)
+            del third
+            gpupool.torch.reuse(tensor)
+
+    def test_views_of_all_kinds_arrive(self):
+        pickler = multiprocessing.reduction.ForkingPickler
+        for pool in self.pools():
+            odd = gpupool.torch.from_buffer(pool.acquire(100), 80, torch.uint8, 4).view(torch.float64)
+            odd[:] = torch.arange(10)
+            self.assertEqual(pickler.loads(pickler.dumps(odd[2:4])).tolist(), [2.0, 3.0])
+            tensor = gpupool.torch.zeros((3, 4), pool=pool)
+            empty = pickler.loads(pickler.dumps(tensor[3:]))
+            self.assertEqual((empty.shape, empty.dtype), ((0, 4), torch.float32))
+            self.assertEqual(pickler.loads(pickler.dumps(tensor[1].expand(5, 4))).stride(), (0, 1))
+
     def test_what_cannot_be_sent_says_why(self):
         tensor = gpupool.torch.zeros(3, pool=self.host).requires_grad_()
         pickler = multiprocessing.reduction.ForkingPickler
@@ -141,6 +165,9 @@ class Tensors(scene.Scene):
         batch = gpupool.torch.collate([(torch.ones(2), 1.5), (torch.zeros(2), 2.5)])
         self.assertEqual((batch[0].tolist(), batch[1].tolist()), ([[1, 1], [0, 0]], [1.5, 2.5]))
         self.assertEqual(gpupool.torch.collate([True, False]).dtype, torch.utils.data.default_collate([True, False]).dtype)
+        mixed = [torch.ones(2), torch.ones(2, dtype=torch.float64)]
+        self.assertEqual(gpupool.torch.collate(mixed).dtype, torch.utils.data.default_collate(mixed).dtype)
+        self.assertEqual(gpupool.torch.collate([torch.ones(2, requires_grad=True)] * 2).shape, (2, 2))
         for values in ([1, 2], [1.5, 2.5], [torch.ones(2, 2), torch.zeros(2, 2)]):
             ours, theirs = gpupool.torch.collate(values), torch.utils.data.default_collate(values)
             self.assertTrue(torch.equal(ours, theirs) and ours.dtype == theirs.dtype)

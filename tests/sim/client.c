@@ -19,9 +19,12 @@ bool tenant_is_full(const struct world *world, unsigned tenant) {
 
 /* Whether the session may not have one more lease, by its own limit or by its tenant's quota, when the core
  * has looked at what lies behind fences. */
+static bool has_no_room(const struct world *world, unsigned s) {
+    return world->sessions[s].leases - model_arrived(world, s) >= world->core->session_leases_limit;
+}
+
 static bool is_full(const struct world *world, unsigned s) {
-    return world->sessions[s].leases - model_arrived(world, s) >= world->core->session_leases_limit ||
-           tenant_is_full(world, world->sessions[s].tenant);
+    return has_no_room(world, s) || tenant_is_full(world, world->sessions[s].tenant);
 }
 
 /* Puts a release behind a fence. Returns whether it has to wait. */
@@ -620,7 +623,7 @@ void step_attach(struct world *world) {
         expected = PROTO_E_NO_TOKEN;
     else if (pool_is_closed(world->pools[world->segments[world->blocks[b].segment].pool].pool))
         expected = PROTO_E_DRIVER;
-    else if (is_full(world, s))
+    else if (p < SIM_PARCELS && world->parcels[p].takers == 1 ? has_no_room(world, s) : is_full(world, s))
         expected = PROTO_E_LIMIT;
     int r = core_attach(world->sessions[s].session, &token, &lease);
     if (out_of_memory(r))

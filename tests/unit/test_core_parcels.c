@@ -212,6 +212,12 @@ static void parcels_count_as_leases_of_their_user(void **state) {
     assert_int_equal(send_for(scene.sender, scene.lease, 2, 1, LIFETIME_NS, 0, &second), PROTO_E_LIMIT);
     assert_int_equal(revoke_as(scene.sender, &token), 0);
     assert_int_equal(send_for(scene.sender, scene.lease, 2, 1, LIFETIME_NS, 0, &second), 0);
+    struct lease *taken; /* takes the place of the parcel */
+    assert_int_equal(attach(scene.taker, &second, &taken), 0);
+    assert_int_equal(used(scene.taker, QUOTA_LEASES), 2);
+    assert_int_equal(release(scene.taker, name_of(taken), 0), 0);
+    assert_int_equal(send_for(scene.sender, scene.lease, 3, 2, LIFETIME_NS, 0, &second), 0);
+    assert_int_equal(attach(scene.taker, &second, &taken), PROTO_E_LIMIT); /* the parcel would stay */
 }
 
 static void a_user_has_so_many_parcels_and_no_more(void **state) {

@@ -512,7 +512,7 @@ GPUPOOL_API int gpupool_revoke(struct gpupool_client *client, const struct gpupo
  * @param flags 0 or GPUPOOL_READ_ONLY
  * @return 0; INVALID; NO_TOKEN when the token is not known, gone or another user's; NO_GPU, NO_POOL (its
  * device is not visible in this process), DRIVER, NO_MEMORY, LIMIT, CAPTURING; LOST, also if the work is lost
- * by now: nothing was taken
+ * by now: no lease was taken, but one taker of a token of gpupool_send() was
  */
 GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *token, void *stream,
                                uint32_t flags, struct gpupool_buffer *ret_buffer);

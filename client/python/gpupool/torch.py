@@ -38,13 +38,14 @@ if not hasattr(torch.float32, "itemsize"):
 
 __all__ = ["collate", "empty", "enable", "from_buffer", "record_stream", "reuse", "use_pool", "zeros"]
 
-# The buffer under a tensor, by its address, while the tensor or the buffer is alive.
-_buffers = weakref.WeakValueDictionary()
 _lock = threading.Lock()
-_worker_clients = {}  # by process: without CUDA
+_worker_clients = {}  # of this process: without CUDA
+_places = weakref.WeakKeyDictionary()  # of each client's pools, by id
 _allocators = []  # PyTorch calls them as long as there are tensors
 
 
+_DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+           torch.float64, torch.complex64, torch.complex128}
 _DLPACK_CUDA = 2  # the type of a device
 _DLPACK_LEGACY = 1  # the legacy default stream
 
@@ -56,21 +57,50 @@ def _has_cuda():
     return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
+def _forget():
+    """In a forked child: the clients are the parent's, and another thread of the parent may have had the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _worker_clients.clear()
+    _places.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _current_stream(device):
     """The handle of torch.cuda.current_stream(device), which takes some microseconds to make its object."""
     return torch._C._cuda_getCurrentRawStream(device)
 
 
-def _stream_of(pool):
-    """The stream on which the memory of a tensor goes back. Host memory: copies from it to the GPU that are not over have to come
-    first, and those are on the current stream as a rule."""
-    if pool.kind == "device":
-        if pool.client.gpu_kind != "cuda":
-            return None
-        if not torch.cuda.is_initialized():
-            torch.cuda.init()
-        return _current_stream(pool.device)
-    return _current_stream(torch.cuda.current_device()) if _has_cuda() and not torch.utils.data.get_worker_info() else None
+def _stream_of(client, device):
+    """The stream on which the memory of a tensor on a device goes back: the current one. Host memory (None) has none: _Keeper."""
+    if device is None or client.gpu_kind != "cuda":
+        return None
+    if not torch.cuda.is_initialized():
+        torch.cuda.init()
+    return _current_stream(device)
+
+
+def _used_devices():
+    return [device for device in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(device)] if _has_cuda() else []
+
+
+class _Keeper:
+    """Of a storage in host memory: its buffer. Copies to and from GPUs may not be over when the storage dies. As a rule they are on
+    the streams that are current then, so that the memory goes back behind these."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer):
+        self.buffer = buffer
+
+    def __del__(self):
+        if self.buffer.closed:
+            return
+        for device in _used_devices():
+            with torch.cuda.device(device):
+                self.buffer.record_stream(_current_stream(device) or _DLPACK_LEGACY)
 
 
 def _client_without_cuda():
@@ -111,7 +141,7 @@ def from_buffer(
         on_gpu = view.__dlpack_device__()[0] == _DLPACK_CUDA
         stream = (_current_stream(buffer.device) or _DLPACK_LEGACY) if on_gpu else None
         tensor = torch.from_dlpack(view.__dlpack__(stream=stream))
-    _buffers[tensor.untyped_storage().data_ptr()] = buffer
+    tensor.untyped_storage()._gpupool = _Keeper(buffer) if buffer.kind == "host" else buffer
     return tensor
 
 
@@ -125,7 +155,7 @@ def _make(shape, dtype, device, pool, timeout, zero):
     n_bytes = shape.numel() * dtype.itemsize
     if n_bytes == 0:
         return torch.empty(shape, dtype=dtype, device="cpu" if pool.kind == "host" else torch.device("cuda", pool.device))
-    return from_buffer(pool.acquire(n_bytes, _stream_of(pool), timeout, zero), tuple(shape), dtype)
+    return from_buffer(pool.acquire(n_bytes, _stream_of(pool.client, pool.device), timeout, zero), tuple(shape), dtype)
 
 
 def empty(
@@ -166,10 +196,10 @@ def _find(tensor):
     if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or tensor.is_quantized:
         return None
     try:
-        address = tensor.untyped_storage().data_ptr()
+        kept = getattr(tensor.untyped_storage(), "_gpupool", None)
     except RuntimeError:  # a tensor without a storage
         return None
-    buffer = _buffers.get(address)
+    buffer = kept.buffer if isinstance(kept, _Keeper) else kept
     return None if buffer is None or buffer.closed else buffer
 
 
@@ -190,16 +220,22 @@ def reuse(tensor: torch.Tensor) -> None:
     """Says that this process writes to a tensor again that it sent, or received. The current stream waits for the work of the
     processes that have dropped the tensor. Raises gpupool.SharedError while another process has it."""
     buffer = _need(tensor)
-    buffer.reuse(_stream_of(buffer.pool))
+    buffer.reuse(_stream_of(buffer.pool.client, buffer.device))
 
 
 # --- tensors between processes ---
 
 
 def _writer_of(buffer):
-    """The stream behind which a tensor is sent: the current one, which comes behind the one that the tensor was made on."""
-    stream, made_on = _stream_of(buffer.pool), buffer.stream
-    if stream is not None and isinstance(made_on, int) and made_on >= 0 and made_on != (stream or _DLPACK_LEGACY):
+    """The stream behind which a tensor is sent: the current one, which comes behind the one that the tensor was made on. Host memory
+    is sent when the GPUs that this process uses are idle."""
+    if buffer.kind == "host":
+        for device in _used_devices():
+            torch.cuda.synchronize(device)
+        return None
+    stream, made_on = _stream_of(buffer.pool.client, buffer.device), buffer.stream
+    made_on = getattr(made_on, "cuda_stream", made_on)  # a stream of PyTorch that the program named
+    if stream is not None and isinstance(made_on, int) and made_on >= 0 and (made_on or _DLPACK_LEGACY) != (stream or _DLPACK_LEGACY):
         ordered = torch.cuda.ExternalStream(made_on if made_on != _DLPACK_LEGACY else 0, buffer.device)
         torch.cuda.current_stream(buffer.device).wait_stream(ordered)
     return stream
@@ -213,32 +249,37 @@ def _reduce(tensor):
         raise RuntimeError("a tensor that has a history of operations cannot be sent to another process: send tensor.detach()")
     if tensor.is_neg() or tensor.is_conj():
         raise RuntimeError("a lazily negated or conjugated tensor cannot be sent: send tensor.resolve_neg().resolve_conj()")
+    shape = type(tensor) is torch.nn.Parameter, tensor.dtype, tuple(tensor.size()), tensor.stride(), tensor.requires_grad
+    if tensor.numel() == 0:
+        return _rebuild_empty, (tensor.device, *shape)
     token = buffer.send(_writer_of(buffer))
-    path = buffer.pool.client.socket_path
-    offset = tensor.data_ptr() - buffer.ptr
-    return _rebuild, (type(tensor) is torch.nn.Parameter, token, path, buffer.pool.id, buffer.read_only, tensor.dtype,
-                      tuple(tensor.size()), tensor.stride(), offset, tensor.requires_grad)
+    return _rebuild, (token, buffer.pool.client.socket_path, buffer.pool.id, buffer.read_only, tensor.data_ptr() - buffer.ptr, *shape)
 
 
-def _rebuild(is_parameter, token, path, pool_id, read_only, dtype, size, stride, offset, requires_grad):
-    client = _client_without_cuda() if torch.utils.data.get_worker_info() else _transfer._client_of(path)
-    pool = _pool_by_id(client, pool_id)
-    buffer = gpupool.attach(token, _stream_of(pool), read_only=read_only, client=client)
-    flat = from_buffer(buffer, buffer.nbytes // dtype.itemsize, dtype)
-    tensor = flat.as_strided(size, stride, offset // dtype.itemsize)
+def _finish(tensor, is_parameter, requires_grad):
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
 
-_pools = weakref.WeakKeyDictionary()  # of each client, by id
+def _rebuild_empty(device, is_parameter, dtype, size, stride, requires_grad):
+    return _finish(torch.empty_strided(size, stride, dtype=dtype, device=device), is_parameter, requires_grad)
 
 
-def _pool_by_id(client, number):
-    pools = _pools.get(client)
-    if pools is None or number not in pools:
-        pools = _pools[client] = {pool.id: pool for pool in client.pools()}
-    if number not in pools:
-        raise gpupool.NoPoolError(f"pool {number} of the tensor's process is not a pool of this process's daemon")
-    return pools[number]
+def _rebuild(token, path, pool_id, read_only, offset, is_parameter, dtype, size, stride, requires_grad):
+    client = _client_without_cuda() if torch.utils.data.get_worker_info() else _transfer._client_of(path)
+    buffer = gpupool.attach(token, _stream_of(client, _device_of(client, pool_id)), read_only=read_only, client=client)
+    start = offset % dtype.itemsize  # the elements of a view need not begin at the buffer's
+    n_bytes = (buffer.nbytes - start) // dtype.itemsize * dtype.itemsize
+    flat = from_buffer(buffer, n_bytes, torch.uint8, start).view(dtype) if start else from_buffer(buffer, n_bytes // dtype.itemsize, dtype)
+    return _finish(flat.as_strided(size, stride, offset // dtype.itemsize), is_parameter, requires_grad)
+
+
+def _device_of(client, pool_id):
+    places = _places.get(client)
+    if places is None or pool_id not in places:
+        places = _places[client] = {pool.id: pool.device for pool in client.pools()}
+    if pool_id not in places:
+        raise LookupError(f"pool {pool_id} of the tensor's process is not a pool of this process's daemon")
+    return places[pool_id]
 
 
 for _type in (torch.Tensor, torch.nn.Parameter):
@@ -251,7 +292,8 @@ for _type in (torch.Tensor, torch.nn.Parameter):
 def _stack(batch, *, collate_fn_map=None):
     """A batch of tensors in pinned memory."""
     first = batch[0]
-    if first.device.type != "cpu" or first.layout != torch.strided or first.is_nested or first.numel() == 0:
+    is_plain = first.device.type == "cpu" and first.layout == torch.strided and not first.is_nested and first.numel() > 0
+    if not is_plain or any(part.requires_grad or part.dtype != first.dtype for part in batch) or first.dtype not in _DTYPES:
         return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
     out = empty((len(batch), *first.size()), dtype=first.dtype, pool=_host_pool())
     return torch.stack(batch, 0, out=out)
