@@ -135,7 +135,7 @@ int asking_wait(struct asking *asking, int r) {
 }
 
 int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant) {
-    struct asking asking;
+    struct asking asking = {0};
 
     int r = asking_wait(&asking, asking_begin(&asking, session, acquire));
     if (r == 0)
@@ -145,8 +145,7 @@ int lease_acquire(struct session *session, const struct proto_acquire *acquire, 
 
 int lease_acquire_segments(struct session *session, const struct proto_acquire_segments *acquire,
                            struct segment_grant *ret_grants) {
-    struct asking asking;
+    struct asking asking = {0};
 
-    int r = asking_begin_segments(&asking, session, acquire, ret_grants);
-    return asking_wait(&asking, r);
+    return asking_wait(&asking, asking_begin_segments(&asking, session, acquire, ret_grants));
 }

@@ -78,10 +78,10 @@ static void memory_of_onnxruntime_follows_the_stream_that_the_program_names(void
     MUST(gpupool_onnxruntime_use_stream(-1, GPUPOOL_NO_STREAM));
     gpupool_onnxruntime_free(again); /* on its own stream, though that is not named any more */
     assert_false(gate_was_passed(&gate));
-    gpupool_onnxruntime_free(weights);
     gpupool_onnxruntime_free(NULL);
     gate_open(&gate);
     MUST(gpupool_stream_synchronize(client, 0, gate.stream));
+    gpupool_onnxruntime_free(weights); /* waits for the device, so also for the gate */
     gpupool_onnxruntime_empty_cache();
     wait_and_close(client, &gate);
 }

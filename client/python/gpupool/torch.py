@@ -52,11 +52,6 @@ _DLPACK_LEGACY = 1  # the legacy default stream
 # --- making tensors ---
 
 
-def _has_cuda():
-    """Whether this process uses CUDA by now. Asking starts nothing."""
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
-
-
 def _forget():
     """In a forked child: the clients are the parent's, and another thread of the parent may have had the lock."""
     global _lock
@@ -83,7 +78,10 @@ def _stream_of(client, device):
 
 
 def _used_devices():
-    return [device for device in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(device)] if _has_cuda() else []
+    """Those that this process has a context on. Asked when each tensor in host memory dies, so by the quickest calls there are."""
+    if not torch.cuda.is_initialized():
+        return []
+    return [device for device in range(torch._C._cuda_getDeviceCount()) if torch._C._cuda_hasPrimaryContext(device)]
 
 
 class _Keeper:
@@ -98,8 +96,9 @@ class _Keeper:
     def __del__(self):
         if self.buffer.closed:
             return
+        current = torch._C._cuda_getDevice() if torch.cuda.is_initialized() else -1
         for device in _used_devices():
-            with torch.cuda.device(device):
+            with contextlib.nullcontext() if device == current else torch.cuda.device(device):
                 self.buffer.record_stream(_current_stream(device) or _DLPACK_LEGACY)
 
 
