@@ -128,7 +128,8 @@ int asking_exchange(struct asking *asking) {
     return connection_exchange(&asking->session->connection, &asking->request, asking->deadline_ns);
 }
 
-int asking_wait(struct asking *asking, int r) {
+/* Waits until the asking is over. r: what its first step returned. */
+static int asking_wait(struct asking *asking, int r) {
     while (r == ASKING_WAITS)
         r = asking_answer(asking, asking_exchange(asking));
     return r;

@@ -5,12 +5,14 @@
  * An asking: an acquire from the daemon, of one lease or of several whole segments, in steps, so that a
  * thread can wait for the answer or leave. Each step but the last one has a request for the daemon:
  *
- *     asking_begin() ──ASKING_WAITS──▶ the caller exchanges asking.request ──▶ asking_answer() ──▶ 0, an
- * error ▲                                   │ └───────────ASKING_WAITS────────────┘
+ *     asking_begin() ──ASKING_WAITS──▶ exchange ──▶ asking_answer() ──▶ 0, an error
+ *                                         ▲               │
+ *                                         └──ASKING_WAITS─┘
  *
- * asking_wait() does that for a thread that waits. A caller that does not wait submits the request
- * (submit.h). An asking owns the request between the steps, and is one thread's at a time. It is used again
- * for the next acquire. Errors are GPUPOOL_E_…, with the error text set.
+ * The exchange of asking.request is the caller's: a thread that waits makes it with asking_exchange(), and a
+ * caller that does not wait submits the request (submit.h). An asking owns the request between the steps, and
+ * is one thread's at a time. It is used again for the next acquire. Errors are GPUPOOL_E_…, with the error
+ * text set.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,9 +59,6 @@ void asking_drop(struct asking *asking, int r);
 
 /* Makes the exchange, and waits for it. Returns what asking_answer() takes. */
 int asking_exchange(struct asking *asking);
-
-/* Waits until the asking is over. r: what its first step returned. */
-int asking_wait(struct asking *asking, int r);
 
 /* Acquires a lease, or leases on segments, and waits: as asking_begin() and asking_begin_segments(). */
 int lease_acquire(struct session *session, const struct proto_acquire *acquire, struct grant *ret_grant);

@@ -81,8 +81,8 @@ struct connection {
     unsigned n_submitted;           /* in waiting */
     uint64_t submitted_deadline_ns; /* no deadline of these is before */
     int wake_fd; /* an eventfd, borrowed: written for the thread that completes them; -1: there is none */
-    _Atomic uint64_t told,
-        heard; /* one-way messages that were sent, and that the daemon had read by an answer */
+    _Atomic uint64_t told;  /* one-way messages that were sent */
+    _Atomic uint64_t heard; /* of these, the daemon had read so many by an answer */
     uint64_t last_id;
     bool reading; /* some thread is the reader */
     int broken;   /* 0 or the GPUPOOL_E_… that it broke with */

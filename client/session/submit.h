@@ -5,12 +5,13 @@
  * Submitted requests: requests for whose replies no thread waits. One thread at a time, the *runner*, reads
  * the socket for them whenever no other thread does, and collects those that are complete.
  *
- *     fresh ──enlist──▶ waiting, unsent ──submit──▶ waiting ──reply, failure──▶ completed ──collect──▶ as
- * after connection_exchange()
+ *     fresh ──enlist──▶ waiting, unsent ──submit──▶ waiting ──reply, failure──▶ completed ──collect──▶ over
+ *
+ * A collected request is as it is after connection_exchange().
  *
  * A request is enlisted before it is sent, so that a thread which cancels it finds it by its id at any time:
- * the CANCEL then goes behind it. A request whose reply comes while it is being sent is completed by its
- * sender, who is the last to touch it.
+ * the CANCEL then goes behind it. A request whose reply comes while it is being sent is completed by the
+ * thread that sends it, which is the last to touch it.
  *
  * The runner waits in connection_run(). It is woken through an eventfd when a request is submitted or
  * completed by another thread, and when the reader's role becomes free while no thread sleeps.
