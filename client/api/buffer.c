@@ -42,9 +42,10 @@ static int buffer_check(const struct gpupool_buffer *buffer) {
     return 0;
 }
 
+#define OWN_STREAM_TEXT "GPUPOOL_OWN_STREAM is for giving memory back: name the stream"
+
 int buffer_refuse_own_stream(const char *call) {
-    return error_set(GPUPOOL_E_INVALID, "%s: GPUPOOL_OWN_STREAM is for giving memory back: name the stream",
-                     call);
+    return error_set(GPUPOOL_E_INVALID, "%s: " OWN_STREAM_TEXT, call);
 }
 
 /* Where a stream is that goes with a buffer: of a device buffer, the buffer's device. Host memory belongs to
@@ -56,7 +57,7 @@ static int find_stream(struct gpupool_client *client, uint32_t kind, int ordinal
 
     *ret_gpu = NULL;
     if (stream == GPUPOOL_OWN_STREAM)
-        return error_set(GPUPOOL_E_INVALID, "GPUPOOL_OWN_STREAM is for giving memory back: name the stream");
+        return error_set(GPUPOOL_E_INVALID, OWN_STREAM_TEXT);
     if (kind == GPUPOOL_POOL_DEVICE || ordinal >= 0) {
         int r = devices_need_device(&client->session.devices, ordinal, &gpu);
         if (r < 0)
