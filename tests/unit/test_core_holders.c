@@ -30,17 +30,24 @@ static int release_on_board(struct session *session, const struct lease *lease, 
     return r;
 }
 
+/* A block of a session, and the token that it has for others. */
+static struct lease *take_shared(struct session *session, struct pool *pool, struct proto_token *ret_token) {
+    const struct proto_token fresh = token_of(1);
+    struct lease *lease = take_growing(session, pool, 2 * MIB, 0);
+    const struct proto_lease_name name = name_of(lease);
+
+    assert_int_equal(core_share(session, &name, 0, &fresh, ret_token), 0);
+    return lease;
+}
+
 /* A block of one session that another one attaches. */
 static struct lease *share(struct session *one, struct session *two, struct pool *pool,
                            struct lease **ret_lease) {
-    const struct proto_token fresh = token_of(1);
-    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached = NULL;
-    const struct proto_lease_name name = name_of(lease);
+    struct lease *attached = NULL;
     struct proto_token token;
 
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    *ret_lease = take_shared(one, pool, &token);
     assert_int_equal(core_attach(two, &token, &attached), 0);
-    *ret_lease = lease;
     return attached;
 }
 
@@ -109,12 +116,9 @@ static void more_fences_than_an_answer_has_room_for_are_counted(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
     struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
-    const struct proto_token fresh = token_of(1);
-    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached;
-    const struct proto_lease_name name = name_of(lease);
     struct proto_token token;
+    struct lease *lease = take_shared(one, pool, &token), *attached;
 
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     for (unsigned i = 0; i < PROTO_HOLDERS_MAX + 5; i++) {
         core_session_set_board(two, 3 + i / PROTO_BOARD_WORDS);
         assert_int_equal(core_attach(two, &token, &attached), 0);
@@ -131,13 +135,10 @@ static void of_the_fences_in_a_word_the_last_is_named(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
     struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
-    const struct proto_token fresh = token_of(1);
-    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached;
-    const struct proto_lease_name name = name_of(lease);
     struct proto_token token;
+    struct lease *lease = take_shared(one, pool, &token), *attached;
 
     core_session_set_board(two, 3);
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     for (unsigned i = 0; i < 10; i++) {
         assert_int_equal(core_attach(two, &token, &attached), 0);
         assert_int_equal(release_on_board(two, attached, 3, i + 1, i % 2, UINT64_MAX - 4 + i), 0);
@@ -154,13 +155,10 @@ static void a_block_with_very_many_leases_is_looked_at_in_parts(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 2 * MIB, 0);
     struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
-    const struct proto_token fresh = token_of(1);
-    struct lease *lease = take_growing(one, pool, 2 * MIB, 0), *attached;
-    const struct proto_lease_name name = name_of(lease);
     const unsigned count = 3 * HOLDERS_WALK_MAX;
     struct proto_token token;
+    struct lease *lease = take_shared(one, pool, &token), *attached;
 
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
     for (unsigned i = 0; i < count; i++) {
         assert_int_equal(core_attach(two, &token, &attached), 0);
         assert_int_equal(release_behind(two, name_of(attached), 2, i + 1), 0);
