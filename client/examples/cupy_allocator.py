@@ -6,8 +6,8 @@
     cupy_allocator.use_streams()  # in the place of CuPy's memory pool: idle memory goes back by itself
     cupy_allocator.use_pinned()   # besides: pinned memory
 
-use_pool(): CuPy's pool keeps what it has, until cupy.get_default_memory_pool() or the returned pool's free_all_blocks() is
-called, which waits for the device.
+use_pool(): the pool that it returns keeps idle memory until its free_all_blocks() is called, which waits for the device. That is
+not the pool of cupy.get_default_memory_pool(), which serves no arrays from then on.
 
 use_streams(): an array's memory is given back on the stream that was current when it was made. Work on it by other streams is
 done, or ordered before that stream's next work, when the array goes. No graph is captured. CUDA's driver crashes where gpupool
