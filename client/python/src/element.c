@@ -50,7 +50,7 @@ static PyObject *name_of(PyObject *value) {
         return Py_NewRef(value);
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++) {
         if (i == 0 && PyType_Check(value))
-            continue; /* what it has of that name are methods */
+            continue; /* a class's attribute "str" is a method, if any */
         PyObject *name = PyObject_GetAttrString(value, attributes[i]);
         if (name != NULL && PyUnicode_Check(name))
             return name;

@@ -95,7 +95,7 @@ static PyObject *pool_prepare(PyObject *object, PyObject *value) {
     return r < 0 ? error_raise(self->client->state, r) : Py_NewRef(Py_None);
 }
 
-/* --- what it is --- */
+/* --- Pool.info() and the pool's attributes --- */
 
 static PyObject *kind_of(const struct gpupool_pool *pool) {
     return PyUnicode_FromString(pool->kind == GPUPOOL_POOL_HOST ? "host" : "device");
@@ -114,7 +114,7 @@ static PyStructSequence_Field info_fields[] = {
     {"uuid", "of the GPU, as nvidia-smi shows it; empty for host pools"},
     {"name", "of the GPU or the node"},
     {"limit_bytes", "what the pool may grow to"},
-    {"reserved_bytes", "what it has of the driver or the kernel"},
+    {"reserved_bytes", "what the pool has of the driver or the kernel"},
     {"leased_bytes", "what clients have, idle in their caches or in use"},
     {"free_bytes", "what is free in it"},
     {"quarantined_bytes", "what waits for the end of dead processes"},
