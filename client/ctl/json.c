@@ -47,13 +47,12 @@ static const struct object {
      "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# notices[$]"},
     {"pool",
      "id# kind$ name$ export$ state$ uuid$? pages$? last_error$? worker_call$? worker_call_ns#? device#? "
-     "numa_node#? "
-     "limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# in_use_bytes# "
-     "cached_bytes# hit_ratio%? free_bytes# fenced_bytes# quarantined_bytes# largest_free_bytes# "
-     "growing_bytes# segments# leases# parcels# parcel_bytes# waiters# acquires# releases# grows# retires# "
-     "failures# timeouts# "
-     "quota_refusals# probes# leased_peak_bytes# reserved_peak_bytes# quarantined_peak_bytes# "
-     "quarantine_oldest_ns#? closes# close_ns# histograms{histograms}"},
+     "numa_node#? limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# "
+     "in_use_bytes# cached_bytes# hit_ratio%? free_bytes# fenced_bytes# quarantined_bytes# "
+     "largest_free_bytes# growing_bytes# segments# leases# parcels# parcel_bytes# waiters# acquires# "
+     "releases# grows# retires# failures# timeouts# quota_refusals# probes# leased_peak_bytes# "
+     "reserved_peak_bytes# quarantined_peak_bytes# quarantine_oldest_ns#? closes# close_ns# "
+     "histograms{histograms}"},
     {"parcel", "session# pid# uid# pool# bytes# takers# sent_ns# left_ns#"},
     {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}"},
     {"times", "count# p50#? p90#? p99#?"}, /* the buckets are for programs */
