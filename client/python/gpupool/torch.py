@@ -43,24 +43,12 @@ _worker_clients = {}  # of this process: without CUDA
 _places = weakref.WeakKeyDictionary()  # of each client's pools, by id
 _allocators = []  # PyTorch calls them as long as there are tensors
 
-
 _DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
            torch.float64, torch.complex64, torch.complex128}
 _DLPACK_CUDA = 2  # the type of a device
 _DLPACK_LEGACY = 1  # the legacy default stream
 
-# --- making tensors ---
-
-
-def _forget():
-    """In a forked child: the clients are the parent's, and another thread of the parent may have had the lock."""
-    global _lock
-    _lock = threading.Lock()
-    _worker_clients.clear()
-    _places.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+# --- streams, and what becomes of host memory ---
 
 
 def _current_stream(device):
@@ -102,6 +90,20 @@ class _Keeper:
                 self.buffer.record_stream(_current_stream(device) or _DLPACK_LEGACY)
 
 
+# --- the clients of this process ---
+
+
+def _forget():
+    """In a forked child: the clients are the parent's, and another thread of the parent may have had the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _worker_clients.clear()
+    _places.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _client_without_cuda():
     """A DataLoader's worker has no CUDA, and may have been forked from a process that has."""
     with _lock:
@@ -125,6 +127,9 @@ def _pool_of(device):
     if device.type != "cuda":
         raise ValueError(f"device is {device}: the pools have memory of 'cuda' devices and, for 'cpu', pinned host memory")
     return gpupool.device_pool(torch.cuda.current_device() if device.index is None else device.index)
+
+
+# --- making tensors ---
 
 
 def from_buffer(
