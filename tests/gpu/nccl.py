@@ -3,10 +3,9 @@
 pools of both kinds, and by a kernel, on a pool with export = vmm. Two processes of NCCL, one on each GPU, reduce buffers of
 such a pool, before and after they register them.
 
-    nccl.py LIBGPUPOOL-CLIENT
-
-The daemon is $GPUPOOL_TEST_DAEMON, which finds its libraries in $GPUPOOL_LIBRARY_PATH. NCCL and the CUDA runtime are those of the
-PyTorch wheels, else those of the system. Exit status 77: there are not two GPUs, or there is no NCCL.
+The Python package gpupool has to be importable. The daemon is $GPUPOOL_TEST_DAEMON, which finds its libraries in
+$GPUPOOL_LIBRARY_PATH. NCCL and the CUDA runtime are those of the PyTorch wheels, else those of the system. Exit status 77: there
+are not two GPUs, or there is no NCCL.
 """
 import array
 import ctypes
@@ -23,6 +22,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench" / "driver"))
+import gpupool  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 MIB = 1 << 20
@@ -31,7 +31,6 @@ ROUNDS = 20
 CASE_S = 100  # after which a case has failed
 SKIPPED = 77
 OK, HOST_TO_DEVICE, DEVICE_TO_HOST = 0, 1, 2
-NO_STREAM, FOREVER = ctypes.c_void_p(-1), ctypes.c_uint64(-1)
 NCCL_FLOAT32, NCCL_SUM = 7, 0
 CONFIGURATION = "[device]\nexport = {}\nlimit = 2GiB\nstep = 256MiB\n[host]\nlimit = 64MiB\n"
 
@@ -169,57 +168,6 @@ class Cuda:
         self.wait()
 
 
-class Buffer(ctypes.Structure):
-    """struct gpupool_buffer"""
-    _fields_ = [("data", ctypes.c_void_p), ("size_bytes", ctypes.c_uint64), ("capacity_bytes", ctypes.c_uint64),
-                ("pool", ctypes.c_uint32), ("kind", ctypes.c_uint32), ("device", ctypes.c_int32), ("reserved0", ctypes.c_uint32),
-                ("lease", ctypes.c_uint64), ("generation", ctypes.c_uint64), ("reserved", ctypes.c_uint64 * 2)]
-
-
-class Token(ctypes.Structure):
-    """struct gpupool_token"""
-    _fields_ = [("bytes", ctypes.c_uint8 * 32)]
-
-
-class Gpupool:
-    """A client of the daemon that GPUPOOL_SOCKET names."""
-
-    def __init__(self, path):
-        self.library = ctypes.CDLL(path)
-        self.library.gpupool_error_text.restype = ctypes.c_char_p
-        self.library.gpupool_close.restype = None
-        self.client = ctypes.c_void_p()
-        self.call("gpupool_open", None, ctypes.byref(self.client))
-
-    def call(self, name, *arguments):
-        if getattr(self.library, name)(*arguments) < 0:
-            raise Failed(f"{name}: {self.library.gpupool_error_text().decode()}")
-
-    def acquire(self, device, size=SIZE):
-        pool, buffer = ctypes.c_uint32(), Buffer()
-        self.call("gpupool_device_pool", self.client, device, ctypes.byref(pool))
-        self.call("gpupool_acquire", self.client, pool, ctypes.c_uint64(size), NO_STREAM, FOREVER, ctypes.c_uint32(0),
-                  ctypes.byref(buffer))
-        return buffer
-
-    def share(self, buffer):
-        token = Token()
-        self.call("gpupool_share", self.client, ctypes.byref(buffer), NO_STREAM, ctypes.byref(token))
-        return bytes(token)
-
-    def attach(self, token):
-        buffer = Buffer()
-        self.call("gpupool_attach", self.client, ctypes.byref(Token.from_buffer_copy(token)), NO_STREAM,
-                  ctypes.c_uint32(0), ctypes.byref(buffer))
-        return buffer
-
-    def release(self, buffer):
-        self.call("gpupool_release", self.client, ctypes.byref(buffer), NO_STREAM)
-
-    def close(self):
-        self.library.gpupool_close(self.client)
-
-
 class UniqueId(ctypes.Structure):
     """ncclUniqueId"""
     _fields_ = [("internal", ctypes.c_uint8 * 128)]
@@ -294,55 +242,55 @@ def speed(function):
     return SIZE / statistics.median(times) / 1e9
 
 
-def play_owner(library, _):
+def acquire(device):
+    """Memory of a pool that no stream owns: each use is waited for."""
+    return gpupool.device_pool(device).acquire(SIZE, stream=gpupool.NO_STREAM)
+
+
+def play_owner(_):
     """On GPU 0: shares a buffer; afterwards it has what the other wrote."""
     cuda = Cuda()
     cuda.use(0)
-    gpupool = Gpupool(library)
-    buffer = gpupool.acquire(0)
-    cuda.write(buffer.data, pattern(1))
-    tell(token=gpupool.share(buffer).hex())
-    wrote = hear()["wrote"]
-    check(cuda.read(buffer.data, SIZE) == pattern(wrote), "the owner reads what the other GPU wrote last")
-    gpupool.release(buffer)
-    gpupool.close()
+    with acquire(0) as buffer:
+        cuda.write(buffer.ptr, pattern(1))
+        tell(token=buffer.share(gpupool.NO_STREAM).hex())
+        wrote = hear()["wrote"]
+        check(cuda.read(buffer.ptr, SIZE) == pattern(wrote), "the owner reads what the other GPU wrote last")
 
 
-def play_user(library, export):
+def play_user(export):
     """On GPU 1: reads and writes the buffer on GPU 0."""
     cuda = Cuda()
     cuda.use(1)
-    gpupool = Gpupool(library)
-    shared = gpupool.attach(bytes.fromhex(hear()["token"]))
-    own = gpupool.acquire(1)
-    cuda.copy(own.data, 1, shared.data, 0)
-    check(cuda.read(own.data, SIZE) == pattern(1), f"{export}: a copy to GPU 1 has the contents of the buffer on GPU 0")
-    cuda.write(own.data, pattern(2))
-    cuda.copy(shared.data, 0, own.data, 1)
+    shared = gpupool.attach(bytes.fromhex(hear()["token"]), gpupool.NO_STREAM)
+    own = acquire(1)
+    cuda.copy(own.ptr, 1, shared.ptr, 0)
+    check(cuda.read(own.ptr, SIZE) == pattern(1), f"{export}: a copy to GPU 1 has the contents of the buffer on GPU 0")
+    cuda.write(own.ptr, pattern(2))
+    cuda.copy(shared.ptr, 0, own.ptr, 1)
     wrote = 2
-    print(f"{export}: copies of {SIZE // MIB} MiB: GPU 0 to GPU 1 {speed(lambda: cuda.copy(own.data, 1, shared.data, 0)):.1f} GB/s, "
-          f"GPU 1 to GPU 0 {speed(lambda: cuda.copy(shared.data, 0, own.data, 1)):.1f} GB/s", flush=True)
+    print(f"{export}: copies of {SIZE // MIB} MiB: GPU 0 to GPU 1 {speed(lambda: cuda.copy(own.ptr, 1, shared.ptr, 0)):.1f} GB/s, "
+          f"GPU 1 to GPU 0 {speed(lambda: cuda.copy(shared.ptr, 0, own.ptr, 1)):.1f} GB/s", flush=True)
     if export == "vmm":
         if cuda.can_access(1, 0):
             # Without cudaDeviceEnablePeerAccess(): the client has given all devices of the process access.
             kernel = cuda.kernel()
-            cuda.write(own.data, bytes(SIZE))
-            cuda.launch(kernel, own.data, shared.data)
-            check(cuda.read(own.data, SIZE) == pattern(2), "vmm: a kernel on GPU 1 reads the buffer on GPU 0")
-            cuda.write(own.data, pattern(3))
-            cuda.launch(kernel, shared.data, own.data)
+            cuda.write(own.ptr, bytes(SIZE))
+            cuda.launch(kernel, own.ptr, shared.ptr)
+            check(cuda.read(own.ptr, SIZE) == pattern(2), "vmm: a kernel on GPU 1 reads the buffer on GPU 0")
+            cuda.write(own.ptr, pattern(3))
+            cuda.launch(kernel, shared.ptr, own.ptr)
             wrote = 3
-            print(f"vmm: a kernel on GPU 1 reads {speed(lambda: cuda.launch(kernel, own.data, shared.data)):.1f} GB/s from GPU 0",
+            print(f"vmm: a kernel on GPU 1 reads {speed(lambda: cuda.launch(kernel, own.ptr, shared.ptr)):.1f} GB/s from GPU 0",
                   flush=True)
         else:
             print("vmm: not tried: GPU 1 cannot reach the memory of GPU 0, so no kernel can", flush=True)
-    gpupool.release(own)
-    gpupool.release(shared)
+    own.close()
+    shared.close()
     tell(wrote=wrote)
-    gpupool.close()
 
 
-def play_rank(library, rank):
+def play_rank(rank):
     """One rank of NCCL, on the GPU of the same number."""
     rank = int(rank)
     cuda, nccl = Cuda(), Nccl()
@@ -352,29 +300,28 @@ def play_rank(library, rank):
         tell(unique=unique.hex())
     else:
         unique = bytes.fromhex(hear()["unique"])
-    gpupool = Gpupool(library)
-    source, target = gpupool.acquire(rank), gpupool.acquire(rank)
+    source, target = acquire(rank), acquire(rank)
     # Small integers: their sum is exact.
     ours, sums = (array.array("f", ((rank + 1) * i if part == 0 else 3 * i for i in range(4096))).tobytes() * (SIZE // 16384)
                   for part in (0, 1))
     nccl.join(unique, rank)
 
     def reduce(to):
-        nccl.reduce(source.data, to.data)
+        nccl.reduce(source.ptr, to.ptr)
         cuda.wait()
 
     def check_reduce(what):
-        cuda.write(source.data, ours)
-        cuda.write(target.data, bytes(SIZE))
+        cuda.write(source.ptr, ours)
+        cuda.write(target.ptr, bytes(SIZE))
         reduce(target)
-        check(cuda.read(target.data, SIZE) == sums, f"rank {rank}: an all-reduce from buffer to buffer, {what}")
+        check(cuda.read(target.ptr, SIZE) == sums, f"rank {rank}: an all-reduce from buffer to buffer, {what}")
         print(f"rank {rank}: {what}: {speed(lambda: reduce(target)):.1f} GB/s", flush=True)
         reduce(source)
-        check(cuda.read(source.data, SIZE) == sums, f"rank {rank}: an all-reduce in place, {what}")
+        check(cuda.read(source.ptr, SIZE) == sums, f"rank {rank}: an all-reduce in place, {what}")
 
     check_reduce("not registered")
     if nccl.can_register:
-        handles = [nccl.register(buffer.data) for buffer in (source, target)]
+        handles = [nccl.register(buffer.ptr) for buffer in (source, target)]
         check_reduce("registered")
         for handle in handles:
             nccl.deregister(handle)
@@ -382,9 +329,8 @@ def play_rank(library, rank):
     else:
         print(f"rank {rank}: not tried: NCCL {nccl.version()} has no ncclCommRegister", flush=True)
     nccl.leave()
-    for buffer in (source, target):
-        gpupool.release(buffer)
-    gpupool.close()
+    source.close()
+    target.close()
 
 
 PARTS = {"owner": play_owner, "user": play_user, "rank": play_rank}
@@ -407,13 +353,13 @@ def forward(process, others):
             print(line, end="", flush=True)
 
 
-def run_case(library, daemon, *parts):
+def run_case(daemon, *parts):
     """Two processes, until both have ended. Returns whether both are content."""
     environment = daemon.environment({**os.environ, "NCCL_CUMEM_ENABLE": "1", "PYTHONDONTWRITEBYTECODE": "1"})
     # Both processes are on this machine, and two GPUs need no multicast.
     for name, value in (("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_NVLS_ENABLE", "0"), ("NCCL_DEBUG", "WARN")):
         environment.setdefault(name, value)
-    processes = [subprocess.Popen([sys.executable, __file__, "--part", part, library, argument], stdin=subprocess.PIPE,
+    processes = [subprocess.Popen([sys.executable, __file__, "--part", part, argument], stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, text=True, env=environment) for part, argument in parts]
     threads = [threading.Thread(target=forward, args=(process, [other for other in processes if other is not process]))
                for process in processes]
@@ -443,16 +389,15 @@ def daemon_of(export):
 
 
 def main():
-    if len(sys.argv) == 5 and sys.argv[1] == "--part":
+    if len(sys.argv) == 4 and sys.argv[1] == "--part":
         try:
             PARTS[sys.argv[2]](*sys.argv[3:])
-        except Failed as failure:
+        except (Failed, gpupool.Error) as failure:
             print(f"FAILED: {failure}", flush=True)
             return 1
         return 0
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 1:
         sys.exit(__doc__)
-    library = str(pathlib.Path(sys.argv[1]).resolve())
     try:
         count = Cuda().device_count()
     except OSError as error:
@@ -464,14 +409,14 @@ def main():
     content = True
     for export in ("ipc", "vmm"):
         with daemon_of(export) as daemon:
-            content &= run_case(library, daemon, ("owner", ""), ("user", export))
+            content &= run_case(daemon, ("owner", ""), ("user", export))
     try:
         print(f"NCCL {Nccl().version()}")
     except OSError as error:
         print(f"{error}: only copies and kernels were tried")
         return SKIPPED if content else 1
     with daemon_of("vmm") as daemon:
-        content &= run_case(library, daemon, ("rank", "0"), ("rank", "1"))
+        content &= run_case(daemon, ("rank", "0"), ("rank", "1"))
     return 0 if content else 1
 
 
