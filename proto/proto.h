@@ -37,6 +37,7 @@
     2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND,                      \
           REVOKE */
 #define PROTO_VERSION_CANCEL 2u /* from this one on a daemon knows CANCEL */
+#define PROTO_VERSION_LAST   2u /* from this one on SHARE and SEND know the session's last SPLIT */
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
           and PROTO_SEGMENT_HOST_VMM_FD */
@@ -244,7 +245,7 @@ struct proto_lease_name {
 };
 
 struct proto_share {
-    uint64_t lease, generation;
+    uint64_t lease, generation; /* 0 and 0: of the lease that the session's last SPLIT made */
     uint64_t
         size_bytes; /* what those who attach are told: up to the block's capacity; 0: the size that it has */
 };
@@ -254,7 +255,7 @@ struct proto_token {
 };
 
 struct proto_send {
-    uint64_t lease, generation;
+    uint64_t lease, generation; /* as SHARE's */
     uint64_t size_bytes;  /* as SHARE's */
     uint64_t lifetime_ns; /* 1 to PROTO_PARCEL_NS_MAX */
     uint32_t takers;      /* ATTACHes that end it: 1 or more */

@@ -179,13 +179,15 @@ int core_merge(struct session *session, const struct proto_merge *merge);
  */
 int core_merge_one_way(struct session *session, const struct proto_merge *merge);
 
-/* Gives the lease's block a token, or returns the one that it has. fresh: random bytes for a new token.
+/* Gives the lease's block a token, or returns the one that it has. A name of zeros is that of the lease which
+ * the session's last core_split() made, if that succeeded. fresh: random bytes for a new token.
  * size_bytes: the size that sessions which attach are told; 0: as before. Returns 0, PROTO_E_STALE,
  * PROTO_E_INVALID (more than the block, or a part of the block has come back), -ENOMEM. */
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
                const struct proto_token *fresh, struct proto_token *ret_token);
 
-/* Makes a parcel (parcel.h) of the lease's block, which is shared from then on. fresh: random bytes for two
+/* Makes a parcel (parcel.h) of the lease's block, which is shared from then on. The lease is named as for
+ * core_share(). fresh: random bytes for two
  * new tokens. Returns 0, the errors of core_share(), PROTO_E_LIMIT (the tenant has as many parcels or leases
  * as it may). */
 int core_send(struct session *session, const struct proto_send *send,

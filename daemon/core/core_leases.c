@@ -202,13 +202,19 @@ int core_release_shared(struct session *session, const struct proto_release_shar
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
     struct core *core = session->core;
     struct lease *lease = lease_find(core, session, split->lease, split->generation);
+
+    session->last_split = (struct proto_lease_name){0};
     if (lease == NULL)
         return PROTO_E_STALE;
     if (!session_may_lease(session, 1, 0))
         return PROTO_E_LIMIT;
     struct lease_part part;
     int r = find_part(lease, split, 0, &part);
-    return r != 0 ? r : lease_split(&part, ret_lease);
+    if (r == 0)
+        r = lease_split(&part, ret_lease);
+    if (r == 0)
+        session->last_split = (struct proto_lease_name){(*ret_lease)->id, (*ret_lease)->generation};
+    return r;
 }
 
 /* spare: as in release_within(). */
@@ -226,29 +232,38 @@ int core_merge_one_way(struct session *session, const struct proto_merge *merge)
     return merge_within(session, merge, PROTO_ONE_WAY_MAX);
 }
 
-int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
-               const struct proto_token *fresh, struct proto_token *ret_token) {
-    struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
-    if (lease == NULL)
-        return PROTO_E_STALE;
+/* The lease that SHARE or SEND names. NULL: there is none. */
+static struct lease *find_to_share(struct session *session, struct proto_lease_name name) {
+    if (name.lease == 0 && name.generation == 0)
+        name = session->last_split;
+    return lease_find(session->core, session, name.lease, name.generation);
+}
+
+static int share_lease(struct lease *lease, uint64_t size_bytes, const struct proto_token *fresh,
+                       struct proto_token *ret_token) {
     /* A session that attaches is told one range: what came back of the block may be another session's. */
     if (size_bytes > lease->block->capacity_bytes || lease->block->held_bytes != lease->block->capacity_bytes)
         return PROTO_E_INVALID;
-    int r = block_share(session->core, lease->block, fresh, ret_token);
+    int r = block_share(lease->session->core, lease->block, fresh, ret_token);
     if (r == 0 && size_bytes > 0)
         lease->block->size_bytes = size_bytes;
     return r;
 }
 
+int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
+               const struct proto_token *fresh, struct proto_token *ret_token) {
+    struct lease *lease = find_to_share(session, *name);
+    return lease == NULL ? PROTO_E_STALE : share_lease(lease, size_bytes, fresh, ret_token);
+}
+
 static int send_lease(struct lease *lease, const struct proto_send *send,
                       const struct proto_token fresh[static 2], uint64_t now_ns) {
     struct session *session = lease->session;
-    const struct proto_lease_name name = {lease->id, lease->generation};
     struct proto_token shared;
 
     if (session->tenant->n_parcels >= PARCELS_MAX || !tenant_may_lease(session->tenant, 1))
         return PROTO_E_LIMIT;
-    int r = core_share(session, &name, send->size_bytes, &fresh[0], &shared);
+    int r = share_lease(lease, send->size_bytes, &fresh[0], &shared);
     return r != 0 ? r
                   : parcel_open(session, lease->block, &fresh[1], send->takers, now_ns,
                                 clock_deadline_ns(now_ns, send->lifetime_ns));
@@ -256,7 +271,7 @@ static int send_lease(struct lease *lease, const struct proto_send *send,
 
 int core_send(struct session *session, const struct proto_send *send,
               const struct proto_token fresh[static 2], uint64_t now_ns, struct proto_token *ret_token) {
-    struct lease *lease = lease_find(session->core, session, send->lease, send->generation);
+    struct lease *lease = find_to_share(session, (struct proto_lease_name){send->lease, send->generation});
 
     int r = lease == NULL ? PROTO_E_STALE : send_lease(lease, send, fresh, now_ns);
     if (r == 0)

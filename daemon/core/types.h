@@ -90,6 +90,7 @@ struct session {
     uint64_t connected_ns, lost_ns;
     const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
     struct list leases;            /* lease.session_link */
+    struct proto_lease_name last_split; /* what its last SPLIT made; zero: nothing */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     unsigned n_leases, n_requests;
     uint64_t n_ranges;     /* of the blocks of its leases */

@@ -23,7 +23,8 @@ static int serve_packet(struct client *client, bool *ret_answered) {
         return (int)n;
     if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason) < 0)
         return client_reject(client, proto_packet_request(packet, (size_t)n), PROTO_E_INVALID, reason);
-    *ret_answered = request_is_answered(&message);
+    /* A SPLIT and what follows it are answered in one turn: the client waits for both. */
+    *ret_answered = request_is_answered(&message) && message.header.operation != PROTO_SPLIT;
     int r = request_handle(client, &message);
     return r == -EAGAIN ? -EIO : r;
 }

@@ -321,6 +321,16 @@ void step_release_part(struct world *world) {
         model_cut(world, l, &part, 0);
 }
 
+/* Shares what a split made that was refused. */
+static void share_nothing(struct world *world, unsigned s) {
+    const struct proto_token fresh = token_make(++world->next_token);
+    const struct proto_lease_name last = {0};
+    struct proto_token token;
+
+    must(core_share(world->sessions[s].session, &last, 0, &fresh, &token) == PROTO_E_STALE,
+         "a split that was refused can be shared");
+}
+
 void step_split(struct world *world) {
     struct proto_release part;
     struct lease *lease = NULL;
@@ -335,12 +345,16 @@ void step_split(struct world *world) {
     if (is_full(world, s))
         expected = PROTO_E_LIMIT;
     int r = core_split(world->sessions[s].session, &part, &lease);
+    world->sessions[s].last_split = (struct proto_lease_name){0};
     if (out_of_memory(r))
         return;
     must(r == expected, "a split gets another answer than is right");
     must((r == 0) == (lease != NULL), "a split that was refused gives a lease");
-    if (r != 0)
+    if (r != 0) {
+        share_nothing(world, s);
         return;
+    }
+    world->sessions[s].last_split = (struct proto_lease_name){lease->id, lease->generation};
     model_see_arrivals(world);
     model_split(world, l, &part, lease);
     const struct proto_lease wire = model_describe(world, s, lease);
@@ -442,11 +456,15 @@ unsigned pick_row_or_lease(struct world *world) {
 
 static void share_lease(struct world *world, unsigned l) {
     struct model_block *block = &world->blocks[world->leases[l].block];
-    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
+    struct model_session *session = &world->sessions[world->leases[l].session];
+    struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
     const struct proto_token fresh = token_make(++world->next_token);
     struct proto_token token;
+
+    if (memcmp(&name, &session->last_split, sizeof name) == 0 && world->next_token % 2 == 0)
+        name = (struct proto_lease_name){0};
     uint64_t size = one_in(world, 2) ? 0 : random_below(world, block->capacity + 2 * world->grain);
-    int r = core_share(world->sessions[world->leases[l].session].session, &name, size, &fresh, &token);
+    int r = core_share(session->session, &name, size, &fresh, &token);
     if (out_of_memory(r))
         return;
     bool refused = size > block->capacity || block->held != block->capacity;

@@ -188,6 +188,32 @@ static void a_shared_block_cannot_be_given_back_in_parts(void **state) {
     assert_int_equal(release(session, name, 0), 0);
 }
 
+static void a_name_of_zeros_is_that_of_the_last_split(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    struct lease *lease = take_growing(session, pool, MIB, 0), *part = NULL, *attached = NULL;
+    const struct proto_lease_name name = name_of(lease), zeros = {0};
+    const struct proto_token fresh = token_of(1), another = token_of(2);
+    struct proto_token token;
+
+    assert_int_equal(core_share(session, &zeros, 0, &fresh, &token), PROTO_E_STALE);
+    assert_int_equal(split(session, name, 512, 1024, &part), 0);
+    assert_int_equal(core_share(other, &zeros, 0, &fresh, &token), PROTO_E_STALE);
+    assert_int_equal(core_share(session, &zeros, 0, &fresh, &token), 0);
+    assert_int_equal(query(session, part).shared, 1);
+    assert_int_equal(query(session, lease).shared, 0);
+    assert_int_equal(core_attach(other, &token, &attached), 0);
+    assert_ptr_equal(attached->block, part->block);
+    /* a split that is refused has made nothing */
+    assert_int_equal(split(session, name, 512, 1024, &part), PROTO_E_INVALID);
+    assert_int_equal(core_share(session, &zeros, 0, &another, &token), PROTO_E_STALE);
+    /* nor has a lease that has ended a block */
+    assert_int_equal(split(session, name, 2048, 1024, &part), 0);
+    assert_int_equal(release(session, name_of(part), 0), 0);
+    assert_int_equal(core_share(session, &zeros, 0, &another, &token), PROTO_E_STALE);
+}
+
 static void what_only_the_dead_hold_cannot_be_attached(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
@@ -407,6 +433,7 @@ int main(void) {
         CORE_TEST(who_attaches_is_told_the_size_that_the_sharer_said),
         CORE_TEST(a_shared_block_is_free_when_its_last_lease_goes),
         CORE_TEST(a_shared_block_cannot_be_given_back_in_parts),
+        CORE_TEST(a_name_of_zeros_is_that_of_the_last_split),
         CORE_TEST(what_only_the_dead_hold_cannot_be_attached),
         CORE_TEST(nothing_of_a_lost_session_is_used_before_it_is_gone),
         CORE_TEST(a_farewell_returns_everything_at_once),
