@@ -20,51 +20,72 @@
 #define REUSE_PAUSE_NS     50000L
 #define REUSE_PAUSE_NS_MAX 1000000L
 
-/* The daemon's name for a lease's block: the one that it has, else a new one. The daemon tells those who
- * attach the size. */
-static int name_block(struct gpupool_client *client, const struct proto_lease_name *lease,
-                      uint64_t size_bytes, struct proto_token *ret_token) {
-    if (shared_find_token(&client->shared, lease->lease, lease->generation, size_bytes, ret_token))
-        return 0;
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->session.connection, PROTO_SHARE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.share = (struct proto_share){
-        .lease = lease->lease, .generation = lease->generation, .size_bytes = size_bytes};
-    int r = connection_exchange(&client->session.connection, &request,
-                                connection_deadline_ns(&client->session.connection, 0));
-    if (r < 0)
-        return r;
-    *ret_token = request->message.token;
-    return shared_note(&client->shared, lease->lease, lease->generation, size_bytes, ret_token);
-}
-
 /* How a buffer is sent. */
 struct sending {
     uint32_t takers;
     uint64_t lifetime_ns;
 };
 
-/* Has the daemon make a parcel of a lease's block, and give its token. */
-static int send_block(struct gpupool_client *client, const struct proto_lease_name *lease,
-                      uint64_t size_bytes, const struct sending *sending, struct proto_token *ret_token) {
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&client->session.connection, PROTO_SEND);
+/* Asks for a name for the block of the lease that the last SPLIT made, or for a parcel of it. The daemon
+ * tells those who attach the size. NULL, with the error text set, where there is no memory. */
+static struct request *token_request(struct gpupool_client *client, uint64_t size_bytes,
+                                     const struct sending *sending) {
+    struct request *request =
+        connection_request(&client->session.connection, sending == NULL ? PROTO_SHARE : PROTO_SEND);
+
     if (request == NULL)
+        return NULL;
+    if (sending == NULL)
+        request->message.share = (struct proto_share){.size_bytes = size_bytes};
+    else
+        request->message.send = (struct proto_send){
+            .size_bytes = size_bytes, .lifetime_ns = sending->lifetime_ns, .takers = sending->takers};
+    return request;
+}
+
+/* Exchanges a request for a token of this lease. */
+static int ask_token(struct gpupool_client *client, struct request **request,
+                     const struct proto_lease_name *lease) {
+    struct proto_message *message = &(*request)->message;
+
+    if (message->header.operation == PROTO_SHARE) {
+        message->share.lease = lease->lease;
+        message->share.generation = lease->generation;
+    } else {
+        message->send.lease = lease->lease;
+        message->send.generation = lease->generation;
+    }
+    return connection_exchange(&client->session.connection, request,
+                               connection_deadline_ns(&client->session.connection, 0));
+}
+
+/* Finds the daemon's name for a buffer's block, or has it make one, or a parcel. A buffer that has no lease
+ * of its own gets one. */
+static int find_token(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
+                      const struct sending *sending, struct proto_token *ret_token) {
+    uint64_t size_bytes = buffer->size_bytes;
+    _cleanup_(freep) struct shared_lease *note = shared_reserve();
+    _cleanup_(request_recyclep) struct request *request = token_request(client, size_bytes, sending);
+    struct follower follower = {.request = &request};
+
+    if (note == NULL || request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.send = (struct proto_send){.lease = lease->lease,
-                                                .generation = lease->generation,
-                                                .size_bytes = size_bytes,
-                                                .lifetime_ns = sending->lifetime_ns,
-                                                .takers = sending->takers};
-    /* Before the daemon is asked: a buffer that was sent is released as one that others have. */
-    int r = shared_note(&client->shared, lease->lease, lease->generation, 0, NULL);
-    if (r == 0)
-        r = connection_exchange(&client->session.connection, &request,
-                                connection_deadline_ns(&client->session.connection, 0));
+    int r = piece == NULL ? 0 : cache_split_off(&client->cache, piece, &follower);
+    if (r < 0)
+        return r;
+    struct proto_lease_name lease = buffer_lease(buffer, piece);
+    if (!follower.is_exchanged && sending == NULL &&
+        shared_find_token(&client->shared, lease.lease, lease.generation, size_bytes, ret_token))
+        return 0;
+    r = follower.is_exchanged ? follower.result : ask_token(client, &request, &lease);
     if (r == 0)
         *ret_token = request->message.token;
+    /* A parcel may have been made even where no answer came: the buffer is released as one that others have.
+     */
+    if (sending != NULL)
+        shared_note(&client->shared, &note, &lease, 0, NULL);
+    else if (r == 0)
+        shared_note(&client->shared, &note, &lease, size_bytes, ret_token);
     return r;
 }
 
@@ -94,13 +115,8 @@ static int share(struct gpupool_client *client, const struct gpupool_buffer *buf
     struct proto_token name;
     int r = leave_for_readers(client, buffer, stream, &fence);
 
-    if (r == 0 && piece != NULL)
-        r = cache_split_off(&client->cache, piece);
-    if (r < 0)
-        return r;
-    struct proto_lease_name lease = buffer_lease(buffer, piece);
-    r = sending == NULL ? name_block(client, &lease, buffer->size_bytes, &name)
-                        : send_block(client, &lease, buffer->size_bytes, sending, &name);
+    if (r == 0)
+        r = find_token(client, buffer, piece, sending, &name);
     if (r == 0)
         token_make(&name, &fence, ret_token);
     return r;
@@ -210,8 +226,11 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
                   struct gpupool_buffer *ret_buffer) {
     char text[ERROR_TEXT_SIZE];
     struct grant grant;
-    struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
+    _cleanup_(freep) struct shared_lease *note = shared_reserve();
 
+    if (note == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    struct request *request = connection_request(&client->session.connection, PROTO_ATTACH);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.attach = *name;
@@ -220,9 +239,9 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
     if (r < 0)
         return r;
     *ret_buffer = buffer_of_grant(&grant);
-    r = shared_note(&client->shared, ret_buffer->lease, ret_buffer->generation, 0, NULL);
-    if (r == 0)
-        r = wait_for_writer(client, ret_buffer, stream, fence);
+    const struct proto_lease_name lease = buffer_lease(ret_buffer, NULL);
+    shared_note(&client->shared, &note, &lease, 0, NULL);
+    r = wait_for_writer(client, ret_buffer, stream, fence);
     if (r == 0)
         return 0;
     error_save(text);

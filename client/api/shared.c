@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "client/api/client.h"
 #include "client/session/error.h"
 
@@ -69,25 +70,28 @@ static struct shared_lease **find_locked(struct shared *shared, uint64_t lease, 
     return at;
 }
 
-int shared_note(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,
-                const struct proto_token *token) {
+struct shared_lease *shared_reserve(void) {
+    struct shared_lease *lease = calloc(1, sizeof *lease);
+    if (lease == NULL)
+        (void)error_no_memory();
+    return lease;
+}
+
+void shared_note(struct shared *shared, struct shared_lease **memory, const struct proto_lease_name *lease,
+                 uint64_t size_bytes, const struct proto_token *token) {
     pthread_mutex_lock(&shared->lock);
-    struct shared_lease **at = find_locked(shared, lease, generation);
+    struct shared_lease **at = find_locked(shared, lease->lease, lease->generation);
     if (*at == NULL) {
-        *at = calloc(1, sizeof **at);
-        if (*at != NULL) {
-            (*at)->lease = lease;
-            (*at)->generation = generation;
-        }
+        *at = take_ptr(memory);
+        (*at)->lease = lease->lease;
+        (*at)->generation = lease->generation;
     }
-    if (*at != NULL && token != NULL) {
+    if (token != NULL) {
         (*at)->has_token = true;
         (*at)->token = *token;
         (*at)->size_bytes = size_bytes;
     }
-    bool noted = *at != NULL;
     pthread_mutex_unlock(&shared->lock);
-    return noted ? 0 : error_no_memory();
 }
 
 bool shared_find_token(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,

@@ -52,11 +52,14 @@ void shared_deinit(struct shared *shared);
 /* As shared_deinit() in a forked child: takes no lock. */
 void shared_forget(struct shared *shared);
 
-/* Notes a lease, with its token and the size that the daemon tells readers, or without one (NULL). 0 or
- * NO_MEMORY.
- */
-int shared_note(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,
-                const struct proto_token *token);
+/* Memory to note a lease, so that noting it cannot fail once the daemon was asked. NULL, with the error text
+ * set, where there is none. Freed by free(), unless shared_note() takes it. */
+struct shared_lease *shared_reserve(void);
+
+/* Notes a lease, with its token and the size that the daemon tells readers, or without one (NULL). Takes the
+ * memory, unless the lease is noted already. */
+void shared_note(struct shared *shared, struct shared_lease **memory, const struct proto_lease_name *lease,
+                 uint64_t size_bytes, const struct proto_token *token);
 
 /* The token of a lease that this client shared before, as so many bytes. */
 bool shared_find_token(struct shared *shared, uint64_t lease, uint64_t generation, uint64_t size_bytes,

@@ -77,7 +77,8 @@ static void undo(struct cache *cache, struct piece *piece, const struct part *pa
 }
 
 /* Makes a lease of each part, and of all one. */
-static int split(struct cache *cache, struct piece *piece, struct part *parts, unsigned count) {
+static int split(struct cache *cache, struct piece *piece, struct part *parts, unsigned count,
+                 struct follower *follower) {
     int r = 0;
 
     for (unsigned i = 0; i < count; i++) {
@@ -87,7 +88,7 @@ static int split(struct cache *cache, struct piece *piece, struct part *parts, u
             continue;
         }
         r = lease_split(cache->session, lending->lease, lending->generation, parts[i].offset_bytes,
-                        parts[i].size_bytes, &parts[i].lease);
+                        parts[i].size_bytes, count == 1 ? follower : NULL, &parts[i].lease);
         if (r < 0) {
             undo(cache, piece, parts, i);
             return r;
@@ -98,7 +99,7 @@ static int split(struct cache *cache, struct piece *piece, struct part *parts, u
     return r;
 }
 
-static int split_off(struct cache *cache, struct piece *piece) {
+static int split_off(struct cache *cache, struct piece *piece, struct follower *follower) {
     struct stream_heap *stream_heap = piece->stream_heap;
     unsigned count = count_parts(piece);
     _cleanup_(freep) struct part *parts = malloc(count * sizeof *parts);
@@ -112,7 +113,7 @@ static int split_off(struct cache *cache, struct piece *piece) {
     list_parts_locked(piece, parts, count);
     stream_heap_begin_split_locked(piece);
     pthread_mutex_unlock(&stream_heap->lock);
-    int r = split(cache, piece, parts, count);
+    int r = split(cache, piece, parts, count, follower);
     pthread_mutex_lock(&stream_heap->lock);
     if (r == 0)
         stream_heap_split_off_locked(piece, parts[0].lease.lease, parts[0].lease.generation);
@@ -125,9 +126,9 @@ static int split_off(struct cache *cache, struct piece *piece) {
     return 0;
 }
 
-int cache_split_off(struct cache *cache, struct piece *piece) {
+int cache_split_off(struct cache *cache, struct piece *piece, struct follower *follower) {
     pthread_mutex_lock(&cache->split_lock);
-    int r = piece->split_off ? 0 : split_off(cache, piece);
+    int r = piece->split_off ? 0 : split_off(cache, piece, follower);
     pthread_mutex_unlock(&cache->split_lock);
     return r;
 }

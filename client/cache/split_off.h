@@ -8,11 +8,12 @@
  */
 
 struct cache;
+struct follower;
 struct piece;
 
 /* Makes a lease of its own of a piece that a buffer is, unless it has one. Thread-safe, also for threads that
  * share one buffer. 0, or what the daemon says; the piece is as before then. LIMIT: it is in too many
- * segments. */
-int cache_split_off(struct cache *cache, struct piece *piece);
+ * segments. follower (lease.h) is exchanged where one SPLIT makes the lease. */
+int cache_split_off(struct cache *cache, struct piece *piece, struct follower *follower);
 
 #endif

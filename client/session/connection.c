@@ -372,25 +372,48 @@ uint64_t connection_unheard(struct connection *connection) {
     return atomic_load(&connection->told) - heard;
 }
 
-int connection_exchange(struct connection *connection, struct request **request_pointer,
-                        uint64_t deadline_ns) {
-    struct request *request = *request_pointer;
+/* Sends requests in order, and waits for their replies. Locked; unlocks meanwhile. results: of each request,
+ * as connection_finish_locked() takes it. */
+static void exchange_locked(struct connection *connection, struct request *const *requests, unsigned count,
+                            uint64_t deadline_ns, int *results) {
     uint64_t told = atomic_load(&connection->told);
-    int r = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        results[i] = 0;
+        if (connection->broken != 0)
+            continue;
+        connection_enlist_locked(requests[i]);
+        pthread_mutex_unlock(&connection->lock);
+        results[i] = connection_send(requests[i], deadline_ns);
+        pthread_mutex_lock(&connection->lock);
+        requests[i]->is_sent = results[i] == 0;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (!requests[i]->is_sent)
+            continue;
+        results[i] = request_wait(requests[i], deadline_ns);
+        if (results[i] == 0)
+            note_heard(connection, told);
+    }
+    reader_pass_on_locked(connection);
+}
+
+int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns) {
+    int result;
 
     pthread_mutex_lock(&connection->lock);
-    if (connection->broken == 0) {
-        connection_enlist_locked(request);
-        pthread_mutex_unlock(&connection->lock);
-        r = connection_send(request, deadline_ns);
-        pthread_mutex_lock(&connection->lock);
-        request->is_sent = r == 0;
-        if (request->is_sent) {
-            r = request_wait(request, deadline_ns);
-            if (r == 0)
-                note_heard(connection, told);
-        }
-        reader_pass_on_locked(connection);
-    }
-    return connection_finish_locked(request_pointer, r);
+    exchange_locked(connection, request, 1, deadline_ns, &result);
+    return connection_finish_locked(request, result);
+}
+
+int connection_exchange_both(struct connection *connection, struct request **first, struct request **second,
+                             uint64_t deadline_ns, int *ret_second) {
+    struct request *const requests[] = {*first, *second};
+    int results[2];
+
+    pthread_mutex_lock(&connection->lock);
+    exchange_locked(connection, requests, 2, deadline_ns, results);
+    *ret_second = connection_finish_locked(second, results[1]);
+    pthread_mutex_lock(&connection->lock);
+    return connection_finish_locked(first, results[0]);
 }

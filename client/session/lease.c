@@ -252,7 +252,8 @@ int lease_release_patiently(struct session *session, uint64_t lease, uint64_t ge
 }
 
 int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                uint64_t size_bytes, struct proto_lease *ret_lease) {
+                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease) {
+    uint64_t deadline_ns = connection_deadline_ns(&session->connection, 0);
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&session->connection, PROTO_SPLIT);
     if (request == NULL)
@@ -264,8 +265,14 @@ int lease_split(struct session *session, uint64_t lease, uint64_t generation, ui
         .size_bytes = size_bytes,
     };
     /* The memory is in use and mapped: nothing is to be opened, and nothing may be given back. */
-    int r =
-        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
+    int r;
+    if (follower != NULL && session->version >= PROTO_VERSION_LAST) {
+        follower->is_exchanged = true;
+        r = connection_exchange_both(&session->connection, &request, follower->request, deadline_ns,
+                                     &follower->result);
+    } else {
+        r = connection_exchange(&session->connection, &request, deadline_ns);
+    }
     if (r < 0)
         return r;
     if (request->message.lease.capacity_bytes != size_bytes || request->message.lease.parts != 0)

@@ -82,9 +82,17 @@ int lease_release_one_way(struct session *session, uint64_t lease, uint64_t gene
 int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,
                             uint64_t offset_bytes, uint64_t size_bytes, struct fence fence);
 
-/* Makes a part of a lease one of its own. */
+/* A request about the lease that a SPLIT makes: a SHARE or SEND of lease 0. It is sent behind the SPLIT, so
+ * that both take one round trip. */
+struct follower {
+    struct request **request; /* borrowed */
+    bool is_exchanged;        /* it was sent, and this came of it, as of connection_exchange(): */
+    int result;
+};
+
+/* Makes a part of a lease one of its own. follower: NULL: none. The session makes one such call at a time. */
 int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                uint64_t size_bytes, struct proto_lease *ret_lease);
+                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease);
 
 /* Has a lease take over what another one holds, which lies above its start in the same segment; the other one
  * ends. Without an answer: for leases of which it is known that they can be merged, else the daemon ends the

@@ -99,6 +99,84 @@ static void tokens_reach_the_same_memory(void **state) {
     false_daemon_await(&daemon_, &daemon_.session_count, 0);
 }
 
+/* A SPLIT that is not answered yet, and how it will be. */
+static struct {
+    struct proto_message request;
+    enum proto_error refusal; /* 0: it is granted */
+    bool has_come;
+} kept_split;
+
+/* Answers a SPLIT when what follows it has come. */
+static bool keep_split(struct false_daemon *daemon, struct false_session *session,
+                       const struct proto_message *request) {
+    struct proto_message reply;
+
+    /* also of what was split off, which the daemon does not list */
+    if (request->header.operation == PROTO_RELEASE || request->header.operation == PROTO_RELEASE_SHARED) {
+        if (request->header.request != 0)
+            false_send_ok(session, request->header.request);
+        return true;
+    }
+    if (request->header.operation == PROTO_SPLIT) {
+        kept_split.request = *request;
+        kept_split.has_come = true;
+        return true;
+    }
+    if ((request->header.operation != PROTO_SHARE && request->header.operation != PROTO_SEND) ||
+        !kept_split.has_come)
+        return false;
+    kept_split.has_come = false;
+    if (request->share.lease != 0 || request->share.generation != 0)
+        fail_msg("what follows a SPLIT names lease %llu", (unsigned long long)request->share.lease);
+    if (kept_split.refusal != 0) {
+        false_send_error(session, kept_split.request.header.request, kept_split.refusal, "no part today");
+        false_send_error(session, request->header.request, PROTO_E_STALE, "of no split");
+        return true;
+    }
+    reply = false_lease_message(daemon, kept_split.request.header.request, FALSE_POOL_HOST,
+                                kept_split.request.split.size_bytes, false);
+    false_send(session, &reply, NULL, 0);
+    memset(&reply, 0, sizeof reply);
+    reply.header = (struct proto_header){.operation = PROTO_TOKEN, .request = request->header.request};
+    memset(reply.token.bytes, 0x77, sizeof reply.token.bytes);
+    false_send(session, &reply, NULL, 0);
+    return true;
+}
+
+/* A buffer of the cache becomes a lease of its own, and is shared, by messages of which none waits for the
+ * other. */
+static void a_part_is_split_off_and_shared_in_one_round_trip(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(daemon_.path);
+    struct gpupool_client *client;
+    struct gpupool_buffer buffers[3];
+    struct gpupool_token token, again;
+
+    options.flags = GPUPOOL_OPEN_NO_THREAD;
+    daemon_.handle = keep_split;
+    false_daemon_run(&daemon_);
+    assert_ok(gpupool_open(&options, &client));
+    for (unsigned i = 0; i < 3; i++)
+        assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 3000, NULL, GPUPOOL_NOW, 0, &buffers[i]));
+    assert_ok(gpupool_share(client, &buffers[0], GPUPOOL_NO_STREAM, &token));
+    assert_int_equal(token.bytes[0], 0x77);
+    assert_ok(gpupool_share(client, &buffers[0], GPUPOOL_NO_STREAM, &again)); /* asks nothing */
+    assert_memory_equal(&token, &again, sizeof token);
+    assert_ok(gpupool_send(client, &buffers[1], GPUPOOL_NO_STREAM, 1, NS_PER_S, &token));
+    assert_int_equal(token.bytes[0], 0x77);
+
+    /* the refusal of the SPLIT is what is told; the buffer is as it was */
+    kept_split.refusal = PROTO_E_LIMIT;
+    assert_error(gpupool_share(client, &buffers[2], GPUPOOL_NO_STREAM, &token), GPUPOOL_E_LIMIT);
+    assert_text_has("no part today");
+    assert_error(gpupool_send(client, &buffers[2], GPUPOOL_NO_STREAM, 1, NS_PER_S, &token), GPUPOOL_E_LIMIT);
+    kept_split.refusal = 0;
+    assert_ok(gpupool_share(client, &buffers[2], GPUPOOL_NO_STREAM, &token));
+    for (unsigned i = 0; i < 3; i++)
+        assert_ok(gpupool_release(client, &buffers[i], NULL));
+    gpupool_close(client);
+}
+
 /* --- preparing --- */
 
 static void preparing_refuses_what_is_out_of_range(void **state) {
@@ -313,6 +391,7 @@ int main(void) {
         TEST(host_buffer_lives_from_acquire_to_release),
         TEST(zeroed_buffers_read_zero),
         TEST(tokens_reach_the_same_memory),
+        TEST(a_part_is_split_off_and_shared_in_one_round_trip),
         TEST(preparing_refuses_what_is_out_of_range),
         TEST(preparing_that_the_driver_refuses_leaves_no_lease),
         TEST(captured_streams_are_refused_before_anything_is_done),
