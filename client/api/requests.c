@@ -271,6 +271,16 @@ int requests_begin(struct gpupool_client *client, uint32_t pool, uint64_t size_b
     return 0;
 }
 
+bool requests_is_complete(struct gpupool_client *client, uint64_t number) {
+    struct requests *requests = &client->requests;
+
+    pthread_mutex_lock(&requests->lock);
+    const struct open_request *request = find_locked(requests, number);
+    bool is_complete = request != NULL && request->is_complete;
+    pthread_mutex_unlock(&requests->lock);
+    return is_complete;
+}
+
 int requests_fd(struct gpupool_client *client, uint64_t number) {
     struct requests *requests = &client->requests;
     int r = GPUPOOL_E_STALE;

@@ -83,6 +83,9 @@ void requests_dispatch(struct gpupool_client *client);
 int requests_begin(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t flags, uint64_t *ret_number);
 
+/* Whether a request is complete. False: also if there is no such request. */
+bool requests_is_complete(struct gpupool_client *client, uint64_t number);
+
 /* The descriptor of a request, or STALE, NO_MEMORY. */
 int requests_fd(struct gpupool_client *client, uint64_t number);
 

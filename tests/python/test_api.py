@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients, pools and buffers as Python shows them, and that the stubs have the names of the module."""
 import ast
-import contextlib
 import importlib.util
 import inspect
 import os
 import pathlib
-import signal
 import subprocess
-import sys
 import unittest
 
 import gpupool
@@ -154,52 +151,6 @@ class Clients(scene.Scene):
         held.close()
         self.device.acquire(self.device.limit_bytes // 2, timeout=scene.WAIT_S).close()
         self.client.trim()
-
-    def waits(self):
-        return any(session["waiting"] for session in self.daemon.ask("sessions")["sessions"])
-
-    @contextlib.contextmanager
-    def waiting_program(self, text):
-        """A program that waits for a whole pool, of which this process has a part: (the program, the part)."""
-        program = ("import gpupool, os, signal, sys\npool = gpupool.device_pool(0)\npool.acquire(1).close()\ngpupool.trim()\n"
-                   "print(len(os.listdir('/proc/self/task')), flush=True)\n" + text)
-        with self.device.acquire(1 << 20) as held, subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", program], text=True,
-                                                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            try:
-                threads = int(process.stdout.readline())
-                scene.wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > threads, "the wait has a thread of its own")
-                scene.wait_until(self.waits, "the program waits")
-                yield process, held
-            finally:
-                process.kill()
-
-    def test_the_signal_that_interrupts_a_program_interrupts_the_wait_for_room(self):
-        with self.waiting_program("try:\n    pool.acquire(pool.limit_bytes)\n"
-                                  "except KeyboardInterrupt:\n    sys.exit(3)\n") as (process, _):
-            process.send_signal(signal.SIGINT)
-            self.assertEqual(process.wait(scene.WAIT_S), 3)
-
-    def test_a_signal_whose_handler_returns_does_not(self):
-        with self.waiting_program("signal.signal(signal.SIGUSR1, lambda *_: print('handled', flush=True))\n"
-                                  "print(pool.acquire(pool.limit_bytes, timeout=60).nbytes == pool.limit_bytes)\n") as (process, held):
-            process.send_signal(signal.SIGUSR1)
-            self.assertEqual(process.stdout.readline(), "handled\n")
-            held.close()
-            self.client.trim()
-            self.assertEqual(process.communicate(timeout=scene.WAIT_S)[0], "True\n")
-            self.assertEqual(process.returncode, 0)
-
-    def test_what_an_interrupted_wait_gets_goes_back(self):
-        with self.waiting_program("try:\n    pool.acquire(pool.limit_bytes)\nexcept KeyboardInterrupt:\n    pass\n"
-                                  "print('interrupted', flush=True)\nsys.stdin.readline()\n"
-                                  "pool.acquire(pool.limit_bytes, timeout=60).close()\nprint('served')\n") as (process, held):
-            process.send_signal(signal.SIGINT)
-            self.assertEqual(process.stdout.readline(), "interrupted\n")
-            held.close()
-            self.client.trim()
-            scene.wait_until(lambda: not self.waits(), "the abandoned request was served")
-            self.assertEqual(process.communicate("\n", timeout=scene.WAIT_S)[0], "served\n")
-            self.assertEqual(process.returncode, 0)
 
     def test_the_types_are_not_made_by_hand_or_inherited(self):
         for name in ("Pool", "Buffer", "Array"):

@@ -3,7 +3,7 @@
 
 #include <structmember.h>
 
-#include "client/api/hit.h"
+#include "client/api/binding.h"
 #include "client/python/src/arguments.h"
 #include "client/python/src/array.h"
 #include "client/python/src/dlpack.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/python/src/pool.h"
 
-#include "client/api/hit.h"
+#include "client/api/binding.h"
 #include "client/python/src/arguments.h"
 #include "client/python/src/buffer.h"
 #include "client/python/src/error.h"

@@ -3,12 +3,9 @@
 #define CLIENT_PYTHON_WAITING_H
 /*
  * An acquire that may wait for room. gpupool_acquire() cannot be broken off, and Python's signal handlers run
- * on the main thread between its calls. So a wait of the main thread that lasts is handed to a thread of its
- * own, and the main thread looks for signals meanwhile. An exception of a handler, such as KeyboardInterrupt,
- * abandons the wait, which keeps its place in the queue: what it gets then goes back at once.
- *
- * A request of the library (gpupool_acquire_begin()) can be cancelled and would need no such thread. This
- * file is older than those.
+ * on the main thread between its calls. So the main thread begins a request of the library, watches its
+ * descriptor, and lets handlers run meanwhile. An exception of a handler, such as KeyboardInterrupt, cancels
+ * the request. Other threads run no handlers, and wait in gpupool_acquire().
  */
 #include "client/python/src/client.h"
 

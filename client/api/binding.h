@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_API_HIT_H
-#define CLIENT_API_HIT_H
+#ifndef CLIENT_API_BINDING_H
+#define CLIENT_API_BINDING_H
 /*
- * Acquire and release as far as the calling thread's cache serves them: no lock of another thread is waited
- * for, and no system call is made. A language binding tries these calls before it gives up its interpreter's
- * lock for gpupool_acquire() or gpupool_release(), which may wait.
+ * The calls of the library that language bindings use beside its public headers.
+ *
+ * A hit is an acquire or a release that the calling thread's cache serves: no lock of another thread is
+ * waited for, and no system call is made. A binding tries it before it gives up its interpreter's lock for a
+ * call that may wait.
  *
  * The names are the static library's: it keeps internal names with this prefix for its own members.
  */
@@ -22,5 +24,8 @@ bool gpupool_internal_acquire_hit(struct gpupool_client *client, uint32_t pool, 
 /* As gpupool_release(), if the thread's cache takes the piece; zeroes the buffer. False: nothing was done. */
 bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_buffer *buffer,
                                   const void *stream);
+
+/* Whether a request that was begun and not ended is complete: then its end waits for nothing. */
+bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_t request);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/api/hit.h"
+#include "client/api/binding.h"
 
 #include "client/api/client.h"
 
@@ -16,4 +16,8 @@ bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_
         return false;
     *buffer = (struct gpupool_buffer){0};
     return true;
+}
+
+bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_t request) {
+    return requests_is_complete(client, request);
 }
