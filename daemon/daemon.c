@@ -103,7 +103,8 @@ static void daemon_on_admin(struct listener *listener, int fd) {
     admin_accept(listener->user, fd);
 }
 
-/* A board stays for parcels of a user whose sessions are gone. */
+/* Ends the boards of users who have neither a session nor a parcel. A user who comes back before gets the
+ * same board again. */
 static void daemon_end_boards(struct daemon *daemon) {
     list_for_each_entry_safe(const struct board, board, &daemon->boards, link) {
         if (!core_has_user(daemon->core, board->uid))

@@ -2,9 +2,9 @@
 #ifndef DAEMON_DATA_BOARD_H
 #define DAEMON_DATA_BOARD_H
 /*
- * The boards (proto/board.h): one for each user of whom a session asked for it, until the user has neither a
- * session nor a parcel any more. So long fences are named there by tokens, and a board's descriptor is lent
- * to its sessions' connections.
+ * The boards (proto/board.h): one for each user of whom a session asked for it. While the user has a session
+ * or a parcel, tokens name fences there, and a board's descriptor is lent to its sessions' connections. The
+ * daemon's housekeeping ends the boards of other users.
  *
  * The daemon writes there when a session begins and ends in a slot, and reads nothing but the words of a
  * session that died: how far its streams came.

@@ -173,8 +173,6 @@ static void client_free(struct client *client) {
     outbox_drop(&client->connection.outbox, NULL);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     page_drop(&client->page);
-    if (!core_has_user(daemon->core, client->peer.uid))
-        board_end(&daemon->boards, client->peer.uid);
     list_remove(&client->link);
     daemon->n_clients--;
     client->freeing = true;

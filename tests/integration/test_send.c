@@ -4,6 +4,7 @@
  * sender gives its own buffer back meanwhile, or ends.
  */
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
@@ -248,7 +249,21 @@ static void what_was_sent_outlives_a_sender_that_dies(void **state) {
     WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
 }
 
-/* The token names a fence on the board, which stays although the user has no session. */
+/* Whether the daemon has a board of any user. */
+static bool daemon_has_board(void) {
+    char path[64], line[512];
+    bool has = false;
+
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)daemon_.pid);
+    _cleanup_(fclosep) FILE *maps = fopen(path, "re");
+    assert_non_null(maps);
+    while (!has && fgets(line, sizeof line, maps) != NULL)
+        has = strstr(line, "gpupool-board") != NULL;
+    return has;
+}
+
+/* The token names a fence on the board, which stays although the user has no session. It ends with the last
+ * parcel. */
 static void the_board_stays_for_what_is_on_its_way(void **state) {
     struct gpupool_token tokens[2];
     struct puppet worker;
@@ -258,6 +273,7 @@ static void the_board_stays_for_what_is_on_its_way(void **state) {
     start_sender(&worker, tokens);
     puppet_kill(&worker);
     WAIT_UNTIL(daemon_number(&daemon_, "sessions") == 0);
+    assert_true(daemon_has_board());
     struct gpupool_client *taker = open_cached_with_stream(&stream);
     struct gpupool_buffer taken;
     assert_int_equal(gpupool_attach(taker, &tokens[1], stream, 0, &taken), GPUPOOL_E_LOST);
@@ -265,6 +281,7 @@ static void the_board_stays_for_what_is_on_its_way(void **state) {
     MUST(gpupool_revoke(taker, &tokens[0]));
     close_with_stream(taker, stream);
     WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
+    WAIT_UNTIL(!daemon_has_board());
 }
 
 /* --- many --- */
