@@ -21,3 +21,7 @@ bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_
 bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_t request) {
     return requests_is_complete(client, request);
 }
+
+bool gpupool_internal_is_connected(const struct gpupool_client *client) {
+    return !fork_guard_is_child(&client->session.guard) && connection_is_up(&client->session.connection);
+}

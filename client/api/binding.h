@@ -28,4 +28,8 @@ bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_
 /* Whether a request that was begun and not ended is complete: then its end waits for nothing. */
 bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_t request);
 
+/* Whether the client's calls reach its daemon: the daemon lives, has not ended the session, and the client is
+ * no parent's in a forked child. */
+bool gpupool_internal_is_connected(const struct gpupool_client *client);
+
 #endif

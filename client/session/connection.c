@@ -2,6 +2,7 @@
 #include "client/session/connection.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,12 @@ void connection_break(struct connection *connection, int error, const char *form
     pthread_mutex_lock(&connection->lock);
     break_locked(connection, error, text);
     pthread_mutex_unlock(&connection->lock);
+}
+
+bool connection_is_up(const struct connection *connection) {
+    struct pollfd end = {.fd = connection->fd};
+
+    return poll(&end, 1, 0) == 0; /* POLLHUP: also after the shutdown of a connection that broke */
 }
 
 int connection_check(struct connection *connection) {

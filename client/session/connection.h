@@ -166,6 +166,9 @@ int connection_refuse(struct connection *connection, const char *reason);
 /* The deadline of a request over which the daemon may take timeout_ns, and an answer's time more. */
 uint64_t connection_deadline_ns(const struct connection *connection, uint64_t timeout_ns);
 
+/* Whether the socket is connected, which tells of an end that no call has met yet. Makes one system call. */
+bool connection_is_up(const struct connection *connection);
+
 /* Whether the connection still lives: 0, or the error it broke with and its text. */
 int connection_check(struct connection *connection);
 

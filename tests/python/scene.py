@@ -34,24 +34,31 @@ class Daemon:
     def __init__(self, config=""):
         self.folder = tempfile.TemporaryDirectory(prefix="gpupool-python-")
         base = pathlib.Path(self.folder.name)
-        (base / "gpupoold.conf").write_text(config)
+        self.config = base / "gpupoold.conf"
+        self.config.write_text(config)
         self.socket, self.admin_socket, self.log = str(base / "data"), str(base / "admin"), base / "log"
         self.environment = {**os.environ, "GPUPOOL_SIM_LATENCY": "0", "GPUPOOL_SOCKET": self.socket,
                             "GPUPOOL_ADMIN_SOCKET": self.admin_socket}
+        self.start()
+
+    def start(self):
         ready, daemons = os.pipe()
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [os.environ["GPUPOOLD"], "--config", base / "gpupoold.conf", "--socket", self.socket, "--admin-socket",
-                 self.admin_socket, "--gpu", "sim", "--sim-gpus", "2", "--sim-memory", "1GiB", "--log-level", "warning",
-                 "--ready-fd", str(daemons)],
+                [os.environ["GPUPOOLD"], "--config", self.config, "--socket", self.socket, "--admin-socket", self.admin_socket,
+                 "--gpu", "sim", "--sim-gpus", "2", "--sim-memory", "1GiB", "--log-level", "warning", "--ready-fd", str(daemons)],
                 pass_fds=[daemons], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
         os.close(daemons)
         is_ready = select.select([ready], [], [], WAIT_S)[0] and os.read(ready, 1) != b""
         os.close(ready)
         if not is_ready:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             raise AssertionError("the daemon did not become ready:\n" + self.log.read_text(errors="replace"))
+
+    def kill(self):
+        """Ends the daemon as a crash does. start() starts another one on the same sockets."""
+        self.process.kill()
+        self.process.wait()
 
     def ask(self, command):
         with socket.socket(socket.AF_UNIX) as admin:

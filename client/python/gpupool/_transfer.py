@@ -17,7 +17,7 @@ def _client_of(path):
         return default_client()
     key = os.getpid(), path
     with _lock:
-        if key not in _clients or _clients[key].closed:
+        if key not in _clients or not _clients[key].connected:
             _clients[key] = Client(path)
         return _clients[key]
 

@@ -108,7 +108,7 @@ def _client_without_cuda():
     """A DataLoader's worker has no CUDA, and may have been forked from a process that has."""
     with _lock:
         client = _worker_clients.get(os.getpid())
-        if client is None:
+        if client is None or not client.connected:
             _worker_clients.clear()
             client = _worker_clients[os.getpid()] = gpupool.Client(cuda=False)
         return client
@@ -323,6 +323,7 @@ def collate(batch: list[Any]) -> Any:
 
 
 def _library():
+    _gpupool._keep_for_allocators()
     return _gpupool.__file__
 
 

@@ -4,18 +4,27 @@
 #include <string.h>
 #include <structmember.h>
 
+#include "client/api/binding.h"
 #include "client/python/src/arguments.h"
 #include "client/python/src/error.h"
 #include "client/python/src/pool.h"
 
 #define DAEMON_ARGUMENTS_MAX 64
 
-/* The library's default client of this process, and how many objects stand for it: one for each time that the
- * module was imported. The last one closes it. Under the main interpreter's lock, which all have. */
-static struct {
+/* A default client of this process, and how many objects stand for it: one for each time that the module was
+ * imported. The last one closes it. All of this is under the main interpreter's lock, which all interpreters
+ * have. */
+struct default_client {
     struct gpupool_client *handle;
     unsigned n_objects;
-} default_client;
+    bool is_librarys; /* gpupool_default() returned it */
+};
+
+static struct default_client *current; /* NULL: none was opened, or it was closed */
+static bool had_librarys; /* the library's was asked for. It is the first one, or was the allocators' alone */
+
+/* The allocators of gpupool.torch have memory of the library's default client, by pointers. */
+static bool has_allocators;
 
 bool client_is_open(const struct client_object *client) {
     if (client->handle != NULL)
@@ -34,34 +43,108 @@ static struct client_object *client_new(struct module_state *state, struct gpupo
     return self;
 }
 
-PyObject *client_default_object(struct module_state *state) {
-    struct gpupool_client *handle;
+/* --- the default client --- */
+
+void client_keep_for_allocators(void) {
+    has_allocators = true;
+}
+
+static void close_without_lock(struct gpupool_client *handle) {
+    Py_BEGIN_ALLOW_THREADS;
+    gpupool_close(handle);
+    Py_END_ALLOW_THREADS;
+}
+
+static bool is_usable(const struct default_client *found) {
+    return found != NULL && gpupool_internal_is_connected(found->handle);
+}
+
+/* Ends an object for a default client. The last one closes the client, but for one that was replaced and may
+ * have memory of the allocators. */
+static void default_leave(struct default_client *left) {
+    struct gpupool_client *handle = left->handle;
+    bool is_kept = left->is_librarys && has_allocators && left != current;
+
+    if (--left->n_objects > 0)
+        return;
+    if (current == left)
+        current = NULL;
+    PyMem_Free(left);
+    if (!is_kept)
+        close_without_lock(handle);
+}
+
+/* Makes a client, which was opened without the lock, the present default one. False: another thread was
+ * faster, or the allocators opened the library's before, and its daemon is gone. */
+static bool default_enter(struct default_client *opened) {
+    bool is_late = opened->is_librarys ? had_librarys || !is_usable(opened) : is_usable(current);
+
+    had_librarys = true;
+    if (!is_late)
+        current = opened;
+    return !is_late;
+}
+
+/* Opens a default client, or takes that of a thread that is faster. Counts an object in it. NULL with an
+ * exception. */
+static struct default_client *default_open(struct module_state *state) {
+    struct default_client *opened = PyMem_Calloc(1, sizeof *opened);
     int r;
 
-    /* Where it is open already, or this is a forked child, which has no other thread, the lock is kept. */
-    if (state->default_client != NULL) {
-        r = gpupool_default(&handle);
-    } else {
+    if (opened == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    opened->n_objects = 1;
+    do {
+        opened->is_librarys = !had_librarys;
         Py_BEGIN_ALLOW_THREADS;
-        r = gpupool_default(&handle);
+        r = opened->is_librarys ? gpupool_default(&opened->handle) : gpupool_open(NULL, &opened->handle);
         Py_END_ALLOW_THREADS;
+        if (r == 0 && default_enter(opened))
+            return opened;
+        if (r == 0 && !opened->is_librarys)
+            close_without_lock(opened->handle);
+    } while (r == 0 && !is_usable(current));
+    PyMem_Free(opened);
+    if (r < 0) {
+        error_raise(state, r);
+        return NULL;
     }
-    if (r < 0)
-        return error_raise(state, r);
-    if (state->default_client == NULL || state->default_client->handle != handle) {
-        struct client_object *client = client_new(state, handle);
-        if (client == NULL)
-            return NULL;
-        client->is_default = true;
-        if (default_client.handle != handle)
-            default_client.n_objects = 0;
-        default_client.handle = handle;
-        default_client.n_objects++;
-        struct client_object *old = state->default_client;
-        state->default_client = client;
-        Py_XDECREF((PyObject *)old);
+    current->n_objects++;
+    return current;
+}
+
+/* Gives the module an object for the present default client. Returns a new reference to it; NULL with an
+ * exception. */
+static PyObject *default_renew(struct module_state *state) {
+    struct default_client *found = current;
+
+    if (is_usable(found))
+        found->n_objects++;
+    else
+        found = default_open(state);
+    if (found == NULL)
+        return NULL;
+    struct client_object *old = state->default_client;
+    bool is_there = old != NULL && old->as_default == found; /* another thread made it meanwhile */
+    struct client_object *client = is_there ? NULL : client_new(state, found->handle);
+    if (client == NULL) {
+        default_leave(found);
+        return is_there ? Py_NewRef((PyObject *)old) : NULL;
     }
-    return Py_NewRef((PyObject *)state->default_client);
+    client->as_default = found;
+    state->default_client = client;
+    PyObject *renewed = Py_NewRef((PyObject *)client); /* before other threads run */
+    Py_XDECREF((PyObject *)old);
+    return renewed;
+}
+
+PyObject *client_default_object(struct module_state *state) {
+    struct client_object *client = state->default_client;
+    bool is_present = client != NULL && is_usable(client->as_default);
+
+    return is_present ? Py_NewRef((PyObject *)client) : default_renew(state);
 }
 
 struct client_object *client_read_argument(struct module_state *state, PyObject *value) {
@@ -185,24 +268,15 @@ static PyObject *client_open(PyTypeObject *type, PyObject *positional, PyObject 
 
 /* --- closing --- */
 
-/* Ends an object for the default client. Returns whether it was the last one. In a forked child those of the
- * parent have nothing to end. */
-static bool end_default_object(const struct gpupool_client *handle) {
-    if (handle != default_client.handle || --default_client.n_objects > 0)
-        return false;
-    default_client.handle = NULL;
-    return true;
-}
-
 /* No buffer has exports, and no call is under way. In a forked child this only frees memory. */
 static void close_handle(struct client_object *self) {
     struct gpupool_client *handle = self->handle;
+
     self->handle = NULL;
-    if (self->is_default && !end_default_object(handle))
-        return;
-    Py_BEGIN_ALLOW_THREADS;
-    gpupool_close(handle);
-    Py_END_ALLOW_THREADS;
+    if (self->as_default != NULL)
+        default_leave(self->as_default);
+    else
+        close_without_lock(handle);
 }
 
 static PyObject *client_close(PyObject *object, PyObject *none) {
@@ -210,7 +284,7 @@ static PyObject *client_close(PyObject *object, PyObject *none) {
     (void)none;
     if (self->handle == NULL)
         Py_RETURN_NONE;
-    if (self->is_default) {
+    if (self->as_default != NULL) {
         PyErr_SetString(PyExc_ValueError,
                         "the default client stays open until the process ends; trim() gives "
                         "idle memory back");
@@ -371,6 +445,12 @@ static PyObject *client_get_closed(PyObject *self, void *closure) {
     return PyBool_FromLong(((struct client_object *)self)->handle == NULL);
 }
 
+static PyObject *client_get_connected(PyObject *object, void *closure) {
+    const struct client_object *self = (struct client_object *)object;
+    (void)closure;
+    return PyBool_FromLong(self->handle != NULL && gpupool_internal_is_connected(self->handle));
+}
+
 static PyObject *client_get_socket_path(PyObject *object, void *closure) {
     struct client_object *self = (struct client_object *)object;
     (void)closure;
@@ -422,6 +502,10 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef properties[] = {
     {"closed", client_get_closed, NULL, "Whether close() was called.", NULL},
+    {"connected", client_get_connected, NULL,
+     "Whether the daemon has the client's session. Once it is False it stays so, and another Client is to be "
+     "opened.",
+     NULL},
     {"socket_path", client_get_socket_path, NULL,
      "The path of the daemon's socket. Other processes set GPUPOOL_SOCKET to it to join a private daemon.",
      NULL},

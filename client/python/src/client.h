@@ -6,8 +6,11 @@
  *
  * Pools, buffers and streams keep their Client alive. handle is NULL once it is closed: what belongs to it is
  * stale then. calls counts the calls that run without the interpreter's lock, exports the exports of buffers:
- * while there are any, close() is refused. The default client is closed when the process ends, and not by
- * close(). Its object is renewed in a forked child, where the library opens another client.
+ * while there are any, close() is refused.
+ *
+ * The default client is closed when the process ends, and not by close(). When its daemon is gone, and in a
+ * forked child, another one takes its place as soon as it is asked for. The one before lives as long as
+ * objects of it do: then it is closed.
  */
 #include "client/python/src/module.h"
 
@@ -20,13 +23,17 @@ struct client_object {
     size_t n_pools;
     uint32_t calls, exports;
     uint64_t buffers; /* open ones */
-    bool is_default;
+    struct default_client *as_default; /* NULL: opened by gpupool.Client() */
 };
 
 extern PyType_Spec client_spec;
 
-/* The default client, opened if need be. Returns a new reference; NULL with an exception. */
+/* The default client, opened if need be. It was connected a moment ago. Returns a new reference; NULL with an
+ * exception. */
 PyObject *client_default_object(struct module_state *state);
+
+/* From now on the allocators of gpupool.torch use the library's default client. */
+void client_keep_for_allocators(void);
 
 /* Closes the default client at the end of the process, if no buffer of it is open and no call under way. Its
  * GPU work is done then, and its memory returns at once. */

@@ -36,7 +36,8 @@ static const struct error_kind kinds[ERROR_KINDS] = {
     {GPUPOOL_E_NO_MEMORY, "NoMemoryError", &PyExc_MemoryError, "There is no memory for bookkeeping."},
     {GPUPOOL_E_CONNECT, "ConnectError", &PyExc_ConnectionError, "No daemon answers at the socket."},
     {GPUPOOL_E_DISCONNECTED, "DisconnectedError", &PyExc_ConnectionError,
-     "The daemon is gone. Buffers stay usable."},
+     "The daemon is gone. Buffers stay usable. Ask for the pool again: gpupool.host_pool(), "
+     "gpupool.device_pool()."},
     {GPUPOOL_E_TIMED_OUT, "TimedOutError", &PyExc_TimeoutError, "The daemon did not answer in time."},
     {GPUPOOL_E_PROTOCOL, "ProtocolError", NULL, "The daemon sent something that does not check out."},
     {GPUPOOL_E_FORKED, "ForkedError", NULL, "The client belongs to the parent of this process."},

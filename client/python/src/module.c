@@ -20,13 +20,24 @@ static PyObject *module_end_default_client(PyObject *module, PyObject *none) {
     Py_RETURN_NONE;
 }
 
+static PyObject *module_keep_for_allocators(PyObject *module, PyObject *none) {
+    (void)module;
+    (void)none;
+    client_keep_for_allocators();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"default_client", module_default_client, METH_NOARGS,
      "default_client()\n--\n\nReturns the process's default Client, opened by the first call that needs "
      "it.\n\n"
      "GPUPOOL_SOCKET and GPUPOOL_ALLOC_TIMEOUT in the environment are its options. A forked child gets one "
      "of its "
-     "own."},
+     "own, and so does a process whose daemon was restarted."},
+    {"_keep_for_allocators", module_keep_for_allocators, METH_NOARGS,
+     "_keep_for_allocators()\n--\n\nThe allocators of this library are about to be used: the default client "
+     "that they "
+     "take memory of stays open."},
     {"_end_default_client", module_end_default_client, METH_NOARGS,
      "_end_default_client()\n--\n\nSays farewell to the daemon, if no buffer of the default client is open."},
     {"attach", (PyCFunction)(void (*)(void))share_attach, METH_FASTCALL | METH_KEYWORDS,

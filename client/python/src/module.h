@@ -24,7 +24,7 @@ struct module_state {
     PyTypeObject *pool_info_type, *buffer_info_type; /* named tuples */
     PyObject *error;                                 /* gpupool.Error */
     PyObject *errors[ERROR_KINDS];        /* its subclasses, in the order of the table in error.c */
-    struct client_object *default_client; /* NULL: not asked for yet; in a forked child, the parent's */
+    struct client_object *default_client; /* NULL: not asked for yet; perhaps to be renewed (client.h) */
 };
 
 /* The state by any object of the module's types. */
