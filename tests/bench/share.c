@@ -2,7 +2,9 @@
 /*
  * How long a buffer takes to another process and an answer back: the writer enqueues a write, shares the
  * buffer behind it, and sends the token over a socket; the reader attaches it, enqueues a read, releases it
- * and answers. No call waits for the GPU. Measured in turns:
+ * and answers. No call waits for the GPU, and before each turn both wait until it is idle: two processes
+ * share a GPU by time slices of a millisecond, so turns that followed on each other would soon have to wait
+ * for memory that the GPU still uses. Measured in turns:
  *
  *     same    the same buffer each time, which was shared before
  *     new     a buffer that was just acquired
@@ -66,10 +68,10 @@ static void side_close(struct side *side) {
     gpupool_close(side->client);
 }
 
-/* The writer's message: a token, or nothing but its bytes. */
+/* The writer's message: a token, or nothing but its bytes, or the wish that the reader's GPU work be done. */
 struct message {
     struct gpupool_token token;
-    bool is_token;
+    bool is_token, is_to_settle;
 };
 
 /* The reader's process. Ends with the writer's end of the socket. */
@@ -86,6 +88,8 @@ static void serve(int fd) {
              gpupool_copy(side.client, 0, seen.data, buffer.data, 4096, side.stream) < 0 ||
              gpupool_release(side.client, &buffer, side.stream) < 0))
             fail("the reader");
+        if (message.is_to_settle && gpupool_stream_synchronize(side.client, 0, side.stream) < 0)
+            fail("the reader's stream");
         if (send(fd, "", 1, MSG_NOSIGNAL) != 1)
             break;
     }
@@ -111,6 +115,15 @@ static void write_and_share(const struct side *side, const struct gpupool_buffer
     if (gpupool_set(side->client, 0, buffer->data, 1, 4096, side->stream) < 0 ||
         gpupool_share(side->client, buffer, side->stream, &message->token) < 0)
         fail("share");
+}
+
+/* Waits until the GPU work of both is done. */
+static void settle(const struct side *side, int fd) {
+    const struct message message = {.is_to_settle = true};
+
+    exchange(fd, &message);
+    if (gpupool_stream_synchronize(side->client, 0, side->stream) < 0)
+        fail("the stream");
 }
 
 static uint64_t time_socket(int fd) {
@@ -176,8 +189,10 @@ static void measure(int fd, struct samples samples[static 4]) {
     exchange(fd, &message);
     for (unsigned i = 0; i < WARM_ROUNDS + options.rounds; i++) {
         uint64_t times[4] = {time_socket(fd)};
+        settle(&side, fd);
         times[2] = time_reuse(&side, &buffer);
         times[1] = time_same(&side, &buffer, fd);
+        settle(&side, fd);
         times[3] = time_new(&side, fd);
         for (unsigned k = 0; k < 4 && i >= WARM_ROUNDS; k++)
             samples_add(&samples[k], times[k]);
