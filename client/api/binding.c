@@ -2,6 +2,7 @@
 #include "client/api/binding.h"
 
 #include "client/api/client.h"
+#include "client/session/error.h"
 
 bool gpupool_internal_acquire_hit(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
                                   void *stream, struct gpupool_buffer *ret_buffer) {
@@ -24,4 +25,28 @@ bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_
 
 bool gpupool_internal_is_connected(const struct gpupool_client *client) {
     return !fork_guard_is_child(&client->session.guard) && connection_is_up(&client->session.connection);
+}
+
+int gpupool_internal_wait_for_device(struct gpupool_client *client, int device) {
+    const struct gpu *gpu;
+    int r = client_enter_device(client, device, &gpu);
+    if (r == 0)
+        r = devices_wait(gpu, (unsigned)device);
+    return r < 0 ? r : error_end(0);
+}
+
+int gpupool_internal_is_captured(struct gpupool_client *client, int device, void *stream,
+                                 bool *ret_is_captured) {
+    const struct gpu *gpu;
+    int r = client_enter_device(client, device, &gpu);
+    if (r == 0)
+        r = devices_check_stream(gpu, (unsigned)device, stream);
+    if (r < 0 && r != GPUPOOL_E_CAPTURING)
+        return r;
+    *ret_is_captured = r != 0;
+    return error_end(0);
+}
+
+uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client) {
+    return client->alloc_timeout_ns;
 }

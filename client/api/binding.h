@@ -32,4 +32,15 @@ bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_
  * no parent's in a forked child. */
 bool gpupool_internal_is_connected(const struct gpupool_client *client);
 
+/* Waits for all work of this process on a device. 0, INVALID, FORKED, NO_GPU, DRIVER; CAPTURING: a stream
+ * there is being captured into a graph. Thread-safe. */
+int gpupool_internal_wait_for_device(struct gpupool_client *client, int device);
+
+/* Tells whether a stream is being captured into a graph. 0, INVALID, FORKED, NO_GPU, DRIVER. Thread-safe. */
+int gpupool_internal_is_captured(struct gpupool_client *client, int device, void *stream,
+                                 bool *ret_is_captured);
+
+/* How long gpupool_alloc() waits for room. */
+uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client);
+
 #endif

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon of a test program, on simulated GPUs, and the programs that it starts. Each wait has WAIT_S as its bound."""
+import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -92,6 +94,19 @@ def wait_until(condition, what):
         if time.monotonic() > end:
             raise AssertionError(f"not in {WAIT_S} s: {what}")
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def capture(stream, device=0):
+    """The simulated GPU captures a stream meanwhile, as for a CUDA graph. Ends with the number of operations that the graph got."""
+    import gpupool
+    sim = ctypes.CDLL(pathlib.Path(gpupool.__file__).parent / "libgpupool-sim.so.0")
+    handle, operations = ctypes.c_void_p(stream.__cuda_stream__()[1]), ctypes.c_uint(0)
+    assert sim.gpu_sim_capture_begin(device, handle) == 0
+    try:
+        yield operations
+    finally:
+        assert sim.gpu_sim_capture_end(device, handle, ctypes.byref(operations)) in (0, 901)
 
 
 class Scene(unittest.TestCase):

@@ -5,6 +5,7 @@
 #include "client/python/src/buffer.h"
 #include "client/python/src/client.h"
 #include "client/python/src/error.h"
+#include "client/python/src/hooks.h"
 #include "client/python/src/pool.h"
 #include "client/python/src/share.h"
 #include "client/python/src/stream.h"
@@ -40,6 +41,12 @@ static PyMethodDef methods[] = {
      "take memory of stays open."},
     {"_end_default_client", module_end_default_client, METH_NOARGS,
      "_end_default_client()\n--\n\nSays farewell to the daemon, if no buffer of the default client is open."},
+    {"_wait_for_device", (PyCFunction)(void (*)(void))hooks_wait_for_device, METH_FASTCALL,
+     "_wait_for_device(client, device)\n--\n\nWaits for all work of the process on a device."},
+    {"_is_captured", (PyCFunction)(void (*)(void))hooks_is_captured, METH_FASTCALL,
+     "_is_captured(client, device, stream)\n--\n\nWhether a stream is being captured into a graph."},
+    {"_alloc_timeout", hooks_alloc_timeout, METH_O,
+     "_alloc_timeout(client)\n--\n\nThe seconds that a hook waits for room. None: for ever."},
     {"attach", (PyCFunction)(void (*)(void))share_attach, METH_FASTCALL | METH_KEYWORDS,
      "attach(token, stream=None, *, read_only=False, client=None)\n--\n\nReturns a Buffer over memory that "
      "another "

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/python/src/hooks.h"
+
+#include "client/api/binding.h"
+#include "client/python/src/arguments.h"
+#include "client/python/src/client.h"
+#include "client/python/src/error.h"
+#include "client/python/src/stream.h"
+
+/* The first argument, a client that is open. NULL with an exception. */
+static struct client_object *read_client(PyObject *module, PyObject *const *given, Py_ssize_t count,
+                                         Py_ssize_t expected) {
+    const struct module_state *state = PyModule_GetState(module);
+
+    if (count != expected || Py_TYPE(given[0]) != state->client_type) {
+        PyErr_Format(PyExc_TypeError, "the function takes %zd arguments, the first one a gpupool.Client",
+                     expected);
+        return NULL;
+    }
+    struct client_object *client = (struct client_object *)given[0];
+    return client_is_open(client) ? client : NULL;
+}
+
+PyObject *hooks_wait_for_device(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    struct client_object *client = read_client(module, given, count, 2);
+    int device, r;
+
+    if (client == NULL || arguments_read_int(given[1], "device", &device) < 0)
+        return NULL;
+    WITHOUT_LOCK(client->calls, r = gpupool_internal_wait_for_device(client->handle, device));
+    return r < 0 ? error_raise(client->state, r) : Py_NewRef(Py_None);
+}
+
+PyObject *hooks_is_captured(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    struct client_object *client = read_client(module, given, count, 3);
+    struct stream stream;
+    bool is_captured;
+    int device;
+
+    if (client == NULL || arguments_read_int(given[1], "device", &device) < 0 ||
+        stream_read(client->state, given[2], NULL, &stream) < 0)
+        return NULL;
+    int r = gpupool_internal_is_captured(client->handle, device, stream.handle, &is_captured);
+    stream_drop(client->state, stream.object);
+    return r < 0 ? error_raise(client->state, r) : PyBool_FromLong(is_captured);
+}
+
+PyObject *hooks_alloc_timeout(PyObject *module, PyObject *value) {
+    const struct client_object *client = read_client(module, &value, 1, 1);
+
+    if (client == NULL)
+        return NULL;
+    uint64_t timeout_ns = gpupool_internal_alloc_timeout_ns(client->handle);
+    return timeout_ns == GPUPOOL_FOREVER ? Py_NewRef(Py_None) : PyFloat_FromDouble((double)timeout_ns / 1e9);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_PYTHON_HOOKS_H
+#define CLIENT_PYTHON_HOOKS_H
+/* Functions of the module for the package's own allocator hooks (triton.py and its like). */
+#include "client/python/src/module.h"
+
+/* _wait_for_device(client, device): waits for all work of the process on a device. */
+PyObject *hooks_wait_for_device(PyObject *module, PyObject *const *given, Py_ssize_t count);
+
+/* _is_captured(client, device, stream): whether a stream is being captured into a graph. */
+PyObject *hooks_is_captured(PyObject *module, PyObject *const *given, Py_ssize_t count);
+
+/* _alloc_timeout(client): the seconds that a hook waits for room. None: for ever. */
+PyObject *hooks_alloc_timeout(PyObject *module, PyObject *client);
+
+#endif
