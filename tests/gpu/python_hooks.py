@@ -168,7 +168,7 @@ def run_numba():
         mapped[:] = 0
         mapped.gpu_data.memset(1)  # by the GPU
         cuda.synchronize()
-        check((mapped.view(numpy.uint8) == 1).all(), "the GPU writes to mapped memory")
+        check((numpy.asarray(mapped).view(numpy.uint8) == 1).all(), "the GPU writes to mapped memory")
         if has_compiler:
             mapped[:] = 3
             add_to(mapped, 4)
@@ -201,6 +201,7 @@ def run_numba():
         except ImportError:
             return "no PyTorch: not checked"
         side = torch.cuda.Stream()  # non-blocking: the default stream does not wait for it
+        manager.deallocations.clear()  # so that the next array that dies waits in Numba's list
         array = cuda.device_array(N, numpy.float32)
         with torch.cuda.stream(side):
             torch.cuda._sleep(2_000_000_000)  # about a second
