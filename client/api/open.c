@@ -159,7 +159,7 @@ void gpupool_close(struct gpupool_client *client) {
         return;
     }
     error_save(text); /* closing cannot fail, so it leaves the thread's last error as it is */
-    int error = client_thread.error;
+    int error = client_thread()->error;
     client_end_attachment(client, false);
     requests_close(client);
     cache_stop(&client->cache);

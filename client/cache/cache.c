@@ -225,7 +225,7 @@ static void count_grown(struct thread_cache *thread, struct stream_heap *stream_
 
 bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer) {
-    struct thread_cache *thread = client_thread.caches;
+    struct thread_cache *thread = client_thread()->caches;
     struct piece *piece;
     int r = -ENOSPC;
 

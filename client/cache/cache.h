@@ -183,7 +183,7 @@ static inline void cache_fill(struct gpupool_buffer *buffer, struct piece *piece
  * is the caller's, under a new generation. NULL: not this way. */
 static inline struct piece *cache_hit(const struct cache *cache, uint32_t pool, uint64_t size_bytes,
                                       const void *stream) {
-    struct thread_cache *thread = client_thread.caches;
+    struct thread_cache *thread = client_thread()->caches;
     struct piece *piece = NULL;
 
     if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache ||
@@ -215,7 +215,7 @@ static inline bool cache_take_fast(const struct cache *cache, uint32_t pool, uin
 
 /* The counterpart: into this thread's cache, if it is the stream heap used last and the bin is not full. */
 static inline bool cache_put_fast(const struct cache *cache, struct piece *piece) {
-    struct thread_cache *thread = client_thread.caches;
+    struct thread_cache *thread = client_thread()->caches;
     bool hit = false;
 
     if (thread == NULL || atomic_load_explicit(&thread->owner, memory_order_relaxed) != cache ||

@@ -42,7 +42,7 @@ static void thread_bins_free_all(struct thread_cache *cache, bool keep_lines) {
 static void on_thread_exit(void *argument) {
     struct thread_cache *cache = argument;
 
-    client_thread.caches = NULL;
+    client_thread()->caches = NULL;
     pthread_mutex_lock(&registry);
     while (cache != NULL) {
         struct thread_cache *next = cache->next_of_thread;
@@ -63,7 +63,7 @@ static void on_thread_exit(void *argument) {
 /* A forked child has one thread, whose caches were for clients of the parent. No thread is inside or visiting
  * while the registry is locked, so no lock is left behind that no thread would open. */
 static void after_fork_in_child(void) {
-    for (struct thread_cache *cache = client_thread.caches; cache != NULL; cache = cache->next_of_thread) {
+    for (struct thread_cache *cache = client_thread()->caches; cache != NULL; cache = cache->next_of_thread) {
         list_remove(&cache->link);
         thread_bins_free_all(cache, true);
         cache->owner = NULL;
@@ -85,7 +85,7 @@ void thread_cache_prepare(void) {
 struct thread_cache *thread_cache_get(struct cache *owner, struct list *caches) {
     struct thread_cache *cache, *unused = NULL, *before = NULL;
 
-    for (cache = client_thread.caches; cache != NULL && cache->owner != owner;
+    for (cache = client_thread()->caches; cache != NULL && cache->owner != owner;
          cache = cache->next_of_thread) {
         if (cache->owner == NULL)
             unused = cache;
@@ -94,8 +94,8 @@ struct thread_cache *thread_cache_get(struct cache *owner, struct list *caches) 
     if (cache != NULL) {
         if (before != NULL) { /* to the front: the next call finds it at once */
             before->next_of_thread = cache->next_of_thread;
-            cache->next_of_thread = client_thread.caches;
-            client_thread.caches = cache;
+            cache->next_of_thread = client_thread()->caches;
+            client_thread()->caches = cache;
             pthread_setspecific(exit_key, cache);
         }
         return cache;
@@ -109,13 +109,13 @@ struct thread_cache *thread_cache_get(struct cache *owner, struct list *caches) 
         pthread_mutex_init(&cache->lock, NULL);
         list_init(&cache->link);
         cache->visited = thread_cache_locks;
-        cache->next_of_thread = client_thread.caches;
+        cache->next_of_thread = client_thread()->caches;
         if (pthread_setspecific(exit_key, cache) != 0) {
             pthread_mutex_destroy(&cache->lock);
             free(cache);
             return NULL;
         }
-        client_thread.caches = cache;
+        client_thread()->caches = cache;
     }
     pthread_mutex_lock(&registry);
     cache->owner = owner;

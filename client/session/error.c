@@ -15,9 +15,6 @@ _Static_assert(GPUPOOL_E_INVALID == -PROTO_E_INVALID && GPUPOOL_E_STALE == -PROT
                "GPUPOOL_E_… are the wire's errors, negated");
 _Static_assert(ERROR_TEXT_SIZE > PROTO_TEXT_MAX, "the daemon's text fits");
 
-_Thread_local struct client_thread client_thread;
-static _Thread_local char error_text[ERROR_TEXT_SIZE];
-
 /* A text that was cut ends on a character boundary: a reader of UTF-8 must not choke on half a character. */
 static void cut_at_character(char *text, size_t length, size_t size) {
     if (length >= size)
@@ -25,12 +22,13 @@ static void cut_at_character(char *text, size_t length, size_t size) {
 }
 
 int error_set(int error, const char *format, ...) {
+    char *text = client_thread()->error_text;
     va_list arguments;
 
     va_start(arguments, format);
-    int length = vsnprintf(error_text, sizeof error_text, format, arguments);
+    int length = vsnprintf(text, ERROR_TEXT_SIZE, format, arguments);
     va_end(arguments);
-    cut_at_character(error_text, length > 0 ? (size_t)length : 0, sizeof error_text);
+    cut_at_character(text, length > 0 ? (size_t)length : 0, ERROR_TEXT_SIZE);
     return error_end(error);
 }
 
@@ -44,9 +42,9 @@ int error_prefix(int error, const char *format, ...) {
     if (length < 0)
         return error_end(error);
     size_t used = (size_t)length < sizeof text ? (size_t)length : sizeof text - 1;
-    int rest = snprintf(text + used, sizeof text - used, ": %s", error_text);
+    int rest = snprintf(text + used, sizeof text - used, ": %s", client_thread()->error_text);
     cut_at_character(text, used + (rest > 0 ? (size_t)rest : 0), sizeof text);
-    memcpy(error_text, text, sizeof error_text);
+    memcpy(client_thread()->error_text, text, ERROR_TEXT_SIZE);
     return error_end(error);
 }
 
@@ -55,19 +53,20 @@ int error_no_memory(void) {
 }
 
 void error_save(char text[static ERROR_TEXT_SIZE]) {
-    memcpy(text, error_text, ERROR_TEXT_SIZE);
+    memcpy(text, client_thread()->error_text, ERROR_TEXT_SIZE);
 }
 
 void error_restore(const char text[static ERROR_TEXT_SIZE]) {
-    memcpy(error_text, text, ERROR_TEXT_SIZE);
+    memcpy(client_thread()->error_text, text, ERROR_TEXT_SIZE);
 }
 
 int gpupool_error_number(void) {
-    return client_thread.error;
+    return client_thread()->error;
 }
 
 const char *gpupool_error_text(void) {
-    return client_thread.error != 0 ? error_text : "";
+    const struct client_thread *thread = client_thread();
+    return thread->error != 0 ? thread->error_text : "";
 }
 
 const char *gpupool_error_name(int error) {

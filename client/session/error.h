@@ -15,9 +15,6 @@
 
 #include "client/session/thread.h"
 
-/* The daemon's longest text (PROTO_TEXT_MAX) and half as much for what the library puts in front of it. */
-#define ERROR_TEXT_SIZE 1536u
-
 /* Replaces the calling thread's text, and notes the number. Returns error, so that a caller can return it. */
 int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -29,7 +26,7 @@ int error_no_memory(void);
 
 /* Ends a public call that returns r: below 0, the call failed and has set the text. Returns r. */
 static inline int error_end(int r) {
-    client_thread.error = r < 0 ? r : 0;
+    client_thread()->error = r < 0 ? r : 0;
     return r;
 }
 

@@ -18,12 +18,13 @@
 #define ASK_NS (100 * NS_PER_MS)
 
 static _Atomic uint64_t last_thread;
-static _Thread_local uint64_t own_thread;
 
 uint64_t fence_thread_number(void) {
-    if (own_thread == 0)
-        own_thread = atomic_fetch_add(&last_thread, 1) + 1;
-    return own_thread;
+    struct client_thread *thread = client_thread();
+
+    if (thread->number == 0)
+        thread->number = atomic_fetch_add(&last_thread, 1) + 1;
+    return thread->number;
 }
 
 /* Differs from the names of this process's other clients, and of other processes' clients. Where the kernel

@@ -72,9 +72,9 @@ static void client_end(struct false_client *client) {
 }
 
 static void flush_own_cache(void) {
-    thread_cache_enter(client_thread.caches);
-    thread_cache_flush(client_thread.caches, NULL, false);
-    thread_cache_leave(client_thread.caches);
+    thread_cache_enter(client_thread()->caches);
+    thread_cache_flush(client_thread()->caches, NULL, false);
+    thread_cache_leave(client_thread()->caches);
 }
 
 /* Where the owner has to take the mutex there is no fast way, but for ThreadSanitizer's sake. */
@@ -191,7 +191,7 @@ static void *owner_main(void *argument) {
             owner->wrong = owner->wrong || !mark(&held[i], owner->number, 0);
             buffer_put(owner->client, &held[i]);
         }
-    owner->hits = client_thread.caches != NULL ? client_thread.caches->last->counters->hits : 0;
+    owner->hits = client_thread()->caches != NULL ? client_thread()->caches->last->counters->hits : 0;
     return NULL;
 }
 
@@ -301,7 +301,7 @@ static void *use_two_clients(void *argument) {
         for (unsigned i = 0; i < 2; i++) {
             if (!buffer_take(&clients[i], 512, &buffers[i]))
                 return argument;
-            if (client_thread.caches->owner != address_of(&clients[i]) ||
+            if (client_thread()->caches->owner != address_of(&clients[i]) ||
                 cache_piece(&buffers[i])->stream_heap != clients[i].stream_heap)
                 return argument;
         }
@@ -348,14 +348,14 @@ static void *survive(void *argument) {
     bool fine = buffer_take(&survivor->clients[0], 4096, &buffer);
     if (fine)
         buffer_put(&survivor->clients[0], &buffer);
-    const struct thread_cache *before = client_thread.caches;
+    const struct thread_cache *before = client_thread()->caches;
     atomic_store(&survivor->used, true);
     while (!atomic_load(&survivor->closed))
         test_pause();
     /* No call finds memory of the old client; the next client gets the object. */
-    fine = fine && client_thread.caches->owner == NULL && client_thread.caches->all == NULL &&
+    fine = fine && client_thread()->caches->owner == NULL && client_thread()->caches->all == NULL &&
            !cache_take_fast(address_of(&survivor->clients[0]), POOL, 4096, NULL, &buffer);
-    fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && client_thread.caches == before &&
+    fine = fine && buffer_take(&survivor->clients[1], 4096, &buffer) && client_thread()->caches == before &&
            cache_piece(&buffer)->stream_heap == survivor->clients[1].stream_heap;
     if (fine)
         buffer_put(&survivor->clients[1], &buffer);
@@ -424,7 +424,7 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     /* once for each magazine there was no room */
     assert_int_equal(fast, MANY - (MANY + capacity - 1) / capacity);
     assert_int_equal(stream_heap_free_bytes(client.stream_heap), EXTENT_BYTES - MANY * 512);
-    struct thread_bins *own = thread_cache_find(client_thread.caches, client.stream_heap);
+    struct thread_bins *own = thread_cache_find(client_thread()->caches, client.stream_heap);
     const struct depot_stack *stack = &client.stream_heap->depot.stacks[0];
     assert_true(stack->count > 0);
     assert_int_equal(bin_count(&own->bins[0]) + stack->count * capacity, MANY);
@@ -435,9 +435,9 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     assert_int_equal(bin_count(&own->bins[0]), 0);
     while (fast-- > 0)
         buffer_put(&client, &buffers[fast]);
-    thread_cache_enter(client_thread.caches);
+    thread_cache_enter(client_thread()->caches);
     bin_flush(&own->bins[0], own->stream_heap);
-    thread_cache_leave(client_thread.caches);
+    thread_cache_leave(client_thread()->caches);
     assert_int_equal(bin_count(&own->bins[0]), 0);
     assert_int_equal(stream_heap_free_bytes(client.stream_heap),
                      EXTENT_BYTES - stack->count * capacity * 512);
@@ -561,13 +561,13 @@ static void while_somebody_visits_there_is_no_fast_way(void **state) {
     assert_true(buffer_take(&client, 512, &buffer));
     buffer_put(&client, &buffer);
     assert_true(cache_take_fast(address_of(&client), POOL, 512, NULL, &buffer));
-    thread_cache_visit(client_thread.caches);
+    thread_cache_visit(client_thread()->caches);
     assert_false(cache_put_fast(address_of(&client), cache_piece(&buffer)));
-    assert_false(client_thread.caches->inside); /* or the visitor of another thread would wait for ever */
+    assert_false(client_thread()->caches->inside); /* or the visitor of another thread would wait for ever */
     assert_int_equal(cache_piece(&buffer)->generation, buffer.generation);
     assert_false(cache_take_fast(address_of(&client), POOL, 512, NULL, &other));
-    assert_false(client_thread.caches->inside);
-    thread_cache_part(client_thread.caches);
+    assert_false(client_thread()->caches->inside);
+    thread_cache_part(client_thread()->caches);
     assert_true(cache_put_fast(address_of(&client), cache_piece(&buffer)));
     assert_true(cache_take_fast(address_of(&client), POOL, 512, NULL, &buffer));
     buffer_put(&client, &buffer);
@@ -578,16 +578,16 @@ static void while_somebody_visits_there_is_no_fast_way(void **state) {
 static int lock_with_the_mutex(void **state) {
     (void)state;
     thread_cache_locks = true;
-    if (client_thread.caches != NULL)
-        client_thread.caches->visited = true;
+    if (client_thread()->caches != NULL)
+        client_thread()->caches->visited = true;
     return 0;
 }
 
 static int lock_as_the_process_can(void **state) {
     (void)state;
     thread_cache_locks = has_to_lock;
-    if (client_thread.caches != NULL)
-        client_thread.caches->visited = has_to_lock;
+    if (client_thread()->caches != NULL)
+        client_thread()->caches->visited = has_to_lock;
     return 0;
 }
 
