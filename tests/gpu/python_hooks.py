@@ -202,6 +202,8 @@ def run_numba():
             return "no PyTorch: not checked"
         side = torch.cuda.Stream()  # non-blocking: the default stream does not wait for it
         manager.deallocations.clear()  # so that the next array that dies waits in Numba's list
+        torch.zeros(8, device="cuda").fill_(1)  # the first launch of a kernel loads it, which waits for the device
+        torch.cuda.synchronize()
         array = cuda.device_array(N, numpy.float32)
         with torch.cuda.stream(side):
             torch.cuda._sleep(2_000_000_000)  # about a second
