@@ -38,8 +38,10 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
     uint64_t offset = (uint64_t)(piece->memory - piece->extent->memory), end = offset + piece->capacity_bytes;
 
     if (arena == NULL) {
-        parts[0] = (struct part){
-            .lending = &piece->extent->lending, .offset_bytes = offset, .size_bytes = piece->capacity_bytes};
+        parts[0] = (struct part){.lending = &piece->extent->lending,
+                                 .offset_bytes = offset,
+                                 .size_bytes = piece->capacity_bytes,
+                                 .is_all = piece->capacity_bytes == piece->extent->size_bytes};
         return;
     }
     for (unsigned i = 0; i < count; i++) {

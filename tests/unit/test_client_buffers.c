@@ -111,6 +111,12 @@ static bool keep_split(struct false_daemon *daemon, struct false_session *sessio
                        const struct proto_message *request) {
     struct proto_message reply;
 
+    if (request->header.operation == PROTO_ACQUIRE) { /* more than was needed, to be divided */
+        reply = *request;
+        reply.acquire.size_bytes = MIB;
+        false_daemon_serve(daemon, session, &reply);
+        return true;
+    }
     /* also of what was split off, which the daemon does not list */
     if (request->header.operation == PROTO_RELEASE || request->header.operation == PROTO_RELEASE_SHARED) {
         if (request->header.request != 0)
@@ -149,7 +155,7 @@ static void a_part_is_split_off_and_shared_in_one_round_trip(void **state) {
     (void)state;
     struct gpupool_options options = options_for(daemon_.path);
     struct gpupool_client *client;
-    struct gpupool_buffer buffers[3];
+    struct gpupool_buffer buffers[3], large;
     struct gpupool_token token, again;
 
     options.flags = GPUPOOL_OPEN_NO_THREAD;
@@ -172,6 +178,13 @@ static void a_part_is_split_off_and_shared_in_one_round_trip(void **state) {
     assert_error(gpupool_send(client, &buffers[2], GPUPOOL_NO_STREAM, 1, NS_PER_S, &token), GPUPOOL_E_LIMIT);
     kept_split.refusal = 0;
     assert_ok(gpupool_share(client, &buffers[2], GPUPOOL_NO_STREAM, &token));
+
+    /* a buffer that has a lease to itself keeps that */
+    kept_split.request.header.operation = 0;
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, MIB, NULL, GPUPOOL_NOW, 0, &large));
+    assert_ok(gpupool_share(client, &large, GPUPOOL_NO_STREAM, &token));
+    assert_int_equal(kept_split.request.header.operation, 0);
+    assert_ok(gpupool_release(client, &large, NULL));
     for (unsigned i = 0; i < 3; i++)
         assert_ok(gpupool_release(client, &buffers[i], NULL));
     gpupool_close(client);
