@@ -180,7 +180,7 @@ int core_merge(struct session *session, const struct proto_merge *merge);
 int core_merge_one_way(struct session *session, const struct proto_merge *merge);
 
 /* Gives the lease's block a token, or returns the one that it has. A name of zeros is that of the lease which
- * the session's last core_split() made, if that succeeded. fresh: random bytes for a new token.
+ * the session's last core_split() made, if that succeeded, once. fresh: random bytes for a new token.
  * size_bytes: the size that sessions which attach are told; 0: as before. Returns 0, PROTO_E_STALE,
  * PROTO_E_INVALID (more than the block, or a part of the block has come back), -ENOMEM. */
 int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,

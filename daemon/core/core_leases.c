@@ -232,10 +232,12 @@ int core_merge_one_way(struct session *session, const struct proto_merge *merge)
     return merge_within(session, merge, PROTO_ONE_WAY_MAX);
 }
 
-/* The lease that SHARE or SEND names. NULL: there is none. */
+/* The lease that SHARE or SEND names. NULL: there is none. What the last split made is named so once. */
 static struct lease *find_to_share(struct session *session, struct proto_lease_name name) {
-    if (name.lease == 0 && name.generation == 0)
+    if (name.lease == 0 && name.generation == 0) {
         name = session->last_split;
+        session->last_split.lease = session->last_split.generation = 0;
+    }
     return lease_find(session->core, session, name.lease, name.generation);
 }
 

@@ -10,7 +10,7 @@
 
 /* Reads one packet and deals with it. Returns 0, -EAGAIN when there is none, or a negative errno that ends
  * the connection. */
-static int serve_packet(struct client *client, bool *ret_answered) {
+static int serve_packet(struct client *client, bool *ret_answered, bool *ret_is_split) {
     uint8_t packet[PROTO_PACKET_MAX];
     struct proto_message message;
     const char *reason;
@@ -23,8 +23,8 @@ static int serve_packet(struct client *client, bool *ret_answered) {
         return (int)n;
     if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason) < 0)
         return client_reject(client, proto_packet_request(packet, (size_t)n), PROTO_E_INVALID, reason);
-    /* A SPLIT and what follows it are answered in one turn: the client waits for both. */
-    *ret_answered = request_is_answered(&message) && message.header.operation != PROTO_SPLIT;
+    *ret_answered = request_is_answered(&message);
+    *ret_is_split = message.header.operation == PROTO_SPLIT;
     int r = request_handle(client, &message);
     return r == -EAGAIN ? -EIO : r;
 }
@@ -33,7 +33,7 @@ static int serve_packet(struct client *client, bool *ret_answered) {
  * for now, or a negative errno that ends the connection. */
 static int serve_some(struct client *client) {
     struct outbox *outbox = &client->connection.outbox;
-    bool answered = false;
+    bool answered = false, is_split = false, has_split = false;
     int r = 0;
 
     if (outbox_is_stuck(outbox)) {
@@ -42,7 +42,10 @@ static int serve_some(struct client *client) {
             return r == 0 && outbox->full ? -EAGAIN : r;
     }
     for (unsigned n = 0; r == 0 && !answered && n < SERVE_ONE_WAY_PER_TURN; n++) {
-        r = serve_packet(client, &answered);
+        r = serve_packet(client, &answered, &is_split);
+        if (is_split && !has_split) /* what follows is answered in the same turn: the client waits for both */
+            answered = false;
+        has_split = has_split || is_split;
         if (r == 0 && client_process_is_over(client) && ++client->n_last >= SERVE_LAST_PACKETS_MAX)
             return -ECONNRESET;
     }

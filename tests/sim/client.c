@@ -461,8 +461,10 @@ static void share_lease(struct world *world, unsigned l) {
     const struct proto_token fresh = token_make(++world->next_token);
     struct proto_token token;
 
-    if (memcmp(&name, &session->last_split, sizeof name) == 0 && world->next_token % 2 == 0)
-        name = (struct proto_lease_name){0};
+    if (memcmp(&name, &session->last_split, sizeof name) == 0 && world->next_token % 2 == 0) {
+        session->last_split = (struct proto_lease_name){0};
+        name = session->last_split; /* which serves once */
+    }
     uint64_t size = one_in(world, 2) ? 0 : random_below(world, block->capacity + 2 * world->grain);
     int r = core_share(session->session, &name, size, &fresh, &token);
     if (out_of_memory(r))

@@ -205,6 +205,7 @@ static void a_name_of_zeros_is_that_of_the_last_split(void **state) {
     assert_int_equal(query(session, lease).shared, 0);
     assert_int_equal(core_attach(other, &token, &attached), 0);
     assert_ptr_equal(attached->block, part->block);
+    assert_int_equal(core_share(session, &zeros, 0, &another, &token), PROTO_E_STALE); /* once */
     /* a split that is refused has made nothing */
     assert_int_equal(split(session, name, 512, 1024, &part), PROTO_E_INVALID);
     assert_int_equal(core_share(session, &zeros, 0, &another, &token), PROTO_E_STALE);
