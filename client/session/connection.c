@@ -118,8 +118,14 @@ void connection_break(struct connection *connection, int error, const char *form
 
 bool connection_is_up(const struct connection *connection) {
     struct pollfd end = {.fd = connection->fd};
+    int n;
 
-    return poll(&end, 1, 0) == 0; /* POLLHUP: also after the shutdown of a connection that broke */
+    if (connection->fd < 0)
+        return false;
+    do
+        n = poll(&end, 1, 0); /* POLLHUP: also after the shutdown of a connection that broke */
+    while (n < 0 && errno == EINTR);
+    return n == 0;
 }
 
 int connection_check(struct connection *connection) {
@@ -379,15 +385,16 @@ uint64_t connection_unheard(struct connection *connection) {
     return atomic_load(&connection->told) - heard;
 }
 
-/* Sends requests in order, and waits for their replies. Locked; unlocks meanwhile. results: of each request,
- * as connection_finish_locked() takes it. */
+/* Sends requests in order, and waits for their replies. None is sent behind one that could not be sent, and
+ * its result is that one's. Locked; unlocks meanwhile. results: of each request, as
+ * connection_finish_locked() takes it. */
 static void exchange_locked(struct connection *connection, struct request *const *requests, unsigned count,
                             uint64_t deadline_ns, int *results) {
     uint64_t told = atomic_load(&connection->told);
 
     for (unsigned i = 0; i < count; i++) {
-        results[i] = 0;
-        if (connection->broken != 0)
+        results[i] = i == 0 ? 0 : results[i - 1];
+        if (connection->broken != 0 || results[i] != 0)
             continue;
         connection_enlist_locked(requests[i]);
         pthread_mutex_unlock(&connection->lock);
