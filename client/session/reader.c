@@ -69,13 +69,26 @@ void reader_make_release(struct proto_message *message, uint64_t lease, uint64_t
     message->release = (struct proto_release){.lease = lease, .generation = generation};
 }
 
-/* Turns an abandoned request, whose lease has come after all, into the RELEASE of that lease. */
+/* The operation that gives back what a late reply brings: a lease, or a parcel. 0: there is none. */
+static enum proto_operation undoing(const struct request *request, unsigned reply) {
+    if (reply == PROTO_LEASE && (request->operation == PROTO_ACQUIRE || request->operation == PROTO_ATTACH))
+        return PROTO_RELEASE;
+    return reply == PROTO_TOKEN && request->operation == PROTO_SEND ? PROTO_REVOKE : 0;
+}
+
+/* Sends the RELEASE or the REVOKE that an abandoned request was turned into when its reply came. */
 static void request_give_back(struct request *request) {
     struct connection *connection = request->connection;
     const struct proto_lease *lease = &connection->message.lease;
+    struct proto_message *message = &request->message;
 
-    reader_make_release(&request->message, lease->lease, lease->generation, request->id);
-    reader_send(connection, &request->message, request->packet);
+    if (request->operation == PROTO_RELEASE) {
+        reader_make_release(message, lease->lease, lease->generation, request->id);
+    } else {
+        message->header = (struct proto_header){.operation = PROTO_REVOKE, .request = request->id};
+        message->revoke = connection->message.token;
+    }
+    reader_send(connection, message, request->packet);
 }
 
 /* Releases leases one-way: nothing uses them, so the daemon refuses none. */
@@ -183,12 +196,12 @@ static const char *reader_deliver(struct connection *connection, int *fds) {
             if (request->asleep)
                 pthread_cond_signal(&request->wake);
         }
-    } else if (flaw == NULL && message->header.operation == PROTO_LEASE &&
-               (request->operation == PROTO_ACQUIRE || request->operation == PROTO_ATTACH)) {
-        /* Stays abandoned, until the answer to its RELEASE comes. The part that was split off, though, is in
-         * use: it is the session's until its end. A DESCRIBE is answered by a lease that its caller has. */
+    } else if (flaw == NULL && undoing(request, message->header.operation) != 0) {
+        /* Stays abandoned, until the answer to its RELEASE or REVOKE comes. The part that was split off,
+         * though, is in use: it is the session's until its end. A DESCRIBE is answered by a lease that its
+         * caller has. */
         late = request;
-        late->operation = PROTO_RELEASE;
+        late->operation = undoing(request, message->header.operation);
         late->id = ++connection->last_id;
     } else if (flaw == NULL && abandoned && !has_more) {
         request_recycle_locked(request);

@@ -173,6 +173,48 @@ static void late_leases_are_given_back(void **state) {
     free(held);
 }
 
+/* Answers SEND only when LIST_POOLS comes, and counts the REVOKEs of its token. */
+static struct {
+    struct proto_message send;
+    _Atomic unsigned revokes;
+} held_send;
+
+static bool answer_send_late(struct false_daemon *daemon, struct false_session *session,
+                             const struct proto_message *request) {
+    if (request->header.operation == PROTO_SEND) {
+        held_send.send = *request;
+        return true;
+    }
+    if (request->header.operation == PROTO_LIST_POOLS && held_send.send.header.operation == PROTO_SEND) {
+        held_send.send.header.operation = PROTO_SHARE; /* which gives a token, too */
+        false_daemon_serve(daemon, session, &held_send.send);
+    }
+    if (request->header.operation == PROTO_REVOKE && request->revoke.bytes[0] == 0xa5)
+        held_send.revokes++;
+    return false;
+}
+
+/* No process has the token of a parcel whose answer came too late. */
+static void a_late_parcel_is_revoked(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(answer_send_late);
+    struct gpupool_buffer buffer;
+    struct gpupool_token token;
+    size_t count;
+
+    assert_ok(gpupool_pools(client, NULL, 0, &count));
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 1000, NULL, GPUPOOL_NOW, 0, &buffer));
+    client->session.connection.answer_timeout_ns = IMPATIENT_NS;
+    assert_error(gpupool_send(client, &buffer, GPUPOOL_NO_STREAM, 1, NS_PER_S, &token), GPUPOOL_E_TIMED_OUT);
+    client->session.connection.answer_timeout_ns = PATIENT_NS;
+    assert_ok(gpupool_pools(client, NULL, 0, &count));
+    assert_ok(gpupool_pools(client, NULL, 0, &count)); /* the daemon has read what was sent before */
+    assert_int_equal(held_send.revokes, 1);
+    assert_ok(gpupool_release(client, &buffer, NULL));
+    assert_true(list_is_empty(&client->session.connection.abandoned));
+    gpupool_close(client);
+}
+
 #define REJECTION "RELEASE.fence: above 512; the session ends"
 
 /* Ends the session because of a RELEASE, as the daemon does for a packet that does not check out. */
@@ -506,6 +548,7 @@ int main(void) {
         TEST(why_the_daemon_ended_the_session_is_the_error_of_the_call),
         TEST(why_the_daemon_ended_the_session_is_the_error_after_a_one_way_message),
         TEST(late_leases_are_given_back),
+        TEST(a_late_parcel_is_revoked),
         TEST(dead_daemon_leaves_buffers_usable),
         TEST(misbehaviour_ends_the_connection_and_leaks_nothing),
         TEST(session_wide_errors_reach_every_call),
