@@ -272,9 +272,12 @@ static PyObject *client_open(PyTypeObject *type, PyObject *positional, PyObject 
 static void close_handle(struct client_object *self) {
     struct gpupool_client *handle = self->handle;
 
+    struct default_client *left = self->as_default;
+
     self->handle = NULL;
-    if (self->as_default != NULL)
-        default_leave(self->as_default);
+    self->as_default = NULL;
+    if (left != NULL)
+        default_leave(left);
     else
         close_without_lock(handle);
 }

@@ -54,6 +54,7 @@ static void give_up(struct waiting *waiting, void *stream) {
 static int acquire_looking(struct gpupool_client *handle, uint32_t pool, uint64_t size_bytes, void *stream,
                            uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
     struct waiting waiting = {.handle = handle};
+    pid_t process = getpid();
     bool is_ended = false;
     int r;
 
@@ -72,6 +73,8 @@ static int acquire_looking(struct gpupool_client *handle, uint32_t pool, uint64_
             give_up(&waiting, stream);
             return GPUPOOL_E_CANCELLED;
         }
+        if (getpid() != process) /* a handler has forked: the request is the parent's, and its end says so */
+            waiting.fd = -1;
         Py_BEGIN_ALLOW_THREADS;
         is_ended = end_if_complete(&waiting);
         Py_END_ALLOW_THREADS;
