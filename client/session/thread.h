@@ -2,7 +2,7 @@
 #ifndef CLIENT_SESSION_THREAD_H
 #define CLIENT_SESSION_THREAD_H
 /*
- * The calling thread's state. All of the library's thread-local storage is one object, which one function
+ * The calling thread's state. All of the client's thread-local storage is one object, which one function
  * finds: a fast path looks for it once.
  *
  * A program may load the library late, as plug-ins and Python do, and then it has no room for static
@@ -34,9 +34,18 @@ extern _Thread_local struct client_thread client_thread_itself;
 #if defined(__AVX512F__)
 #define THREAD_MORE_REGISTERS                                                                                \
     , "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26",     \
-        "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2", "k3", "k4", "k5", "k6", "k7"
+        "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"
 #else
 #define THREAD_MORE_REGISTERS
+#endif
+
+/* While the stack pointer is another one, a debugger, a profiler and backtrace() find the frame by rbx. */
+#if defined(__GCC_HAVE_DWARF2_CFI_ASM)
+#define THREAD_FRAME_BY_RBX "\n\t.cfi_remember_state\n\t.cfi_def_cfa %%rbx, 0"
+#define THREAD_FRAME_AGAIN  "\n\t.cfi_restore_state"
+#else
+#define THREAD_FRAME_BY_RBX
+#define THREAD_FRAME_AGAIN
 #endif
 
 /* All calls of a thread return one object. Both instructions are as the linker knows them: it replaces them
@@ -46,14 +55,14 @@ static inline struct client_thread *client_thread(void) {
     char *thread_pointer, *offset;
     void *stack;
 
-    __asm__("movq %%rsp, %1\n\t"
+    __asm__("movq %%rsp, %1" THREAD_FRAME_BY_RBX "\n\t"
             "leaq -128(%%rsp), %%rsp\n\t"
             "andq $-16, %%rsp\n\t"
             "leaq client_thread_itself@tlsdesc(%%rip), %%rax\n\t"
             "call *client_thread_itself@tlscall(%%rax)\n\t"
-            "movq %1, %%rsp"
+            "movq %1, %%rsp" THREAD_FRAME_AGAIN
             : "=&a"(offset), "=&r"(stack)
-            :
+            : "b"(__builtin_dwarf_cfa())
             : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
               "xmm11", "xmm12", "xmm13", "xmm14", "xmm15" THREAD_MORE_REGISTERS);
     __asm__("movq %%fs:0, %0" : "=r"(thread_pointer));

@@ -5,7 +5,7 @@
 
 #include "client/session/thread.h"
 
-_Thread_local struct client_thread client_thread_itself;
+__attribute__((used)) _Thread_local struct client_thread client_thread_itself;
 
 #ifdef DIRECT
 #define HERE() (&client_thread_itself)
