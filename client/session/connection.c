@@ -391,16 +391,17 @@ uint64_t connection_unheard(struct connection *connection) {
 static void exchange_locked(struct connection *connection, struct request *const *requests, unsigned count,
                             uint64_t deadline_ns, int *results) {
     uint64_t told = atomic_load(&connection->told);
+    int r = 0;
 
     for (unsigned i = 0; i < count; i++) {
-        results[i] = i == 0 ? 0 : results[i - 1];
-        if (connection->broken != 0 || results[i] != 0)
-            continue;
-        connection_enlist_locked(requests[i]);
-        pthread_mutex_unlock(&connection->lock);
-        results[i] = connection_send(requests[i], deadline_ns);
-        pthread_mutex_lock(&connection->lock);
-        requests[i]->is_sent = results[i] == 0;
+        if (r == 0 && connection->broken == 0) {
+            connection_enlist_locked(requests[i]);
+            pthread_mutex_unlock(&connection->lock);
+            r = connection_send(requests[i], deadline_ns);
+            pthread_mutex_lock(&connection->lock);
+            requests[i]->is_sent = r == 0;
+        }
+        results[i] = r;
     }
     for (unsigned i = 0; i < count; i++) {
         if (!requests[i]->is_sent)

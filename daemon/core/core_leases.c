@@ -232,7 +232,7 @@ int core_merge_one_way(struct session *session, const struct proto_merge *merge)
     return merge_within(session, merge, PROTO_ONE_WAY_MAX);
 }
 
-/* The lease that SHARE or SEND names. NULL: there is none. What the last split made is named so once. */
+/* The lease that SHARE or SEND names. NULL: there is none. A name of zeros serves once. */
 static struct lease *find_to_share(struct session *session, struct proto_lease_name name) {
     if (name.lease == 0 && name.generation == 0) {
         name = session->last_split;

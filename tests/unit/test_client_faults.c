@@ -252,7 +252,7 @@ static void failing_system_calls_leave_nothing(void **state) {
     assert_true(failures > 30); /* most of them matter; hints and fallbacks do not */
 }
 
-/* What the daemon sees of buffers that become leases of their own and are shared. */
+/* The daemon notes how buffers become leases of their own and are shared. */
 static struct {
     bool has_split; /* and nothing that follows it */
     bool is_wrong;  /* something followed no SPLIT */
