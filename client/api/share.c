@@ -64,7 +64,7 @@ static int ask_token(struct gpupool_client *client, struct request **request,
 static int find_token(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
                       const struct sending *sending, struct proto_token *ret_token) {
     uint64_t size_bytes = buffer->size_bytes;
-    _cleanup_(freep) struct shared_lease *note = shared_reserve();
+    _cleanup_(shared_unreservep) struct shared_lease *note = shared_reserve();
     _cleanup_(request_recyclep) struct request *request = token_request(client, size_bytes, sending);
     struct follower follower = {.request = &request};
 
@@ -226,7 +226,7 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
                   struct gpupool_buffer *ret_buffer) {
     char text[ERROR_TEXT_SIZE];
     struct grant grant;
-    _cleanup_(freep) struct shared_lease *note = shared_reserve();
+    _cleanup_(shared_unreservep) struct shared_lease *note = shared_reserve();
 
     if (note == NULL)
         return GPUPOOL_E_NO_MEMORY;

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "proto/proto.h"
 
@@ -55,6 +56,10 @@ void shared_forget(struct shared *shared);
 /* Memory to note a lease, so that noting it cannot fail once the daemon was asked. NULL, with the error text
  * set, where there is none. Freed by free(), unless shared_note() takes it. */
 struct shared_lease *shared_reserve(void);
+
+static inline void shared_unreservep(struct shared_lease **memory) {
+    free(*memory);
+}
 
 /* Notes a lease, with its token and the size that the daemon tells readers, or without one (NULL). Takes the
  * memory, unless the lease is noted already. */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A library with a thread's state of its own, as the client has it (client/session/thread.h), for programs
  * that load it late. With DIRECT the access is the compiler's own. */
-#include <string.h>
-
 #include "client/session/thread.h"
 
 __attribute__((used)) _Thread_local struct client_thread client_thread_itself;
@@ -28,7 +26,7 @@ int count_changed_vectors(void) {
     const vector now[] = {a, b, c, d};
     int changed = 0;
     for (unsigned i = 0; i < 4; i++)
-        changed += memcmp(&now[i], &kept[i], sizeof(vector)) != 0;
+        changed += now[i][0] != kept[i][0] || now[i][1] != kept[i][1];
     thread->number++;
     return thread->number == 1 ? changed : -1;
 }
